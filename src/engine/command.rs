@@ -1,0 +1,284 @@
+//! What can be asked of the engine: a closed list, and what it answers.
+
+use super::event::Why;
+use super::lease::{Hold, Life, Looks, Mode, Process, SessionId, Term, Token};
+use super::name::{ClientId, LockName};
+use super::refusal::Refusal;
+use super::term::{Grace, Ttl};
+use crate::time::{Span, Time};
+use std::sync::Arc;
+
+/// One request: what to do, and the id by which a repeat is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// Repeating a request under the same id has no second effect and gets the first answer.
+    pub request: Option<RequestId>,
+    /// What to do.
+    pub op: Op,
+}
+
+/// An id of the caller's choosing. Two clients may choose the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    /// Who chose it.
+    pub client: ClientId,
+    /// What was chosen, [`REQUEST_KEY_BYTES_MAX`] at most.
+    pub key: Arc<str>,
+}
+
+/// A UUID has 36 bytes; twice that leaves room for a prefix.
+pub const REQUEST_KEY_BYTES_MAX: usize = 72;
+/// A note is a word to a person, not a document.
+pub const NOTE_BYTES_MAX: usize = 1_024;
+/// Programs write pids, host names, small JSON.
+pub const TEXT_BYTES_MAX: usize = 4_096;
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Let time pass: what is due ends, who is next is served.
+    Settle,
+    /// Take a lock, renew it, or wait for it.
+    Acquire(Acquire),
+    /// Make a lease last longer.
+    Renew(Renew),
+    /// Change what the holder said about the lock, and nothing else.
+    Annotate(Annotate),
+    /// Give a lock back.
+    Release(Release),
+    /// Leave the line.
+    Leave(Leave),
+    /// Carry a hold over to another name.
+    Move(Move),
+    /// Take a live lock away from its holders: an administrator's act.
+    Steal(Steal),
+    /// Begin a session.
+    OpenSession(OpenSession),
+    /// Renew a session, and with it all that hangs on it.
+    KeepAlive(SessionId),
+    /// End a session, and release all that hangs on it.
+    EndSession(SessionId),
+}
+
+/// Rule 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acquire {
+    /// Which lock.
+    pub name: LockName,
+    /// Who asks.
+    pub client: ClientId,
+    /// Alone or with others.
+    pub mode: Mode,
+    /// Who within the client asks.
+    pub hold: Hold,
+    /// What will keep the lease alive.
+    pub term: Term,
+    /// What to do if it is not to be had.
+    pub line: Line,
+    /// What the lease will say.
+    pub patch: Patch,
+}
+
+/// What to do if a lock is not to be had now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// Be refused.
+    Skip,
+    /// Wait, until served or this much later (`None`: for ever).
+    Join(Option<Span>),
+}
+
+/// Rule 2.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renew {
+    /// Whose lease.
+    pub key: LeaseKey,
+    /// What keeps it alive from now on, if that changes.
+    pub term: Option<Term>,
+    /// A new ttl, grace or process makes a loose hold firm.
+    pub firm: Firm,
+    /// What it says from now on.
+    pub patch: Patch,
+}
+
+/// Whether a renewal leaves a loose hold loose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firm {
+    /// As it was.
+    Keep,
+    /// Only by name from now on: no open file may take it over.
+    Make,
+}
+
+/// Names a lease by its lock and holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseKey {
+    /// Which lock.
+    pub name: LockName,
+    /// The holder.
+    pub client: ClientId,
+    /// The token, where the caller knows it: then only that tenure is meant.
+    pub token: Option<Token>,
+}
+
+/// A change of the details only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotate {
+    /// Whose lease.
+    pub key: LeaseKey,
+    /// What it says from now on.
+    pub patch: Patch,
+}
+
+/// What changes in the details of a lease; `None` leaves a field as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Patch {
+    /// The process that acquired.
+    pub holder_id: Option<Arc<str>>,
+    /// The note; an empty one takes it away.
+    pub note: Option<Arc<str>>,
+    /// The text.
+    pub text: Option<TextPatch>,
+    /// The process that keeps it alive; `Some(None)` unbinds.
+    pub process: Option<Option<Process>>,
+    /// How it looks.
+    pub looks: Option<Looks>,
+}
+
+/// What happens to the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextPatch {
+    /// It becomes this.
+    Set(Arc<[u8]>),
+    /// This comes behind it.
+    Append(Arc<[u8]>),
+}
+
+/// Rule 3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// Whose lease.
+    pub key: LeaseKey,
+}
+
+/// A waiter goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leave {
+    /// Which lock.
+    pub name: LockName,
+    /// The place in its line.
+    pub ticket: Ticket,
+    /// Why, for the event.
+    pub why: Why,
+}
+
+/// A place in a line. Numbers rise; the lowest is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(super) u64);
+
+/// `mv A NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// The lease that moves.
+    pub from: LeaseKey,
+    /// Where to.
+    pub to: LockName,
+    /// What if the client itself holds the other name.
+    pub over: Over,
+}
+
+/// What a [`Move`] does to a lock of the same client at its goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// Replaces it.
+    Replace,
+    /// Is refused.
+    Refuse,
+}
+
+/// Rule 9.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steal {
+    /// Which lock.
+    pub name: LockName,
+    /// Who takes it.
+    pub client: ClientId,
+    /// Why, for the holder and the audit log.
+    pub reason: Arc<str>,
+    /// What will keep the lease alive.
+    pub term: Term,
+    /// What the lease will say.
+    pub patch: Patch,
+}
+
+/// Rule 8.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Who opens it.
+    pub client: ClientId,
+    /// How long it lasts unrenewed.
+    pub ttl: Ttl,
+    /// How long its leases are in grace when it has expired.
+    pub grace: Grace,
+}
+
+/// What the engine says to a command.
+pub type Answer = Result<Outcome, Refusal>;
+
+/// What a command has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Time has passed.
+    Settled,
+    /// A new tenure began.
+    Granted(Tenure),
+    /// The tenure goes on.
+    Renewed(Tenure),
+    /// In line.
+    Waiting {
+        /// The place.
+        ticket: Ticket,
+        /// How many are served before, from 0.
+        ahead: usize,
+    },
+    /// Given back.
+    Released,
+    /// Out of the line.
+    Left,
+    /// Annotated.
+    Annotated,
+    /// The hold has another name and token.
+    Moved(Tenure),
+    /// Taken away; the new tenure begins after the steal grace.
+    Stolen(Tenure),
+    /// The session is open.
+    SessionOpened(SessionId),
+    /// The session lasts until then.
+    KeptAlive(Time),
+    /// The session is over.
+    SessionEnded,
+}
+
+/// The tenure that an outcome speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenure {
+    /// Its token.
+    pub token: Token,
+    /// What keeps it alive.
+    pub life: Life,
+    /// When it began, or will begin.
+    pub acquired_at: Time,
+}
+
+impl Ticket {
+    /// As a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<Op> for Command {
+    fn from(op: Op) -> Self {
+        Self { request: None, op }
+    }
+}

@@ -1,0 +1,155 @@
+//! What has happened, in the order in which it did.
+
+use super::command::Ticket;
+use super::lease::{Hold, Mode, SessionId, Token};
+use super::name::{ClientId, LockName};
+use crate::time::{Span, Time};
+use std::sync::Arc;
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When the engine learned of it.
+    pub at: Time,
+    /// What it was.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A tenure began.
+    Granted {
+        /// Of this lock.
+        name: LockName,
+        /// By whom.
+        holder: ClientId,
+        /// Its token.
+        token: Token,
+        /// Alone or with others.
+        mode: Mode,
+        /// Who within the client.
+        hold: Hold,
+        /// The place in line that was served, and how long it had waited.
+        waited: Option<(Ticket, Span)>,
+    },
+    /// A tenure goes on: renewed, taken back within grace, or in another mode.
+    Renewed {
+        /// Of this lock.
+        name: LockName,
+        /// By whom.
+        holder: ClientId,
+        /// Its token.
+        token: Token,
+    },
+    /// What a holder said about its lock has changed.
+    Annotated {
+        /// Of this lock.
+        name: LockName,
+        /// The tenure.
+        token: Token,
+    },
+    /// A lease ran out: the lock is in grace.
+    Expired {
+        /// Of this lock.
+        name: LockName,
+        /// Who may come back.
+        holder: ClientId,
+        /// The tenure.
+        token: Token,
+    },
+    /// A tenure ended.
+    Ended {
+        /// Of this lock.
+        name: LockName,
+        /// Who had it.
+        holder: ClientId,
+        /// The tenure.
+        token: Token,
+        /// How long it was held.
+        held: Span,
+        /// How it ended.
+        end: End,
+    },
+    /// A waiter came.
+    Joined {
+        /// To this lock's line.
+        name: LockName,
+        /// Who.
+        client: ClientId,
+        /// The place.
+        ticket: Ticket,
+    },
+    /// A waiter went without having been served.
+    Left {
+        /// From this lock's line.
+        name: LockName,
+        /// Who.
+        client: ClientId,
+        /// The place.
+        ticket: Ticket,
+        /// Why.
+        why: Why,
+    },
+    /// A session began.
+    SessionOpened {
+        /// Which.
+        session: SessionId,
+        /// Whose.
+        client: ClientId,
+    },
+    /// A session is over.
+    SessionOver {
+        /// Which.
+        session: SessionId,
+        /// Whose.
+        client: ClientId,
+        /// How.
+        end: SessionEnd,
+    },
+}
+
+/// How a tenure ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// Given back.
+    Released,
+    /// Not renewed, and not taken back within grace.
+    Lapsed,
+    /// Carried over to another name.
+    Moved {
+        /// That name.
+        to: LockName,
+    },
+    /// Replaced by another hold of the same client.
+    Replaced,
+    /// Taken away.
+    Stolen {
+        /// By whom.
+        by: ClientId,
+        /// Why.
+        reason: Arc<str>,
+    },
+}
+
+/// Why a waiter went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It asked to.
+    Asked,
+    /// A signal, a closed file or a closed connection ended the wait.
+    Gone,
+    /// Its patience was over.
+    TimedOut,
+    /// Its session was over.
+    SessionOver,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// It was ended: all that hung on it is released.
+    Closed,
+    /// It was not kept alive: all that hung on it is in grace.
+    Expired,
+}

@@ -1,0 +1,273 @@
+//! What a held lock is made of: the lease, its token, and how it is held.
+
+use super::name::ClientId;
+use super::term::{Grace, Ttl};
+use crate::time::{Span, Time, Wall};
+use std::fmt;
+use std::sync::Arc;
+
+/// The fencing token of one tenure. Rises with each new tenure, is never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub(super) u64);
+
+/// Tokens stay below 2^53, so that JSON readers keep them exact.
+pub const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+/// A client process's bond with the engine. Ids come from the same counter as tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub(super) u64);
+
+/// One open file, or one attempt, of a session: what tells two programs of one client apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpenId {
+    /// The session whose open file it is.
+    pub session: SessionId,
+    /// The session's own number for it, never used twice.
+    pub number: u64,
+}
+
+/// How many may hold at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// One.
+    Exclusive,
+    /// Any number that ask for the same.
+    Shared,
+}
+
+/// Who within a client has it, which decides what an acquire of the same client means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hold {
+    /// Whoever speaks for the client: acquiring again renews, and the first open file of the
+    /// client that locks takes it over.
+    Loose,
+    /// Made exclusively, or given a ttl, text or process: acquiring again is refused even to the
+    /// client itself, and only the open file that made it (if one did) may take it over.
+    Firm(Option<OpenId>),
+    /// One open file's, until that file is unlocked or gone.
+    Open(OpenId),
+}
+
+/// What keeps a lease alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Term {
+    /// Its own renewals: it lasts so long after each, and then has its grace.
+    Own(Ttl, Grace),
+    /// The session it hangs on.
+    Session(SessionId),
+}
+
+/// A [`Term`] that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Life {
+    /// Ends at `expires_at` unless renewed.
+    Own {
+        /// How long each renewal lasts.
+        ttl: Ttl,
+        /// How long after the end only the holder may come back.
+        grace: Grace,
+        /// When it ends.
+        expires_at: Time,
+    },
+    /// Ends with the session.
+    Session(SessionId),
+}
+
+/// The fact that a client holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The client that has the lock.
+    pub holder: ClientId,
+    /// The token of this tenure.
+    pub token: Token,
+    /// How the client holds it.
+    pub hold: Hold,
+    /// What keeps it alive.
+    pub life: Life,
+    /// When the tenure began. After a steal this lies ahead by the steal grace.
+    pub acquired_at: Time,
+    /// When it was last renewed.
+    pub renewed_at: Time,
+    /// What the holder said about it. No rule reads it.
+    pub details: Arc<Details>,
+}
+
+/// Where a lock stands at some moment. Derived from a lease and a time, never stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Nobody has it.
+    Free,
+    /// A client has it.
+    Held,
+    /// A lease has run out, and only its holder may come back.
+    Grace,
+}
+
+/// What the holder said about its lock: shown to others, read by no rule.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Details {
+    /// `host:user:pid:start_time` of the process that acquired.
+    pub holder_id: Option<Arc<str>>,
+    /// A word to whoever finds the lock held.
+    pub note: Option<Arc<str>>,
+    /// The text that a program wrote into the lock's file.
+    pub text: Arc<[u8]>,
+    /// The process that keeps the lease alive.
+    pub process: Option<Process>,
+    /// How the lock looks as a file.
+    pub looks: Looks,
+}
+
+/// A process that a reused pid cannot be mistaken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, in the kernel's ticks since boot.
+    pub start: u64,
+}
+
+/// How a lock looks as a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Looks {
+    /// File, directory or symlink.
+    pub face: Face,
+    /// What a reader of the file gets.
+    pub reads: Reads,
+    /// Permission bits, for show.
+    pub mode: u16,
+    /// The holder's user on its own machine.
+    pub uid: u32,
+    /// The holder's group on its own machine.
+    pub gid: u32,
+    /// Access and modification time, where a program set them.
+    pub times: Option<(Wall, Wall)>,
+}
+
+/// The kind of file that a lock was made as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Face {
+    /// By open, `touch`, `>`.
+    #[default]
+    File,
+    /// By `mkdir`.
+    Directory,
+    /// By `ln -s`.
+    Symlink,
+}
+
+/// What reading the file gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reads {
+    /// The lock's status as JSON.
+    #[default]
+    Status,
+    /// The text: the program that locks so reads back what it wrote.
+    Text,
+}
+
+impl Token {
+    /// As a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The token that a caller names by number. Naming one does not make one.
+    pub const fn named(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl SessionId {
+    /// As a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The session that a caller names by number. Naming one does not make one.
+    pub const fn named(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl Hold {
+    /// The open file that it belongs to, or may come to belong to.
+    pub const fn open(self) -> Option<OpenId> {
+        match self {
+            Self::Loose | Self::Firm(None) => None,
+            Self::Firm(Some(open)) | Self::Open(open) => Some(open),
+        }
+    }
+}
+
+impl Term {
+    /// The same, running from `now`.
+    pub fn begin(self, now: Time) -> Life {
+        match self {
+            Self::Own(ttl, grace) => Life::Own { ttl, grace, expires_at: now + ttl.span() },
+            Self::Session(id) => Life::Session(id),
+        }
+    }
+}
+
+/// When a lease ends, whatever keeps it alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// From here the lock is in grace.
+    pub expires_at: Time,
+    /// From here it is another's.
+    pub grace_until: Time,
+    /// How long a renewal lasts.
+    pub ttl: Ttl,
+    /// How long the grace is.
+    pub grace: Grace,
+}
+
+impl Ends {
+    /// Where a lease that ends so stands at `now`.
+    pub fn phase(&self, now: Time) -> Phase {
+        match now {
+            _ if now < self.expires_at => Phase::Held,
+            _ if now < self.grace_until => Phase::Grace,
+            _ => Phase::Free,
+        }
+    }
+
+    /// The time it still has before it expires.
+    pub const fn left(&self, now: Time) -> Span {
+        self.expires_at.since(now)
+    }
+}
+
+impl Mode {
+    /// As written in statuses and commands.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+impl Phase {
+    /// As written in statuses.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Held => "held",
+            Self::Grace => "grace",
+        }
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,175 @@
+//! Names of locks and clients: parsed once at the edge, valid ever after.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes in a whole name: what a lock costs in memory must have a bound.
+pub const NAME_BYTES_MAX: usize = 1_024;
+/// Bytes in one part of a name: the kernel's own limit for a file name.
+pub const PART_BYTES_MAX: usize = 255;
+/// Bytes in a client: a host name (64) and a user (32) fit several times.
+pub const CLIENT_BYTES_MAX: usize = 255;
+/// Names that begin so are the mount's own files.
+pub const RESERVED_PREFIX: &str = ".latchfs";
+
+/// The name of a lock: `build`, `team/build`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName(Arc<str>);
+
+/// Who asks: `laptop1`, `laptop1:alice`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(Arc<str>);
+
+/// Why a text is no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameError {
+    /// The text, or a part of it, has no bytes.
+    Empty,
+    /// A part is longer than [`PART_BYTES_MAX`], or the whole than [`NAME_BYTES_MAX`].
+    TooLong,
+    /// The bytes are not UTF-8.
+    NotUtf8,
+    /// There is a control character in it.
+    Control,
+    /// A part is `.` or `..`.
+    Dots,
+    /// It begins with [`RESERVED_PREFIX`].
+    Reserved,
+}
+
+impl LockName {
+    /// The name that `text` spells, if it is one.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        if text.len() > NAME_BYTES_MAX {
+            return Err(NameError::TooLong);
+        }
+        if text.starts_with(RESERVED_PREFIX) {
+            return Err(NameError::Reserved);
+        }
+        text.split('/').try_for_each(check_part)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The name that `bytes` spell, if they do.
+    pub fn parse_bytes(bytes: &[u8]) -> Result<Self, NameError> {
+        // Length first: 300 bytes of garbage are too long before they are anything else.
+        if bytes.len() > NAME_BYTES_MAX {
+            return Err(NameError::TooLong);
+        }
+        Self::parse(std::str::from_utf8(bytes).map_err(|_| NameError::NotUtf8)?)
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last part: `build` of `team/build`.
+    pub fn last_part(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+}
+
+impl ClientId {
+    /// The client that `text` names, if it can be one.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        match text {
+            "" => Err(NameError::Empty),
+            _ if text.len() > CLIENT_BYTES_MAX => Err(NameError::TooLong),
+            _ if text.chars().any(char::is_control) => Err(NameError::Control),
+            _ => Ok(Self(text.into())),
+        }
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The host: what stands before the first colon.
+    pub fn host(&self) -> &str {
+        self.0.split(':').next().unwrap_or(&self.0)
+    }
+}
+
+fn check_part(part: &str) -> Result<(), NameError> {
+    match part {
+        "" => Err(NameError::Empty),
+        "." | ".." => Err(NameError::Dots),
+        _ if part.len() > PART_BYTES_MAX => Err(NameError::TooLong),
+        _ if part.chars().any(char::is_control) => Err(NameError::Control),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "a name, and each part of it, needs at least one byte"),
+            Self::TooLong => write!(
+                f,
+                "a name has at most {PART_BYTES_MAX} bytes in each part and {NAME_BYTES_MAX} in all"
+            ),
+            Self::NotUtf8 => write!(f, "a name is UTF-8"),
+            Self::Control => write!(f, "a name has no control characters"),
+            Self::Dots => write!(f, "a part of a name is not '.' or '..'"),
+            Self::Reserved => {
+                write!(f, "names that begin with {RESERVED_PREFIX} are latchfs's own")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NameError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_parts() {
+        let name = LockName::parse("team/build").expect("valid");
+        assert_eq!((name.as_str(), name.last_part()), ("team/build", "build"));
+        assert!(LockName::parse("naïve lock, 2nd").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_name_says_why() {
+        let why = |text: &str| LockName::parse(text).err();
+        assert_eq!(why(""), Some(NameError::Empty));
+        assert_eq!(why("a//b"), Some(NameError::Empty));
+        assert_eq!(why("/a"), Some(NameError::Empty));
+        assert_eq!(why("a/../b"), Some(NameError::Dots));
+        assert_eq!(why("a\nb"), Some(NameError::Control));
+        assert_eq!(why("a\u{7f}"), Some(NameError::Control));
+        assert_eq!(why(".latchfs"), Some(NameError::Reserved));
+        assert_eq!(why(".latchfs-2/x"), Some(NameError::Reserved));
+        assert_eq!(why(&"x".repeat(255)), None);
+        assert_eq!(why(&"x".repeat(256)), Some(NameError::TooLong));
+        let long = [["y"; 128].concat(), ["y"; 128].concat()].join("/").repeat(4);
+        assert_eq!(why(&long[..1_024]), None);
+        assert_eq!(why(&long[..1_025]), Some(NameError::TooLong));
+        assert_eq!(LockName::parse_bytes(b"\xff").err(), Some(NameError::NotUtf8));
+    }
+
+    #[test]
+    fn clients_have_a_host() {
+        let host = |text| ClientId::parse(text).expect("valid").host().to_owned();
+        assert_eq!(host("laptop1:alice"), "laptop1");
+        assert_eq!(host("laptop1"), "laptop1");
+        assert_eq!(ClientId::parse(""), Err(NameError::Empty));
+        assert_eq!(ClientId::parse("a\tb"), Err(NameError::Control));
+    }
+}

@@ -1,0 +1,269 @@
+//! Why the engine says no. A refusal is an answer: deterministic, and it leaves nothing behind.
+
+use super::lease::{Ends, Mode, SessionId, Token};
+use super::name::{ClientId, LockName};
+use crate::time::Time;
+use std::fmt;
+
+/// A no, with all that is needed to say it in a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// When.
+    pub at: Time,
+    /// Why.
+    pub reason: Box<Reason>,
+}
+
+/// Why not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Another holds it, or the client itself in a way that excludes this request.
+    Conflict(Conflict),
+    /// The client does not hold it.
+    NotHeld {
+        /// Which lock.
+        name: LockName,
+        /// Who asked.
+        client: ClientId,
+        /// Who does hold it.
+        holder: Option<ClientId>,
+    },
+    /// The tenure that the caller names is over, and nobody has the lock.
+    Expired {
+        /// Which lock.
+        name: LockName,
+        /// The tenure named.
+        token: Token,
+    },
+    /// The caller names a tenure that is not the current one.
+    StaleToken {
+        /// Which lock.
+        name: LockName,
+        /// The token named.
+        named: Token,
+        /// The current one.
+        current: Token,
+    },
+    /// The session is over, or never was.
+    NoSession(SessionId),
+    /// There is no such place in the line.
+    NotInLine(LockName),
+    /// A hold moves onto itself.
+    SameName(LockName),
+    /// There are as many as there may be.
+    Limit(Limit),
+    /// The text would be longer than [`super::command::TEXT_BYTES_MAX`].
+    TextTooLong(LockName),
+}
+
+/// The lease in the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Which lock.
+    pub name: LockName,
+    /// Who has it.
+    pub holder: ClientId,
+    /// Under which token.
+    pub token: Token,
+    /// Alone or with others.
+    pub mode: Mode,
+    /// Until when.
+    pub ends: Ends,
+    /// How the lease is in the way.
+    pub way: Way,
+    /// How many wait.
+    pub waiting: usize,
+}
+
+/// How a lease is in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// It is held.
+    Held,
+    /// It has run out, and only its holder may come back.
+    Grace,
+    /// The caller itself holds it, by another form or open file.
+    Own,
+    /// It is shared, and an exclusive request waits before this one.
+    Behind,
+    /// It was stolen, and nobody may use it before the steal grace is over.
+    StealGrace {
+        /// When that is.
+        until: Time,
+    },
+}
+
+/// What there are too many of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Locks that are held.
+    Locks(usize),
+    /// Waiters in one line.
+    Waiters(usize),
+    /// Holders of one shared lock.
+    Holders(usize),
+    /// Sessions.
+    Sessions(usize),
+    /// Requests whose answers are kept for repeats.
+    Requests(usize),
+    /// Tokens that there can ever be.
+    Tokens,
+}
+
+/// The kinds of section 7 of the design, which each edge translates by its own table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Held by another, or in another's grace.
+    LockConflict,
+    /// The caller is not the holder.
+    LockNotHeld,
+    /// The caller's lease is past grace, or gone.
+    LockExpired,
+    /// The token named is not the current one.
+    FencingMismatch,
+    /// Clocks differ by more than allowed.
+    ClockSkewExceeded,
+    /// No answer in time: the outcome is unknown.
+    ConsistencyUnavailable,
+    /// Bad name, ttl, JSON, range.
+    Invalid,
+    /// Too many.
+    Limit,
+    /// Not allowed.
+    Denied,
+}
+
+impl Kind {
+    /// All of them, in the order of the design.
+    pub const ALL: [Self; 9] = [
+        Self::LockConflict,
+        Self::LockNotHeld,
+        Self::LockExpired,
+        Self::FencingMismatch,
+        Self::ClockSkewExceeded,
+        Self::ConsistencyUnavailable,
+        Self::Invalid,
+        Self::Limit,
+        Self::Denied,
+    ];
+
+    /// As written in answers and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::LockConflict => "E_LOCK_CONFLICT",
+            Self::LockNotHeld => "E_LOCK_NOT_HELD",
+            Self::LockExpired => "E_LOCK_EXPIRED",
+            Self::FencingMismatch => "E_FENCING_MISMATCH",
+            Self::ClockSkewExceeded => "E_CLOCK_SKEW_EXCEEDED",
+            Self::ConsistencyUnavailable => "E_CONSISTENCY_UNAVAILABLE",
+            Self::Invalid => "E_INVALID",
+            Self::Limit => "E_LIMIT",
+            Self::Denied => "E_DENIED",
+        }
+    }
+}
+
+impl Refusal {
+    /// The kind of section 7.
+    pub const fn kind(&self) -> Kind {
+        match *self.reason {
+            Reason::Conflict(_) => Kind::LockConflict,
+            Reason::NotHeld { .. } => Kind::LockNotHeld,
+            Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
+                Kind::LockExpired
+            }
+            Reason::StaleToken { .. } => Kind::FencingMismatch,
+            Reason::SameName(_) | Reason::TextTooLong(_) => Kind::Invalid,
+            Reason::Limit(_) => Kind::Limit,
+        }
+    }
+}
+
+/// One sentence: the thing, the reason, the next step.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.reason {
+            Reason::Conflict(conflict) => conflict.say(self.at, f),
+            Reason::NotHeld { name, client, holder: None } => {
+                write!(f, "lock '{name}' is free, so {client} has nothing to renew or release; ")?;
+                write!(f, "acquire it with 'mkdir' or 'latchfs acquire {name}'")
+            }
+            Reason::NotHeld { name, client, holder: Some(holder) } => {
+                write!(f, "lock '{name}' is held by {holder}, not by {client}; ")?;
+                write!(f, "only its holder can renew or release it")
+            }
+            Reason::Expired { name, token } => {
+                write!(f, "the tenure of lock '{name}' with token {token} is over; ")?;
+                write!(f, "stop the work that it guarded, and acquire the lock anew")
+            }
+            Reason::StaleToken { name, named, current } => {
+                write!(f, "token {named} of lock '{name}' is not the current one ({current}); ")?;
+                write!(f, "stop the work that it guarded: another tenure has begun")
+            }
+            Reason::NoSession(id) => {
+                write!(f, "session {id} is over, and what hung on it is lost; open a new one")
+            }
+            Reason::NotInLine(name) => {
+                write!(f, "no such place in the line of lock '{name}'; ask for the lock anew")
+            }
+            Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
+            Reason::Limit(limit) => limit.fmt(f),
+            Reason::TextTooLong(name) => {
+                write!(f, "the text of lock '{name}' would be longer than ")?;
+                write!(f, "{} bytes; keep it short", super::command::TEXT_BYTES_MAX)
+            }
+        }
+    }
+}
+
+impl Conflict {
+    fn say(&self, at: Time, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, holder, ends, waiting, .. } = self;
+        match self.way {
+            Way::Held => {
+                write!(f, "lock '{name}' is held by {holder} for {} more", ends.left(at))?;
+                write!(f, " ({waiting} waiting); wait with 'latchfs run', or read .latchfs/why")
+            }
+            Way::Grace => {
+                let left = ends.grace_until.since(at);
+                write!(f, "lock '{name}': grace period active: only {holder} may take it back ")?;
+                write!(f, "for {left} more; try again then")
+            }
+            Way::Own => {
+                write!(f, "lock '{name}' is held by {holder} itself for {} more, ", ends.left(at))?;
+                write!(f, "by another program or open file; renew it by 'touch', or wait")
+            }
+            Way::Behind => {
+                write!(f, "lock '{name}' is shared by {holder}, and {waiting} wait before you; ")?;
+                write!(f, "wait in line with 'latchfs run --shared'")
+            }
+            Way::StealGrace { until } => {
+                write!(f, "lock '{name}' was taken over by {holder}, and nobody may use it for ")?;
+                write!(f, "{} more; try again then", until.since(at))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locks(max) => write!(f, "{max} locks are held, which is the limit; release some"),
+            Self::Waiters(max) => {
+                write!(f, "{max} wait for this lock, which is the limit; try again later")
+            }
+            Self::Holders(max) => {
+                write!(f, "{max} share this lock, which is the limit; try again later")
+            }
+            Self::Sessions(max) => {
+                write!(f, "{max} sessions are open, which is the limit; end some")
+            }
+            Self::Requests(max) => {
+                write!(f, "{max} request ids are remembered, which is the limit; try again later")
+            }
+            Self::Tokens => write!(f, "all tokens below 2^53 are used up; start a new state"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,79 @@
+//! What can be seen of a lock: facts at a moment, owned, so that no lock is held while showing.
+
+use super::command::Ticket;
+use super::lease::{Ends, Lease, Mode, Phase};
+use super::name::{ClientId, LockName};
+use crate::time::Time;
+
+/// One lock at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockView {
+    /// Its name.
+    pub name: LockName,
+    /// The moment.
+    pub at: Time,
+    /// Alone or with others, if anybody has it.
+    pub mode: Mode,
+    /// Who has it, oldest first; empty when it is free.
+    pub holders: Vec<Holder>,
+    /// Who waits, first served first.
+    pub waiters: Vec<WaiterView>,
+    /// Whether a lock below this name is held or waited for.
+    pub has_below: bool,
+}
+
+/// One who has the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The fact.
+    pub lease: Lease,
+    /// When it ends, whatever keeps it alive.
+    pub ends: Ends,
+}
+
+/// One who waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaiterView {
+    /// Who.
+    pub client: ClientId,
+    /// The place.
+    pub ticket: Ticket,
+    /// Alone or with others.
+    pub mode: Mode,
+    /// Since when.
+    pub since: Time,
+}
+
+/// Something directly below a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// The whole name.
+    pub name: LockName,
+    /// The lock of that name, if it is held; otherwise it is only the way to locks below.
+    pub lock: Option<Lease>,
+}
+
+impl LockView {
+    /// The first holder: the only one of an exclusive lock.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.first()
+    }
+
+    /// Where the lock stands. A shared lock is held while any of its holders is.
+    pub fn phase(&self) -> Phase {
+        let phases = self.holders.iter().map(|holder| holder.ends.phase(self.at));
+        match phases.max_by_key(|phase| match phase {
+            Phase::Free => 0,
+            Phase::Grace => 1,
+            Phase::Held => 2,
+        }) {
+            Some(phase) => phase,
+            None => Phase::Free,
+        }
+    }
+
+    /// The holder that is this client, if it is one.
+    pub fn held_by(&self, client: &ClientId) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.lease.holder == *client)
+    }
+}

@@ -1,0 +1,3 @@
+//! The mount.
+
+pub mod mount;

@@ -1,0 +1,11 @@
+//! latchfs: a directory in which a file is a lock.
+
+pub mod time;
+
+pub mod engine;
+
+pub mod locks;
+
+pub mod fs;
+
+pub mod cli;

@@ -1,0 +1,156 @@
+//! Events on their way to whoever follows them: a bounded ring that no reader can hold up.
+
+use crate::engine::Event;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Events kept for readers. A reader this far behind is told how many it lost; at 100,000
+/// events a second (more than one machine's kernel can cause) that is 80 ms.
+pub const FEED_EVENTS_MAX: usize = 8_192;
+
+/// What a reader wants to have called when there is more. It must not block: it runs on the
+/// thread that decided a command.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// The ring, shared by the one who publishes and all who follow.
+#[derive(Default)]
+pub struct Feed(Mutex<Ring>);
+
+#[derive(Default)]
+struct Ring {
+    events: VecDeque<Event>,
+    /// The number that the next event will get.
+    next: u64,
+    /// Replaced as a whole on a change, so that publishing clones one pointer.
+    wakers: Arc<Vec<(u64, Waker)>>,
+    watches: u64,
+}
+
+/// One reader's place in the feed.
+pub struct Watch {
+    feed: Arc<Feed>,
+    id: u64,
+    next: u64,
+}
+
+/// What a reader has not seen yet.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Events that were dropped before this reader came for them.
+    pub lost: u64,
+    /// The others, numbered, in order.
+    pub events: Vec<(u64, Event)>,
+}
+
+impl Feed {
+    /// Adds `events` in order and leaves the vector empty. Returns who is to be woken: call them
+    /// with no lock held.
+    pub fn publish(&self, events: &mut Vec<Event>) -> Arc<Vec<(u64, Waker)>> {
+        let mut ring = self.0.lock();
+        ring.next += events.len() as u64;
+        ring.events.extend(events.drain(..));
+        let excess = ring.events.len().saturating_sub(FEED_EVENTS_MAX);
+        ring.events.drain(..excess);
+        Arc::clone(&ring.wakers)
+    }
+
+    /// Follows from event `since` on, or from now on.
+    pub fn watch(self: &Arc<Self>, since: Option<u64>) -> Watch {
+        let mut ring = self.0.lock();
+        ring.watches += 1;
+        let next = since.map_or(ring.next, |since| since.min(ring.next));
+        Watch { feed: Arc::clone(self), id: ring.watches, next }
+    }
+}
+
+impl Watch {
+    /// Takes what has come since the last call, `max` events at most.
+    pub fn take(&mut self, max: usize) -> Batch {
+        let ring = self.feed.0.lock();
+        let oldest = ring.next - ring.events.len() as u64;
+        let lost = oldest.saturating_sub(self.next);
+        let start = self.next.max(oldest);
+        let skip = (start - oldest) as usize;
+        let events = ring.events.iter().skip(skip).take(max);
+        let events: Vec<_> = (start..).zip(events.cloned()).collect();
+        self.next = start + events.len() as u64;
+        Batch { lost, events }
+    }
+
+    /// Has `waker` called whenever there is more, until this watch is dropped.
+    pub fn wake_by(&mut self, waker: Waker) {
+        let mut ring = self.feed.0.lock();
+        let mut wakers = without(&ring.wakers, self.id);
+        wakers.push((self.id, waker));
+        ring.wakers = Arc::new(wakers);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut ring = self.feed.0.lock();
+        ring.wakers = Arc::new(without(&ring.wakers, self.id));
+    }
+}
+
+fn without(wakers: &[(u64, Waker)], id: u64) -> Vec<(u64, Waker)> {
+    wakers.iter().filter(|(other, _)| *other != id).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{ClientId, SessionId, What};
+    use crate::time::Time;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn event(n: u64) -> Event {
+        let client = ClientId::parse("c").expect("valid");
+        let what = What::SessionOpened { session: SessionId::named(n), client };
+        Event { at: Time::from_secs(n), what }
+    }
+
+    #[test]
+    fn a_reader_sees_what_comes_after_it() {
+        let feed = Arc::new(Feed::default());
+        feed.publish(&mut vec![event(0)]);
+        let mut watch = feed.watch(None);
+        let mut early = feed.watch(Some(0));
+        feed.publish(&mut vec![event(1), event(2)]);
+        let numbers = |batch: Batch| batch.events.iter().map(|(n, _)| *n).collect::<Vec<_>>();
+        assert_eq!(numbers(watch.take(10)), [1, 2]);
+        assert_eq!(numbers(watch.take(10)), [0; 0]);
+        assert_eq!(numbers(early.take(2)), [0, 1]);
+        assert_eq!(numbers(early.take(2)), [2]);
+    }
+
+    #[test]
+    fn a_slow_reader_is_told_what_it_lost() {
+        let feed = Arc::new(Feed::default());
+        let mut watch = feed.watch(None);
+        let count = FEED_EVENTS_MAX as u64 + 5;
+        feed.publish(&mut (0..count).map(event).collect());
+        let batch = watch.take(usize::MAX);
+        assert_eq!((batch.lost, batch.events.len(), batch.events[0].0), (5, FEED_EVENTS_MAX, 5));
+        assert_eq!(watch.take(1).lost, 0);
+    }
+
+    #[test]
+    fn a_waker_lives_as_long_as_its_watch() {
+        let feed = Arc::new(Feed::default());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut watch = feed.watch(None);
+        let counter = Arc::clone(&calls);
+        watch.wake_by(Arc::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        let wake_all = |feed: &Feed| {
+            feed.publish(&mut vec![event(1)]).iter().for_each(|(_, waker)| waker());
+        };
+        wake_all(&feed);
+        drop(watch);
+        wake_all(&feed);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,208 @@
+//! The one door: every edge asks here, and nowhere else.
+//!
+//! What stands behind the door decides who orders the commands: [`local`] does it on the calling
+//! thread, under one short critical section. The rules are the engine's in every case.
+
+pub mod feed;
+pub mod local;
+pub mod state;
+mod timer;
+
+use crate::engine::{Answer, Child, Command, Kind, LockName, LockView, Refusal};
+use crate::time::{Time, Wall};
+use feed::Watch;
+use std::fmt;
+use std::sync::Arc;
+
+/// The handle that every edge holds. Cheap to clone.
+#[derive(Clone)]
+pub struct Locks(Arc<dyn Door>);
+
+/// Where an answer goes. Called once, with no lock held, perhaps on another thread, perhaps
+/// before the call that took it has returned.
+pub type Then<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What stands behind the handle.
+pub trait Door: Send + Sync {
+    /// Decides a command.
+    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>);
+    /// Shows one lock.
+    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>);
+    /// Shows a page of locks, by name.
+    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>);
+    /// Shows a page of what lies directly below a name (or at the top).
+    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>);
+    /// Follows what happens from now on, or from event `since` on.
+    fn watch(&self, since: Option<u64>) -> Watch;
+    /// The engine's time now.
+    fn now(&self) -> Time;
+    /// What the wall clock shows at an engine time. For display only.
+    fn wall(&self, at: Time) -> Wall;
+    /// How many locks, waiters and sessions there are, and what stands behind the door.
+    fn about(&self) -> About;
+    /// Counts of what happened since the start.
+    fn counts(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Which locks to list.
+#[derive(Debug, Clone, Default)]
+pub struct List {
+    /// Only names that begin so.
+    pub prefix: String,
+    /// Only names behind this one.
+    pub after: Option<LockName>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Which directory to list.
+#[derive(Debug, Clone, Default)]
+pub struct Children {
+    /// The directory; `None` is the top.
+    pub parent: Option<LockName>,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page, and where the next begins.
+#[derive(Debug, Clone)]
+pub struct Page<T> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// Ask with this for the next; `None`: this was the last.
+    pub next: Option<String>,
+}
+
+/// There was no answer, or none that can be trusted: the outcome is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unavailable {
+    /// The state directory can't be written: nothing is granted that a restart would forget.
+    State(Arc<str>),
+}
+
+/// What stands behind the door, for `.latchfs/server` and `status`.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// `embedded`, and later `server` and `cluster`.
+    pub kind: &'static str,
+    /// Where the state is kept, or why it is not.
+    pub state: String,
+    /// Locks that are held, in grace or waited for.
+    pub locks: usize,
+    /// Waiters in all lines.
+    pub waiters: usize,
+    /// Open sessions.
+    pub sessions: usize,
+}
+
+impl Locks {
+    /// A handle on `door`.
+    pub fn new(door: Arc<dyn Door>) -> Self {
+        Self(door)
+    }
+
+    /// Decides a command; the answer goes to `then`.
+    pub fn submit(
+        &self,
+        command: impl Into<Command>,
+        then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
+    ) {
+        self.0.submit(command.into(), Box::new(then));
+    }
+
+    /// Shows one lock to `then`.
+    pub fn view(
+        &self,
+        name: &LockName,
+        then: impl FnOnce(Result<LockView, Unavailable>) + Send + 'static,
+    ) {
+        self.0.view(name, Box::new(then));
+    }
+
+    /// Shows a page of locks to `then`.
+    pub fn list(
+        &self,
+        query: List,
+        then: impl FnOnce(Result<Page<LockView>, Unavailable>) + Send + 'static,
+    ) {
+        self.0.list(query, Box::new(then));
+    }
+
+    /// Shows a page of a directory to `then`.
+    pub fn children(
+        &self,
+        query: Children,
+        then: impl FnOnce(Result<Page<Child>, Unavailable>) + Send + 'static,
+    ) {
+        self.0.children(query, Box::new(then));
+    }
+
+    /// Follows what happens from now on, or from event `since` on.
+    pub fn watch(&self, since: Option<u64>) -> Watch {
+        self.0.watch(since)
+    }
+
+    /// The engine's time now.
+    pub fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    /// What the wall clock shows at an engine time. For display only.
+    pub fn wall(&self, at: Time) -> Wall {
+        self.0.wall(at)
+    }
+
+    /// What stands behind the door.
+    pub fn about(&self) -> About {
+        self.0.about()
+    }
+
+    /// Counts of what happened since the start, by metric name.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.0.counts()
+    }
+}
+
+/// Why there is no outcome to show: a no, or no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The engine said no.
+    Refused(Refusal),
+    /// Nobody said anything.
+    Unavailable(Unavailable),
+}
+
+impl Failure {
+    /// The kind of section 7.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Refused(refusal) => refusal.kind(),
+            Self::Unavailable(_) => Kind::ConsistencyUnavailable,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Unavailable(unavailable) => unavailable.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::State(why) => write!(
+                f,
+                "the state directory can't be written ({why}), so nothing new is granted; \
+                 make room or mend it, and try again"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Unavailable {}

@@ -1,0 +1,3 @@
+//! latchfs: a directory in which a file is a lock.
+
+fn main() {}

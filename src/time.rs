@@ -1,0 +1,257 @@
+//! Time: the only module that reads a clock.
+//!
+//! Durations run on the boot clock (`CLOCK_BOOTTIME`), which goes on while a laptop sleeps:
+//! a machine that slept has really been away. The wall clock is for display only.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+const NANOS_PER_MS: u64 = 1_000_000;
+
+/// A point in engine time: nanoseconds since a moment that only its maker knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(u64);
+
+/// A length of time, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Span(u64);
+
+impl Time {
+    /// The beginning.
+    pub const ZERO: Self = Self(0);
+
+    /// The point that lies `nanos` after the beginning.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The point that lies `secs` after the beginning.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs * NANOS_PER_SEC)
+    }
+
+    /// Nanoseconds since the beginning.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to here, or nothing if that lies later.
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// So many nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// So many milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis * NANOS_PER_MS)
+    }
+
+    /// So many seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs * NANOS_PER_SEC)
+    }
+
+    /// Nanoseconds.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded up: who waits this long has waited long enough.
+    pub const fn as_millis(self) -> u64 {
+        self.0.div_ceil(NANOS_PER_MS)
+    }
+
+    /// As std's duration.
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Self;
+    /// Saturates: no lease can end by overflowing.
+    fn add(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Span> for Time {
+    type Output = Self;
+    fn sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+/// As people say it: `24s`, `1m30s`, `2h`, `350ms`. Rounded up to the second above ten seconds.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.as_millis();
+        if millis < 1_000 {
+            return write!(f, "{millis}ms");
+        }
+        if millis < 10_000 && !millis.is_multiple_of(1_000) {
+            return write!(f, "{:.1}s", millis as f64 / 1_000.0);
+        }
+        let secs = millis.div_ceil(1_000);
+        let (hours, minutes, seconds) = (secs / 3_600, secs / 60 % 60, secs % 60);
+        if hours > 0 {
+            write!(f, "{hours}h")?;
+        }
+        if minutes > 0 {
+            write!(f, "{minutes}m")?;
+        }
+        if seconds > 0 || secs == 0 {
+            write!(f, "{seconds}s")?;
+        }
+        Ok(())
+    }
+}
+
+/// Seconds since the beginning, as the stories write it: `t=30s`.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (secs, millis) = (self.0 / NANOS_PER_SEC, self.0 / NANOS_PER_MS % 1_000);
+        if millis == 0 { write!(f, "t={secs}s") } else { write!(f, "t={secs}.{millis:03}s") }
+    }
+}
+
+/// Reads the boot clock: time since boot, sleep included.
+pub fn boot_now() -> Time {
+    Time(read(libc::CLOCK_BOOTTIME))
+}
+
+/// Reads one of the kernel's clocks, in nanoseconds.
+#[allow(unsafe_code)]
+fn read(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid timespec to write to, and both clocks exist since Linux 2.6.39.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    assert_eq!(result, 0, "the kernel has this clock");
+    now.tv_sec as u64 * NANOS_PER_SEC + now.tv_nsec as u64
+}
+
+/// A moment of the wall clock: seconds and nanoseconds since 1970. For display only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Wall {
+    /// Seconds since 1970, negative before.
+    pub secs: i64,
+    /// Nanoseconds within the second.
+    pub nanos: u32,
+}
+
+/// How far the wall clock is ahead of the boot clock, as last looked; 0 is "not yet looked".
+static WALL_AHEAD: AtomicI64 = AtomicI64::new(0);
+
+/// A difference up to this is drift or reading noise; more is a step, and is followed.
+const WALL_STEP_NANOS: i64 = NANOS_PER_SEC as i64;
+
+impl Wall {
+    /// Now.
+    pub fn now() -> Self {
+        Self::from_nanos(read(libc::CLOCK_REALTIME) as i64)
+    }
+
+    /// What the wall clock showed when the boot clock showed `boot`.
+    ///
+    /// The offset between the clocks is kept until the wall clock is set: a file's times must
+    /// not tremble by the nanoseconds between two readings, or `tar` finds it changed.
+    pub fn at_boot_time(boot: Time) -> Self {
+        let ahead = (read(libc::CLOCK_REALTIME) as i64).wrapping_sub(boot_now().0 as i64);
+        let known = WALL_AHEAD.load(Ordering::Relaxed);
+        let ahead = if (ahead - known).abs() > WALL_STEP_NANOS {
+            WALL_AHEAD.store(ahead, Ordering::Relaxed);
+            ahead
+        } else {
+            known
+        };
+        Self::from_nanos((boot.0 as i64).saturating_add(ahead))
+    }
+
+    const fn from_nanos(nanos: i64) -> Self {
+        let per_sec = NANOS_PER_SEC as i64;
+        Self { secs: nanos.div_euclid(per_sec), nanos: nanos.rem_euclid(per_sec) as u32 }
+    }
+}
+
+/// RFC 3339 in UTC, with milliseconds: `2024-01-15T10:30:00.000Z`.
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, secs) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (secs / 3_600, secs / 60 % 60, secs % 60);
+        let millis = self.nanos / 1_000_000;
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    }
+}
+
+/// The calendar date of a day counted from 1970-01-01 (Hinnant's `civil_from_days`).
+const fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468; // count from 0000-03-01, so that leap days end a year
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + if month <= 2 { 1 } else { 0 };
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_read_as_people_say_them() {
+        let said = |millis| Span::from_millis(millis).to_string();
+        assert_eq!(said(0), "0ms");
+        assert_eq!(said(350), "350ms");
+        assert_eq!(said(1_000), "1s");
+        assert_eq!(said(1_500), "1.5s");
+        assert_eq!(said(23_100), "24s");
+        assert_eq!(said(90_000), "1m30s");
+        assert_eq!(said(7_200_000), "2h");
+    }
+
+    #[test]
+    fn wall_times_are_rfc_3339() {
+        let shown = |secs| Wall { secs, nanos: 0 }.to_string();
+        assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(shown(1_705_314_600), "2024-01-15T10:30:00.000Z");
+        assert_eq!(shown(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(shown(-1), "1969-12-31T23:59:59.000Z");
+    }
+
+    #[test]
+    fn a_file_time_does_not_tremble() {
+        let boot = boot_now();
+        assert_eq!(Wall::at_boot_time(boot), Wall::at_boot_time(boot));
+    }
+}
