@@ -204,11 +204,29 @@ pub struct Steal {
     /// Who takes it.
     pub client: ClientId,
     /// Why, for the holder and the audit log.
-    pub reason: Arc<str>,
+    pub reason: StealReason,
     /// What will keep the lease alive.
     pub term: Term,
     /// What the lease will say.
     pub patch: Patch,
+}
+
+/// Why a live lock is taken away: a sentence, never nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StealReason(Arc<str>);
+
+impl StealReason {
+    /// The reason that `text` gives, if it gives one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let fits = !text.is_empty() && text.len() <= NOTE_BYTES_MAX;
+        (fits && !text.chars().any(char::is_control)).then(|| Self(text.into()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Rule 8.

@@ -1,10 +1,9 @@
 //! What has happened, in the order in which it did.
 
-use super::command::Ticket;
+use super::command::{StealReason, Ticket};
 use super::lease::{Hold, Mode, SessionId, Token};
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
-use std::sync::Arc;
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +97,11 @@ pub enum What {
         /// Whose.
         client: ClientId,
     },
+    /// A session was kept alive, and with it all that hangs on it.
+    SessionKept {
+        /// Which.
+        session: SessionId,
+    },
     /// A session is over.
     SessionOver {
         /// Which.
@@ -128,7 +132,7 @@ pub enum End {
         /// By whom.
         by: ClientId,
         /// Why.
-        reason: Arc<str>,
+        reason: StealReason,
     },
 }
 

@@ -1,16 +1,47 @@
 //! The rules of a lock, as a pure value.
+//!
+//! An [`Engine`] is told what is asked and when, and answers; it reads no clock, does no IO, logs
+//! nothing and draws no random numbers. The same commands at the same times give the same answers,
+//! events and bytes, on every replica and after every restart.
+//!
+//! - **Time is an argument.** Each command carries `at`. First all that is due by then happens
+//!   ([`Op::Settle`] is only that), in the order in which it was due; then the command.
+//! - **Facts are stored, phases derived.** A lease has its ends; whether it is held or in grace
+//!   depends on when one looks. A free lock is not stored.
+//! - **A refusal leaves nothing behind.** Every operation first finds out whether it may, and only
+//!   then changes anything.
+//! - **A waiter is served in the step that frees the lock**, and only if it is still somebody:
+//!   its session lives, its patience is not over.
+//!
+//! Where to look: `acquire` rules 1, 5, 6; `keep` rules 2 and 3; `transfer` moving and rule 9;
+//! `session` rule 8; `settle` rule 4; `mint` rule 7; `replies` rule 10; `show` what can be seen;
+//! `check` the invariants; `codec` the bytes.
+
+mod acquire;
+mod agenda;
+mod check;
+pub mod codec;
 
 pub mod command;
 pub mod event;
+mod keep;
 pub mod lease;
+mod lock;
+mod mint;
 pub mod name;
+pub(crate) mod planted;
 pub mod refusal;
+mod replies;
+mod session;
+mod settle;
+mod show;
 pub mod term;
+mod transfer;
 pub mod view;
 
 pub use command::{
     Acquire, Annotate, Answer, Command, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch, Ticket,
+    Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, Tenure, TextPatch, Ticket,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
 pub use lease::{
@@ -21,3 +52,247 @@ pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};
 pub use term::{Grace, TermError, Ttl};
 pub use view::{Child, Holder, LockView, WaiterView};
+
+use crate::time::{Span, Time};
+use agenda::{Agenda, Due};
+use lock::Lock;
+use mint::Mint;
+use replies::Replies;
+use session::Session;
+use std::collections::BTreeMap;
+
+/// What is the same on every replica, and so travels with the state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Locks that may be held at once. At 400 bytes each the default is about 400 MB.
+    pub locks_max: usize,
+    /// Waiters in one line: more would wait for longer than anybody does.
+    pub waiters_max: usize,
+    /// Holders of one shared lock: each is looked at when the lock is asked for.
+    pub holders_max: usize,
+    /// Open sessions: one per mount or HTTP client.
+    pub sessions_max: usize,
+    /// Request ids remembered at once.
+    pub requests_max: usize,
+    /// For how long a request id is remembered: longer than any client retries.
+    pub requests_kept: Span,
+    /// For how long a stolen lock is kept from everybody: time for the old holder to stop.
+    pub steal_grace: Span,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            locks_max: 1 << 20,
+            waiters_max: 10_000,
+            holders_max: 10_000,
+            sessions_max: 100_000,
+            requests_max: 100_000,
+            requests_kept: Span::from_secs(600),
+            steal_grace: Span::from_secs(1),
+        }
+    }
+}
+
+/// All locks, and what may happen to them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Engine {
+    locks: BTreeMap<LockName, Box<Lock>>,
+    books: Books,
+}
+
+/// All but the locks: apart, so that a lock and the books can be changed side by side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Books {
+    rules: Rules,
+    /// The latest time seen. It never goes back, whatever a caller's clock does.
+    clock: Time,
+    mint: Mint,
+    /// The place in line that the next waiter gets.
+    next_ticket: u64,
+    /// Waiters in all lines.
+    waiting: usize,
+    sessions: BTreeMap<SessionId, Session>,
+    agenda: Agenda,
+    replies: Replies,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self::new(Rules::default())
+    }
+}
+
+impl Engine {
+    /// An engine in which nothing is held.
+    pub fn new(rules: Rules) -> Self {
+        let books = Books {
+            rules,
+            clock: Time::ZERO,
+            mint: Mint::default(),
+            next_ticket: 1,
+            waiting: 0,
+            sessions: BTreeMap::new(),
+            agenda: Agenda::default(),
+            replies: Replies::default(),
+        };
+        Self { locks: BTreeMap::new(), books }
+    }
+
+    /// Carries `command` out at `at`, and adds what happened to `events`.
+    ///
+    /// An `at` before the latest one counts as that: time never goes back.
+    pub fn apply(&mut self, at: Time, command: &Command, events: &mut Vec<Event>) -> Answer {
+        self.settle(at, events);
+        let Some(request) = &command.request else {
+            return self.carry_out(&command.op, events);
+        };
+        if let Some(first) = self.books.replies.first(request) {
+            return Ok(first);
+        }
+        let (known, max) = (self.books.replies.len(), self.books.rules.requests_max);
+        self.books.limit(known, max, Limit::Requests)?;
+        let outcome = self.carry_out(&command.op, events)?;
+        self.books.remember(request, &outcome);
+        Ok(outcome)
+    }
+
+    fn carry_out(&mut self, op: &Op, events: &mut Vec<Event>) -> Answer {
+        match op {
+            Op::Settle => Ok(Outcome::Settled),
+            Op::Acquire(ask) => self.acquire(ask, events),
+            Op::Renew(ask) => self.renew(ask, events),
+            Op::Annotate(ask) => self.annotate(ask, events),
+            Op::Release(ask) => self.release(ask, events),
+            Op::Leave(ask) => self.leave(ask, events),
+            Op::Move(ask) => self.transfer(ask, events),
+            Op::Steal(ask) => self.steal(ask, events),
+            Op::OpenSession(ask) => self.open_session(ask, events),
+            Op::KeepAlive(id) => self.keep_alive(*id, events),
+            Op::EndSession(id) => self.end_session(*id, events),
+        }
+    }
+
+    /// When time passing will next change anything. Until then nobody has to call.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.books.agenda.next()
+    }
+
+    /// The latest time seen.
+    pub const fn clock(&self) -> Time {
+        self.books.clock
+    }
+
+    /// The token that the next tenure will get. What hands tokens out durably must have reserved
+    /// [`Engine::tokens_wanted`] from here on before the next command.
+    pub const fn next_token(&self) -> u64 {
+        self.books.mint.upcoming()
+    }
+
+    /// How many tokens one command may use up: each waiter may be served, and the command itself.
+    pub const fn tokens_wanted(&self) -> u64 {
+        self.books.waiting as u64 + 1
+    }
+
+    /// Tokens go on at `floor` at least: after a restart that may have forgotten some.
+    pub fn raise_tokens(&mut self, floor: u64) {
+        self.books.mint.raise(floor);
+    }
+
+    /// How many locks are held.
+    pub fn locks(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// How many wait, in all lines.
+    pub const fn waiters(&self) -> usize {
+        self.books.waiting
+    }
+
+    /// How many sessions are open.
+    pub fn sessions(&self) -> usize {
+        self.books.sessions.len()
+    }
+
+    /// The open sessions, with their clients.
+    pub fn session_clients(&self) -> impl Iterator<Item = (SessionId, &ClientId)> {
+        self.books.sessions.iter().map(|(id, session)| (*id, &session.client))
+    }
+}
+
+impl Books {
+    fn refuse(&self, reason: Reason) -> Refusal {
+        Refusal { at: self.clock, reason: Box::new(reason) }
+    }
+
+    fn limit(
+        &self,
+        have: usize,
+        max: usize,
+        limit: impl FnOnce(usize) -> Limit,
+    ) -> Result<(), Refusal> {
+        if have < max { Ok(()) } else { Err(self.refuse(Reason::Limit(limit(max)))) }
+    }
+
+    /// A command that may use up tokens is refused while there could be too few of them.
+    fn tokens_left(&self) -> Result<(), Refusal> {
+        if self.mint.left() > self.waiting as u64 + 1 {
+            Ok(())
+        } else {
+            Err(self.refuse(Reason::Limit(Limit::Tokens)))
+        }
+    }
+
+    fn tell(&self, events: &mut Vec<Event>, what: What) {
+        events.push(Event { at: self.clock, what });
+    }
+
+    /// Enters a lease where its end will be found.
+    fn book(&mut self, name: &LockName, lease: &Lease) {
+        match lease.life {
+            Life::Own { .. } => {
+                let due = Due::Lease(lease.token, name.clone());
+                self.agenda.add(self.due_at(lease.life), due);
+            }
+            Life::Session(id) => {
+                let session = self.sessions.get_mut(&id).expect("a lease's session is open");
+                let new = session.leases.insert((name.clone(), lease.token));
+                assert!(new, "a lease hangs on its session once");
+            }
+        }
+    }
+
+    /// Takes a lease out again.
+    fn unbook(&mut self, name: &LockName, lease: &Lease) {
+        match lease.life {
+            Life::Own { .. } => {
+                let due = Due::Lease(lease.token, name.clone());
+                self.agenda.remove(self.due_at(lease.life), due);
+            }
+            Life::Session(id) => {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.leases.remove(&(name.clone(), lease.token));
+                }
+            }
+        }
+    }
+
+    /// When a lease with a term of its own is next due: at its expiry, or else at its grace's end.
+    fn due_at(&self, life: Life) -> Time {
+        let ends = self.ends(life);
+        if ends.expires_at > self.clock { ends.expires_at } else { ends.grace_until }
+    }
+
+    /// When a lease ends, whatever keeps it alive.
+    fn ends(&self, life: Life) -> Ends {
+        match life {
+            Life::Own { ttl, grace, expires_at } => {
+                Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace }
+            }
+            Life::Session(id) => self.sessions.get(&id).expect("a lease's session is open").ends(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

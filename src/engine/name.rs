@@ -13,6 +13,8 @@ pub const CLIENT_BYTES_MAX: usize = 255;
 pub const RESERVED_PREFIX: &str = ".latchfs";
 
 /// The name of a lock: `build`, `team/build`.
+///
+/// Names are ordered as texts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 
@@ -67,6 +69,13 @@ impl LockName {
     /// The last part: `build` of `team/build`.
     pub fn last_part(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+}
+
+/// So that a lock can be looked up by a text, without making a name of it first.
+impl std::borrow::Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

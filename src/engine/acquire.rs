@@ -1,0 +1,321 @@
+//! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
+
+use super::agenda::Due;
+use super::command::{Acquire, Answer, Leave, Line, Outcome, Tenure, Ticket};
+use super::event::{Event, What, Why};
+use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Token};
+use super::lock::{Lock, Tenancy, Waiter, sessions_of};
+use super::name::LockName;
+use super::planted::{Bug, planted};
+use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::{Books, Engine};
+use crate::time::Time;
+use std::sync::{Arc, LazyLock};
+
+/// What nothing was said about. Shared, so that a plain lease costs no memory for it.
+static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
+
+/// How a request stands to a lock that is held.
+enum Stance {
+    /// The client has it by this lease, and may go on.
+    Own(Token),
+    /// There is room beside those who have it.
+    Beside,
+    /// Something is in the way.
+    Conflict(Box<Conflict>),
+}
+
+impl Engine {
+    pub(super) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
+        self.books.may_lean_on(ask.hold, ask.term)?;
+        self.books.tokens_left()?;
+        let Some(lock) = self.locks.get(&ask.name) else {
+            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
+            self.books.limit(held, max, Limit::Locks)?;
+            self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+            return Ok(Outcome::Granted(self.grant(ask, events)));
+        };
+        match self.books.stance(lock, ask) {
+            Stance::Conflict(conflict)
+                if conflict.way == Way::Grace && planted(Bug::GraceForEverybody) =>
+            {
+                let lease = lock.leases()[0].clone();
+                self.books.unbook(&ask.name, &lease);
+                self.finish(&ask.name, lease.token, super::End::Lapsed, events);
+                Ok(Outcome::Granted(self.grant(ask, events)))
+            }
+            Stance::Own(token) => self.go_on(ask, token, events),
+            Stance::Beside => {
+                let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
+                self.books.limit(sharing, max, Limit::Holders)?;
+                self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+                Ok(Outcome::Granted(self.grant(ask, events)))
+            }
+            Stance::Conflict(conflict) => match ask.line {
+                Line::Skip => Err(self.books.refuse(Reason::Conflict(*conflict))),
+                // Who holds it already would wait for itself.
+                Line::Join(_) if lock.own(&ask.client, ask.hold).is_some() => {
+                    Err(self.books.refuse(Reason::Conflict(*conflict)))
+                }
+                Line::Join(patience) => {
+                    let until = patience.map(|span| self.books.clock + span);
+                    self.join(ask, until, events)
+                }
+            },
+        }
+    }
+
+    /// A new tenure.
+    fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
+        let lock = self.locks.entry(ask.name.clone()).or_default();
+        self.books.let_in(lock, &ask.name, &Waiter::new(ask, self.books.clock, None), None, events)
+    }
+
+    /// The tenure goes on: renewed, taken over by an open file, or in another mode.
+    fn go_on(&mut self, ask: &Acquire, token: Token, events: &mut Vec<Event>) -> Answer {
+        let lock = self.locks.get_mut(&ask.name).expect("a lock that has a lease is there");
+        let mode_changes = lock.mode() != ask.mode;
+        let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
+        self.books.fits(&ask.name, ask, &lease.details)?;
+        let now = self.books.clock;
+        let in_grace = self.books.ends(lease.life).phase(now) == Phase::Grace;
+        self.books.unbook(&ask.name, lease);
+        match (lease.hold, ask.hold) {
+            // An open file's hold lasts as long as the file, whoever touches the name meanwhile.
+            (Hold::Open(_), Hold::Loose | Hold::Firm(_)) => {}
+            (_, Hold::Open(_)) => {
+                lease.hold = ask.hold;
+                lease.life = ask.term.begin(now);
+            }
+            (Hold::Loose | Hold::Firm(_), _) => lease.life = renewed(lease.life, ask.term, now),
+        }
+        if in_grace && planted(Bug::NewTokenInGrace) {
+            lease.token = self.books.mint.token();
+        }
+        lease.renewed_at = now;
+        ask.patch.apply(&mut lease.details);
+        self.books.book(&ask.name, lease);
+        let (tenure, token) = (Tenure::of(lease), lease.token);
+        if mode_changes {
+            lock.change_mode(token, ask.mode);
+        }
+        let (name, holder) = (ask.name.clone(), ask.client.clone());
+        self.books.tell(events, What::Renewed { name, holder, token });
+        if mode_changes && !planted(Bug::DowngradeServesNobody) {
+            self.serve(&ask.name, events);
+        }
+        Ok(Outcome::Renewed(tenure))
+    }
+
+    /// Behind all who wait already. Who waits already keeps the place it has.
+    fn join(&mut self, ask: &Acquire, until: Option<Time>, events: &mut Vec<Event>) -> Answer {
+        let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
+        let same = |waiter: &Waiter| waiter.client == ask.client && waiter.hold == ask.hold;
+        let place = lock.line.iter().enumerate().find(|(_, (_, waiter))| same(waiter));
+        if let Some((ahead, (ticket, _))) = place {
+            return Ok(Outcome::Waiting { ticket: *ticket, ahead });
+        }
+        let (ahead, max) = (lock.line.len(), self.books.rules.waiters_max);
+        self.books.limit(ahead, max, Limit::Waiters)?;
+        self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+        let ticket = Ticket(self.books.next_ticket);
+        self.books.next_ticket += 1;
+        let waiter = Waiter::new(ask, self.books.clock, until);
+        self.books.book_waiter(&ask.name, ticket, &waiter);
+        lock.line.insert(ticket, waiter);
+        let (name, client) = (ask.name.clone(), ask.client.clone());
+        self.books.tell(events, What::Joined { name, client, ticket });
+        Ok(Outcome::Waiting { ticket, ahead })
+    }
+
+    /// A waiter goes, and who stood behind it may be next.
+    pub(super) fn leave(&mut self, ask: &Leave, events: &mut Vec<Event>) -> Answer {
+        self.books.tokens_left()?;
+        if !self.unqueue(&ask.name, ask.ticket, ask.why, events) {
+            return Err(self.books.refuse(Reason::NotInLine(ask.name.clone())));
+        }
+        if !planted(Bug::LeaverBlocksLine) {
+            self.serve(&ask.name, events);
+        }
+        Ok(Outcome::Left)
+    }
+
+    /// Takes a waiter out of its line. Serves nobody yet.
+    pub(super) fn unqueue(
+        &mut self,
+        name: &LockName,
+        ticket: Ticket,
+        why: Why,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let waiter = self.locks.get_mut(name).and_then(|lock| lock.line.remove(&ticket));
+        let Some(waiter) = waiter else { return false };
+        self.books.unbook_waiter(name, ticket, &waiter);
+        let (name, client) = (name.clone(), waiter.client);
+        self.books.tell(events, What::Left { name, client, ticket, why });
+        true
+    }
+
+    /// Gives the lock to whoever is next and can have it; forgets a lock that nobody has.
+    pub(super) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
+        let Some(lock) = self.locks.get_mut(name) else { return };
+        while let Some((ticket, mode)) = next_in_line(lock) {
+            if !lock.admits(mode) {
+                break;
+            }
+            let waiter = lock.line.remove(&ticket).expect("who is next is in line");
+            self.books.unbook_waiter(name, ticket, &waiter);
+            if self.books.is_alive(&waiter) {
+                self.books.let_in(lock, name, &waiter, Some(ticket), events);
+            } else {
+                let (name, client) = (name.clone(), waiter.client);
+                let why = if waiter.until.is_some_and(|until| until <= self.books.clock) {
+                    Why::TimedOut
+                } else {
+                    Why::SessionOver
+                };
+                self.books.tell(events, What::Left { name, client, ticket, why });
+            }
+        }
+        if matches!(lock.tenancy, Tenancy::Nobody) {
+            assert!(lock.line.is_empty(), "a free lock serves its line");
+            self.locks.remove(name);
+        }
+    }
+}
+
+/// Who is served next, and what it asks for.
+fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
+    let next = if planted(Bug::LastServedFirst) {
+        lock.line.last_key_value()
+    } else {
+        lock.line.first_key_value()
+    };
+    next.map(|(ticket, waiter)| (*ticket, waiter.mode))
+}
+
+/// A lease's life after the client has acquired it again. One that hangs on a session keeps
+/// hanging there, unless it is to hang on another.
+fn renewed(life: Life, term: Term, now: Time) -> Life {
+    match (life, term) {
+        (Life::Session(id), Term::Own(..)) => Life::Session(id),
+        (_, term) => term.begin(now),
+    }
+}
+
+impl Books {
+    /// A request that leans on a session needs it to be open.
+    pub(super) fn may_lean_on(&self, hold: Hold, term: Term) -> Result<(), Refusal> {
+        match sessions_of(hold, term).find(|id| !self.sessions.contains_key(id)) {
+            Some(id) => Err(self.refuse(Reason::NoSession(id))),
+            None => Ok(()),
+        }
+    }
+
+    fn fits(&self, name: &LockName, ask: &Acquire, before: &Details) -> Result<(), Refusal> {
+        if ask.patch.fits(before) {
+            Ok(())
+        } else {
+            Err(self.refuse(Reason::TextTooLong(name.clone())))
+        }
+    }
+
+    fn stance(&self, lock: &Lock, ask: &Acquire) -> Stance {
+        let now = self.clock;
+        let foremost = self.foremost(lock);
+        let conflict = |lease: &Lease, way| {
+            Stance::Conflict(Box::new(self.conflict(&ask.name, lock, lease, way)))
+        };
+        if foremost.acquired_at > now {
+            return conflict(foremost, Way::StealGrace { until: foremost.acquired_at });
+        }
+        if let Some(own) = lock.own(&ask.client, ask.hold) {
+            let alone = lock.leases().len() == 1 || planted(Bug::UpgradeBesideOthers);
+            if lock.mode() == ask.mode || alone {
+                return Stance::Own(own.token);
+            }
+            let other = lock.leases().iter().find(|lease| lease.token != own.token);
+            return conflict(other.unwrap_or(own), Way::Held);
+        }
+        if lock.admits(ask.mode) {
+            if lock.line.is_empty() || planted(Bug::SharedOvertakes) {
+                return Stance::Beside;
+            }
+            return conflict(foremost, Way::Behind);
+        }
+        let way = match self.ends(foremost.life).phase(now) {
+            _ if foremost.holder == ask.client => Way::Own,
+            Phase::Held => Way::Held,
+            Phase::Grace | Phase::Free => Way::Grace,
+        };
+        conflict(foremost, way)
+    }
+
+    /// The lease that is longest in the way.
+    pub(super) fn foremost<'a>(&self, lock: &'a Lock) -> &'a Lease {
+        let ends = |lease: &&Lease| self.ends(lease.life).grace_until;
+        let foremost = lock.leases().iter().max_by_key(ends);
+        foremost.expect("a lock that is stored is held")
+    }
+
+    /// Begins a tenure for a request that nothing is in the way of.
+    fn let_in(
+        &mut self,
+        lock: &mut Lock,
+        name: &LockName,
+        who: &Waiter,
+        ticket: Option<Ticket>,
+        events: &mut Vec<Event>,
+    ) -> Tenure {
+        let now = self.clock;
+        let mut details = Arc::clone(&NOTHING_SAID);
+        who.patch.apply(&mut details);
+        let lease = Lease {
+            holder: who.client.clone(),
+            token: self.mint.token(),
+            hold: who.hold,
+            life: who.term.begin(now),
+            acquired_at: now,
+            renewed_at: now,
+            details,
+        };
+        self.book(name, &lease);
+        let waited = ticket.map(|ticket| (ticket, now.since(who.since)));
+        let (holder, token, hold) = (who.client.clone(), lease.token, who.hold);
+        let name = name.clone();
+        self.tell(events, What::Granted { name, holder, token, mode: who.mode, hold, waited });
+        let tenure = Tenure::of(&lease);
+        lock.admit(who.mode, lease);
+        tenure
+    }
+
+    /// Enters a waiter where the ends of its session and of its patience will be found.
+    pub(super) fn book_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &Waiter) {
+        self.waiting += 1;
+        if let Some(until) = waiter.until {
+            self.agenda.add(until, Due::Patience(ticket, name.clone()));
+        }
+        for id in waiter.sessions() {
+            let session = self.sessions.get_mut(&id).expect("a waiter's session is open");
+            session.waiters.insert((name.clone(), ticket));
+        }
+    }
+
+    fn unbook_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &Waiter) {
+        self.waiting -= 1;
+        if let Some(until) = waiter.until {
+            self.agenda.discard(until, Due::Patience(ticket, name.clone()));
+        }
+        for id in waiter.sessions() {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.waiters.remove(&(name.clone(), ticket));
+            }
+        }
+    }
+}
+
+impl Tenure {
+    pub(super) const fn of(lease: &Lease) -> Self {
+        Self { token: lease.token, life: lease.life, acquired_at: lease.acquired_at }
+    }
+}

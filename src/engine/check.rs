@@ -1,0 +1,108 @@
+//! The invariants, in one place: what must be true between any two commands.
+
+use super::lease::{Hold, Life};
+use super::lock::{Lock, Tenancy};
+use super::name::LockName;
+use super::{Books, Engine};
+use std::collections::BTreeSet;
+
+impl Engine {
+    /// Panics if an invariant is broken. Walks all there is: for tests, and for a loaded state.
+    pub fn check(&self) {
+        let mut tokens = BTreeSet::new();
+        let mut waiting = 0;
+        let mut due = 0;
+        for (name, lock) in &self.locks {
+            check_tenancy(lock);
+            waiting += lock.line.len();
+            for lease in lock.leases() {
+                assert!(tokens.insert(lease.token), "no two leases have one token");
+                assert!(lease.token.as_u64() < self.books.mint.upcoming(), "tokens are minted");
+                due += usize::from(matches!(lease.life, Life::Own { .. }));
+            }
+            self.check_ends(name, lock);
+            self.check_line(name, lock);
+            due += lock.line.values().filter(|waiter| waiter.until.is_some()).count();
+        }
+        assert_eq!(waiting, self.books.waiting, "waiters are counted");
+        due += self.books.sessions.len() + self.books.replies.len();
+        assert_eq!(due, self.books.agenda.len(), "what ends by itself is on the agenda, once");
+        if let Some(next) = self.books.agenda.next() {
+            assert!(next > self.books.clock, "what is due has happened");
+        }
+        self.check_sessions();
+        self.check_limits();
+    }
+
+    fn check_ends(&self, name: &LockName, lock: &Lock) {
+        for lease in lock.leases() {
+            let ends = self.books.ends(lease.life);
+            assert!(ends.grace_until > self.books.clock, "no lease outlives its grace");
+            assert!(lease.renewed_at >= lease.acquired_at, "no renewal before the tenure");
+            if let Life::Session(id) = lease.life {
+                let hangs = self.books.sessions[&id].leases.contains(&(name.clone(), lease.token));
+                assert!(hangs, "a session knows its leases");
+                assert!(ends.expires_at > self.books.clock, "an expired session is gone");
+            }
+            if let Hold::Open(open) = lease.hold
+                && let Life::Session(id) = lease.life
+            {
+                assert_eq!(open.session, id, "an open file's hold hangs on the file's session");
+            }
+        }
+    }
+
+    fn check_line(&self, name: &LockName, lock: &Lock) {
+        let mut seen = BTreeSet::new();
+        for (ticket, waiter) in &lock.line {
+            assert!(self.books.is_alive(waiter), "the dead do not wait");
+            assert!(ticket.as_u64() < self.books.next_ticket, "places are given out once");
+            assert!(seen.insert((&waiter.client, waiter.hold)), "nobody waits twice in one line");
+            for id in waiter.sessions() {
+                let hangs = self.books.sessions[&id].waiters.contains(&(name.clone(), *ticket));
+                assert!(hangs, "a session knows its waiters");
+            }
+        }
+        if let Some(waiter) = lock.line.values().next() {
+            assert!(!lock.admits(waiter.mode), "nobody waits for what is to be had");
+        }
+    }
+
+    fn check_sessions(&self) {
+        for session in self.books.sessions.values() {
+            for (name, token) in &session.leases {
+                let lock = self.locks.get(name);
+                let lease = lock.and_then(|l| l.leases().iter().find(|l| l.token == *token));
+                let on_session = lease.is_some_and(|l| matches!(l.life, Life::Session(_)));
+                assert!(on_session, "a session's lease is there and hangs on it");
+            }
+            for (name, ticket) in &session.waiters {
+                let lock = self.locks.get(name);
+                let there = lock.is_some_and(|lock| lock.line.contains_key(ticket));
+                assert!(there, "a session's waiter is in line");
+            }
+        }
+    }
+
+    fn check_limits(&self) {
+        let Books { rules, sessions, replies, .. } = &self.books;
+        // A move may leave one lock more behind than there may be: its old name's line.
+        assert!(self.locks.len() <= rules.locks_max + 1, "locks are limited");
+        assert!(sessions.len() <= rules.sessions_max, "sessions are limited");
+        assert!(replies.len() <= rules.requests_max, "request ids are limited");
+        let lines = self.locks.values().map(|lock| lock.line.len());
+        assert!(lines.max().unwrap_or(0) <= rules.waiters_max, "lines are limited");
+    }
+}
+
+fn check_tenancy(lock: &Lock) {
+    match &lock.tenancy {
+        Tenancy::Nobody => panic!("a free lock is not stored"),
+        Tenancy::Exclusive(_) => {}
+        Tenancy::Shared(leases) => {
+            assert!(!leases.is_empty(), "a free lock is not stored");
+            let oldest_first = leases.windows(2).all(|pair| pair[0].token < pair[1].token);
+            assert!(oldest_first, "sharers stand in the order of their tokens");
+        }
+    }
+}

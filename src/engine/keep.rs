@@ -1,0 +1,152 @@
+//! Rule 2: renew. Rule 3: release. Only the holder, and only the tenure it means.
+
+use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Patch, Release, Renew, Tenure};
+use super::event::{End, Event, What};
+use super::lease::{Hold, Lease, Life, Term, Token};
+use super::name::LockName;
+use super::planted::{Bug, planted};
+use super::refusal::{Reason, Refusal, Way};
+use super::{Books, Engine};
+
+impl Engine {
+    pub(super) fn renew(&mut self, ask: &Renew, events: &mut Vec<Event>) -> Answer {
+        let lease = self.meant(&ask.key)?;
+        let (token, hold, life) = (lease.token, lease.hold, lease.life);
+        self.is_usable(&ask.key.name, lease)?;
+        self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        if let Some(term) = ask.term {
+            self.books.may_lean_on(hold, term)?;
+        }
+        let name = &ask.key.name;
+        let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
+        let lease = lock.lease_mut(token).expect("the lease meant is there");
+        let now = self.books.clock;
+        self.books.unbook(name, lease);
+        lease.life = match ask.term {
+            _ if planted(Bug::RenewalForgets) => life,
+            // An open file's hold lasts as long as the file: a ttl does not cut it short.
+            Some(Term::Own(..)) if matches!(hold, Hold::Open(_)) => life,
+            Some(term) => term.begin(now),
+            None => again(life, now),
+        };
+        if ask.firm == Firm::Make && hold == Hold::Loose {
+            lease.hold = Hold::Firm(None);
+        }
+        lease.renewed_at = now;
+        ask.patch.apply(&mut lease.details);
+        self.books.book(name, lease);
+        let tenure = Tenure::of(lease);
+        let (name, holder) = (name.clone(), lease.holder.clone());
+        self.books.tell(events, What::Renewed { name, holder, token });
+        Ok(Outcome::Renewed(tenure))
+    }
+
+    pub(super) fn annotate(&mut self, ask: &Annotate, events: &mut Vec<Event>) -> Answer {
+        let lease = self.meant(&ask.key)?;
+        let token = lease.token;
+        self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        let name = &ask.key.name;
+        let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
+        let lease = lock.lease_mut(token).expect("the lease meant is there");
+        ask.patch.apply(&mut lease.details);
+        self.books.tell(events, What::Annotated { name: name.clone(), token });
+        Ok(Outcome::Annotated)
+    }
+
+    pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
+        self.books.tokens_left()?;
+        let token = self.meant_by_release(&ask.key)?;
+        self.end_tenure(&ask.key, token, End::Released, events);
+        self.serve(&ask.key.name, events);
+        Ok(Outcome::Released)
+    }
+
+    fn meant_by_release(&self, key: &LeaseKey) -> Result<Token, Refusal> {
+        let mut key = key.clone();
+        if planted(Bug::ReleaseIgnoresToken) {
+            key.token = None;
+        }
+        if planted(Bug::ReleaseIgnoresClient)
+            && let Some(lock) = self.locks.get(&key.name)
+        {
+            return Ok(lock.leases()[0].token);
+        }
+        self.meant(&key).map(|lease| lease.token)
+    }
+
+    /// Ends a tenure. Serves nobody yet.
+    pub(super) fn end_tenure(
+        &mut self,
+        key: &LeaseKey,
+        token: Token,
+        end: End,
+        events: &mut Vec<Event>,
+    ) {
+        let lock = self.locks.get_mut(&key.name).expect("a tenure that ends has its lock");
+        let lease = lock.lease_mut(token).expect("a tenure that ends is there");
+        self.books.unbook(&key.name, lease);
+        self.finish(&key.name, token, end, events);
+    }
+
+    /// Within the steal grace nobody may use the lock, not even who stole it.
+    pub(super) fn is_usable(&self, name: &LockName, lease: &Lease) -> Result<(), Refusal> {
+        let Some(lock) = self.locks.get(name) else { return Ok(()) };
+        if lease.acquired_at <= self.books.clock {
+            return Ok(());
+        }
+        let way = Way::StealGrace { until: lease.acquired_at };
+        let conflict = self.books.conflict(name, lock, lease, way);
+        Err(self.books.refuse(Reason::Conflict(conflict)))
+    }
+
+    /// The lease that a holder means: of its token if it names one, else the client's own.
+    ///
+    /// Of several (a shared lock held by several open files of one client) the one that hangs on
+    /// no open file comes first: that is what a client without a file can speak of.
+    pub(super) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
+        let LeaseKey { name, client, token } = key;
+        let leases = self.locks.get(name).map_or(&[][..], |lock| lock.leases());
+        let own = || leases.iter().filter(|lease| lease.holder == *client);
+        let refuse = |reason| Err(self.books.refuse(reason));
+        let Some(named) = *token else {
+            let loose = own().find(|lease| !matches!(lease.hold, Hold::Open(_)));
+            if let Some(lease) = loose.or_else(|| own().next()) {
+                return Ok(lease);
+            }
+            let holder = leases.first().map(|lease| lease.holder.clone());
+            return refuse(Reason::NotHeld { name: name.clone(), client: client.clone(), holder });
+        };
+        if let Some(lease) = own().find(|lease| lease.token == named) {
+            return Ok(lease);
+        }
+        match own().next().or(leases.first()) {
+            None => refuse(Reason::Expired { name: name.clone(), token: named }),
+            Some(lease) if lease.token == named => {
+                let (holder, client) = (Some(lease.holder.clone()), client.clone());
+                refuse(Reason::NotHeld { name: name.clone(), client, holder })
+            }
+            Some(lease) => {
+                let current = lease.token;
+                refuse(Reason::StaleToken { name: name.clone(), named, current })
+            }
+        }
+    }
+}
+
+/// Another ttl from `now`, or what the session gives.
+fn again(life: Life, now: crate::time::Time) -> Life {
+    match life {
+        Life::Own { ttl, grace, .. } => Term::Own(ttl, grace).begin(now),
+        Life::Session(id) => Life::Session(id),
+    }
+}
+
+impl Books {
+    fn patch_fits(&self, key: &LeaseKey, patch: &Patch, lease: &Lease) -> Result<(), Refusal> {
+        if patch.fits(&lease.details) {
+            Ok(())
+        } else {
+            Err(self.refuse(Reason::TextTooLong(key.name.clone())))
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! One lock: who has it, and who waits.
+
+use super::command::{Acquire, Patch, TEXT_BYTES_MAX, TextPatch, Ticket};
+use super::lease::{Details, Hold, Lease, Mode, SessionId, Term, Token};
+use super::name::ClientId;
+use super::planted::{Bug, planted};
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A lock that is held. A free lock is not stored at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Lock {
+    pub(super) tenancy: Tenancy,
+    /// Who waits, by place: the lowest is served first.
+    pub(super) line: BTreeMap<Ticket, Waiter>,
+}
+
+/// Who has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum Tenancy {
+    /// Nobody: only between the end of one tenure and the begin of the next, inside one command.
+    #[default]
+    Nobody,
+    /// One.
+    Exclusive(Lease),
+    /// One or more, oldest first.
+    Shared(Vec<Lease>),
+}
+
+/// One who waits: the request as it came, to be granted when its turn is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Waiter {
+    pub(super) client: ClientId,
+    pub(super) hold: Hold,
+    pub(super) mode: Mode,
+    pub(super) term: Term,
+    pub(super) patch: Patch,
+    pub(super) since: Time,
+    /// When its patience is over.
+    pub(super) until: Option<Time>,
+}
+
+impl Lock {
+    pub(super) fn leases(&self) -> &[Lease] {
+        match &self.tenancy {
+            Tenancy::Nobody => &[],
+            Tenancy::Exclusive(lease) => std::slice::from_ref(lease),
+            Tenancy::Shared(leases) => leases,
+        }
+    }
+
+    pub(super) fn leases_mut(&mut self) -> &mut [Lease] {
+        match &mut self.tenancy {
+            Tenancy::Nobody => &mut [],
+            Tenancy::Exclusive(lease) => std::slice::from_mut(lease),
+            Tenancy::Shared(leases) => leases,
+        }
+    }
+
+    pub(super) const fn mode(&self) -> Mode {
+        match self.tenancy {
+            Tenancy::Shared(_) => Mode::Shared,
+            Tenancy::Nobody | Tenancy::Exclusive(_) => Mode::Exclusive,
+        }
+    }
+
+    /// Whether somebody who asks for `mode` could hold it beside those who do.
+    pub(super) const fn admits(&self, mode: Mode) -> bool {
+        match (&self.tenancy, mode) {
+            (Tenancy::Nobody, _) | (Tenancy::Shared(_), Mode::Shared) => true,
+            (Tenancy::Shared(_), Mode::Exclusive) | (Tenancy::Exclusive(_), _) => false,
+        }
+    }
+
+    /// Lets `lease` in.
+    pub(super) fn admit(&mut self, mode: Mode, lease: Lease) {
+        assert!(self.admits(mode), "a grant follows admits()");
+        match (&mut self.tenancy, mode) {
+            (Tenancy::Shared(leases), _) => leases.push(lease),
+            (tenancy, Mode::Exclusive) => *tenancy = Tenancy::Exclusive(lease),
+            (tenancy, Mode::Shared) => *tenancy = Tenancy::Shared(vec![lease]),
+        }
+    }
+
+    /// Takes the lease with this token out.
+    pub(super) fn evict(&mut self, token: Token) -> Option<Lease> {
+        match &mut self.tenancy {
+            Tenancy::Shared(leases) => {
+                let place = leases.iter().position(|lease| lease.token == token)?;
+                let lease = leases.remove(place);
+                if leases.is_empty() {
+                    self.tenancy = Tenancy::Nobody;
+                }
+                Some(lease)
+            }
+            Tenancy::Exclusive(lease) if lease.token == token => {
+                match std::mem::take(&mut self.tenancy) {
+                    Tenancy::Exclusive(lease) => Some(lease),
+                    Tenancy::Nobody | Tenancy::Shared(_) => None,
+                }
+            }
+            Tenancy::Nobody | Tenancy::Exclusive(_) => None,
+        }
+    }
+
+    pub(super) fn lease_mut(&mut self, token: Token) -> Option<&mut Lease> {
+        self.leases_mut().iter_mut().find(|lease| lease.token == token)
+    }
+
+    /// The lease that an acquire would renew or take over.
+    pub(super) fn own(&self, client: &ClientId, want: Hold) -> Option<&Lease> {
+        let of_client = || self.leases().iter().filter(|lease| lease.holder == *client);
+        of_client()
+            .find(|lease| lease.hold == want && takes_over(lease.hold, want))
+            .or_else(|| of_client().find(|lease| takes_over(lease.hold, want)))
+    }
+
+    /// Changes the mode of the sole holder. The tenure stays the same.
+    pub(super) fn change_mode(&mut self, token: Token, mode: Mode) {
+        let Some(lease) = self.evict(token) else { return };
+        if planted(Bug::UpgradeBesideOthers) {
+            self.tenancy = Tenancy::Nobody;
+        }
+        self.admit(mode, lease);
+    }
+}
+
+/// Whether an acquire by `want` means the lease that the same client has by `have`.
+///
+/// Section 6 of the design: whoever speaks for the client renews; the exclusive forms exclude
+/// even the client itself; an open file takes over what is loose, or what it made itself.
+fn takes_over(have: Hold, want: Hold) -> bool {
+    match (have, want) {
+        (_, Hold::Loose) | (Hold::Loose, Hold::Open(_)) => true,
+        (Hold::Firm(maker), Hold::Firm(asker)) => {
+            planted(Bug::ExclusiveFormRenews) || (maker == asker && maker.is_some())
+        }
+        (Hold::Firm(maker), Hold::Open(open)) => maker == Some(open),
+        (Hold::Open(held), Hold::Open(open)) => held == open,
+        (Hold::Loose | Hold::Open(_), Hold::Firm(_)) => planted(Bug::ExclusiveFormRenews),
+    }
+}
+
+impl Waiter {
+    pub(super) fn new(ask: &Acquire, since: Time, until: Option<Time>) -> Self {
+        Self {
+            client: ask.client.clone(),
+            hold: ask.hold,
+            mode: ask.mode,
+            term: ask.term,
+            patch: ask.patch.clone(),
+            since,
+            until,
+        }
+    }
+
+    /// The sessions without which it is nobody.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + use<> {
+        sessions_of(self.hold, self.term)
+    }
+}
+
+/// The sessions that a request leans on: one at most in practice, two if a caller mixes them.
+pub(super) fn sessions_of(hold: Hold, term: Term) -> impl Iterator<Item = SessionId> {
+    let of_term = match term {
+        Term::Session(id) => Some(id),
+        Term::Own(..) => None,
+    };
+    let of_hold = hold.open().map(|open| open.session).filter(|id| Some(*id) != of_term);
+    of_term.into_iter().chain(of_hold)
+}
+
+impl Patch {
+    /// Whether the text that would come of it is short enough.
+    pub(super) fn fits(&self, before: &Details) -> bool {
+        let length = match &self.text {
+            None => 0,
+            Some(TextPatch::Set(text)) => text.len(),
+            Some(TextPatch::Append(more)) => before.text.len().saturating_add(more.len()),
+        };
+        length <= TEXT_BYTES_MAX
+    }
+
+    /// Carries the change out.
+    pub(super) fn apply(&self, details: &mut Arc<Details>) {
+        if *self == Self::default() {
+            return;
+        }
+        let details = Arc::make_mut(details);
+        if let Some(holder_id) = &self.holder_id {
+            details.holder_id = Some(Arc::clone(holder_id));
+        }
+        if let Some(note) = &self.note {
+            details.note = (!note.is_empty()).then(|| Arc::clone(note));
+        }
+        match &self.text {
+            None => {}
+            Some(TextPatch::Set(text)) => details.text = Arc::clone(text),
+            Some(TextPatch::Append(more)) => {
+                details.text = [&*details.text, more].concat().into();
+            }
+        }
+        if let Some(process) = self.process {
+            details.process = process;
+        }
+        if let Some(looks) = self.looks {
+            details.looks = looks;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A session: one keep-alive renews all that hangs on it, at a cost that does not grow.
+
+use super::Engine;
+use super::agenda::Due;
+use super::command::{Answer, OpenSession, Outcome, Ticket};
+use super::event::{End, Event, SessionEnd, What};
+use super::lease::{Ends, SessionId, Token};
+use super::name::{ClientId, LockName};
+use super::planted::{Bug, planted};
+use super::refusal::{Limit, Reason};
+use super::term::{Grace, Ttl};
+use crate::time::Time;
+use std::collections::BTreeSet;
+
+/// A client process's bond with the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) client: ClientId,
+    pub(super) ttl: Ttl,
+    pub(super) grace: Grace,
+    pub(super) renewed_at: Time,
+    /// The leases that end with it.
+    pub(super) leases: BTreeSet<(LockName, Token)>,
+    /// The places in line that end with it.
+    pub(super) waiters: BTreeSet<(LockName, Ticket)>,
+}
+
+impl Session {
+    pub(super) fn new(client: ClientId, ttl: Ttl, grace: Grace, now: Time) -> Self {
+        let (leases, waiters) = (BTreeSet::new(), BTreeSet::new());
+        Self { client, ttl, grace, renewed_at: now, leases, waiters }
+    }
+
+    pub(super) fn expires_at(&self) -> Time {
+        self.renewed_at + self.ttl.span()
+    }
+
+    /// When the leases that hang on it end, unless it is kept alive.
+    pub(super) fn ends(&self) -> Ends {
+        let expires_at = self.expires_at();
+        let grace_until = expires_at + self.grace.span();
+        Ends { expires_at, grace_until, ttl: self.ttl, grace: self.grace }
+    }
+}
+
+impl Engine {
+    pub(super) fn open_session(&mut self, ask: &OpenSession, events: &mut Vec<Event>) -> Answer {
+        let (open, max) = (self.books.sessions.len(), self.books.rules.sessions_max);
+        self.books.limit(open, max, Limit::Sessions)?;
+        self.books.tokens_left()?;
+        let id = self.books.mint.session();
+        let session = Session::new(ask.client.clone(), ask.ttl, ask.grace, self.books.clock);
+        self.books.agenda.add(session.expires_at(), Due::Session(id));
+        self.books.sessions.insert(id, session);
+        let opened = What::SessionOpened { session: id, client: ask.client.clone() };
+        self.books.tell(events, opened);
+        Ok(Outcome::SessionOpened(id))
+    }
+
+    pub(super) fn keep_alive(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
+        let now = self.books.clock;
+        let Some(session) = self.books.sessions.get_mut(&id) else {
+            return Err(self.books.refuse(Reason::NoSession(id)));
+        };
+        if !planted(Bug::KeepAliveForgets) {
+            self.books.agenda.remove(session.expires_at(), Due::Session(id));
+            session.renewed_at = now;
+            self.books.agenda.add(session.expires_at(), Due::Session(id));
+        }
+        let expires_at = session.expires_at();
+        self.books.tell(events, What::SessionKept { session: id });
+        Ok(Outcome::KeptAlive(expires_at))
+    }
+
+    /// A clean end: waiters go, leases are released, and only then is anybody served.
+    pub(super) fn end_session(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
+        self.books.tokens_left()?;
+        let Some(session) = self.books.sessions.remove(&id) else {
+            return Err(self.books.refuse(Reason::NoSession(id)));
+        };
+        self.books.agenda.remove(session.expires_at(), Due::Session(id));
+        if !planted(Bug::SessionEndForgets) {
+            self.unqueue_all(session.waiters.iter(), events);
+        }
+        for (name, token) in &session.leases {
+            self.finish(name, *token, End::Released, events);
+        }
+        let end = SessionEnd::Closed;
+        let over = What::SessionOver { session: id, client: session.client, end };
+        self.books.tell(events, over);
+        let leases = session.leases.iter().map(|(name, _)| name);
+        for name in leases.chain(session.waiters.iter().map(|(name, _)| name)) {
+            self.serve(name, events);
+        }
+        Ok(Outcome::SessionEnded)
+    }
+}

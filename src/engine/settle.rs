@@ -1,0 +1,111 @@
+//! Rule 4, and all else that happens by itself: what is due ends, who is next is served.
+
+use super::agenda::Due;
+use super::command::Ticket;
+use super::event::{End, Event, SessionEnd, What, Why};
+use super::lease::{Life, SessionId, Token};
+use super::name::LockName;
+use super::planted::{Bug, planted};
+use super::{Books, Engine};
+use crate::time::Time;
+
+impl Engine {
+    /// Lets time pass until `at`. What is due happens in the order in which it was due; who is
+    /// served by it has its lease from `at` on, for it could not have known earlier.
+    pub(super) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
+        let until = self.books.clock.max(at);
+        while let Some((due_at, due)) = self.books.agenda.pop(until) {
+            // Only now: what is booked at a time tells by the clock whether it is past expiry.
+            self.books.clock = until;
+            match due {
+                Due::Session(id) => self.expire_session(id, events),
+                Due::Patience(ticket, name) => {
+                    self.unqueue(&name, ticket, Why::TimedOut, events);
+                    self.serve(&name, events);
+                }
+                Due::Lease(token, name) => self.lease_due(due_at, token, &name, events),
+                Due::Reply(request) => self.books.replies.forget(&request),
+            }
+        }
+        self.books.clock = until;
+    }
+
+    /// A lease has run out, or its grace has.
+    fn lease_due(&mut self, due_at: Time, token: Token, name: &LockName, events: &mut Vec<Event>) {
+        let lock = self.locks.get_mut(name).expect("a lease that is due has its lock");
+        let lease = lock.lease_mut(token).expect("a lease that is due is there");
+        let ends = self.books.ends(lease.life);
+        if due_at < ends.grace_until && !planted(Bug::NoGrace) {
+            let holder = lease.holder.clone();
+            let due = Due::Lease(token, name.clone());
+            self.books.agenda.add(ends.grace_until, due);
+            self.books.tell(events, What::Expired { name: name.clone(), holder, token });
+        } else {
+            // It was booked here, and has just been taken off the agenda.
+            self.finish(name, token, End::Lapsed, events);
+            self.serve(name, events);
+        }
+    }
+
+    /// A session was not kept alive: its waiters go, its leases are in grace.
+    fn expire_session(&mut self, id: SessionId, events: &mut Vec<Event>) {
+        let session = self.books.sessions.remove(&id).expect("a session that is due is open");
+        let expires_at = session.expires_at();
+        let (ttl, grace) = (session.ttl, session.grace);
+        let end = SessionEnd::Expired;
+        let over = What::SessionOver { session: id, client: session.client, end };
+        self.books.tell(events, over);
+        self.unqueue_all(session.waiters.iter(), events);
+        for (name, token) in &session.leases {
+            let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
+            let lease = lock.lease_mut(*token).expect("a session's lease is there");
+            lease.life = Life::Own { ttl, grace, expires_at };
+            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
+            let holder = lease.holder.clone();
+            self.books.book(name, lease);
+            self.books.tell(events, What::Expired { name: name.clone(), holder, token: *token });
+        }
+        for (name, _) in &session.waiters {
+            self.serve(name, events);
+        }
+    }
+
+    /// Takes all waiters of a session out of their lines. Serves nobody yet: another waiter of
+    /// the same session could be next, in this line or in another.
+    pub(super) fn unqueue_all<'a>(
+        &mut self,
+        waiters: impl Iterator<Item = &'a (LockName, Ticket)>,
+        events: &mut Vec<Event>,
+    ) {
+        for (name, ticket) in waiters {
+            self.unqueue(name, *ticket, Why::SessionOver, events);
+        }
+    }
+
+    /// Ends a tenure that is no longer booked. Serves nobody yet.
+    pub(super) fn finish(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        end: End,
+        events: &mut Vec<Event>,
+    ) {
+        let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
+        let lease = lock.evict(token).expect("a tenure that ends is there");
+        let held = self.books.clock.since(lease.acquired_at);
+        let (name, holder) = (name.clone(), lease.holder);
+        self.books.tell(events, What::Ended { name, holder, token, held, end });
+    }
+}
+
+impl Books {
+    /// Whether a waiter is still somebody: its session lives and its patience is not over.
+    ///
+    /// All that is due up to the clock happens before any command, but a waiter can be served by
+    /// something that was due earlier than its own end in the same step.
+    pub(super) fn is_alive(&self, waiter: &super::lock::Waiter) -> bool {
+        let lives = |id| self.sessions.get(&id).is_some_and(|s| s.expires_at() > self.clock);
+        let waits = waiter.until.is_none_or(|until| until > self.clock);
+        (waiter.sessions().all(lives) && waits) || planted(Bug::DeadWaiterServed)
+    }
+}

@@ -1,0 +1,114 @@
+//! What can be seen: one lock, a page of locks, a page of a directory.
+
+use super::Engine;
+use super::lease::{Lease, Life, Mode};
+use super::lock::Lock;
+use super::name::LockName;
+use super::view::{Child, Holder, LockView, WaiterView};
+use crate::time::Time;
+use std::ops::Bound;
+
+impl Engine {
+    /// One lock as it stands at `now`. What was due by then must have been settled.
+    pub fn view(&self, name: &LockName, now: Time) -> LockView {
+        let lock = self.locks.get(name);
+        let has_below = self.has_below(name.as_str());
+        self.show(name, lock.map(|lock| &**lock), now, has_below)
+    }
+
+    /// The lease under `name` that matters most to a reader, without copying the whole view.
+    pub fn lease(&self, name: &LockName) -> Option<&Lease> {
+        self.locks.get(name).and_then(|lock| lock.leases().first())
+    }
+
+    /// Locks whose names begin with `prefix`, behind `after`, `limit` at most.
+    pub fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a LockName>,
+        limit: usize,
+        now: Time,
+    ) -> impl Iterator<Item = LockView> + 'a {
+        let after = after.map(LockName::as_str).filter(|after| *after >= prefix);
+        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
+        self.locks
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(move |(name, _)| name.as_str().starts_with(prefix))
+            .take(limit)
+            .map(move |(name, lock)| self.show(name, Some(&**lock), now, false))
+    }
+
+    /// What lies directly below `parent` (or at the top), behind `cursor`, `limit` at most; and
+    /// the cursor to go on with, if there may be more.
+    pub fn children(
+        &self,
+        parent: Option<&LockName>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> (Vec<Child>, Option<String>) {
+        let prefix = parent.map_or_else(String::new, |parent| format!("{parent}/"));
+        let mut from = cursor.filter(|from| **from > *prefix).unwrap_or(&prefix).to_owned();
+        let mut children = Vec::new();
+        while children.len() < limit {
+            let mut range = self.locks.range::<str, _>((Bound::Included(&*from), Bound::Unbounded));
+            let Some((name, lock)) = range.next() else { return (children, None) };
+            let Some(rest) = name.as_str().strip_prefix(&prefix) else { return (children, None) };
+            if let Some((part, _)) = rest.split_once('/') {
+                let dir = format!("{prefix}{part}");
+                // A directory that is a lock itself has come already, under its own name.
+                if !self.locks.contains_key(dir.as_str())
+                    && let Ok(name) = LockName::parse(&dir)
+                {
+                    children.push(Child { name, lock: None });
+                }
+                // '0' follows '/': behind all that lies below this directory.
+                from = dir + "0";
+            } else {
+                let lock = lock.leases().first().cloned();
+                children.push(Child { name: name.clone(), lock });
+                // The least text behind this name.
+                from = format!("{name}\0");
+            }
+        }
+        (children, Some(from))
+    }
+
+    fn has_below(&self, name: &str) -> bool {
+        let below = format!("{name}/");
+        let mut range = self.locks.range::<str, _>((Bound::Included(&*below), Bound::Unbounded));
+        range.next().is_some_and(|(name, _)| name.as_str().starts_with(&below))
+    }
+
+    fn show(&self, name: &LockName, lock: Option<&Lock>, now: Time, has_below: bool) -> LockView {
+        let (name, at) = (name.clone(), now.max(self.books.clock));
+        let Some(lock) = lock else {
+            let (holders, waiters) = (Vec::new(), Vec::new());
+            return LockView { name, at, mode: Mode::Exclusive, holders, waiters, has_below };
+        };
+        let waiters = lock.line.iter().map(|(ticket, waiter)| WaiterView {
+            client: waiter.client.clone(),
+            ticket: *ticket,
+            mode: waiter.mode,
+            since: waiter.since,
+        });
+        LockView {
+            name,
+            at,
+            mode: lock.mode(),
+            holders: lock.leases().iter().map(|lease| self.show_lease(lease)).collect(),
+            waiters: waiters.collect(),
+            has_below,
+        }
+    }
+
+    fn show_lease(&self, lease: &Lease) -> Holder {
+        let mut lease = lease.clone();
+        if let Life::Session(id) = lease.life
+            && let Some(session) = self.books.sessions.get(&id)
+        {
+            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
+        }
+        let ends = self.books.ends(lease.life);
+        Holder { lease, ends }
+    }
+}

@@ -1,0 +1,332 @@
+//! Directed tests of single rules. The stories are in tests/stories, the model in tests/model.
+
+use super::*;
+
+/// An engine, a clock that only the test moves, and the events of the last command.
+struct Lab {
+    engine: Engine,
+    now: Time,
+    events: Vec<Event>,
+}
+
+fn name(text: &str) -> LockName {
+    LockName::parse(text).expect("valid")
+}
+
+fn client(text: &str) -> ClientId {
+    ClientId::parse(text).expect("valid")
+}
+
+fn own(secs: u64, grace: u64) -> Term {
+    let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
+    Term::Own(ttl, Grace::new(Span::from_secs(grace)).expect("valid"))
+}
+
+fn ask(lock: &str, who: &str) -> Acquire {
+    Acquire {
+        name: name(lock),
+        client: client(who),
+        mode: Mode::Exclusive,
+        hold: Hold::Loose,
+        term: own(30, 5),
+        line: Line::Skip,
+        patch: Patch::default(),
+    }
+}
+
+fn key(lock: &str, who: &str, token: Option<Token>) -> LeaseKey {
+    LeaseKey { name: name(lock), client: client(who), token }
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self { engine: Engine::default(), now: Time::ZERO, events: Vec::new() }
+    }
+
+    fn at(&mut self, secs: u64) -> &mut Self {
+        self.now = Time::from_secs(secs);
+        self
+    }
+
+    fn does(&mut self, op: Op) -> Answer {
+        self.does_command(&op.into())
+    }
+
+    fn does_command(&mut self, command: &Command) -> Answer {
+        self.events.clear();
+        let answer = self.engine.apply(self.now, command, &mut self.events);
+        self.engine.check();
+        let bytes = codec::encode_engine(&self.engine);
+        let again = codec::decode_engine(&bytes).expect("what was written can be read");
+        assert_eq!(again, self.engine, "a snapshot is the whole state");
+        answer
+    }
+
+    fn granted(&mut self, ask: Acquire) -> Token {
+        match self.does(Op::Acquire(ask)) {
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => tenure.token,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    fn refused(&mut self, op: Op) -> Kind {
+        self.does(op).expect_err("it must be refused").kind()
+    }
+
+    fn session(&mut self, who: &str) -> SessionId {
+        let Term::Own(ttl, grace) = own(10, 5) else { unreachable!() };
+        match self.does(Op::OpenSession(OpenSession { client: client(who), ttl, grace })) {
+            Ok(Outcome::SessionOpened(id)) => id,
+            other => panic!("not opened: {other:?}"),
+        }
+    }
+
+    fn holder(&self, lock: &str) -> String {
+        let view = self.engine.view(&name(lock), self.now);
+        view.holder().map_or_else(String::new, |holder| holder.lease.holder.to_string())
+    }
+}
+
+fn shared(ask: Acquire) -> Acquire {
+    Acquire { mode: Mode::Shared, ..ask }
+}
+
+fn waiting(ask: Acquire) -> Op {
+    Op::Acquire(Acquire { line: Line::Join(None), ..ask })
+}
+
+fn opened(ask: Acquire, session: SessionId, number: u64) -> Acquire {
+    let hold = Hold::Open(OpenId { session, number });
+    Acquire { hold, term: Term::Session(session), ..ask }
+}
+
+#[test]
+fn grace_is_for_the_holder_and_keeps_the_token() {
+    let mut lab = Lab::new();
+    let token = lab.at(0).granted(ask("build", "a"));
+    assert_eq!(lab.at(30).refused(Op::Acquire(ask("build", "b"))), Kind::LockConflict);
+    assert_eq!(lab.at(34).granted(ask("build", "a")), token);
+    assert!(lab.at(69).granted(ask("build", "b")) > token, "34 + 30 + 5 = 69: free again");
+}
+
+#[test]
+fn a_release_without_the_current_token_frees_nothing() {
+    let mut lab = Lab::new();
+    let old = lab.at(0).granted(ask("build", "a"));
+    let new = lab.at(40).granted(ask("build", "a"));
+    assert_ne!(old, new);
+    let stale = Op::Release(Release { key: key("build", "a", Some(old)) });
+    assert_eq!(lab.refused(stale), Kind::FencingMismatch);
+    assert_eq!(lab.holder("build"), "a");
+    let other = Op::Release(Release { key: key("build", "b", None) });
+    assert_eq!(lab.refused(other), Kind::LockNotHeld);
+    lab.does(Op::Release(Release { key: key("build", "a", Some(new)) })).expect("released");
+    let gone = Op::Release(Release { key: key("build", "a", Some(new)) });
+    assert_eq!(lab.refused(gone), Kind::LockExpired);
+}
+
+#[test]
+fn writers_do_not_starve() {
+    let mut lab = Lab::new();
+    lab.granted(shared(ask("db", "r1")));
+    lab.granted(shared(ask("db", "r2")));
+    assert!(matches!(lab.does(waiting(ask("db", "w"))), Ok(Outcome::Waiting { ahead: 0, .. })));
+    assert_eq!(lab.refused(Op::Acquire(shared(ask("db", "r3")))), Kind::LockConflict);
+    lab.does(waiting(shared(ask("db", "r3")))).expect("waits");
+    lab.does(Op::Release(Release { key: key("db", "r1", None) })).expect("released");
+    assert_eq!(lab.holder("db"), "r2");
+    lab.does(Op::Release(Release { key: key("db", "r2", None) })).expect("released");
+    assert_eq!(lab.holder("db"), "w");
+    lab.does(Op::Release(Release { key: key("db", "w", None) })).expect("released");
+    assert_eq!(lab.holder("db"), "r3");
+}
+
+#[test]
+fn upgrade_and_downgrade_keep_the_tenure() {
+    let mut lab = Lab::new();
+    let token = lab.granted(shared(ask("db", "a")));
+    assert_eq!(lab.granted(ask("db", "a")), token);
+    lab.does(waiting(shared(ask("db", "b")))).expect("waits");
+    assert_eq!(lab.granted(shared(ask("db", "a"))), token);
+    assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2, "b was let in");
+    assert_eq!(lab.refused(Op::Acquire(ask("db", "a"))), Kind::LockConflict);
+}
+
+#[test]
+fn one_keep_alive_renews_all_and_expiry_puts_all_in_grace() {
+    let mut lab = Lab::new();
+    let session = lab.session("a");
+    for lock in ["x", "y", "z"] {
+        lab.granted(Acquire { term: Term::Session(session), ..ask(lock, "a") });
+    }
+    lab.at(9).does(Op::KeepAlive(session)).expect("alive");
+    lab.at(18);
+    assert_eq!(lab.engine.view(&name("y"), lab.now).phase(), Phase::Held);
+    lab.at(19).does(Op::Settle).expect("settled");
+    for lock in ["x", "y", "z"] {
+        assert_eq!(lab.engine.view(&name(lock), lab.now).phase(), Phase::Grace);
+    }
+    assert_eq!(lab.refused(Op::KeepAlive(session)), Kind::LockExpired);
+    lab.at(24).does(Op::Settle).expect("settled");
+    assert_eq!(lab.engine.locks(), 0);
+}
+
+#[test]
+fn a_waiter_whose_session_ended_in_the_same_step_is_not_served() {
+    let mut lab = Lab::new();
+    lab.granted(ask("build", "a"));
+    let dead = lab.at(26).session("b");
+    lab.does(waiting(opened(ask("build", "b"), dead, 1))).expect("waits");
+    lab.does(waiting(ask("build", "c"))).expect("waits");
+    // The lease was over at t=35s, b's session at t=36s: nobody looked before t=50s.
+    lab.at(50).does(Op::Settle).expect("settled");
+    assert_eq!(lab.holder("build"), "c");
+}
+
+#[test]
+fn ending_a_session_serves_nobody_of_that_session() {
+    let mut lab = Lab::new();
+    let session = lab.session("a");
+    lab.granted(opened(ask("x", "a"), session, 1));
+    lab.does(waiting(opened(ask("x", "a"), session, 2))).expect("waits");
+    lab.does(waiting(ask("x", "b"))).expect("waits");
+    lab.does(Op::EndSession(session)).expect("ended");
+    assert_eq!(lab.holder("x"), "b");
+}
+
+#[test]
+fn open_files_of_one_client_exclude_each_other() {
+    let mut lab = Lab::new();
+    let session = lab.session("a");
+    let token = lab.granted(ask("x", "a"));
+    assert_eq!(lab.granted(opened(ask("x", "a"), session, 1)), token, "loose: taken over");
+    let second = Op::Acquire(opened(ask("x", "a"), session, 2));
+    assert_eq!(lab.refused(second.clone()), Kind::LockConflict);
+    let firm = Acquire { hold: Hold::Firm(None), ..ask("y", "a") };
+    lab.granted(firm.clone());
+    assert_eq!(lab.refused(Op::Acquire(firm)), Kind::LockConflict, "exclusive forms exclude");
+    assert_eq!(lab.refused(Op::Acquire(opened(ask("y", "a"), session, 3))), Kind::LockConflict);
+    let maker = Hold::Firm(Some(OpenId { session, number: 4 }));
+    let made = lab.granted(Acquire { hold: maker, ..ask("z", "a") });
+    assert_eq!(lab.granted(opened(ask("z", "a"), session, 4)), made, "by the file that made it");
+}
+
+#[test]
+fn a_stolen_lock_is_kept_from_everybody_for_a_moment() {
+    let mut lab = Lab::new();
+    let old = lab.granted(ask("build", "a"));
+    let reason = StealReason::parse("laptop is gone").expect("a reason");
+    let (patch, term) = (Patch::default(), own(30, 5));
+    let steal =
+        Op::Steal(Steal { name: name("build"), client: client("root"), reason, term, patch });
+    let Ok(Outcome::Stolen(tenure)) = lab.at(10).does(steal) else { panic!("not stolen") };
+    assert!(tenure.token > old);
+    assert_eq!(tenure.acquired_at, Time::from_secs(11));
+    for who in ["root", "a", "b"] {
+        assert_eq!(lab.refused(Op::Acquire(ask("build", who))), Kind::LockConflict);
+    }
+    assert_eq!(lab.at(11).granted(ask("build", "root")), tenure.token);
+    let late = Op::Release(Release { key: key("build", "a", Some(old)) });
+    assert_eq!(lab.refused(late), Kind::FencingMismatch);
+    assert!(StealReason::parse("  ").is_none());
+}
+
+#[test]
+fn a_move_leaves_the_line_behind() {
+    let mut lab = Lab::new();
+    let token = lab.granted(ask("a", "x"));
+    lab.does(waiting(ask("a", "y"))).expect("waits");
+    let to = name("b");
+    let from = key("a", "x", None);
+    let over = Over::Replace;
+    let moved = lab.does(Op::Move(Move { from, to, over }));
+    let Ok(Outcome::Moved(tenure)) = moved else { panic!("not moved: {moved:?}") };
+    assert!(tenure.token > token);
+    assert_eq!((lab.holder("a"), lab.holder("b")), ("y".to_owned(), "x".to_owned()));
+    lab.granted(ask("c", "z"));
+    let from = key("b", "x", None);
+    let blocked = Op::Move(Move { from, to: name("c"), over });
+    assert_eq!(lab.refused(blocked), Kind::LockConflict);
+}
+
+#[test]
+fn a_repeated_request_has_one_effect() {
+    let mut lab = Lab::new();
+    let key_text = "one".into();
+    let request = Some(RequestId { client: client("a"), key: key_text });
+    let acquire = Command { request, op: Op::Acquire(ask("build", "a")) };
+    let first = lab.does_command(&acquire);
+    lab.does(Op::Release(Release { key: key("build", "a", None) })).expect("released");
+    assert_eq!(lab.at(1).does_command(&acquire), first);
+    assert_eq!(lab.engine.locks(), 0, "the repeat has not taken it again");
+    lab.at(601).does_command(&acquire).expect("forgotten by then, and granted anew");
+    assert_eq!(lab.engine.locks(), 1);
+}
+
+#[test]
+fn a_leaver_lets_those_behind_it_in() {
+    let mut lab = Lab::new();
+    lab.granted(shared(ask("db", "a")));
+    let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(ask("db", "w"))) else { panic!() };
+    lab.does(waiting(shared(ask("db", "b")))).expect("waits");
+    let leave = Leave { name: name("db"), ticket, why: Why::Gone };
+    lab.does(Op::Leave(leave.clone())).expect("left");
+    assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
+    assert_eq!(lab.refused(Op::Leave(leave)), Kind::LockExpired);
+}
+
+#[test]
+fn patience_ends_a_wait() {
+    let mut lab = Lab::new();
+    lab.granted(ask("build", "a"));
+    let line = Line::Join(Some(Span::from_secs(3)));
+    lab.does(Op::Acquire(Acquire { line, ..ask("build", "b") })).expect("waits");
+    assert_eq!(lab.engine.next_deadline(), Some(Time::from_secs(3)));
+    lab.at(3).does(Op::Settle).expect("settled");
+    let why = Why::TimedOut;
+    assert!(
+        matches!(&lab.events[..], [Event { what: What::Left { why: w, .. }, .. }] if *w == why)
+    );
+    assert_eq!(lab.engine.waiters(), 0);
+}
+
+#[test]
+fn directories_list_each_child_once() {
+    let mut lab = Lab::new();
+    for lock in ["a", "a!b", "a/x", "a/y/z", "a0", "b/c", "b/d", "c"] {
+        lab.granted(ask(lock, "me"));
+    }
+    for limit in 1..9 {
+        let (mut names, mut cursor) = (Vec::new(), None);
+        loop {
+            let (page, next) = lab.engine.children(None, cursor.as_deref(), limit);
+            names.extend(page.iter().map(|c| (c.name.to_string(), c.lock.is_some())));
+            cursor = next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let names: Vec<_> = names.iter().map(|(name, lock)| (name.as_str(), *lock)).collect();
+        let want = [("a", true), ("a!b", true), ("a0", true), ("b", false), ("c", true)];
+        assert_eq!(names, want, "limit {limit}");
+    }
+    let (below, _) = lab.engine.children(Some(&name("a")), None, 9);
+    assert_eq!(below.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a/x", "a/y"]);
+}
+
+#[test]
+fn damaged_bytes_are_refused_and_do_not_panic() {
+    let mut lab = Lab::new();
+    let session = lab.session("a");
+    lab.granted(opened(ask("x", "a"), session, 1));
+    lab.does(waiting(ask("x", "b"))).expect("waits");
+    let bytes = codec::encode_engine(&lab.engine);
+    for place in 0..bytes.len() {
+        let _ = codec::decode_engine(&bytes[..place]).map(|_| panic!("cut at {place}"));
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1 << bit;
+            let _ = codec::decode_engine(&damaged);
+        }
+    }
+}

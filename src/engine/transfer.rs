@@ -1,0 +1,159 @@
+//! A hold that changes its name, and rule 9: a hold that is taken away.
+
+use super::command::{Answer, LeaseKey, Move, Outcome, Over, Steal, Tenure};
+use super::event::{End, Event, What};
+use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Token};
+use super::lock::Lock;
+use super::name::LockName;
+use super::planted::{Bug, planted};
+use super::refusal::{Conflict, Reason, Refusal, Way};
+use super::{Books, Engine};
+use std::sync::Arc;
+
+impl Engine {
+    /// The hold goes to another name, under a new token; who waited for the old name gets that.
+    pub(super) fn transfer(&mut self, ask: &Move, events: &mut Vec<Event>) -> Answer {
+        self.books.tokens_left()?;
+        let lease = self.meant(&ask.from)?;
+        self.is_usable(&ask.from.name, lease)?;
+        if ask.from.name == ask.to {
+            return Err(self.books.refuse(Reason::SameName(ask.to.clone())));
+        }
+        let replaced = self.replaceable(ask)?;
+        let mode = self.locks.get(&ask.from.name).map_or(Mode::Exclusive, |lock| lock.mode());
+        let moved = lease.clone();
+        let end = End::Moved { to: ask.to.clone() };
+        self.end_tenure(&ask.from, moved.token, end, events);
+        if let Some(token) = replaced {
+            let key = LeaseKey { name: ask.to.clone(), ..ask.from.clone() };
+            self.end_tenure(&key, token, End::Replaced, events);
+        }
+        let tenure = self.install(&ask.to, moved, mode, events);
+        // Only now: were the old name's line served first, the new name's token could be lower.
+        self.serve(&ask.from.name, events);
+        // A shared hold that moves onto an exclusive one may let sharers in.
+        self.serve(&ask.to, events);
+        Ok(Outcome::Moved(tenure))
+    }
+
+    /// The client's own lease at the goal, which the move replaces; `None` if the goal is free.
+    fn replaceable(&self, ask: &Move) -> Result<Option<Token>, Refusal> {
+        let Some(lock) = self.locks.get(&ask.to) else { return Ok(None) };
+        let foremost = self.books.foremost(lock);
+        let refuse = |way| {
+            let conflict = self.books.conflict(&ask.to, lock, foremost, way);
+            Err(self.books.refuse(Reason::Conflict(conflict)))
+        };
+        if foremost.acquired_at > self.books.clock {
+            return refuse(Way::StealGrace { until: foremost.acquired_at });
+        }
+        if foremost.holder == ask.from.client {
+            return match (lock.leases(), ask.over) {
+                ([own], Over::Replace) if !matches!(own.hold, Hold::Open(_)) => Ok(Some(own.token)),
+                _ => refuse(Way::Own),
+            };
+        }
+        match self.books.ends(foremost.life).phase(self.books.clock) {
+            Phase::Held => refuse(Way::Held),
+            Phase::Grace | Phase::Free => refuse(Way::Grace),
+        }
+    }
+
+    /// Begins a tenure like `lease` under another name and a new token.
+    fn install(
+        &mut self,
+        name: &LockName,
+        mut lease: Lease,
+        mode: Mode,
+        events: &mut Vec<Event>,
+    ) -> Tenure {
+        let now = self.books.clock;
+        if !planted(Bug::MoveKeepsToken) {
+            lease.token = self.books.mint.token();
+        }
+        if let Life::Own { ttl, grace, .. } = lease.life {
+            lease.life = Term::Own(ttl, grace).begin(now);
+        }
+        (lease.acquired_at, lease.renewed_at) = (now, now);
+        self.books.book(name, &lease);
+        let granted = What::Granted {
+            name: name.clone(),
+            holder: lease.holder.clone(),
+            token: lease.token,
+            mode,
+            hold: lease.hold,
+            waited: None,
+        };
+        self.books.tell(events, granted);
+        let tenure = Tenure::of(&lease);
+        self.locks.entry(name.clone()).or_default().admit(mode, lease);
+        tenure
+    }
+
+    /// Takes a lock from its holders. The new tenure begins after the steal grace, so that the
+    /// old holders can stop; until then the lock is kept from everybody.
+    pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
+        self.books.tokens_left()?;
+        self.books.may_lean_on(Hold::Firm(None), ask.term)?;
+        if !ask.patch.fits(&Details::default()) {
+            return Err(self.books.refuse(Reason::TextTooLong(ask.name.clone())));
+        }
+        let now = self.books.clock;
+        let robbed = self.locks.get(&ask.name).map_or(&[][..], |lock| lock.leases());
+        let tokens: Vec<_> = robbed.iter().map(|lease| lease.token).collect();
+        if tokens.is_empty() {
+            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
+            self.books.limit(held, max, super::Limit::Locks)?;
+        }
+        let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
+        for token in &tokens {
+            let end = End::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
+            self.end_tenure(&key, *token, end, events);
+        }
+        let begins = if tokens.is_empty() || planted(Bug::NoStealGrace) {
+            now
+        } else {
+            now + self.books.rules.steal_grace
+        };
+        let mut details = Arc::default();
+        ask.patch.apply(&mut details);
+        let lease = Lease {
+            holder: ask.client.clone(),
+            token: self.books.mint.token(),
+            hold: Hold::Firm(None),
+            life: ask.term.begin(begins),
+            acquired_at: begins,
+            renewed_at: begins,
+            details,
+        };
+        self.books.book(&ask.name, &lease);
+        let (name, holder) = (ask.name.clone(), ask.client.clone());
+        let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
+        let granted = What::Granted { name, holder, token, mode, hold, waited: None };
+        self.books.tell(events, granted);
+        let tenure = Tenure::of(&lease);
+        self.locks.entry(ask.name.clone()).or_default().admit(mode, lease);
+        Ok(Outcome::Stolen(tenure))
+    }
+}
+
+impl Books {
+    /// The lease in the way, and how it is.
+    pub(super) fn conflict(
+        &self,
+        name: &LockName,
+        lock: &Lock,
+        lease: &Lease,
+        way: Way,
+    ) -> Conflict {
+        Conflict {
+            name: name.clone(),
+            holder: lease.holder.clone(),
+            token: lease.token,
+            mode: lock.mode(),
+            ends: self.ends(lease.life),
+            way,
+            waiting: lock.line.len(),
+        }
+    }
+}
