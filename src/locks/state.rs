@@ -1,1 +1,0 @@
-//! The engine on the calling thread, in memory.

@@ -1,0 +1,80 @@
+//! The files that count: one snapshot at most, and the journals that came after it.
+//!
+//! Shared between the one who appends and the one who makes the next snapshot.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A snapshot that counts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Base {
+    pub(super) generation: u64,
+    pub(super) bytes: u64,
+}
+
+/// A journal that gets no more records.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) generation: u64,
+    /// The first sequence number that is no longer in it.
+    pub(super) limit_seq: u64,
+}
+
+/// What lies behind the journal that is being written.
+#[derive(Debug)]
+pub(super) struct Chain {
+    files: Mutex<(Option<Base>, Vec<Part>)>,
+    /// Beside the mutex, because it is asked for after every record.
+    base_bytes: AtomicU64,
+    busy: AtomicBool,
+}
+
+/// The right to make the next snapshot: nobody else has it until this is dropped.
+#[derive(Debug)]
+pub(super) struct Claim(Arc<Chain>);
+
+impl Chain {
+    pub(super) fn new(base: Option<Base>, parts: Vec<Part>) -> Self {
+        let base_bytes = AtomicU64::new(base.map_or(0, |base| base.bytes));
+        Self { files: Mutex::new((base, parts)), base_bytes, busy: AtomicBool::new(false) }
+    }
+
+    pub(super) fn base_bytes(&self) -> u64 {
+        self.base_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn seal(&self, part: Part) {
+        self.files.lock().1.push(part);
+    }
+
+    pub(super) fn claim(chain: &Arc<Self>) -> Option<Claim> {
+        let taken = chain.busy.swap(true, Ordering::Acquire);
+        (!taken).then(|| Claim(Arc::clone(chain)))
+    }
+}
+
+impl Claim {
+    /// What the snapshot is to be made of.
+    pub(super) fn files(&self) -> (Option<Base>, Vec<Part>) {
+        self.0.files.lock().clone()
+    }
+
+    /// It is made: what it was made of no longer counts.
+    pub(super) fn replace(&self, base: Base) {
+        let mut files = self.0.files.lock();
+        files.0 = Some(base);
+        files.1.retain(|part| part.generation >= base.generation);
+        self.0.base_bytes.store(base.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,170 @@
+//! Why the state directory can't be used, in sentences.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::{error, fmt};
+
+/// Why the state directory can't be used.
+#[derive(Debug)]
+pub enum StateError {
+    /// There is something else in its place.
+    NotADirectory(PathBuf),
+    /// Permissions, or a read-only file system.
+    NotWritable(PathBuf, io::Error),
+    /// No room.
+    DiskFull(PathBuf, io::Error),
+    /// Another daemon has it. The number is its process id, if it could be read.
+    InUse(PathBuf, Option<u32>),
+    /// A file system that does not keep what it promises. The word is its kind.
+    Remote(PathBuf, &'static str),
+    /// A file is not what was written.
+    Damaged {
+        /// Which.
+        file: PathBuf,
+        /// Where the first byte lies that does not fit.
+        offset: u64,
+        /// What does not fit.
+        why: String,
+    },
+    /// A file that must be there is not.
+    Missing(PathBuf),
+    /// The ceiling of the tokens is not there, but locks are.
+    TokensMissing(PathBuf),
+    /// The ceiling of the tokens can't be read.
+    TokensDamaged(PathBuf),
+    /// A file was written by another version of latchfs.
+    UnknownVersion {
+        /// Which.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The only format known here.
+        known: u32,
+    },
+    /// The bytes are whole, but whoever wrote them can't make sense of them.
+    Unreadable(String),
+    /// Anything else that the system said.
+    Io(PathBuf, io::Error),
+}
+
+impl StateError {
+    /// What the system said about `path`.
+    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull(path, error)
+            }
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::NotWritable(path, error)
+            }
+            io::ErrorKind::NotADirectory => Self::NotADirectory(path),
+            _ => Self::Io(path, error),
+        }
+    }
+
+    pub(super) fn damaged(file: &Path, offset: u64, why: impl Into<String>) -> Self {
+        Self::Damaged { file: file.to_path_buf(), offset, why: why.into() }
+    }
+}
+
+/// What an error of the system is called, without Rust's `(os error 13)`, in lower case.
+fn said(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// The way on when files of locks are lost: it keeps the tokens rising.
+const BEGIN_WITHOUT_LOCKS: &str = "put back a backup of the whole directory; or, to begin with no \
+    locks held, move its files journal.* and snapshot.* away and leave the file tokens, so that \
+    fencing tokens go on rising";
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotADirectory(path) => write!(
+                f,
+                "the state directory {} is not a directory; name another with --state DIR",
+                path.display()
+            ),
+            Self::NotWritable(path, error) => write!(
+                f,
+                "can't write {} ({}); mend its permissions, or name another state directory with \
+                 --state DIR",
+                path.display(),
+                said(error)
+            ),
+            Self::DiskFull(path, error) => write!(
+                f,
+                "no room to write {} ({}); make room, or name another state directory with \
+                 --state DIR",
+                path.display(),
+                said(error)
+            ),
+            Self::InUse(path, pid) => {
+                write!(f, "state directory {} is in use by ", path.display())?;
+                match pid {
+                    Some(pid) => write!(f, "process {pid}")?,
+                    None => write!(f, "another process")?,
+                }
+                write!(f, "; stop that one, or name another with --state DIR")
+            }
+            Self::Remote(path, kind) => write!(
+                f,
+                "state directory {} is on {kind}, which can lose what was written; name one on a \
+                 local disk with --state DIR",
+                path.display()
+            ),
+            Self::Damaged { file, offset, why } => write!(
+                f,
+                "{} is damaged at byte {offset}: {why}; {BEGIN_WITHOUT_LOCKS}",
+                file.display()
+            ),
+            Self::Missing(file) => {
+                write!(f, "{} is missing; {BEGIN_WITHOUT_LOCKS}", file.display())
+            }
+            Self::TokensMissing(path) => write!(
+                f,
+                "{} is missing, so the next fencing token is not known; put it back from a \
+                 backup, or move the whole directory away, and know that tokens then begin at 1 \
+                 again",
+                path.display()
+            ),
+            Self::TokensDamaged(path) => write!(
+                f,
+                "{} is damaged, so the next fencing token is not known; put it back from a \
+                 backup, or move the whole directory away, and know that tokens then begin at 1 \
+                 again",
+                path.display()
+            ),
+            Self::UnknownVersion { file, found, known } => write!(
+                f,
+                "{} has format {found}, and this latchfs knows format {known} only; start the \
+                 latchfs that wrote it, or name another state directory with --state DIR",
+                file.display()
+            ),
+            Self::Unreadable(why) => {
+                write!(f, "the state can't be understood: {why}; {BEGIN_WITHOUT_LOCKS}")
+            }
+            Self::Io(path, error) => write!(
+                f,
+                "can't use {} ({}); mend it, or name another state directory with --state DIR",
+                path.display(),
+                said(error)
+            ),
+        }
+    }
+}
+
+impl error::Error for StateError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::NotWritable(_, error) | Self::DiskFull(_, error) | Self::Io(_, error) => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The first 64 bytes of a journal and of a snapshot.
+
+use super::StateError;
+use std::fs;
+use std::path::Path;
+
+/// How long a header is.
+pub(super) const HEADER_BYTES: usize = 64;
+
+/// The only format known here.
+pub(super) const VERSION: u32 = 1;
+
+/// What kind of file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Type {
+    Journal,
+    Snapshot,
+}
+
+impl Type {
+    const fn magic(self) -> &'static [u8; 8] {
+        match self {
+            Self::Journal => b"latchjnl",
+            Self::Snapshot => b"latchsnp",
+        }
+    }
+}
+
+/// Which start of the machine wrote a file. All zeros: it could not be found out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BootId([u8; 16]);
+
+impl BootId {
+    /// This start of the machine.
+    pub(super) fn current() -> Self {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        Self(u128::from_str_radix(&hex, 16).unwrap_or_default().to_le_bytes())
+    }
+
+    /// Whether both are known to be one and the same.
+    pub(super) fn is(self, other: Self) -> bool {
+        self.0 == other.0 && self.0 != [0; 16]
+    }
+}
+
+/// What a header says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) kind: Type,
+    pub(super) boot: BootId,
+    pub(super) generation: u64,
+    /// The number of the first record that comes after this header, or after this snapshot.
+    pub(super) next_seq: u64,
+    /// Of a snapshot: how many bytes follow. 0 in a journal.
+    pub(super) body_bytes: u64,
+    /// Of a snapshot: their sum. Of a journal: what the sums of its records begin with.
+    pub(super) sum: u32,
+}
+
+impl Header {
+    pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(self.kind.magic());
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.sum.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.boot.0);
+        bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.next_seq.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.body_bytes.to_le_bytes());
+        // Bytes 56 to 60 are left for later.
+        let sum = crc32fast::hash(&bytes[..60]);
+        bytes[60..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header of `file`, which must be of this kind and generation.
+    pub(super) fn parse(
+        file: &Path,
+        kind: Type,
+        generation: u64,
+        bytes: &[u8; HEADER_BYTES],
+    ) -> Result<Self, StateError> {
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        if bytes[..8] != *kind.magic() {
+            return Err(StateError::damaged(file, 0, "it does not begin as such a file does"));
+        }
+        // Before the sum: another version may keep its sum elsewhere.
+        if u32_at(8) != VERSION {
+            let (file, found) = (file.to_path_buf(), u32_at(8));
+            return Err(StateError::UnknownVersion { file, found, known: VERSION });
+        }
+        if u32_at(60) != crc32fast::hash(&bytes[..60]) {
+            return Err(StateError::damaged(file, 0, "its header does not have the right sum"));
+        }
+        if u64_at(32) != generation {
+            let why = format!("it was written as generation {}", u64_at(32));
+            return Err(StateError::damaged(file, 32, why));
+        }
+        let boot = BootId(bytes[16..32].try_into().expect("16 bytes"));
+        let (next_seq, body_bytes, sum) = (u64_at(40), u64_at(48), u32_at(12));
+        Ok(Self { kind, boot, generation, next_seq, body_bytes, sum })
+    }
+}
