@@ -730,3 +730,58 @@ fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
     let next = journal.append(b"y").expect_err("it is broken").to_string();
     assert!(next.starts_with(&first) && next.contains("could not be cut back"), "{next}");
 }
+
+/// The rights of this thread's file operations only, so no child is needed.
+#[test]
+#[allow(unsafe_code)]
+fn a_directory_of_somebody_else_is_said() {
+    let scratch = filled(&["a"]);
+    let path = scratch.state();
+    let said = std::thread::spawn(move || {
+        // SAFETY: the call takes a number, and changes this thread only.
+        unsafe { libc::setfsuid(65_534) };
+        let taken = StateDir::open(&path).map(drop).expect_err("it is not ours").to_string();
+        let made = StateDir::open(Path::new("/latchfs-state-of-nobody")).map(drop);
+        [taken, made.expect_err("the root directory is not ours").to_string()]
+    });
+    for said in said.join().expect("no panic") {
+        assert!(said.starts_with("can't write ") && said.contains("(permission denied)"), "{said}");
+    }
+}
+
+/// Written by the first version. Whatever comes later must read it, or say why not.
+#[test]
+fn files_of_format_1_are_read() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.state()).expect("new");
+    let files: [(&str, &[u8]); 3] = [
+        ("tokens", include_bytes!("../../../tests/fixtures/state-1/tokens")),
+        ("snapshot.2", include_bytes!("../../../tests/fixtures/state-1/snapshot.2")),
+        ("journal.2", include_bytes!("../../../tests/fixtures/state-1/journal.2")),
+    ];
+    for (name, bytes) in files {
+        fs::write(scratch.file(name), bytes).expect("room");
+    }
+    let read = scratch.read();
+    assert!(!read.same_boot && !read.clean);
+    assert_eq!((read.tokens, scratch.said().as_str()), (8_192, "[one+two] three four"));
+}
+
+/// Makes the fixture above anew, when the format has a new number.
+#[test]
+#[ignore = "it writes tests/fixtures; ask for it with --ignored"]
+fn make_the_fixture() {
+    let scratch = filled(&["one", "two"]);
+    let (mut state, found) = scratch.open().expect("sound");
+    drop(found);
+    state.reserve_tokens(8_192).expect("room");
+    state.rotate().expect("room").compact(rebuild).expect("room");
+    state.append(b"three").expect("room");
+    state.append(b"four").expect("room");
+    scratch.restart_machine();
+    let to = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/state-1");
+    fs::create_dir_all(&to).expect("room");
+    for name in ["tokens", "snapshot.2", "journal.2"] {
+        fs::copy(scratch.file(name), to.join(name)).expect("room");
+    }
+}
