@@ -56,6 +56,17 @@ pub fn decode_command(mut bytes: &[u8]) -> Result<(Time, Command), Malformed> {
     if bytes.is_empty() { Ok(decoded) } else { Err(Malformed) }
 }
 
+/// Writes `rules` behind what `out` holds.
+pub fn encode_rules(rules: &Rules, out: &mut Vec<u8>) {
+    rules.put(out);
+}
+
+/// Reads what [`encode_rules`] wrote.
+pub fn decode_rules(mut bytes: &[u8]) -> Result<Rules, Malformed> {
+    let rules = Rules::take(&mut bytes)?;
+    if bytes.is_empty() { Ok(rules) } else { Err(Malformed) }
+}
+
 /// The whole state.
 pub fn encode_engine(engine: &Engine) -> Vec<u8> {
     let mut out = Vec::new();

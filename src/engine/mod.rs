@@ -199,6 +199,11 @@ impl Engine {
         self.books.mint.raise(floor);
     }
 
+    /// Other limits from now on. What is above them already stays.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.books.rules = rules;
+    }
+
     /// How many locks are held.
     pub fn locks(&self) -> usize {
         self.locks.len()

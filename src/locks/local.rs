@@ -1,1 +1,344 @@
-//! The engine on the calling thread, in memory.
+//! The engine in this process: a request is decided on the thread that brought it.
+//!
+//! One mutex guards the engine, its journal and the order of its events. Nothing is answered,
+//! and nobody is woken, while it is held. One thread sleeps until the next deadline.
+//!
+//! The order in which effects happen: the journal has the command, the engine carries it out,
+//! the feed has the events, the caller has the answer. So whatever anybody has been told is in
+//! the journal, and a restart comes to the same state by replaying it.
+
+use super::audit::Audit;
+use super::feed::{Feed, Waker, Watch};
+use super::state::{StateDir, StateError};
+use super::tally::Tally;
+use super::timeline::Timeline;
+use super::timer::Alarm;
+use super::{About, Children, Door, List, Page, Then, Unavailable, restore};
+use crate::engine::{
+    Answer, Child, Command, Engine, Event, LockName, LockView, Op, Outcome, Rules, codec,
+};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::{Mutex, MutexGuard};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Tokens reserved at a time: one fsync (some milliseconds) for so many tenures.
+const TOKEN_BLOCK: u64 = 1 << 16;
+
+/// When a deadline could not be carried out (the journal can't be written), it is tried again
+/// after this long.
+const RETRY_AFTER: Span = Span::from_secs(1);
+
+/// The locks of this process.
+pub struct Local {
+    shared: Arc<Shared>,
+    timer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    feed: Arc<Feed>,
+    alarm: Alarm,
+    tally: Tally,
+    timeline: Timeline,
+    /// Where the state is, for people.
+    place: String,
+}
+
+/// What the mutex guards.
+struct Core {
+    engine: Engine,
+    state: Store,
+    audit: Audit,
+    /// Emptied after each command; kept for its memory.
+    events: Vec<Event>,
+    /// The record being written; kept for its memory.
+    record: Vec<u8>,
+    /// Tokens below this may be handed out.
+    reserved: u64,
+}
+
+/// Where a restart finds the state again.
+enum Store {
+    /// In a directory.
+    Kept(StateDir),
+    /// Nowhere: a restart forgets all.
+    None,
+    /// The state was written and closed; nothing may change any more.
+    Closed,
+}
+
+/// What is left to do when the mutex is free again.
+struct Aftermath {
+    wakers: Arc<Vec<(u64, Waker)>>,
+}
+
+impl Local {
+    /// Locks that are forgotten when the process ends.
+    pub fn in_memory(rules: Rules) -> io::Result<Self> {
+        let timeline = Timeline::starting_at(Time::ZERO, Time::ZERO);
+        let engine = Engine::new(rules);
+        Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
+    }
+
+    /// Locks that are found again in the directory `path`.
+    pub fn open(path: &Path, rules: Rules) -> Result<Self, StateError> {
+        let (mut dir, recovered) = StateDir::open(path)?;
+        let restored = restore::restore(recovered, rules)?;
+        let unwritable = |error| StateError::NotWritable(path.to_path_buf(), error);
+        dir.append(&restored.start_record).map_err(unwritable)?;
+        let audit = Audit::open(path).map_err(unwritable)?;
+        let (engine, reserved) = (restored.engine, restored.tokens_reserved);
+        Self::start(engine, Store::Kept(dir), audit, reserved, restored.timeline)
+            .map_err(unwritable)
+    }
+
+    fn start(
+        engine: Engine,
+        state: Store,
+        audit: Audit,
+        reserved: u64,
+        timeline: Timeline,
+    ) -> io::Result<Self> {
+        let place = match &state {
+            Store::Kept(dir) => dir.path().display().to_string(),
+            Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
+        };
+        let (events, record) = (Vec::new(), Vec::new());
+        let core = Core { engine, state, audit, events, record, reserved };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            feed: Arc::default(),
+            alarm: Alarm::new()?,
+            tally: Tally::default(),
+            timeline,
+            place,
+        });
+        shared.set_alarm(&shared.core.lock());
+        let ringing = Arc::clone(&shared);
+        let timer = std::thread::Builder::new()
+            .name("timer".to_owned())
+            .spawn(move || ringing.keep_time())?;
+        Ok(Self { shared, timer: Some(timer) })
+    }
+
+    /// Writes the state so that a start finds all of it, and changes nothing after that.
+    pub fn close(&self) -> Result<(), StateError> {
+        self.shared.close()
+    }
+
+    /// Carries `look` out on the engine as it stands now.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        look(&self.shared.settled().1.engine)
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.shared.alarm.stop();
+        if let Some(timer) = self.timer.take()
+            && timer.join().is_err()
+        {
+            log::error!("the timer thread has panicked; leases may have lasted too long");
+        }
+    }
+}
+
+impl Door for Local {
+    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        let (answer, aftermath) = {
+            let mut core = self.shared.core.lock();
+            self.shared.decide(&mut core, &command)
+        };
+        aftermath.wake();
+        if let Ok(answer) = &answer {
+            self.shared.tally.count_answer(answer);
+        }
+        then(answer);
+    }
+
+    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        let view = {
+            let (now, core) = self.shared.settled();
+            core.engine.view(name, now)
+        };
+        then(Ok(view));
+    }
+
+    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+        let items: Vec<_> = {
+            let (now, core) = self.shared.settled();
+            core.engine.list(&query.prefix, query.after.as_ref(), query.limit, now).collect()
+        };
+        let full = items.len() == query.limit;
+        let next = items.last().filter(|_| full).map(|last| last.name.to_string());
+        then(Ok(Page { items, next }));
+    }
+
+    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+        let (items, next) = {
+            let (_, core) = self.shared.settled();
+            core.engine.children(query.parent.as_ref(), query.cursor.as_deref(), query.limit)
+        };
+        then(Ok(Page { items, next }));
+    }
+
+    fn watch(&self, since: Option<u64>) -> Watch {
+        self.shared.feed.watch(since)
+    }
+
+    fn now(&self) -> Time {
+        self.shared.timeline.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        Wall::at_boot_time(self.shared.timeline.boot(at))
+    }
+
+    fn about(&self) -> About {
+        let (_, core) = self.shared.settled();
+        About {
+            kind: "embedded",
+            state: self.shared.place.clone(),
+            locks: core.engine.locks(),
+            waiters: core.engine.waiters(),
+            sessions: core.engine.sessions(),
+        }
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.shared.tally.counts()
+    }
+}
+
+impl Aftermath {
+    fn wake(self) {
+        self.wakers.iter().for_each(|(_, waker)| waker());
+    }
+}
+
+impl Shared {
+    /// Decides one command. The caller frees the mutex, then wakes, then answers.
+    fn decide(
+        self: &Arc<Self>,
+        core: &mut Core,
+        command: &Command,
+    ) -> (Result<Answer, Unavailable>, Aftermath) {
+        let at = self.timeline.now().max(core.engine.clock());
+        if let Err(unavailable) = core.record(at, command) {
+            return (Err(unavailable), Aftermath { wakers: Arc::default() });
+        }
+        let Core { engine, events, .. } = core;
+        let answer = engine.apply(at, command, events);
+        let quiet = events.is_empty() && matches!(&answer, Err(_) | Ok(Outcome::Settled));
+        if quiet {
+            // Nothing has changed, so nothing needs to be replayed.
+            core.take_back();
+        }
+        for event in &core.events {
+            self.tally.count_event(event);
+            core.audit.enter(event, Wall::at_boot_time(self.timeline.boot(event.at)));
+        }
+        let wakers = if quiet { Arc::default() } else { self.feed.publish(&mut core.events) };
+        self.set_alarm(core);
+        self.cut_back(core);
+        (Ok(answer), Aftermath { wakers })
+    }
+
+    /// The engine with all that is due by now carried out, if the journal lets it.
+    fn settled(self: &Arc<Self>) -> (Time, MutexGuard<'_, Core>) {
+        let mut core = self.core.lock();
+        let now = self.timeline.now();
+        if core.engine.next_deadline().is_some_and(|due| due <= now) {
+            let (_, aftermath) = self.decide(&mut core, &Op::Settle.into());
+            drop(core);
+            aftermath.wake();
+            core = self.core.lock();
+        }
+        (now, core)
+    }
+
+    /// What the timer thread does: sleep until something is due, carry it out, again.
+    fn keep_time(self: &Arc<Self>) {
+        while self.alarm.wait() {
+            let mut core = self.core.lock();
+            self.alarm.clear();
+            let (done, aftermath) = self.decide(&mut core, &Op::Settle.into());
+            if done.is_err() {
+                self.alarm.set(boot_now() + RETRY_AFTER);
+            }
+            drop(core);
+            aftermath.wake();
+        }
+    }
+
+    fn set_alarm(&self, core: &Core) {
+        if let Some(due) = core.engine.next_deadline() {
+            self.alarm.set(self.timeline.boot(due));
+        }
+    }
+
+    /// Has a long journal made into a snapshot by a thread of its own: the engine goes on, and
+    /// the thread makes its own copy by replaying.
+    fn cut_back(self: &Arc<Self>, core: &mut Core) {
+        let Store::Kept(dir) = &mut core.state else { return };
+        if !dir.wants_rotation() {
+            return;
+        }
+        let sealed = match dir.rotate() {
+            Ok(sealed) => sealed,
+            Err(error) => return log::warn!("the journal can't be cut back yet: {error}"),
+        };
+        let compact = move || {
+            if let Err(error) = sealed.compact(restore::rebuild) {
+                log::warn!("the journal could not be cut back, and stays long: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("snapshot".to_owned());
+        if let Err(error) = thread.spawn(compact) {
+            log::warn!("the journal can't be cut back yet: {error}");
+        }
+    }
+
+    fn close(&self) -> Result<(), StateError> {
+        let mut core = self.core.lock();
+        let body = restore::snapshot(&core.engine, self.timeline);
+        match std::mem::replace(&mut core.state, Store::Closed) {
+            Store::Kept(dir) => dir.close(&body),
+            Store::None | Store::Closed => Ok(()),
+        }
+    }
+}
+
+impl Core {
+    /// Has the journal take the command, and makes sure that its tokens are reserved.
+    fn record(&mut self, at: Time, command: &Command) -> Result<(), Unavailable> {
+        let dir = match &mut self.state {
+            Store::None => return Ok(()),
+            Store::Closed => return Err(Unavailable::Closing),
+            Store::Kept(dir) => dir,
+        };
+        let unwritable = |error: &io::Error| Unavailable::State {
+            full: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+            why: error.to_string().into(),
+        };
+        let ceiling = self.engine.next_token() + self.engine.tokens_wanted();
+        if ceiling > self.reserved {
+            let raised = ceiling + TOKEN_BLOCK;
+            dir.reserve_tokens(raised).map_err(|error| unwritable(&error))?;
+            self.reserved = raised;
+        }
+        self.record.clear();
+        self.record.push(restore::COMMAND);
+        codec::encode_command(at, command, &mut self.record);
+        dir.append(&self.record).map_err(|error| unwritable(&error))
+    }
+
+    fn take_back(&mut self) {
+        if let Store::Kept(dir) = &mut self.state {
+            dir.take_back();
+        }
+    }
+}

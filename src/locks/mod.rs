@@ -3,9 +3,13 @@
 //! What stands behind the door decides who orders the commands: [`local`] does it on the calling
 //! thread, under one short critical section. The rules are the engine's in every case.
 
+mod audit;
 pub mod feed;
 pub mod local;
+mod restore;
 pub mod state;
+mod tally;
+mod timeline;
 mod timer;
 
 use crate::engine::{Answer, Child, Command, Kind, LockName, LockView, Refusal};
@@ -79,7 +83,24 @@ pub struct Page<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unavailable {
     /// The state directory can't be written: nothing is granted that a restart would forget.
-    State(Arc<str>),
+    State {
+        /// Whether there is no room, which may pass.
+        full: bool,
+        /// What the system said.
+        why: Arc<str>,
+    },
+    /// The daemon is on its way out.
+    Closing,
+}
+
+impl Unavailable {
+    /// The kind of section 7. A full disk is a limit like others: nothing was done, try again.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::State { full: true, .. } => Kind::Limit,
+            Self::State { full: false, .. } | Self::Closing => Kind::ConsistencyUnavailable,
+        }
+    }
 }
 
 /// What stands behind the door, for `.latchfs/server` and `status`.
@@ -179,7 +200,7 @@ impl Failure {
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Refused(refusal) => refusal.kind(),
-            Self::Unavailable(_) => Kind::ConsistencyUnavailable,
+            Self::Unavailable(unavailable) => unavailable.kind(),
         }
     }
 }
@@ -196,13 +217,17 @@ impl fmt::Display for Failure {
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::State(why) => write!(
+            Self::State { why, .. } => write!(
                 f,
-                "the state directory can't be written ({why}), so nothing new is granted; \
-                 make room or mend it, and try again"
+                "the state directory can't be written ({why}), so nothing is granted or changed \
+                 that a restart would forget; make room or mend it, and try again"
             ),
+            Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
         }
     }
 }
 
 impl std::error::Error for Unavailable {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! The audit log: who took a live lock from whom, and why. One JSON object a line, on the disk
+//! before anybody is told; without a state directory it goes to the ordinary log.
+
+use crate::engine::{End, Event, What};
+use crate::time::Wall;
+use serde_json::json;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The file's name in the state directory.
+const AUDIT_FILE: &str = "audit.log";
+
+/// Where entries go.
+pub(super) struct Audit(Option<File>);
+
+impl Audit {
+    /// Entries go behind those that are in `dir` already.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        let path = dir.join(AUDIT_FILE);
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Some).map(Self)
+    }
+
+    /// Entries go to the log.
+    pub(super) const fn to_log() -> Self {
+        Self(None)
+    }
+
+    /// Writes an entry if `event` is one that needs it.
+    pub(super) fn enter(&mut self, event: &Event, at: Wall) {
+        let What::Ended { name, holder, token, end: End::Stolen { by, reason }, .. } = &event.what
+        else {
+            return;
+        };
+        let entry = json!({
+            "at": at.to_string(),
+            "act": "steal",
+            "name": name.as_str(),
+            "from": holder.as_str(),
+            "token": token.as_u64(),
+            "by": by.as_str(),
+            "reason": reason.as_str(),
+        });
+        log::warn!("lock '{name}' was taken from {holder} by {by}: {}", reason.as_str());
+        let Some(file) = &mut self.0 else { return };
+        let line = format!("{entry}\n");
+        if let Err(error) = file.write_all(line.as_bytes()).and_then(|()| file.sync_data()) {
+            log::error!("the audit log can't be written ({error}); the entry was: {entry}");
+        }
+    }
+}

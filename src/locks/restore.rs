@@ -1,0 +1,133 @@
+//! From the bytes of the state directory to an engine, and back. Replaying is restoring: the
+//! engine is deterministic, so the commands of the journal bring the same state again.
+
+use super::state::{Records, Recovered, StateError};
+use super::timeline::Timeline;
+use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
+use crate::engine::{Engine, Rules};
+use crate::time::{Time, boot_now};
+
+/// A record that holds a command.
+pub(super) const COMMAND: u8 = 0;
+/// A record that says how a start began. Replaying must begin alike, or the commands behind it
+/// would come to other tokens.
+const START: u8 = 1;
+
+/// What a start begins with.
+pub(super) struct Restored {
+    pub(super) engine: Engine,
+    pub(super) timeline: Timeline,
+    pub(super) tokens_reserved: u64,
+    /// To be the first record of this start.
+    pub(super) start_record: Vec<u8>,
+}
+
+/// An engine on its way back, and the last known tie between the clocks.
+struct Replay {
+    engine: Engine,
+    anchor: Option<Timeline>,
+}
+
+/// Brings back what was.
+///
+/// Within one boot the leases have the time that they had left. After a reboot what was left
+/// counts from now: nobody can know how long the machine was off, and a lease may last longer
+/// than promised, never shorter.
+pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, StateError> {
+    let Recovered { tokens_reserved, snapshot, records, same_boot, clean } = recovered;
+    let mut replay = Replay::begin(snapshot)?;
+    for record in records {
+        replay.step(&record?)?;
+    }
+    let timeline = match replay.anchor {
+        Some(anchor) if same_boot => anchor,
+        _ => Timeline::going_on_at(replay.engine.clock()),
+    };
+    // Unless the end was clean, records may be missing, and with them tokens that somebody has.
+    let floor = if clean { 0 } else { tokens_reserved };
+    let start_record = start_record(timeline, floor, &rules);
+    replay.step(&start_record)?;
+    Ok(Restored { engine: replay.engine, timeline, tokens_reserved, start_record })
+}
+
+/// Makes the next snapshot from the last one and the records behind it.
+pub(super) fn rebuild(
+    before: Option<Vec<u8>>,
+    records: &mut Records,
+) -> Result<Vec<u8>, StateError> {
+    let mut replay = Replay::begin(before)?;
+    for record in records {
+        replay.step(&record?)?;
+    }
+    let never = Timeline::starting_at(boot_now(), replay.engine.clock());
+    Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
+}
+
+/// The bytes of a snapshot.
+pub(super) fn snapshot(engine: &Engine, timeline: Timeline) -> Vec<u8> {
+    let mut body = vec![FORMAT_VERSION];
+    put_anchor(timeline, &mut body);
+    body.extend_from_slice(&codec::encode_engine(engine));
+    body
+}
+
+fn start_record(timeline: Timeline, token_floor: u64, rules: &Rules) -> Vec<u8> {
+    let mut record = vec![START];
+    put_anchor(timeline, &mut record);
+    record.extend_from_slice(&token_floor.to_le_bytes());
+    codec::encode_rules(rules, &mut record);
+    record
+}
+
+fn put_anchor(timeline: Timeline, out: &mut Vec<u8>) {
+    let (boot, engine) = timeline.readings();
+    out.extend_from_slice(&boot.as_nanos().to_le_bytes());
+    out.extend_from_slice(&engine.as_nanos().to_le_bytes());
+}
+
+impl Replay {
+    fn begin(snapshot: Option<Vec<u8>>) -> Result<Self, StateError> {
+        let Some(body) = snapshot else {
+            return Ok(Self { engine: Engine::default(), anchor: None });
+        };
+        let unreadable = |_| StateError::Unreadable(format!("the snapshot: {Malformed}"));
+        let (version, body) = body.split_first().ok_or(Malformed).map_err(unreadable)?;
+        if *version != FORMAT_VERSION {
+            let why = format!("the snapshot has format {version}, this is {FORMAT_VERSION}");
+            return Err(StateError::Unreadable(why));
+        }
+        let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
+        let engine = codec::decode_engine(body).map_err(unreadable)?;
+        Ok(Self { engine, anchor: Some(anchor) })
+    }
+
+    fn step(&mut self, record: &[u8]) -> Result<(), StateError> {
+        let unreadable = |_| StateError::Unreadable(format!("a record: {Malformed}"));
+        match record.split_first() {
+            Some((&COMMAND, body)) => {
+                let (at, command) = codec::decode_command(body).map_err(unreadable)?;
+                // What it answers has been answered long ago, and its events have been told.
+                let _ = self.engine.apply(at, &command, &mut Vec::new());
+                Ok(())
+            }
+            Some((&START, body)) => {
+                let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
+                let (floor, body) =
+                    body.split_first_chunk().ok_or(Malformed).map_err(unreadable)?;
+                let rules = codec::decode_rules(body).map_err(unreadable)?;
+                self.engine.raise_tokens(u64::from_le_bytes(*floor));
+                self.engine.set_rules(rules);
+                self.anchor = Some(anchor);
+                Ok(())
+            }
+            _ => Err(unreadable(Malformed)),
+        }
+    }
+}
+
+fn take_anchor(bytes: &[u8]) -> Option<(Timeline, &[u8])> {
+    let (boot, bytes) = bytes.split_first_chunk()?;
+    let (engine, bytes) = bytes.split_first_chunk()?;
+    let time = |bytes: &[u8; 8]| Time::from_nanos(u64::from_le_bytes(*bytes));
+    Some((Timeline::starting_at(time(boot), time(engine)), bytes))
+}
