@@ -1,0 +1,230 @@
+//! The command line, beside a mount: what it prints, and how it ends.
+
+use crate::harness::*;
+use std::process::Command;
+
+/// `acquire`, `renew`, `release`, `status`: what a script needs, with exit codes.
+#[test]
+fn a_lock_by_commands() {
+    let m = mount();
+    m.latchfs(&["acquire", "build", "--ttl", "60s", "--note", "nightly"]).ok();
+    let status = m.status("build");
+    assert_eq!((&status["ttl_ms"], &status["note"]), (&60_000.into(), &"nightly".into()));
+    let token = m.token("build").to_string();
+    m.latchfs(&["renew", "build", "--token", &token, "--ttl", "90s"]).ok();
+    assert_eq!(m.status("build")["ttl_ms"], 90_000);
+    assert!(m.latchfs(&["status", "build"]).ok().contains("laptop1:root"));
+    let shown = json(&m.latchfs(&["status", "build", "--json"]).ok());
+    assert_eq!((&shown["token"], &shown["phase"]), (&m.token("build").into(), &"held".into()));
+    m.latchfs(&["release", "build", "--token", &token]).ok();
+    assert_eq!(m.phase("build"), "free");
+    assert!(m.latchfs(&["status", "build"]).ok().contains("free"));
+    assert_eq!(json(&m.latchfs(&["status", "build", "--json"]).ok())["phase"], "free");
+}
+
+/// The exit codes of the design: 75 held by another, 77 not the holder, 76 the tenure is over,
+/// 64 wrong input, 69 nobody there.
+#[test]
+fn exit_codes() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir build").ok();
+    let said = m.latchfs(&["acquire", "build"]).exits(75);
+    assert!(said.contains(&format!("lock 'build' is held by laptop1:{ALICE} for ")), "{said}");
+    m.latchfs(&["renew", "build"]).exits(77);
+    m.latchfs(&["renew", "free"]).exits(77);
+    m.latchfs(&["acquire", "mine"]).ok();
+    m.latchfs(&["acquire", "mine", "--fresh"]).exits(75);
+    m.latchfs(&["renew", "mine", "--token", "1000000"]).exits(76);
+    m.latchfs(&["release", "mine", "--token", "1000000"]).exits(76);
+    m.latchfs(&["acquire", "bad//name"]).exits(64);
+    m.latchfs(&["acquire", ".latchfs"]).exits(64);
+    m.latchfs(&["acquire", &"x".repeat(256)]).exits(64);
+    m.latchfs(&["dance"]).exits(64);
+    m.latchfs(&[]).exits(64);
+    m.latchfs(&["acquire"]).exits(64);
+    m.latchfs(&["ls", "--dir", "/nowhere"]).exits(69);
+    m.latchfs(&["ls", "--dir", "/"]).exits(69);
+    assert_eq!(m.phase("mine"), "held");
+    let help = m.latchfs(&["--help"]).ok();
+    for code in ["64", "69", "75", "76", "77"] {
+        assert!(help.contains(code), "{code} is not in the help: {help}");
+    }
+    assert!(m.latchfs(&["-h"]).ok().lines().count() <= 40, "-h fits a screen");
+    assert!(m.latchfs(&["--version"]).ok().starts_with("latchfs "));
+}
+
+/// `ls`: a table; `--json`: an array.
+#[test]
+fn ls_is_a_table() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir -p team/build && echo '{\"note\":\"nightly\"}' > team/build/ctl").ok();
+    m.latchfs(&["acquire", "other"]).ok();
+    let table = m.latchfs(&["ls"]).ok();
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    for word in ["NAME", "PHASE", "HOLDER", "EXPIRES IN", "WAITERS", "NOTE"] {
+        assert!(lines[0].contains(word), "{word} is not in {table}");
+    }
+    let build = lines.iter().find(|line| line.starts_with("team/build ")).expect("listed");
+    assert!(build.contains(&format!("laptop1:{ALICE}")) && build.contains("nightly"), "{table}");
+    assert!(!table.contains('\x1b'), "no colour but on a terminal");
+    let locks = json(&m.latchfs(&["ls", "--json"]).ok());
+    let names: Vec<_> = locks.as_array().expect("an array").iter().map(|l| &l["name"]).collect();
+    assert_eq!(names, ["other", "team", "team/build"]);
+    let locks = json(&m.latchfs(&["ls", "team/", "--json"]).ok());
+    assert_eq!(locks.as_array().map(Vec::len), Some(1));
+    m.sh("latchfs ls | head -1").ok();
+}
+
+/// `ls` of nothing is no error; many come in pages and are all there.
+#[test]
+fn ls_of_none_and_many() {
+    let m = mount();
+    m.latchfs(&["ls"]).ok();
+    assert_eq!(json(&m.latchfs(&["ls", "--json"]).ok()), serde_json::json!([]));
+    m.py("for n in range(2_500): os.mkdir(f'lock-{n:04}')").ok();
+    let locks = json(&m.latchfs(&["ls", "--json"]).ok());
+    let locks = locks.as_array().expect("an array");
+    assert_eq!(locks.len(), 2_500);
+    assert_eq!(locks[1_234]["name"], "lock-1234");
+}
+
+/// `ls --watch` shows what changes as it changes.
+#[test]
+fn ls_watches() {
+    let m = mount();
+    let mut command = Command::new(LATCHFS);
+    command.args(["ls", "--watch"]).stdout(std::process::Stdio::piped());
+    let mut watch = m.within(&mut command).spawn().expect("the program was built");
+    let said = lines(watch.stdout.take().expect("piped"));
+    m.sh("mkdir build").ok();
+    let limit = std::time::Duration::from_secs(10);
+    while !said.recv_timeout(limit).expect("it shows the lock").starts_with("build ") {}
+    signal(watch.id().cast_signed(), libc::SIGINT);
+    watch.wait().expect("our child");
+}
+
+/// `steal --reason`: root and whoever mounted only; the holder's files are stale.
+#[test]
+fn steal() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir build").ok();
+    let token = m.token("build");
+    m.latchfs(&["steal", "build"]).exits(64);
+    m.sh_as(BOB, "latchfs steal build --reason because").exits(77);
+    m.latchfs(&["steal", "build", "--reason", "its host is gone"]).ok();
+    assert_eq!(m.status("build")["holder"], "laptop1:root");
+    assert!(m.token("build") > token);
+    m.sh_as(ALICE, "rmdir build").fails();
+    m.latchfs(&["release", "build"]).ok();
+}
+
+/// The mount: by `--dir`, by `LATCHFS_DIR`, by a path. With several and none said: told which.
+#[test]
+fn the_mount_is_found() {
+    let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
+    let bare = |args: &[&str]| run(Command::new(LATCHFS).args(args).env_remove("LATCHFS_DIR"));
+    let dir = m.dir_at(1).display().to_string();
+    bare(&["acquire", "build", "--dir", &dir]).ok();
+    assert_eq!(m.status("build")["holder"], "laptop2:root");
+    bare(&["acquire", &format!("{dir}/path")]).ok();
+    assert_eq!(m.status("path")["holder"], "laptop2:root");
+    m.latchfs(&["acquire", "other"]).ok();
+    assert_eq!(m.status("other")["holder"], "laptop1:root");
+    let several = bare(&["acquire", "build"]).exits(64);
+    assert!(several.contains("--dir") && several.contains(&dir), "{several}");
+}
+
+/// A mount in a namespace of its own is the only one, and then none has to be named; without
+/// any, it is said how to get one.
+#[test]
+fn the_only_mount_is_meant() {
+    let scratch = Scratch::new();
+    let script = "
+        # A fresh namespace has the mounts of the other tests: they are taken away here.
+        grep -o ' /[^ ]*latchfs-test[^ ]*' /proc/self/mountinfo | sort -r | uniq |
+            while read dir; do umount -l \"$dir\"; done
+        cd $T; mkdir locks
+        latchfs ls 2>none; echo $?; cat none >&2
+        latchfs mount locks --state state --background >&2 || exit 1
+        latchfs acquire build >&2; echo $?
+        ls locks
+        latchfs umount locks >&2";
+    let path = std::env::var("PATH").expect("there is one");
+    let own = std::path::Path::new(LATCHFS).parent().expect("it is a file").display();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.env("PATH", format!("{own}:{path}")).env("T", scratch.path("")).env_remove(DIR_NAME);
+    let seen = run(&mut command);
+    assert!(seen.err.contains("latchfs mount"), "{}", seen.err);
+    assert_eq!(seen.ok(), "69\n0\nbuild\n");
+}
+
+const DIR_NAME: &str = "LATCHFS_DIR";
+
+/// A daemon that is gone: 69, at once, with a sentence. A stale mount is named by `doctor`, and
+/// taken away by `umount`.
+#[test]
+fn a_dead_daemon_is_said() {
+    let mut m = mount();
+    m.crash();
+    let dir = m.dir().display().to_string();
+    let bare = |args: &[&str]| run(Command::new(LATCHFS).args(args).env("LATCHFS_DIR", &dir));
+    for args in [&["ls"][..], &["status", "build"], &["acquire", "build"]] {
+        let said = bare(args).exits(69);
+        assert!(said.contains(&dir), "{said}");
+    }
+    let found = bare(&["doctor"]);
+    assert_eq!(found.code, 1, "{found:?}");
+    assert!(found.out.contains(&dir) && found.out.contains("umount"), "{}", found.out);
+    bare(&["umount", &dir]).ok();
+    assert!(!mounts().contains(&m.dir().to_owned()));
+}
+
+/// A daemon that is stopped is not waited for without end.
+#[test]
+fn a_stopped_daemon_is_not_waited_for() {
+    let m = mount();
+    signal(m.pid(), libc::SIGSTOP);
+    let seen = m.latchfs_outside(&["ls"]);
+    signal(m.pid(), libc::SIGCONT);
+    seen.exits(69);
+    m.sh("mkdir build").ok();
+}
+
+/// `doctor`: each finding with its mend, and none when all is well.
+#[test]
+fn doctor_checks() {
+    let m = mount();
+    let state = m.state().display().to_string();
+    let seen = m.latchfs(&["doctor"]);
+    for word in ["/dev/fuse", "fusermount3", "default_request_timeout", "clock", "state"] {
+        assert!(seen.out.contains(word), "{word} is not in {}", seen.out);
+    }
+    assert!(!state.is_empty());
+}
+
+/// `completions SHELL` and `man` print what they should, to be installed anywhere.
+#[test]
+fn completions_and_manual() {
+    let m = mount();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(m.latchfs(&["completions", shell]).ok().contains("latchfs"), "{shell}");
+    }
+    m.sh("latchfs completions bash > $T/bash && bash -n $T/bash").ok();
+    m.latchfs(&["completions", "dog"]).exits(64);
+    let manual = m.latchfs(&["man"]).ok();
+    assert!(manual.contains(".TH latchfs") && manual.contains("acquire"), "{manual}");
+}
+
+/// Nothing that a closed pipe or a closed descriptor does makes it panic.
+#[test]
+fn output_may_be_closed() {
+    let m = mount();
+    for script in ["latchfs ls >&-", "latchfs man | true", "latchfs --help | head -1"] {
+        let seen = m.sh(script);
+        assert!(!seen.err.contains("panicked"), "{script}: {}", seen.err);
+    }
+    let full = m.sh("latchfs man > /dev/full").exits(69);
+    assert!(!full.contains("panicked"), "{full}");
+}

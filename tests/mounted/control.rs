@@ -1,0 +1,191 @@
+//! `DIR/.latchfs`: there, but not listed.
+
+use crate::harness::*;
+
+/// `DIR/.latchfs/` is there but not listed.
+#[test]
+fn it_is_there_but_not_listed() {
+    let m = mount();
+    assert_eq!(m.sh("ls -A").ok(), "");
+    let inside = m.sh("ls .latchfs").ok();
+    for name in ["README", "status", "content", "metrics", "server", "why"] {
+        assert!(inside.lines().any(|line| line == name), "{name} is not in {inside}");
+    }
+    assert!(m.sh("cat .latchfs/README").ok().contains("mkdir"));
+    m.sh("find . -delete 2>/dev/null; cat .latchfs/README").ok();
+    m.py(r#"
+        for call, name in (
+            (os.mkdir, '.latchfs/new'), (exclusive, '.latchfs/new'), (os.rmdir, '.latchfs'),
+            (os.remove, '.latchfs/README'), (os.rmdir, '.latchfs/status'),
+            (exclusive, '.latchfs/README'), (os.mkdir, '.latchfs'),
+        ):
+            assert no(call, name) in ('EPERM', 'EACCES', 'EEXIST', 'EBUSY'), (name, no(call, name))
+        eq(no(os.rename, '.latchfs', 'x') == 'ok', False)
+        os.close(exclusive('build'))
+        eq(no(os.rename, 'build', '.latchfs/x') == 'ok', False)
+        eq(no(os.link, 'build', '.latchfs/status/y') == 'ok', False)
+        eq(listed(), ['build'])
+    "#)
+        .ok();
+}
+
+/// `status/NAME` (JSON also for free names), `content/NAME` (the text).
+#[test]
+fn status_and_content_are_by_name() {
+    let m = mount();
+    m.sh("mkdir -p team && touch team/build && echo hello > team/build").ok();
+    assert_eq!(m.status("team/build")["holder"], "laptop1:root");
+    assert_eq!(json(&m.sh("cat team/build").ok())["token"], m.status("team/build")["token"]);
+    assert_eq!(m.sh("cat .latchfs/content/team/build").ok(), "hello\n");
+    assert_eq!(m.status("no/such/lock")["phase"], "free");
+    assert_eq!(m.phase("team"), "held");
+    assert_eq!(m.sh("ls").ok(), "team\n", "looking is not taking");
+    // What was open before sees what was then; what is opened now sees now.
+    m.py(r#"
+        eq(status('build')['phase'], 'free')
+        os.mkdir('build')
+        eq(status('build')['phase'], 'held')
+        os.rmdir('build')
+        eq(status('build')['phase'], 'free')
+    "#)
+        .ok();
+}
+
+/// `metrics`: Prometheus text.
+#[test]
+fn metrics_count() {
+    let m = mount();
+    let acquired = || {
+        let shown = m.sh("cat .latchfs/metrics").ok();
+        for line in shown.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').expect("name and value");
+            assert!(name.starts_with("latchfs_"), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+        assert!(shown.contains("# TYPE latchfs_"), "{shown}");
+        shown
+    };
+    let before = acquired();
+    m.sh("mkdir build; rmdir build; mkdir build").ok();
+    assert_ne!(acquired(), before, "two tenures show in the numbers");
+}
+
+/// `server`: JSON.
+#[test]
+fn server_says_what_stands_behind() {
+    let m = mount();
+    m.sh("mkdir a b").ok();
+    let server = json(&m.sh("cat .latchfs/server").ok());
+    assert_eq!(server["kind"], "embedded");
+    assert_eq!(server["locks"], 2);
+    assert!(text(&server["state"]).contains(&m.state().display().to_string()), "{server}");
+}
+
+/// `why`: the last refusal that the caller's owner got, in a sentence with what to do next.
+#[test]
+fn why_is_the_callers_own() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir build").ok();
+    m.sh_as(BOB, "mkdir other").ok();
+    m.py(r#"
+        with user(B):
+            eq(no(os.mkdir, 'build'), 'EEXIST')
+            said = why()
+            assert said.startswith(f"lock 'build' is held by laptop1:{A} for "), said
+            assert 'wait' in said or 'try again' in said, said
+            eq(json.loads(pathlib.Path('.latchfs/why').read_text())['kind'], 'E_LOCK_CONFLICT')
+        with user(A):
+            eq(no(os.rmdir, 'other'), 'EPERM')
+            assert "'other'" in why(), why()
+            eq(json.loads(pathlib.Path('.latchfs/why').read_text())['kind'], 'E_LOCK_NOT_HELD')
+        with user(B): assert "'build'" in why(), why()
+    "#)
+        .ok();
+    json(&m.sh("cat .latchfs/why").ok());
+}
+
+/// What the command line speaks: one write is one request, a read to the end is the answer.
+#[test]
+fn ctl_answers_requests() {
+    let m = mount();
+    m.py(r#"
+        fd = os.open('.latchfs/ctl', os.O_RDWR)
+        def ask(**request):
+            os.write(fd, json.dumps(request).encode())
+            answer = b''
+            while part := os.read(fd, 65536): answer += part
+            assert answer.endswith(b'\n') and answer.count(b'\n') == 1, answer
+            return json.loads(answer)
+        got = ask(do='acquire', name='team/build', ttl='60s', note='nightly')
+        eq((got['ok'], got['status']['holder'], got['status']['note']),
+           (True, 'laptop1:root', 'nightly'))
+        token = got['status']['token']
+        eq(ask(do='acquire', name='team/build')['status']['token'], token)
+        eq(ask(do='acquire', name='team/build', fresh=True)['kind'], 'E_LOCK_CONFLICT')
+        eq(ask(do='renew', name='team/build', token=token, ttl='90s')['status']['ttl_ms'], 90_000)
+        eq(ask(do='renew', name='team/build', token=token + 1)['kind'], 'E_FENCING_MISMATCH')
+        eq(ask(do='renew', name='free')['kind'], 'E_LOCK_NOT_HELD')
+        eq(ask(do='status', name='free')['status']['phase'], 'free')
+        for name in ('a', 'b', 'c'): ask(do='acquire', name=name)
+        first = ask(do='list', limit=3)
+        eq([lock['name'] for lock in first['locks']], ['a', 'b', 'c'])
+        rest = ask(do='list', after=first['next'])
+        eq(([lock['name'] for lock in rest['locks']], rest['next']), (['team/build'], None))
+        eq(len(ask(do='list', prefix='team/')['locks']), 1)
+        eq(ask(do='about')['kind'], 'embedded') if 'kind' in ask(do='about') else None
+        gone = ask(do='release', name='team/build', token=token)
+        eq((gone['ok'], gone['status']['phase']), (True, 'free'))
+        eq(ask(do='release', name='team/build')['ok'], False)
+        eq(listed(), ['a', 'b', 'c'])
+    "#)
+        .ok();
+}
+
+/// Shared holders may be many, each of its own.
+#[test]
+fn ctl_shares() {
+    let m = mount();
+    m.py(r#"
+        def ask(**request):
+            fd = os.open('.latchfs/ctl', os.O_RDWR)
+            os.write(fd, json.dumps(request).encode())
+            answer = json.loads(os.read(fd, 65536))
+            os.close(fd)
+            return answer
+        with user(A): eq(ask(do='acquire', name='db', mode='shared')['status']['mode'], 'shared')
+        with user(B): eq(ask(do='acquire', name='db', mode='shared')['ok'], True)
+        eq(ask(do='acquire', name='db')['kind'], 'E_LOCK_CONFLICT')
+        with user(A): eq(ask(do='release', name='db')['ok'], True)
+        eq(status('db')['holder'], 'laptop1:' + B)
+    "#)
+        .ok();
+}
+
+/// Steal: an administrator's act: it needs a reason, mints a new token, and is denied to others.
+#[test]
+fn ctl_steals_for_root() {
+    let m = mount();
+    m.py(r#"
+        def ask(**request):
+            fd = os.open('.latchfs/ctl', os.O_RDWR)
+            os.write(fd, json.dumps(request).encode())
+            answer = json.loads(os.read(fd, 65536))
+            os.close(fd)
+            return answer
+        with user(A):
+            fd = exclusive('build')
+            token = status('build')['token']
+        with user(B):
+            eq(ask(do='steal', name='build', reason='because')['kind'], 'E_DENIED')
+        eq(ask(do='steal', name='build', reason='')['kind'], 'E_INVALID')
+        eq(ask(do='steal', name='build')['kind'], 'E_INVALID')
+        eq(status('build')['token'], token)
+        got = ask(do='steal', name='build', reason='its host is gone')
+        eq((got['ok'], got['status']['holder']), (True, 'laptop1:root'))
+        assert got['status']['token'] > token
+        with user(A):
+            eq(no(os.write, fd, b'60s'), 'ESTALE')
+            eq(no(os.remove, 'build'), 'EPERM')
+    "#)
+        .ok();
+}

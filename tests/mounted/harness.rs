@@ -1,0 +1,562 @@
+//! A mount of the real program for one test: begun, used, and gone again whatever happens.
+//!
+//! Nothing here waits by the clock: the program says when it is mounted, commands end or are
+//! killed at a limit, and [`eventually`] is the one poll, for what only a look can tell.
+
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// The program under test.
+pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
+/// Two users beside root, made by [`users`].
+pub(crate) const ALICE: &str = "latchfs-a";
+pub(crate) const BOB: &str = "latchfs-b";
+/// No command takes so long unless it hangs; a loaded machine needs some air.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+/// The same for a mount to begin or end.
+const MOUNT_LIMIT: Duration = Duration::from_secs(20);
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// The exit code; 128 and the signal for a killed one, as in a shell.
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Output {
+    /// What it printed; fails unless it succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
+        self.out
+    }
+
+    /// What it complained; fails if it succeeded.
+    #[track_caller]
+    pub(crate) fn fails(self) -> String {
+        assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
+        self.err
+    }
+
+    /// Fails unless it ended with `code`. Gives what it complained.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> String {
+        assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);
+        self.err
+    }
+}
+
+/// Runs a command to its end, or kills it and all it started when that takes too long.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> Output {
+    run_within(COMMAND_LIMIT, command)
+}
+
+/// [`run`] with a limit of its own.
+#[track_caller]
+pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
+    let said = format!("{command:?}");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
+    let out = drain(child.stdout.take().expect("piped"));
+    let err = drain(child.stderr.take().expect("piped"));
+    let take = |pipe: &Receiver<String>| pipe.recv_timeout(limit).ok();
+    let (Some(out), Some(err)) = (take(&out), take(&err)) else {
+        signal(-child.id().cast_signed(), libc::SIGKILL);
+        panic!("hangs: {said}");
+    };
+    let status = child.wait().expect("it is our child");
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Output { code, out, err }
+}
+
+/// Reads a pipe to its end on a thread of its own.
+fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut bytes = vec![];
+        let end = pipe.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        // Nobody listens any more when the command hung.
+        let _gone = end.map(|_| sender.send(text));
+    });
+    receiver
+}
+
+/// Sends a signal to a process, or to a group (negative id).
+#[allow(unsafe_code)]
+pub(crate) fn signal(pid: i32, number: i32) {
+    // SAFETY: kill(2) touches no memory of ours.
+    let result = unsafe { libc::kill(pid, number) };
+    let error = std::io::Error::last_os_error();
+    let is_gone = error.raw_os_error() == Some(libc::ESRCH);
+    assert!(result == 0 || is_gone, "kill {pid}: {error}");
+}
+
+/// Looks again and again until there is something to see. The one poll of the tests.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    const LOOKS_MAX: usize = 1_000;
+    for _ in 0..LOOKS_MAX {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("never seen: {what}");
+}
+
+/// The users [`ALICE`] and [`BOB`], made once.
+pub(crate) fn users() {
+    static MADE: OnceLock<()> = OnceLock::new();
+    MADE.get_or_init(|| {
+        for user in [ALICE, BOB] {
+            let mut id = Command::new("id");
+            if run(id.arg(user)).code != 0 {
+                let mut add = Command::new("useradd");
+                run(add.args(["--no-create-home", "--shell", "/usr/sbin/nologin", user])).ok();
+            }
+        }
+    });
+}
+
+/// Where `contrib/test` puts what pip and npm bring.
+pub(crate) fn tools() -> PathBuf {
+    let profile = Path::new(LATCHFS).parent().and_then(Path::parent);
+    let tools = profile.expect("the program lies in the target directory").join("test-tools");
+    assert!(tools.is_dir(), "{} is missing; run contrib/test once", tools.display());
+    tools
+}
+
+/// A directory of one test, gone with it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-test-{}-{number}", std::process::id());
+        // Not below the home of root, which other users may not enter.
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a fresh name");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("ours");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Never walk through a mount that stayed: its files are locks.
+        if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
+            let _left = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// The mount points that the kernel knows below the temporary directory.
+pub(crate) fn mounts() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
+    table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
+}
+
+/// How to mount.
+pub(crate) struct Setup {
+    scratch: Scratch,
+    dirs: usize,
+    args: Vec<String>,
+    state: bool,
+}
+
+impl Setup {
+    pub(crate) fn new() -> Self {
+        assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is missing: nothing can be mounted");
+        let args = ["--client", "laptop1"].map(str::to_owned).to_vec();
+        Self { scratch: Scratch::new(), dirs: 1, args, state: true }
+    }
+
+    /// Adds arguments, split at spaces.
+    pub(crate) fn with(mut self, args: &str) -> Self {
+        self.args.extend(args.split(' ').map(str::to_owned));
+        self
+    }
+
+    /// These arguments, and no others but `--state`.
+    pub(crate) fn only(mut self, args: &str) -> Self {
+        self.args.clear();
+        self.with(args)
+    }
+
+    /// So many directories, `locks` and `locks2`...
+    pub(crate) fn dirs(mut self, count: usize) -> Self {
+        self.dirs = count;
+        self
+    }
+
+    /// Without a `--state` of the test.
+    pub(crate) fn no_state(mut self) -> Self {
+        self.state = false;
+        self
+    }
+
+    /// Mounts.
+    #[track_caller]
+    pub(crate) fn start(self) -> Mount {
+        let mut mount = self.prepare();
+        mount.start();
+        mount
+    }
+
+    /// All but the mounting itself.
+    pub(crate) fn prepare(self) -> Mount {
+        let dirs: Vec<_> = (1..=self.dirs)
+            .map(|n| if n == 1 { "locks".to_owned() } else { format!("locks{n}") })
+            .map(|name| self.scratch.path(&name))
+            .collect();
+        for dir in &dirs {
+            fs::create_dir(dir).expect("the scratch directory is empty");
+        }
+        for name in ["t", "state"] {
+            fs::create_dir(self.scratch.path(name)).expect("the scratch directory is empty");
+        }
+        let open = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(self.scratch.path("t"), open).expect("ours");
+        let mut args = self.args;
+        if self.state {
+            args.extend(["--state".to_owned(), self.scratch.path("state").display().to_string()]);
+        }
+        Mount { dirs, args, daemon: None, scratch: self.scratch }
+    }
+}
+
+/// A daemon, its mounts, and a directory for the rest.
+pub(crate) struct Mount {
+    dirs: Vec<PathBuf>,
+    args: Vec<String>,
+    daemon: Option<Child>,
+    scratch: Scratch,
+}
+
+/// A mount as most tests need it.
+#[track_caller]
+pub(crate) fn mount() -> Mount {
+    Setup::new().start()
+}
+
+impl Mount {
+    /// The mount point.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dirs[0]
+    }
+
+    /// The second mount point, and so on.
+    pub(crate) fn dir_at(&self, index: usize) -> &Path {
+        &self.dirs[index]
+    }
+
+    /// An ordinary directory.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.scratch.path("t")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.scratch.path("state")
+    }
+
+    /// The daemon's process id.
+    pub(crate) fn pid(&self) -> i32 {
+        self.daemon.as_ref().expect("it runs").id().cast_signed()
+    }
+
+    /// The command that mounts, in the foreground.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(LATCHFS);
+        command.arg("mount").args(&self.dirs).arg("--foreground").args(&self.args);
+        command
+    }
+
+    /// Starts the daemon and waits until it says that all is mounted.
+    #[track_caller]
+    pub(crate) fn start(&mut self) {
+        assert!(self.daemon.is_none(), "it runs already");
+        let log = File::create(self.scratch.path("log")).expect("the scratch directory is ours");
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+        let mut child = command.spawn().expect("the program was built");
+        let lines = lines(child.stdout.take().expect("piped"));
+        self.daemon = Some(child);
+        for _ in 0..self.dirs.len() {
+            match lines.recv_timeout(MOUNT_LIMIT) {
+                Ok(line) if line.contains("mounted") => {}
+                Ok(line) => panic!("the first lines say 'mounted', not {line:?}"),
+                Err(RecvTimeoutError::Timeout) => panic!("it never said 'mounted'"),
+                Err(RecvTimeoutError::Disconnected) => panic!("it ended: {}", self.log()),
+            }
+        }
+    }
+
+    /// What the daemon wrote to standard error.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
+    }
+
+    /// Sends a signal to the daemon and waits for its end. Gives its exit code.
+    #[track_caller]
+    pub(crate) fn stop(&mut self, number: i32) -> i32 {
+        signal(self.pid(), number);
+        self.reap().expect("it ends on a signal")
+    }
+
+    /// Kills the daemon as a crash would: the mount stays, and is of no use.
+    #[track_caller]
+    pub(crate) fn crash(&mut self) {
+        assert_eq!(self.stop(libc::SIGKILL), 128 + libc::SIGKILL);
+    }
+
+    /// Waits for the daemon's end by itself. Gives its exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        self.reap()
+    }
+
+    /// Waits for the daemon's end; nothing if it does not come.
+    fn reap(&mut self) -> Option<i32> {
+        let mut child = self.daemon.take()?;
+        let pid = child.id().cast_signed();
+        let (sender, receiver) = channel();
+        thread::spawn(move || {
+            let _gone = child.wait().map(|status| sender.send(status));
+        });
+        let ended = receiver.recv_timeout(MOUNT_LIMIT);
+        if ended.is_err() {
+            signal(pid, libc::SIGKILL);
+        }
+        let status = ended.ok()?;
+        Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    }
+
+    /// Runs a script in the mount point; `$T` is an ordinary directory, `$D` the mount point.
+    #[track_caller]
+    pub(crate) fn sh(&self, script: &str) -> Output {
+        run(self.within(Command::new("sh").args(["-c", script])))
+    }
+
+    /// The same from outside: for a mount that does not answer.
+    #[track_caller]
+    pub(crate) fn sh_gone(&self, script: &str) -> Output {
+        let script = format!("exec 2>&1; cd \"$D\" && {script}");
+        let seen = run(self.within(Command::new("sh").args(["-c", &script])).current_dir("/"));
+        Output { err: seen.out.clone(), ..seen }
+    }
+
+    /// The same as another user.
+    #[track_caller]
+    pub(crate) fn sh_as(&self, user: &str, script: &str) -> Output {
+        users();
+        let user_args = [format!("--reuid={user}"), format!("--regid={user}")];
+        let mut command = Command::new("setpriv");
+        command.args(user_args).args(["--clear-groups", "sh", "-c", script]);
+        run(self.within(&mut command))
+    }
+
+    /// Runs a Python program in the mount point, behind [`PRELUDE`].
+    #[track_caller]
+    pub(crate) fn py(&self, program: &str) -> Output {
+        users();
+        let program = format!("{PRELUDE}\n{}", dedent(program));
+        run(self.within(Command::new("python3").args(["-c", &program])))
+    }
+
+    /// The same with the packages of the test's own environment.
+    #[track_caller]
+    pub(crate) fn py_with_packages(&self, program: &str) -> Output {
+        let program = format!("{PRELUDE}\n{}", dedent(program));
+        let python = tools().join("venv/bin/python");
+        run(self.within(Command::new(python).args(["-W", "ignore", "-c", &program])))
+    }
+
+    /// Runs a Node program in the mount point.
+    #[track_caller]
+    pub(crate) fn node(&self, program: &str) -> Output {
+        let mut command = Command::new("node");
+        let modules = tools().join("npm/node_modules");
+        run(self.within(command.env("NODE_PATH", modules).args(["-e", program])))
+    }
+
+    /// Runs `latchfs` on this mount.
+    #[track_caller]
+    pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
+        run(self.within(Command::new(LATCHFS).args(args)))
+    }
+
+    /// The same from a directory outside, for a daemon that does not answer.
+    #[track_caller]
+    pub(crate) fn latchfs_outside(&self, args: &[&str]) -> Output {
+        run(self.within(Command::new(LATCHFS).args(args)).current_dir("/"))
+    }
+
+    /// Sets the place and the names that every command here knows.
+    pub(crate) fn within<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let path = std::env::var("PATH").expect("there is one");
+        let own = Path::new(LATCHFS).parent().expect("it is a file").display();
+        command
+            .current_dir(self.dir())
+            .env("PATH", format!("{own}:{path}"))
+            .env("LATCHFS_DIR", self.dir())
+            .env("D", self.dir())
+            .env("D2", self.dirs.get(1).unwrap_or(&self.dirs[0]))
+            .env("T", self.scratch())
+            .env("LC_ALL", "C.UTF-8")
+    }
+
+    /// The status of a lock, free or not.
+    #[track_caller]
+    pub(crate) fn status(&self, name: &str) -> Value {
+        json(&self.sh(&format!("cat '.latchfs/status/{name}'")).ok())
+    }
+
+    /// The phase of a lock.
+    #[track_caller]
+    pub(crate) fn phase(&self, name: &str) -> String {
+        text(&self.status(name)["phase"])
+    }
+
+    /// The token of a held lock.
+    #[track_caller]
+    pub(crate) fn token(&self, name: &str) -> u64 {
+        let status = self.status(name);
+        status["token"].as_u64().unwrap_or_else(|| panic!("no token in {status}"))
+    }
+
+    /// Waits until a lock is in a phase: time passes, and only the status tells.
+    #[track_caller]
+    pub(crate) fn until(&self, name: &str, phase: &str) {
+        eventually(&format!("{name} is {phase}"), || (self.phase(name) == phase).then_some(()));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(child) = &self.daemon {
+            signal(child.id().cast_signed(), libc::SIGTERM);
+            let ended = self.reap();
+            if thread::panicking() {
+                eprintln!("the daemon's log:\n{}", self.log());
+            } else {
+                assert_eq!(ended, Some(0), "SIGTERM ends the daemon well: {}", self.log());
+            }
+        }
+        for dir in &self.dirs {
+            while mounts().contains(dir) {
+                let gone = Command::new("umount").arg("-l").arg(dir).status();
+                assert!(gone.is_ok_and(|status| status.success()), "umount {}", dir.display());
+            }
+        }
+    }
+}
+
+/// Sends the lines of a pipe as they come.
+pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                // The rest is read all the same: a full pipe would stop its writer.
+            }
+        }
+    });
+    receiver
+}
+
+/// What is JSON, or a failure that shows it.
+#[track_caller]
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text:?}"))
+}
+
+/// A JSON string's text.
+#[track_caller]
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+}
+
+/// Takes away what a program is indented by in a test.
+fn dedent(program: &str) -> String {
+    let indent = program
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| line.len() - line.trim_start().len())
+        .min()
+        .unwrap_or(0);
+    let mut dedented = String::new();
+    for line in program.lines() {
+        writeln!(dedented, "{}", line.get(indent..).unwrap_or("")).expect("memory suffices");
+    }
+    dedented
+}
+
+/// What every Python program of the tests may use.
+const PRELUDE: &str = r#"
+import contextlib, errno, fcntl, json, os, pathlib, pwd, signal, stat, subprocess, sys, time
+
+def no(call, *args, **named):
+    "The name of the errno that a call fails with, or 'ok'."
+    try:
+        call(*args, **named)
+        return 'ok'
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error.errno))
+
+@contextlib.contextmanager
+def user(name):
+    "As another user, for the length of a block."
+    entry = pwd.getpwnam(name)
+    os.setegid(entry.pw_gid)
+    os.seteuid(entry.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+def eq(seen, wanted):
+    if seen != wanted:
+        raise AssertionError(f'{seen!r}, not {wanted!r}')
+
+def exclusive(name, mode=0o644):
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+
+def status(name):
+    return json.loads(pathlib.Path('.latchfs/status/' + name).read_text())
+
+def why():
+    return json.loads(pathlib.Path('.latchfs/why').read_text())['message']
+
+def write(name, text):
+    "What a shell's > does: open, truncate, one write, close. Gives the errno of the write."
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        return no(os.write, fd, text if isinstance(text, bytes) else text.encode())
+    finally:
+        os.close(fd)
+
+def listed(where='.'):
+    return sorted(os.listdir(where))
+
+A, B = 'latchfs-a', 'latchfs-b'
+"#;

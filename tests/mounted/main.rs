@@ -1,0 +1,24 @@
+//! latchfs as programs meet it: the real kernel, a real mount, unmodified programs.
+//!
+//! Each test has a mount of its own, so that they run side by side. One file per part of the
+//! design's table of files; each row of it is the doc comment of the test that shows it.
+
+// Programs in other languages stand in the tests as they are, whatever their quotes.
+#![allow(clippy::needless_raw_string_hashes)]
+
+mod harness;
+
+mod control;
+mod ending;
+mod keeping;
+mod making;
+mod owners;
+mod showing;
+
+#[path = "../clients/mod.rs"]
+mod clients;
+mod manners;
+
+mod bad_input;
+mod commands;
+mod restart;

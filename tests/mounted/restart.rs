@@ -1,0 +1,337 @@
+//! The end of the daemon, by whatever: nothing that was granted is lost, no token comes twice.
+
+use crate::harness::*;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// `kill -9`: leases are there again, under the same tokens, with the time they had left; new
+/// tokens are greater; the stale mount is cleaned up at the next start.
+#[test]
+fn a_crash_forgets_nothing() {
+    let mut m = mount();
+    m.sh_as(ALICE, "mkdir -p team/build && touch file && ln -s text link").ok();
+    m.sh_as(ALICE, "echo 1h > file && echo hello > file && touch -d 2001-02-03 file").ok();
+    m.sh("touch gone && rm gone").ok();
+    let names = ["team", "team/build", "file", "link"];
+    let before = names.map(|name| m.status(name));
+    m.crash();
+    assert!(m.sh_gone("ls").fails().contains("not connected"));
+    m.start();
+    for (name, before) in names.iter().zip(&before) {
+        let after = m.status(name);
+        for field in ["holder", "token", "phase", "ttl_ms", "grace_ms", "holder_id", "mode"] {
+            assert_eq!(after[field], before[field], "{field} of {name}");
+        }
+        let left = |status: &serde_json::Value| status["expires_in_ms"].as_u64().expect("a number");
+        assert!(left(&after) <= left(before), "{name} has no more time than before");
+    }
+    assert_eq!(m.sh("ls; readlink link; cat .latchfs/content/file").ok(), LISTING);
+    assert_eq!(m.sh("date -r file +%F").ok(), "2001-02-03\n");
+    assert_eq!(m.phase("gone"), "free");
+    m.sh_as(BOB, "mkdir team").fails();
+    m.sh_as(ALICE, "touch file && rm -r team file link").ok();
+    m.sh("mkdir new").ok();
+    let greatest = before.iter().filter_map(|status| status["token"].as_u64()).max();
+    assert!(Some(m.token("new")) > greatest);
+}
+
+const LISTING: &str = "file\nlink\nteam\ntext\nhello\n";
+
+/// Ten crashes in a row, each with a new tenure: tokens rise, and none comes twice.
+#[test]
+fn tokens_rise_through_crashes() {
+    let mut m = mount();
+    let mut greatest = 0;
+    for _ in 0..10 {
+        m.sh("mkdir build").ok();
+        let token = m.token("build");
+        assert!(token > greatest, "{token} after {greatest}");
+        greatest = token;
+        m.sh("rmdir build").ok();
+        m.crash();
+        m.start();
+    }
+}
+
+/// SIGTERM and Ctrl-C unmount and end with 0; the next start goes on where it was.
+#[test]
+fn signals_end_it_cleanly() {
+    let mut m = mount();
+    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        m.sh("mkdir build").ok();
+        let token = m.token("build");
+        assert_eq!(m.stop(number), 0, "{}", m.log());
+        assert!(!mounts().contains(&m.dir().to_owned()), "it is unmounted");
+        m.start();
+        assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+        m.sh("rmdir build").ok();
+    }
+}
+
+/// A lease whose time passed while nobody was there is over at the next start.
+#[test]
+fn time_passes_while_it_is_down() {
+    let mut m = Setup::new().with("--ttl 1s --grace 0s").start();
+    m.sh("mkdir build").ok();
+    let token = m.token("build");
+    m.crash();
+    // The boot clock goes on without the daemon; nothing else can tell when it has.
+    let end = latchfs::time::boot_now() + latchfs::time::Span::from_millis(1_100);
+    eventually("a second", || (latchfs::time::boot_now() > end).then_some(()));
+    m.start();
+    assert_eq!(m.phase("build"), "free");
+    m.sh("mkdir build").ok();
+    assert!(m.token("build") > token);
+}
+
+/// Two daemons on one state directory: the second is refused.
+#[test]
+fn a_state_has_one_daemon() {
+    let m = mount();
+    let other = Setup::new().no_state().prepare();
+    let mut second = other.command();
+    let said = run(second.arg("--state").arg(m.state())).exits(69);
+    assert!(said.contains(&m.state().display().to_string()), "{said}");
+    assert!(!mounts().contains(&other.dir().to_owned()));
+    m.sh("mkdir build").ok();
+}
+
+/// The same mount point twice: refused, and the first goes on.
+#[test]
+fn a_directory_is_mounted_once() {
+    let m = mount();
+    m.sh("mkdir build").ok();
+    let mut second = m.command();
+    let scratch = Scratch::new();
+    let said = run(second.arg("--state").arg(scratch.path("state"))).fails();
+    assert!(said.contains("mounted"), "{said}");
+    assert_eq!(m.sh("ls").ok(), "build\n");
+}
+
+/// The files of the state directory, the greatest last.
+fn state_files(m: &Mount) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(m.state()).expect("it was made");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    files.retain(|path| path.is_file());
+    files.sort_by_key(|path| path.metadata().expect("readable").len());
+    files
+}
+
+/// A torn tail is cut off: what came before it is there.
+#[test]
+fn a_torn_tail_is_cut_off() {
+    let mut m = mount();
+    m.sh("mkdir first").ok();
+    m.crash();
+    for garbage in [&b"\x01"[..], b"\x40\x00\x00\x00torn", &[0; 4096]] {
+        for path in state_files(&m).iter().filter(|path| is_journal(path)) {
+            let mut bytes = std::fs::read(path).expect("readable");
+            bytes.extend(garbage);
+            std::fs::write(path, bytes).expect("ours");
+        }
+        m.start();
+        assert_eq!(m.sh("ls").ok(), "first\n", "{garbage:?}");
+        m.sh("mkdir more && rmdir more").ok();
+        m.crash();
+    }
+    m.start();
+}
+
+fn is_journal(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().contains("journal"))
+}
+
+/// A damaged file is a clear error at start, never a silent reset of tokens.
+#[test]
+fn damage_is_an_error() {
+    let mut m = mount();
+    m.py("for n in range(50): os.mkdir(f'build-{n}')").ok();
+    m.crash();
+    let whole: Vec<_> = state_files(&m)
+        .into_iter()
+        .map(|path| (std::fs::read(&path).expect("readable"), path))
+        .filter(|(bytes, _)| bytes.len() >= 8)
+        .collect();
+    assert!(!whole.is_empty());
+    for (bytes, path) in &whole {
+        let mut damaged = bytes.clone();
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 0x5a;
+        std::fs::write(path, damaged).expect("ours");
+        let said = run(&mut m.command()).exits(69);
+        assert!(said.contains(&path.display().to_string()), "{}: {said}", path.display());
+        std::fs::write(path, bytes).expect("ours");
+    }
+    m.start();
+    assert_eq!(m.sh("ls | wc -l").ok(), "50\n");
+}
+
+/// A state directory that can't be written is a clear error at start.
+#[test]
+fn an_unwritable_state_is_an_error() {
+    let m = Setup::new().no_state().prepare();
+    for place in ["/proc/latchfs", "/dev/null", "/dev/null/state"] {
+        let mut command = m.command();
+        let said = run(command.args(["--state", place])).exits(69);
+        assert!(said.contains(place), "{said}");
+    }
+    assert!(!mounts().contains(&m.dir().to_owned()));
+}
+
+/// `--state none` keeps nothing, and says what that means.
+#[test]
+fn no_state_forgets_all() {
+    let mut m = Setup::new().with("--state none").no_state().start();
+    assert!(m.log().contains("forgets"), "{}", m.log());
+    m.sh("mkdir build").ok();
+    let server = m.sh("cat .latchfs/server").ok();
+    assert!(json(&server)["state"].is_string(), "{server}");
+    assert_eq!(m.stop(libc::SIGTERM), 0);
+    m.start();
+    assert_eq!(m.sh("ls").ok(), "");
+}
+
+/// A busy mount is detached: who is inside gets errors, nobody waits.
+#[test]
+fn a_busy_mount_is_detached() {
+    let mut m = mount();
+    m.sh("mkdir build").ok();
+    let mut inside = Command::new("sh");
+    // The shell says that it is there, and stays until its input ends.
+    let script = "cd build && exec 3<../.latchfs/README && echo there && read end";
+    inside.args(["-c", script]).stdin(std::process::Stdio::piped());
+    let mut inside =
+        m.within(inside.stdout(std::process::Stdio::piped())).spawn().expect("there is a shell");
+    let said = lines(inside.stdout.take().expect("piped"));
+    assert_eq!(said.recv().expect("it lives"), "there");
+    assert_eq!(m.stop(libc::SIGTERM), 0, "{}", m.log());
+    assert!(!mounts().contains(&m.dir().to_owned()));
+    drop(inside.stdin.take());
+    inside.wait().expect("our child");
+    m.start();
+    assert_eq!(m.phase("build"), "held");
+}
+
+/// `latchfs umount DIR` ends the daemon, also when it is busy.
+#[test]
+fn umount_ends_the_daemon() {
+    for busy in [false, true] {
+        let mut m = mount();
+        let inside = busy.then(|| std::fs::File::open(m.dir()).expect("a directory"));
+        let mut umount = Command::new(LATCHFS);
+        run(umount.arg("umount").arg(m.dir())).ok();
+        assert!(!mounts().contains(&m.dir().to_owned()));
+        drop(inside);
+        assert_eq!(m.ended(), Some(0), "{}", m.log());
+        let again = run(Command::new(LATCHFS).arg("umount").arg(m.dir())).exits(64);
+        assert!(again.contains("no latchfs is mounted"), "{again}");
+    }
+}
+
+/// umount(8) by an administrator ends the daemon as well.
+#[test]
+fn an_administrator_may_unmount() {
+    let mut m = mount();
+    run(Command::new("umount").arg(m.dir())).ok();
+    assert_eq!(m.ended(), Some(0), "{}", m.log());
+}
+
+/// In the background it returns only when the mount is usable, and lets go of the terminal.
+#[test]
+fn in_the_background_it_returns_when_usable() {
+    let m = Setup::new().no_state().prepare();
+    let mut command = Command::new(LATCHFS);
+    command.arg("mount").arg(m.dir()).arg("--background").arg("--state").arg(m.state());
+    // The pipes end with it: the daemon does not keep them.
+    let said = run(&mut command).ok();
+    assert!(said.contains("mounted"), "{said}");
+    m.sh("mkdir build").ok();
+    assert_eq!(m.phase("build"), "held");
+    let refused = run(&mut command).fails();
+    assert!(!refused.is_empty());
+    run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
+    // The daemon writes its last words behind the unmount; the state is free when it is gone.
+    eventually("the state is free", || (run(&mut command).code == 0).then_some(()));
+    assert_eq!(m.phase("build"), "held");
+    run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
+}
+
+/// A small file system, gone with the test.
+struct Disk(Scratch);
+
+impl Disk {
+    fn new(size: &str) -> Self {
+        let disk = Self(Scratch::new());
+        std::fs::create_dir(disk.path()).expect("ours");
+        let size = format!("size={size}");
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(disk.path()))
+            .ok();
+        disk
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path("disk")
+    }
+
+    /// Takes all the room there is.
+    fn fill(&self) {
+        let mut dd = Command::new("dd");
+        let fill = format!("of={}", self.path().join("fill").display());
+        assert!(run(dd.args(["if=/dev/zero", "bs=4k", &fill])).fails().contains("No space"));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("-l").arg(self.path())).ok();
+    }
+}
+
+/// A full disk: nothing new is granted, at once and with a sentence; what is held is readable,
+/// and there again behind a restart.
+#[test]
+fn a_full_disk_grants_nothing() {
+    let disk = Disk::new("2m");
+    let state = disk.path().join("state").display().to_string();
+    let mut m = Setup::new().no_state().with(&format!("--state {state}")).start();
+    m.sh("mkdir held && touch file").ok();
+    let token = m.token("held");
+    disk.fill();
+    // A record may still fit into the last page of the journal; soon none does.
+    m.py(r#"
+        refused = None
+        for n in range(5_000):
+            refused = no(os.mkdir, f'more-{n}')
+            if refused != 'ok': break
+        assert refused in ('ENOSPC', 'EIO', 'ETIMEDOUT'), refused
+        assert 'state' in why(), why()
+        granted = n
+        eq(status('held')['phase'], 'held')
+        eq(no(os.mkdir, 'other'), refused)
+        eq(status('other')['phase'], 'free')
+        assert no(os.remove, 'file') in ('ok', refused)
+        pathlib.Path(os.environ['T'] + '/granted').write_text(str(granted))
+        "#)
+        .ok();
+    m.crash();
+    std::fs::remove_file(disk.path().join("fill")).expect("it is there");
+    m.start();
+    assert_eq!((m.phase("held").as_str(), m.token("held")), ("held", token));
+    let granted = std::fs::read_to_string(m.scratch().join("granted")).expect("written above");
+    let held = m.sh("ls | grep -c more-").out;
+    assert_eq!(held.trim(), granted, "all that was granted is there");
+    m.sh("mkdir other").ok();
+}
+
+/// Room again: it grants again, without a restart.
+#[test]
+fn a_full_disk_may_be_mended() {
+    let disk = Disk::new("2m");
+    let state = disk.path().join("state").display().to_string();
+    let m = Setup::new().no_state().with(&format!("--state {state}")).start();
+    disk.fill();
+    m.py("assert any(no(os.mkdir, f'a{n}') != 'ok' for n in range(5_000))").ok();
+    std::fs::remove_file(disk.path().join("fill")).expect("it is there");
+    eventually("a grant", || (m.sh("mkdir build").code == 0).then_some(()));
+    m.sh("rmdir build").ok();
+}

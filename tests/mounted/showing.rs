@@ -1,0 +1,331 @@
+//! What readers see: `cat`, `ls`, stat, attributes, and what is refused at once.
+
+use crate::harness::*;
+
+/// The fields of a status, in the order of the design.
+const FIELDS: [&str; 16] = [
+    "name",
+    "holder",
+    "expires_at",
+    "is_expired",
+    "grace_until",
+    "phase",
+    "mode",
+    "token",
+    "expires_in_ms",
+    "acquired_at",
+    "renewed_at",
+    "ttl_ms",
+    "grace_ms",
+    "holder_id",
+    "note",
+    "waiters",
+];
+
+/// `cat NAME`: the status as JSON: one object on pretty-printed lines, newline at the end.
+#[test]
+fn cat_shows_the_status() {
+    let m = mount();
+    m.sh_as(ALICE, "touch build && echo '{\"note\":\"nightly\"}' > build").ok();
+    let shown = m.sh_as(BOB, "cat build").ok();
+    assert!(shown.starts_with("{\n") && shown.ends_with("\n}\n"), "{shown}");
+    let status = json(&shown);
+    let fields: Vec<_> = status.as_object().expect("an object").keys().collect();
+    assert_eq!(fields, FIELDS);
+    assert_eq!(status["name"], "build");
+    assert_eq!(status["holder"], format!("laptop1:{ALICE}"));
+    assert_eq!(status["is_expired"], false);
+    assert_eq!((&status["ttl_ms"], &status["grace_ms"]), (&30_000.into(), &5_000.into()));
+    assert_eq!(status["note"], "nightly");
+    assert_eq!(status["waiters"], serde_json::json!([]));
+    let holder_id = text(&status["holder_id"]);
+    let parts: Vec<_> = holder_id.split(':').collect();
+    assert_eq!(parts[..2], ["laptop1", ALICE], "{holder_id}");
+    assert!(parts[2..].iter().all(|part| part.parse::<u64>().is_ok()), "{holder_id}");
+    assert_eq!(parts.len(), 4, "host:user:pid:start_time, not {holder_id}");
+    for field in ["expires_at", "grace_until", "acquired_at", "renewed_at"] {
+        let time = text(&status[field]);
+        assert!(time.starts_with("20") && time.ends_with('Z') && time.contains('T'), "{time}");
+    }
+    m.node("JSON.parse(require('fs').readFileSync('build', 'utf8'))").ok();
+    assert_eq!(m.sh("wc -c < build").ok(), format!("{}\n", m.sh("cat build").ok().len()));
+}
+
+/// Free: `{"name", "holder": "", "is_expired": true, "phase": "free"}`.
+#[test]
+fn a_free_lock_has_a_status() {
+    let m = mount();
+    assert!(m.sh("cat build").fails().contains("No such file"));
+    let free = "{\"name\":\"build\",\"holder\":\"\",\"is_expired\":true,\"phase\":\"free\"}";
+    assert_eq!(m.status("build").to_string(), free);
+    assert_eq!(m.sh("ls -A; stat build 2>&1 | grep -c 'No such'").ok(), "1\n");
+}
+
+/// **The text instead** when it was written through the open file that made the lock
+/// exclusively, or through an `O_RDWR` one, or when the lock has been linked. An
+/// `O_RDWR` open file reads the text, empty at first.
+#[test]
+fn programs_read_back_their_text() {
+    let m = mount();
+    m.py(r#"
+        read = lambda name: pathlib.Path(name).read_text()
+        # Written by who made it.
+        with open('made', 'x') as file: file.write('4711\n')
+        eq(read('made'), '4711\n')
+        with user(A): eq(read('made'), '4711\n')
+        # Made exclusively, but written by a later open file.
+        os.close(exclusive('later'))
+        eq(write('later', '4711\n'), 'ok')
+        eq(json.loads(read('later'))['phase'], 'held')
+        # Read and written by one open file.
+        both = os.open('both', os.O_RDWR | os.O_CREAT)
+        eq(os.read(both, 100), b'')
+        os.write(both, b'host:4711')
+        eq(os.pread(both, 100, 0), b'host:4711')
+        eq(os.pread(both, 4, 5), b'4711')
+        eq(read('both'), 'host:4711')
+        with user(A):
+            other = os.open('both', os.O_RDWR)
+            eq(os.read(other, 100), b'host:4711')
+        # Linked.
+        with open('a', 'w') as file: file.write('via a\n')
+        eq(json.loads(read('a'))['name'], 'a')
+        os.link('a', 'linked')
+        eq((read('a'), read('linked')), ('via a\n', 'via a\n'))
+        os.remove('a')
+        eq(read('linked'), 'via a\n')
+        # The status and the text are there in any case.
+        eq(status('made')['phase'], 'held')
+        eq(read('.latchfs/content/later'), '4711\n')
+    "#)
+        .ok();
+}
+
+/// With `mount --content note`: always the text.
+#[test]
+fn content_note_shows_the_text_always() {
+    let m = Setup::new().with("--content note").start();
+    m.sh("touch build").ok();
+    assert_eq!(m.sh("cat build").ok(), "");
+    m.sh("echo 4711 > build && echo 60s > build").ok();
+    assert_eq!(m.sh("cat build").ok(), "4711\n");
+    assert_eq!(m.sh("stat -c %s build").ok(), "5\n");
+    assert_eq!(m.status("build")["ttl_ms"], 60_000);
+}
+
+/// `ls -l`, stat: owner: the holder's uid if local, else 65534; size: 0 when readers get JSON,
+/// the text's length when they get the text; mtime: last renewal; ctime: when acquired.
+#[test]
+fn stat_shows_the_holder() {
+    let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
+    m.py(r#"
+        start = time.time_ns() - 100_000_000
+        with user(A):
+            with open('build', 'x') as file: file.write('4711\n')
+            pathlib.Path('plain').touch()
+            os.mkdir('dir')
+        alice = pwd.getpwnam(A)
+        for name, size in (('build', 5), ('plain', 0), ('dir', None)):
+            seen = os.stat(name)
+            eq((seen.st_uid, seen.st_gid), (alice.pw_uid, alice.pw_gid))
+            if size is not None: eq(seen.st_size, size)
+            for at in (seen.st_mtime_ns, seen.st_ctime_ns):
+                assert start < at < start + 60_000_000_000, (at, start)
+            there = os.stat(os.environ['D2'] + '/' + name)
+            eq(there.st_uid, 65534)
+        eq(stat.S_ISREG(os.stat('build').st_mode), True)
+        ctime = os.stat('plain').st_ctime_ns
+        with user(A): os.utime('plain', ns=(1, 1))
+        eq((os.stat('plain').st_mtime_ns, os.stat('plain').st_ctime_ns), (1, ctime))
+    "#)
+        .ok();
+    assert!(m.sh("ls -l").ok().contains(ALICE));
+}
+
+/// chmod and chown by the holder are kept for show.
+#[test]
+fn chmod_and_chown_are_kept_for_show() {
+    let m = mount();
+    m.py(r#"
+        mode = lambda name: stat.S_IMODE(os.stat(name).st_mode)
+        os.umask(0o022)
+        os.close(exclusive('build', 0o660)); os.mkdir('dir', 0o700)
+        eq((mode('build'), mode('dir')), (0o640, 0o700))
+        os.chmod('build', 0o600); os.chmod('dir', 0o755)
+        eq((mode('build'), mode('dir')), (0o600, 0o755))
+        bob = pwd.getpwnam(B)
+        os.chown('build', bob.pw_uid, bob.pw_gid)
+        eq((os.stat('build').st_uid, os.stat('build').st_gid), (bob.pw_uid, bob.pw_gid))
+        eq(status('build')['holder'], 'laptop1:root')
+        with user(A):
+            assert no(os.chmod, 'build', 0o777) in ('EPERM', 'EBUSY')
+            assert no(os.chown, 'build', os.geteuid(), -1) in ('EPERM', 'EBUSY')
+        eq(mode('build'), 0o600)
+        with user(B): assert no(os.remove, 'build') == 'EPERM', 'the owner shown is no holder'
+    "#)
+        .ok();
+}
+
+/// Inode numbers: a file lock keeps its number as long as the kernel knows the inode, also from
+/// free to held again; directories and symlinks get a new one each time, and so does a name
+/// whose old inode lives on under another name. nlink is 0 when free.
+#[test]
+fn inode_numbers_follow_the_open_file() {
+    let m = mount();
+    m.py(r#"
+        fd = exclusive('build')
+        number = os.fstat(fd).st_ino
+        eq(os.stat('build').st_ino, number)
+        os.remove('build')
+        eq((os.fstat(fd).st_ino, os.fstat(fd).st_nlink), (number, 0))
+        again = exclusive('build')
+        eq((os.fstat(again).st_ino, os.fstat(fd).st_ino), (number, number))
+        eq((os.fstat(again).st_nlink, os.stat('build').st_nlink), (1, 1))
+
+        os.mkdir('dir')
+        held = os.open('dir', os.O_RDONLY)
+        old = os.fstat(held).st_ino
+        os.rmdir('dir'); os.mkdir('dir')
+        assert os.stat('dir').st_ino != old
+        os.symlink('x', 'link')
+        held = os.open('link', os.O_PATH | os.O_NOFOLLOW)
+        old = os.fstat(held).st_ino
+        os.remove('link'); os.symlink('x', 'link')
+        assert os.lstat('link').st_ino != old
+
+        os.close(exclusive('a'))
+        os.link('a', 'b')
+        os.remove('a')
+        os.close(exclusive('a'))
+        assert os.stat('a').st_ino != os.stat('b').st_ino
+        eq((os.stat('a').st_nlink, os.stat('b').st_nlink), (1, 1))
+    "#)
+        .ok();
+}
+
+/// `getfattr -d NAME`: token, holder, phase, `expires_in_ms`, note, waiters.
+#[test]
+fn attributes_show_the_status() {
+    let m = mount();
+    m.sh_as(ALICE, "touch build && echo '{\"note\":\"nightly\"}' > build").ok();
+    let shown = m.sh("getfattr -d build").ok();
+    let status = m.status("build");
+    for line in [
+        format!("user.latchfs.token=\"{}\"", status["token"]),
+        format!("user.latchfs.holder=\"laptop1:{ALICE}\""),
+        "user.latchfs.phase=\"held\"".to_owned(),
+        "user.latchfs.note=\"nightly\"".to_owned(),
+        "user.latchfs.waiters=\"0\"".to_owned(),
+    ] {
+        assert!(shown.contains(&line), "{line} is not in {shown}");
+    }
+    let left = m.sh("getfattr --only-values -n user.latchfs.expires_in_ms build").ok();
+    assert!((1..=30_000).contains(&left.parse::<u64>().expect("a number")), "{left}");
+    m.sh("mkdir dir && getfattr -d dir | grep -q latchfs.token").ok();
+}
+
+/// ... setting `user.latchfs.ttl` renews; unknown `user.*`: ENODATA, any other namespace:
+/// ENOTSUP (an ENODATA there makes editors set ACLs).
+#[test]
+fn attributes_take_a_ttl() {
+    let m = mount();
+    m.sh("touch build && setfattr -n user.latchfs.ttl -v 60s build").ok();
+    assert_eq!(m.status("build")["ttl_ms"], 60_000);
+    m.py(r#"
+        eq(no(os.setxattr, 'build', 'user.latchfs.ttl', b'500ms'), 'EINVAL')
+        assert 'ttl' in why(), why()
+        with user(A):
+            eq(no(os.setxattr, 'build', 'user.latchfs.ttl', b'60s'), 'EBUSY')
+            assert "'build'" in why(), why()
+        assert no(os.setxattr, 'build', 'user.latchfs.token', b'9') != 'ok'
+        eq(no(os.getxattr, 'build', 'user.other'), 'ENODATA')
+        eq(no(os.getxattr, 'build', 'user.latchfs.other'), 'ENODATA')
+        for name in ('trusted.x', 'security.x', 'system.posix_acl_access'):
+            eq((name, no(os.getxattr, 'build', name)), (name, 'EOPNOTSUPP'))
+            assert no(os.setxattr, 'build', name, b'x') in ('EOPNOTSUPP', 'EINVAL'), name
+        eq(status('build')['ttl_ms'], 60_000)
+    "#)
+        .ok();
+}
+
+/// `ls NAME/` (made by mkdir): one file per fact, and `ctl`, which takes what a write to a file
+/// lock takes. They are looked up by name and not listed, so that `rm -rf NAME` is a release.
+#[test]
+fn a_directory_has_a_file_per_fact() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir build && echo 60s > build/ctl").ok();
+    let status = m.status("build");
+    assert_eq!(status["ttl_ms"], 60_000);
+    let fact = |name: &str| m.sh(&format!("cat build/{name}")).ok().trim_end().to_owned();
+    assert_eq!(json(&fact("status.json"))["token"], status["token"]);
+    assert_eq!(fact("holder"), format!("laptop1:{ALICE}"));
+    assert_eq!(fact("token"), status["token"].to_string());
+    assert_eq!(fact("phase"), "held");
+    assert_eq!(fact("expires_at"), text(&status["expires_at"]));
+    assert!(m.sh("cat build/waiters").code == 0);
+    assert_eq!(m.sh("ls -A build").ok(), "");
+    m.py(r#"
+        with user(A):
+            eq(no(os.open, 'build/token', os.O_WRONLY) != 'ok', True)
+            eq(no(os.mkdir, 'build/holder'), 'EEXIST')
+            eq(write('build/ctl', '{"note":"nightly"}'), 'ok')
+            eq(write('build/ctl', '500ms'), 'EINVAL')
+        eq(status('build')['note'], 'nightly')
+        with user(B): eq(write('build/ctl', '60s'), 'EBUSY')
+    "#)
+        .ok();
+    m.sh_as(ALICE, "mkdir build/below && rm -rf build").ok();
+    assert_eq!(m.sh("ls -A").ok(), "");
+    assert_eq!((m.phase("build"), m.phase("build/below")), ("free".into(), "free".into()));
+}
+
+/// Anything else: refused at once: EPERM, EXDEV or ENOTSUP as the manual pages say; never
+/// ENOSYS.
+#[test]
+fn anything_else_is_refused_at_once() {
+    let m = mount();
+    m.py(r#"
+        import mmap
+        fd = os.open('build', os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        os.write(fd, b'text text text')
+        refused = ('EPERM', 'EOPNOTSUPP', 'EINVAL', 'ENOTTY')
+        for name, call in {
+            'mkfifo': lambda: os.mkfifo('new'),
+            'mknod': lambda: os.mknod('new', stat.S_IFREG | 0o600),
+            'device': lambda: os.mknod('new', stat.S_IFCHR | 0o600, os.makedev(1, 3)),
+            'ioctl': lambda: fcntl.ioctl(fd, 0x1234),
+            'link to a directory': lambda: (os.mkdir('d'), os.link('d', 'new')),
+        }.items():
+            seen = no(call)
+            assert seen in refused, (name, seen)
+        try:
+            mmap.mmap(fd, 4, mmap.MAP_SHARED)
+            raise AssertionError('mapped')
+        except OSError as error:
+            eq(errno.errorcode[error.errno], 'ENODEV')
+        away = os.environ['T'] + '/away'
+        eq(no(os.rename, 'build', away), 'EXDEV')
+        eq(no(os.link, 'build', away), 'EXDEV')
+        pathlib.Path(away).touch()
+        eq(no(os.rename, away, 'new'), 'EXDEV')
+        eq(no(os.lstat, 'new'), 'ENOENT')
+        eq(no(os.fsync, fd), 'ok')
+        eq(pathlib.Path('build').read_text(), 'text text text')
+    "#)
+        .ok();
+    assert!(m.sh("fallocate -l 10 build").fails().contains("not supported"));
+    assert_eq!(m.sh("ls").ok(), "build\nd\n");
+}
+
+/// `statfs` shows free space: programs look before they write.
+#[test]
+fn there_is_room() {
+    let m = mount();
+    m.py(r#"
+        seen = os.statvfs('.')
+        assert seen.f_bavail > 0 and seen.f_files > 0 and seen.f_ffree > 0, seen
+        eq(seen.f_namemax, 255)
+    "#)
+        .ok();
+    m.sh("df . && df -i . && stat -f .").ok();
+}

@@ -1,0 +1,290 @@
+//! The rules of the house that rustfmt and clippy do not know: sizes, imports, clocks, leftovers.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What fits beside another window.
+const COLUMNS_MAX: usize = 100;
+/// What fits on a screen.
+const FUNCTION_LINES_MAX: usize = 70;
+/// A file is one noun; what is longer is two.
+const FILE_LINES_MAX: usize = 500;
+
+/// One source file.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// What is built into the program: all up to the tests at the end of the file.
+    fn product(&self) -> impl Iterator<Item = (usize, &str)> {
+        let tests_only = self.path.starts_with("tests/") || self.path.ends_with("/tests.rs");
+        let lines = self.text.lines().take_while(|line| *line != "#[cfg(test)]");
+        (1..).zip(lines.take(if tests_only { 0 } else { usize::MAX }))
+    }
+
+    /// The same without comments.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.product().filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+
+    fn is_in(&self, folder: &str) -> bool {
+        self.path.starts_with(folder)
+    }
+}
+
+/// All Rust sources, and the scripts beside them.
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = vec![];
+    for folder in ["src", "tests"] {
+        walk(&root.join(folder), &mut paths);
+    }
+    paths.sort();
+    let read = |path: &PathBuf| Source {
+        path: path.strip_prefix(root).expect("found below it").display().to_string(),
+        text: fs::read_to_string(path).expect("sources are UTF-8"),
+    };
+    paths.iter().filter(|path| path.extension().is_some_and(|end| end == "rs")).map(read).collect()
+}
+
+fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() { walk(&path, paths) } else { paths.push(path) }
+    }
+}
+
+/// Fails with one line for each finding of `find`.
+fn none(rule: &str, find: impl Fn(&Source, &mut dyn FnMut(usize, &str))) {
+    let mut findings = String::new();
+    for source in sources() {
+        find(&source, &mut |line, what| {
+            writeln!(findings, "  {}:{line}: {what}", source.path).expect("memory suffices");
+        });
+    }
+    assert!(findings.is_empty(), "{rule}:\n{findings}");
+}
+
+/// Whether `word` stands in `line` as a word of its own.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part)
+    })
+}
+
+#[test]
+fn lines_fit() {
+    none("lines have at most 100 columns", |source, found| {
+        for (number, line) in source.lines() {
+            if line.chars().count() > COLUMNS_MAX {
+                found(number, line.trim());
+            }
+        }
+    });
+}
+
+#[test]
+fn functions_fit_on_a_screen() {
+    none("functions have at most 70 lines", |source, found| {
+        let lines: Vec<_> = source.text.lines().collect();
+        for (start, line) in lines.iter().enumerate() {
+            let code = line.trim_start();
+            let is_function = has_word(code.split(['(', '<']).next().unwrap_or(""), "fn");
+            if !is_function || code.starts_with("//") || code.ends_with([';', '}']) {
+                continue;
+            }
+            let indent = &line[..line.len() - code.len()];
+            let end = format!("{indent}}}");
+            let length = lines[start..].iter().position(|line| *line == end).unwrap_or(0) + 1;
+            if length > FUNCTION_LINES_MAX {
+                found(start + 1, &format!("{length} lines: {code}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn files_are_one_noun() {
+    none("files have at most 500 lines beside their tests", |source, found| {
+        let count = source.product().count();
+        if count > FILE_LINES_MAX {
+            found(count, "lines");
+        }
+    });
+}
+
+#[test]
+fn files_say_what_they_own() {
+    none("files begin with a sentence of documentation", |source, found| {
+        if !source.text.starts_with("//! ") {
+            found(1, "no '//!'");
+        }
+    });
+}
+
+#[test]
+fn input_never_panics() {
+    none("no unwrap outside tests: say the invariant, or return the error", |source, found| {
+        for (number, line) in source.code() {
+            if line.contains(".unwrap()") {
+                found(number, line.trim());
+            }
+        }
+    });
+}
+
+#[test]
+fn nothing_is_left_over() {
+    let marks = [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("XX", "X")];
+    let macros = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
+    none("no leftovers", |source, found| {
+        for (number, line) in source.lines() {
+            if marks.iter().any(|mark| has_word(line, mark))
+                || macros.iter().any(|name| line.contains(name))
+            {
+                found(number, line.trim());
+            }
+        }
+    });
+}
+
+#[test]
+fn only_time_reads_a_clock() {
+    let readers = [
+        concat!("SystemTime", "::now"),
+        concat!("Instant", "::now"),
+        concat!("clock_", "gettime"),
+        concat!(".elapsed", "()"),
+    ];
+    none("clocks are read in src/time.rs only", |source, found| {
+        for (number, line) in source.lines() {
+            if source.path != "src/time.rs" && readers.iter().any(|name| line.contains(name)) {
+                found(number, line.trim());
+            }
+        }
+    });
+}
+
+#[test]
+fn tests_wait_for_events() {
+    let sleep = concat!("thread", "::sleep");
+    none(
+        "tests sleep in the one bounded poll of tests/mounted/harness.rs only",
+        |source, found| {
+            let code: Vec<_> = match source.path.as_str() {
+                "tests/mounted/harness.rs" => {
+                    assert_eq!(source.text.matches(sleep).count(), 1, "one poll");
+                    return;
+                }
+                path if path.starts_with("tests/") => source.lines().collect(),
+                _ => source.lines().skip(source.product().count()).collect(),
+            };
+            for (number, line) in code {
+                if line.contains(sleep) {
+                    found(number, line.trim());
+                }
+            }
+        },
+    );
+}
+
+/// The table of layers: what a folder may name of `crate::`.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("src/time.rs", &["time"]),
+    ("src/engine/", &["time", "engine"]),
+    ("src/locks/", &["time", "engine", "locks"]),
+    ("src/fs/", &["time", "engine", "locks", "status", "metrics", "fs"]),
+    // The command line mounts, so it calls what mounts; it knows nothing else of the files.
+    ("src/cli/", &["time", "engine", "locks", "status", "metrics", "cli", "fs"]),
+];
+
+#[test]
+fn layers_import_downwards_only() {
+    none("layers name only what lies below them", |source, found| {
+        let Some((_, may)) = LAYERS.iter().find(|(folder, _)| source.is_in(folder)) else { return };
+        for (number, line) in source.code() {
+            for (at, _) in line.match_indices("crate::") {
+                let name: String = line[at + "crate::".len()..]
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
+                // `crate::{a, b}` would hide names from this test.
+                if !may.contains(&name.as_str()) {
+                    found(number, line.trim());
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn the_engine_knows_std_only() {
+    let sources = sources();
+    let own: Vec<_> = sources.iter().filter_map(|s| s.path.strip_prefix("src/engine/")).collect();
+    none("the engine imports std, time and itself", |source, found| {
+        for (number, line) in source.code().filter(|_| source.is_in("src/engine/")) {
+            let Some(path) = line.trim_start().strip_prefix("use ") else { continue };
+            let root = path.split("::").next().unwrap_or(path);
+            let is_known = ["std", "core", "crate", "super", "self"].contains(&root);
+            if !is_known && !own.contains(&format!("{root}.rs").as_str()) {
+                found(number, line.trim());
+            }
+        }
+        let outside = ["std::fs", "std::net", "std::thread", "std::io", "std::env", "log::"];
+        for (number, line) in source.code().filter(|_| source.is_in("src/engine/")) {
+            if outside.iter().any(|name| line.contains(name) && has_word(line, name)) {
+                found(number, line.trim());
+            }
+        }
+    });
+}
+
+/// A crate that one folder alone names.
+const OWNED: &[(&str, &str)] = &[("fuser", "src/fs/"), ("clap", "src/cli/")];
+
+#[test]
+fn crates_have_one_owner() {
+    none("fuser is named in src/fs only, clap in src/cli only", |source, found| {
+        for (number, line) in source.code().filter(|_| source.is_in("src/")) {
+            for (name, folder) in OWNED {
+                let path = format!("{name}::");
+                if has_word(line, name) && line.contains(&path) && !source.is_in(folder) {
+                    found(number, line.trim());
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn unsafe_code_says_why_it_is_sound() {
+    none("each unsafe block has a SAFETY line right above", |source, found| {
+        let lines: Vec<_> = source.text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            let is_block = line.contains(concat!("unsafe", " {"));
+            let comment = lines[..index].iter().rev().take(6);
+            if is_block && !comment.into_iter().any(|line| line.contains("// SAFETY: ")) {
+                found(index + 1, line.trim());
+            }
+        }
+    });
+}
+
+#[test]
+fn sources_are_ascii() {
+    none("the product's sources are ASCII", |source, found| {
+        for (number, line) in source.product() {
+            if !line.is_ascii() {
+                found(number, line.trim());
+            }
+        }
+    });
+}
