@@ -23,6 +23,9 @@ impl Time {
     /// The beginning.
     pub const ZERO: Self = Self(0);
 
+    /// Later than all that ends by itself.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// The point that lies `nanos` after the beginning.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

@@ -25,7 +25,8 @@ impl Engine {
             due += lock.line.values().filter(|waiter| waiter.until.is_some()).count();
         }
         assert_eq!(waiting, self.books.waiting, "waiters are counted");
-        due += self.books.sessions.len() + self.books.replies.len();
+        due += self.books.sessions.values().filter(|session| session.ttl.is_some()).count();
+        due += self.books.replies.len();
         assert_eq!(due, self.books.agenda.len(), "what ends by itself is on the agenda, once");
         if let Some(next) = self.books.agenda.next() {
             assert!(next > self.books.clock, "what is due has happened");

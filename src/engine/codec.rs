@@ -5,10 +5,10 @@
 //! (journal records, snapshots) carry the format's version.
 
 use super::command::{
-    Acquire, Annotate, Command, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession, Outcome, Over,
-    Patch, Release, Renew, RequestId, Steal, StealReason, Tenure, TextPatch, Ticket,
+    Acquire, Annotate, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession,
+    Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, Tenure, TextPatch, Ticket,
 };
-use super::event::Why;
+use super::event::{SessionEnd, Why};
 use super::lease::{
     Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, Term, Token,
 };
@@ -106,8 +106,7 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         let (id, session) = (SessionId::take(from)?, Session::take(from)?);
         let last = engine.books.sessions.last_key_value();
         require(last.is_none_or(|(last, _)| *last < id))?;
-        let due = super::agenda::Due::Session(id);
-        engine.books.agenda.add(session.expires_at(), due);
+        engine.books.book_session(id, &session);
         engine.books.sessions.insert(id, session);
     }
     for _ in 0..u64::take(from)? {
@@ -363,6 +362,7 @@ wire_struct! {
     Move { from, to, over }
     Steal { name, client, reason, term, patch }
     OpenSession { client, ttl, grace }
+    EndSession { session, end }
     Tenure { token, life, acquired_at }
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
@@ -411,12 +411,13 @@ macro_rules! wire_enum {
 wire_enum! {
     Op {
         0 Settle, 1 Acquire(ask), 2 Renew(ask), 3 Annotate(ask), 4 Release(ask), 5 Leave(ask),
-        6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(id),
+        6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(ask),
     }
     Line { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }
     Over { 0 Replace, 1 Refuse }
+    SessionEnd { 0 Closed, 1 Expired }
     Why { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver }
     Mode { 0 Exclusive, 1 Shared }
     Hold { 0 Loose, 1 Firm(maker), 2 Open(open) }

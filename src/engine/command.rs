@@ -1,6 +1,6 @@
 //! What can be asked of the engine: a closed list, and what it answers.
 
-use super::event::Why;
+use super::event::{SessionEnd, Why};
 use super::lease::{Hold, Life, Looks, Mode, Process, SessionId, Term, Token};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
@@ -56,8 +56,8 @@ pub enum Op {
     OpenSession(OpenSession),
     /// Renew a session, and with it all that hangs on it.
     KeepAlive(SessionId),
-    /// End a session, and release all that hangs on it.
-    EndSession(SessionId),
+    /// End a session.
+    EndSession(EndSession),
 }
 
 /// Rule 1.
@@ -234,10 +234,21 @@ impl StealReason {
 pub struct OpenSession {
     /// Who opens it.
     pub client: ClientId,
-    /// How long it lasts unrenewed.
-    pub ttl: Ttl,
+    /// How long it lasts unrenewed. `None`: until it is ended, as that of a mount in the
+    /// engine's own process: while that sleeps nobody else is served either.
+    pub ttl: Option<Ttl>,
     /// How long its leases are in grace when it has expired.
     pub grace: Grace,
+}
+
+/// The end of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndSession {
+    /// Which.
+    pub session: SessionId,
+    /// `Closed` releases all that hangs on it. `Expired` puts it in grace: the client is gone
+    /// without a word, and may come back.
+    pub end: SessionEnd,
 }
 
 /// What the engine says to a command.

@@ -40,8 +40,9 @@ mod transfer;
 pub mod view;
 
 pub use command::{
-    Acquire, Annotate, Answer, Command, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, Tenure, TextPatch, Ticket,
+    Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, Tenure,
+    TextPatch, Ticket,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
 pub use lease::{
@@ -169,7 +170,7 @@ impl Engine {
             Op::Steal(ask) => self.steal(ask, events),
             Op::OpenSession(ask) => self.open_session(ask, events),
             Op::KeepAlive(id) => self.keep_alive(*id, events),
-            Op::EndSession(id) => self.end_session(*id, events),
+            Op::EndSession(ask) => self.end_session(ask, events),
         }
     }
 
@@ -219,9 +220,11 @@ impl Engine {
         self.books.sessions.len()
     }
 
-    /// The open sessions, with their clients.
-    pub fn session_clients(&self) -> impl Iterator<Item = (SessionId, &ClientId)> {
-        self.books.sessions.iter().map(|(id, session)| (*id, &session.client))
+    /// The sessions that last until they are ended: after a restart those who opened them are
+    /// gone.
+    pub fn unending_sessions(&self) -> Vec<SessionId> {
+        let unending = self.books.sessions.iter().filter(|(_, session)| session.ttl.is_none());
+        unending.map(|(id, _)| *id).collect()
     }
 }
 

@@ -221,7 +221,8 @@ impl Conflict {
         let Self { name, holder, ends, waiting, .. } = self;
         match self.way {
             Way::Held => {
-                write!(f, "lock '{name}' is held by {holder} for {} more", ends.left(at))?;
+                write!(f, "lock '{name}' is held by {holder} ")?;
+                ends.say_left(at, f)?;
                 write!(f, " ({waiting} waiting); wait with 'latchfs run', or read .latchfs/why")
             }
             Way::Grace => {
@@ -230,8 +231,9 @@ impl Conflict {
                 write!(f, "for {left} more; try again then")
             }
             Way::Own => {
-                write!(f, "lock '{name}' is held by {holder} itself for {} more, ", ends.left(at))?;
-                write!(f, "by another program or open file; renew it by 'touch', or wait")
+                write!(f, "lock '{name}' is held by {holder} itself ")?;
+                ends.say_left(at, f)?;
+                write!(f, ", by another program or open file; renew it by 'touch', or wait")
             }
             Way::Behind => {
                 write!(f, "lock '{name}' is shared by {holder}, and {waiting} wait before you; ")?;
@@ -242,6 +244,15 @@ impl Conflict {
                 write!(f, "{} more; try again then", until.since(at))
             }
         }
+    }
+}
+
+impl Ends {
+    fn say_left(&self, at: Time, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.expires_at == Time::NEVER {
+            return write!(f, "until it lets go");
+        }
+        write!(f, "for {} more", self.left(at))
     }
 }
 

@@ -1,14 +1,14 @@
 //! A session: one keep-alive renews all that hangs on it, at a cost that does not grow.
 
-use super::Engine;
 use super::agenda::Due;
-use super::command::{Answer, OpenSession, Outcome, Ticket};
+use super::command::{Answer, EndSession, OpenSession, Outcome, Ticket};
 use super::event::{End, Event, SessionEnd, What};
-use super::lease::{Ends, SessionId, Token};
+use super::lease::{Ends, Life, SessionId, Token};
 use super::name::{ClientId, LockName};
 use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason};
-use super::term::{Grace, Ttl};
+use super::term::{Grace, TTL_DEFAULT, Ttl};
+use super::{Books, Engine};
 use crate::time::Time;
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) client: ClientId,
-    pub(super) ttl: Ttl,
+    /// `None`: it lasts until it is ended.
+    pub(super) ttl: Option<Ttl>,
     pub(super) grace: Grace,
     pub(super) renewed_at: Time,
     /// The leases that end with it.
@@ -26,20 +27,20 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(client: ClientId, ttl: Ttl, grace: Grace, now: Time) -> Self {
+    pub(super) fn new(client: ClientId, ttl: Option<Ttl>, grace: Grace, now: Time) -> Self {
         let (leases, waiters) = (BTreeSet::new(), BTreeSet::new());
         Self { client, ttl, grace, renewed_at: now, leases, waiters }
     }
 
     pub(super) fn expires_at(&self) -> Time {
-        self.renewed_at + self.ttl.span()
+        self.ttl.map_or(Time::NEVER, |ttl| self.renewed_at + ttl.span())
     }
 
     /// When the leases that hang on it end, unless it is kept alive.
     pub(super) fn ends(&self) -> Ends {
         let expires_at = self.expires_at();
         let grace_until = expires_at + self.grace.span();
-        Ends { expires_at, grace_until, ttl: self.ttl, grace: self.grace }
+        Ends { expires_at, grace_until, ttl: self.ttl.unwrap_or(TTL_DEFAULT), grace: self.grace }
     }
 }
 
@@ -50,7 +51,7 @@ impl Engine {
         self.books.tokens_left()?;
         let id = self.books.mint.session();
         let session = Session::new(ask.client.clone(), ask.ttl, ask.grace, self.books.clock);
-        self.books.agenda.add(session.expires_at(), Due::Session(id));
+        self.books.book_session(id, &session);
         self.books.sessions.insert(id, session);
         let opened = What::SessionOpened { session: id, client: ask.client.clone() };
         self.books.tell(events, opened);
@@ -62,7 +63,7 @@ impl Engine {
         let Some(session) = self.books.sessions.get_mut(&id) else {
             return Err(self.books.refuse(Reason::NoSession(id)));
         };
-        if !planted(Bug::KeepAliveForgets) {
+        if session.ttl.is_some() && !planted(Bug::KeepAliveForgets) {
             self.books.agenda.remove(session.expires_at(), Due::Session(id));
             session.renewed_at = now;
             self.books.agenda.add(session.expires_at(), Due::Session(id));
@@ -72,13 +73,28 @@ impl Engine {
         Ok(Outcome::KeptAlive(expires_at))
     }
 
-    /// A clean end: waiters go, leases are released, and only then is anybody served.
-    pub(super) fn end_session(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
+    pub(super) fn end_session(&mut self, ask: &EndSession, events: &mut Vec<Event>) -> Answer {
+        let id = ask.session;
         self.books.tokens_left()?;
         let Some(session) = self.books.sessions.remove(&id) else {
             return Err(self.books.refuse(Reason::NoSession(id)));
         };
-        self.books.agenda.remove(session.expires_at(), Due::Session(id));
+        if session.ttl.is_some() {
+            self.books.agenda.remove(session.expires_at(), Due::Session(id));
+        }
+        match ask.end {
+            SessionEnd::Closed => self.close_session(id, session, events),
+            SessionEnd::Expired => {
+                self.expire_session(id, session, events);
+                // Without a grace the leases are over already.
+                self.settle(self.books.clock, events);
+            }
+        }
+        Ok(Outcome::SessionEnded)
+    }
+
+    /// A clean end: waiters go, leases are released, and only then is anybody served.
+    fn close_session(&mut self, id: SessionId, session: Session, events: &mut Vec<Event>) {
         if !planted(Bug::SessionEndForgets) {
             self.unqueue_all(session.waiters.iter(), events);
         }
@@ -92,6 +108,42 @@ impl Engine {
         for name in leases.chain(session.waiters.iter().map(|(name, _)| name)) {
             self.serve(name, events);
         }
-        Ok(Outcome::SessionEnded)
+    }
+
+    /// A session was not kept alive: its waiters go, its leases are in grace.
+    pub(super) fn expire_session(
+        &mut self,
+        id: SessionId,
+        session: Session,
+        events: &mut Vec<Event>,
+    ) {
+        let ends = session.ends();
+        let expires_at = ends.expires_at.min(self.books.clock);
+        let (ttl, grace) = (ends.ttl, ends.grace);
+        let end = SessionEnd::Expired;
+        let over = What::SessionOver { session: id, client: session.client, end };
+        self.books.tell(events, over);
+        self.unqueue_all(session.waiters.iter(), events);
+        for (name, token) in &session.leases {
+            let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
+            let lease = lock.lease_mut(*token).expect("a session's lease is there");
+            lease.life = Life::Own { ttl, grace, expires_at };
+            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
+            let holder = lease.holder.clone();
+            self.books.book(name, lease);
+            self.books.tell(events, What::Expired { name: name.clone(), holder, token: *token });
+        }
+        for (name, _) in &session.waiters {
+            self.serve(name, events);
+        }
+    }
+}
+
+impl Books {
+    /// Enters a session where its end will be found.
+    pub(super) fn book_session(&mut self, id: SessionId, session: &Session) {
+        if session.ttl.is_some() {
+            self.agenda.add(session.expires_at(), Due::Session(id));
+        }
     }
 }

@@ -18,7 +18,11 @@ impl Engine {
             // Only now: what is booked at a time tells by the clock whether it is past expiry.
             self.books.clock = until;
             match due {
-                Due::Session(id) => self.expire_session(id, events),
+                Due::Session(id) => {
+                    let session = self.books.sessions.remove(&id);
+                    let session = session.expect("a session that is due is open");
+                    self.expire_session(id, session, events);
+                }
                 Due::Patience(ticket, name) => {
                     self.unqueue(&name, ticket, Why::TimedOut, events);
                     self.serve(&name, events);
@@ -43,29 +47,6 @@ impl Engine {
         } else {
             // It was booked here, and has just been taken off the agenda.
             self.finish(name, token, End::Lapsed, events);
-            self.serve(name, events);
-        }
-    }
-
-    /// A session was not kept alive: its waiters go, its leases are in grace.
-    fn expire_session(&mut self, id: SessionId, events: &mut Vec<Event>) {
-        let session = self.books.sessions.remove(&id).expect("a session that is due is open");
-        let expires_at = session.expires_at();
-        let (ttl, grace) = (session.ttl, session.grace);
-        let end = SessionEnd::Expired;
-        let over = What::SessionOver { session: id, client: session.client, end };
-        self.books.tell(events, over);
-        self.unqueue_all(session.waiters.iter(), events);
-        for (name, token) in &session.leases {
-            let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
-            let lease = lock.lease_mut(*token).expect("a session's lease is there");
-            lease.life = Life::Own { ttl, grace, expires_at };
-            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
-            let holder = lease.holder.clone();
-            self.books.book(name, lease);
-            self.books.tell(events, What::Expired { name: name.clone(), holder, token: *token });
-        }
-        for (name, _) in &session.waiters {
             self.serve(name, events);
         }
     }

@@ -75,7 +75,8 @@ impl Lab {
 
     fn session(&mut self, who: &str) -> SessionId {
         let Term::Own(ttl, grace) = own(10, 5) else { unreachable!() };
-        match self.does(Op::OpenSession(OpenSession { client: client(who), ttl, grace })) {
+        match self.does(Op::OpenSession(OpenSession { client: client(who), ttl: Some(ttl), grace }))
+        {
             Ok(Outcome::SessionOpened(id)) => id,
             other => panic!("not opened: {other:?}"),
         }
@@ -190,7 +191,7 @@ fn ending_a_session_serves_nobody_of_that_session() {
     lab.granted(opened(ask("x", "a"), session, 1));
     lab.does(waiting(opened(ask("x", "a"), session, 2))).expect("waits");
     lab.does(waiting(ask("x", "b"))).expect("waits");
-    lab.does(Op::EndSession(session)).expect("ended");
+    lab.does(Op::EndSession(EndSession { session, end: SessionEnd::Closed })).expect("ended");
     assert_eq!(lab.holder("x"), "b");
 }
 
@@ -329,4 +330,23 @@ fn damaged_bytes_are_refused_and_do_not_panic() {
             let _ = codec::decode_engine(&damaged);
         }
     }
+}
+
+#[test]
+fn who_is_gone_without_a_word_may_come_back() {
+    let mut lab = Lab::new();
+    let grace = Grace::new(Span::from_secs(5)).expect("valid");
+    let open = OpenSession { client: client("a"), ttl: None, grace };
+    let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else { panic!() };
+    let bound = Acquire { term: Term::Session(session), ..ask("x", "a") };
+    let token = lab.granted(bound.clone());
+    lab.granted(opened(ask("y", "a"), session, 1));
+    assert_eq!(lab.engine.next_deadline(), None, "it lasts until it is ended");
+    assert_eq!(lab.engine.unending_sessions(), [session]);
+    let end = EndSession { session, end: SessionEnd::Expired };
+    lab.at(100_000).does(Op::EndSession(end)).expect("ended");
+    assert_eq!(lab.refused(Op::Acquire(ask("x", "b"))), Kind::LockConflict);
+    assert_eq!(lab.at(100_004).granted(ask("x", "a")), token);
+    lab.at(100_005).does(Op::Settle).expect("settled");
+    assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
 }

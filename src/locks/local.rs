@@ -88,7 +88,9 @@ impl Local {
         let (mut dir, recovered) = StateDir::open(path)?;
         let restored = restore::restore(recovered, rules)?;
         let unwritable = |error| StateError::NotWritable(path.to_path_buf(), error);
-        dir.append(&restored.start_record).map_err(unwritable)?;
+        for record in &restored.start_records {
+            dir.append(record).map_err(unwritable)?;
+        }
         let audit = Audit::open(path).map_err(unwritable)?;
         let (engine, reserved) = (restored.engine, restored.tokens_reserved);
         Self::start(engine, Store::Kept(dir), audit, reserved, restored.timeline)

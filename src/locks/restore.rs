@@ -4,7 +4,7 @@
 use super::state::{Records, Recovered, StateError};
 use super::timeline::Timeline;
 use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
-use crate::engine::{Engine, Rules};
+use crate::engine::{EndSession, Engine, Op, Rules, SessionEnd};
 use crate::time::{Time, boot_now};
 
 /// A record that holds a command.
@@ -18,8 +18,8 @@ pub(super) struct Restored {
     pub(super) engine: Engine,
     pub(super) timeline: Timeline,
     pub(super) tokens_reserved: u64,
-    /// To be the first record of this start.
-    pub(super) start_record: Vec<u8>,
+    /// To be the first records of this start.
+    pub(super) start_records: Vec<Vec<u8>>,
 }
 
 /// An engine on its way back, and the last known tie between the clocks.
@@ -45,9 +45,20 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     };
     // Unless the end was clean, records may be missing, and with them tokens that somebody has.
     let floor = if clean { 0 } else { tokens_reserved };
-    let start_record = start_record(timeline, floor, &rules);
-    replay.step(&start_record)?;
-    Ok(Restored { engine: replay.engine, timeline, tokens_reserved, start_record })
+    let mut start_records = vec![start_record(timeline, floor, &rules)];
+    let at = timeline.now().max(replay.engine.clock());
+    // Who lived in the daemon's process is gone with it; what it held is in grace, so that a
+    // process which still lives can be bound again.
+    for session in replay.engine.unending_sessions() {
+        let end = EndSession { session, end: SessionEnd::Expired };
+        let mut record = vec![COMMAND];
+        codec::encode_command(at, &Op::EndSession(end).into(), &mut record);
+        start_records.push(record);
+    }
+    for record in &start_records {
+        replay.step(record)?;
+    }
+    Ok(Restored { engine: replay.engine, timeline, tokens_reserved, start_records })
 }
 
 /// Makes the next snapshot from the last one and the records behind it.

@@ -4,8 +4,8 @@
 use super::local::Local;
 use super::*;
 use crate::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, Mode, Op, Outcome, Patch, Phase, Release, RequestId,
-    Rules, Steal, StealReason, Tenure, Term, Ttl, What,
+    Acquire, ClientId, Hold, LeaseKey, Line, Mode, Op, OpenSession, Outcome, Patch, Phase, Release,
+    RequestId, Rules, Steal, StealReason, Tenure, Term, Ttl, What,
 };
 use crate::engine::{Grace, term};
 use crate::time::Span;
@@ -241,4 +241,21 @@ fn answers_come_with_no_lock_held() {
         inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
     });
     assert_eq!(view(&locks, "y").phase(), Phase::Held);
+}
+
+#[test]
+fn what_hung_on_the_killed_process_is_in_grace() {
+    let scratch = Scratch::new("bound");
+    let (local, locks) = open(&scratch.state());
+    let open_session = OpenSession { client: client("a"), ttl: None, grace: term::GRACE_DEFAULT };
+    let Ok(Ok(Outcome::SessionOpened(session))) = does(&locks, Op::OpenSession(open_session))
+    else {
+        panic!("not opened")
+    };
+    let bound = granted(&locks, Acquire { term: Term::Session(session), ..long("x", "a") });
+    assert_eq!(view(&locks, "x").holder().expect("held").ends.expires_at, Time::NEVER);
+    drop((local, locks));
+    let (_local, locks) = open(&scratch.state());
+    assert_eq!(view(&locks, "x").phase(), Phase::Grace);
+    assert_eq!(granted(&locks, long("x", "a")).token, bound.token);
 }
