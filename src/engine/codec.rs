@@ -120,9 +120,11 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         }
         engine.locks.insert(name, Box::new(lock));
     }
+    let mut last = None;
     for _ in 0..u64::take(from)? {
         let (request, until) = (RequestId::take(from)?, Time::take(from)?);
-        require(engine.books.replies.first(&request).is_none())?;
+        require(last.as_ref().is_none_or(|last| *last < request))?;
+        last = Some(request.clone());
         engine.books.restore_reply(request, until, Outcome::take(from)?);
     }
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }

@@ -72,7 +72,8 @@ impl Grace {
 /// Whether `text` is meant as a duration, well formed or not: `60s` and `-5m`, not `60` or `hi`.
 pub fn looks_like_a_duration(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    digits.starts_with(|c: char| c.is_ascii_digit())
+    let first = digits.strip_prefix('.').unwrap_or(digits);
+    first.starts_with(|c: char| c.is_ascii_digit())
         && digits
             .chars()
             .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'h' | 'm' | 's' | 'u' | 'n'))
@@ -170,6 +171,7 @@ mod tests {
     #[test]
     fn a_pid_is_no_duration() {
         assert!(looks_like_a_duration("60s") && looks_like_a_duration("-5s"));
+        assert!(looks_like_a_duration(".5h"));
         for text in ["60", "s", "hello", "12 s", "host:12"] {
             assert!(!looks_like_a_duration(text), "{text:?}");
         }

@@ -1,0 +1,207 @@
+//! Input that nobody thinks of, for whatever reads bytes: names, durations, and the journal.
+//!
+//! The parsers that belong to one layer (messages, requests) have theirs beside them.
+
+use latchfs::engine::command::{Annotate, EndSession, Patch, TextPatch};
+use latchfs::engine::event::SessionEnd;
+use latchfs::engine::term::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
+use latchfs::engine::{
+    Acquire, ClientId, Command, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode, Move,
+    Op, OpenSession, Over, Release, Renew, RequestId, Rules, SessionId, Steal, StealReason, Term,
+    Token, Ttl, codec,
+};
+use latchfs::time::{Span, Time};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// Names of which some are good, and many nearly.
+fn nearly_names() -> impl Strategy<Value = Vec<u8>> {
+    let text = r"(\.latchfs|\.\.|\.|/|[a-z]{1,8}|é|\x7f|\n){0,8}".prop_map(String::into_bytes);
+    let long = (0..6_usize, 250..260_usize, any::<bool>()).prop_map(|(parts, bytes, slash)| {
+        let part = "x".repeat(bytes);
+        [vec![part.as_str(); parts].join("/"), "/".repeat(usize::from(slash))].concat().into_bytes()
+    });
+    prop_oneof![text, long, proptest::collection::vec(any::<u8>(), 0..300)]
+}
+
+fn name() -> impl Strategy<Value = LockName> {
+    "[a-c](/[a-c])?".prop_map(|text| LockName::parse(&text).expect("a name"))
+}
+
+fn client() -> impl Strategy<Value = ClientId> {
+    "[a-c](:[a-c])?".prop_map(|text| ClientId::parse(&text).expect("a client"))
+}
+
+fn term() -> impl Strategy<Value = Term> {
+    let own = (1..=86_400_u64, 0..=86_400_u64).prop_map(|(ttl, grace)| {
+        let ttl = Ttl::new(Span::from_secs(ttl)).expect("within bounds");
+        Term::Own(ttl, Grace::new(Span::from_secs(grace)).expect("within bounds"))
+    });
+    prop_oneof![3 => own, 1 => (1..9_u64).prop_map(|id| Term::Session(SessionId::named(id)))]
+}
+
+fn patch() -> impl Strategy<Value = Patch> {
+    let text = proptest::collection::vec(any::<u8>(), 0..20).prop_map(Arc::<[u8]>::from);
+    let text = (any::<bool>(), text).prop_map(|(append, text)| match append {
+        true => TextPatch::Append(text),
+        false => TextPatch::Set(text),
+    });
+    let word = || proptest::option::of("[a-z]{0,9}".prop_map(Arc::<str>::from));
+    (word(), word(), proptest::option::of(text)).prop_map(|(holder_id, note, text)| Patch {
+        holder_id,
+        note,
+        text,
+        ..Patch::default()
+    })
+}
+
+fn key() -> impl Strategy<Value = LeaseKey> {
+    let token = proptest::option::of((1..9_u64).prop_map(Token::named));
+    (name(), client(), token).prop_map(|(name, client, token)| LeaseKey { name, client, token })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
+    let hold = prop_oneof![Just(Hold::Loose), Just(Hold::Firm(None))];
+    let wait = proptest::option::of((0..99_u64).prop_map(Span::from_secs));
+    let line = prop_oneof![Just(Line::Skip), wait.prop_map(Line::Join)];
+    let acquire = (name(), client(), mode, hold, term(), line, patch()).prop_map(
+        |(name, client, mode, hold, term, line, patch)| {
+            Op::Acquire(Acquire { name, client, mode, hold, term, line, patch })
+        },
+    );
+    let firm = prop_oneof![Just(Firm::Keep), Just(Firm::Make)];
+    let renew = (key(), proptest::option::of(term()), firm, patch())
+        .prop_map(|(key, term, firm, patch)| Op::Renew(Renew { key, term, firm, patch }));
+    let over = prop_oneof![Just(Over::Replace), Just(Over::Refuse)];
+    let moved =
+        (key(), name(), over).prop_map(|(from, to, over)| Op::Move(Move { from, to, over }));
+    let steal = (name(), client(), term(), patch()).prop_map(|(name, client, term, patch)| {
+        let reason = StealReason::parse("because").expect("a reason");
+        Op::Steal(Steal { name, client, reason, term, patch })
+    });
+    let ttl = (1..99_u64).prop_map(|ttl| Ttl::new(Span::from_secs(ttl)).expect("within bounds"));
+    let opened = (client(), proptest::option::of(ttl)).prop_map(|(client, ttl)| {
+        Op::OpenSession(OpenSession { client, ttl, grace: GRACE_DEFAULT })
+    });
+    let end = prop_oneof![Just(SessionEnd::Closed), Just(SessionEnd::Expired)];
+    let ended = ((1..9_u64).prop_map(SessionId::named), end)
+        .prop_map(|(session, end)| Op::EndSession(EndSession { session, end }));
+    prop_oneof![
+        4 => acquire,
+        2 => renew,
+        2 => key().prop_map(|key| Op::Release(Release { key })),
+        1 => (key(), patch()).prop_map(|(key, patch)| Op::Annotate(Annotate { key, patch })),
+        1 => moved,
+        1 => steal,
+        1 => opened,
+        1 => (1..9_u64).prop_map(|id| Op::KeepAlive(SessionId::named(id))),
+        1 => ended,
+        1 => Just(Op::Settle),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let request = (client(), "[a-c]")
+        .prop_map(|(client, key)| RequestId { client, key: Arc::<str>::from(key) });
+    (proptest::option::of(request), op()).prop_map(|(request, op)| Command { request, op })
+}
+
+/// An engine that has seen these commands, one a second or so.
+fn lived(commands: &[(u64, Command)]) -> Engine {
+    let mut engine = Engine::new(Rules::default());
+    let (mut at, mut events) = (Time::ZERO, vec![]);
+    for (later, command) in commands {
+        at = at + Span::from_millis(*later);
+        let _answer = engine.apply(at, command, &mut events);
+    }
+    engine
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_name_or_none(bytes in nearly_names()) {
+        let good = |part: &str| {
+            (1..=255).contains(&part.len()) && part != "." && part != ".."
+                && !part.chars().any(char::is_control)
+        };
+        let wanted = std::str::from_utf8(&bytes).is_ok_and(|text| {
+            text.len() <= 1_024 && text.split('/').all(good) && !text.starts_with(".latchfs")
+        });
+        let parsed = LockName::parse_bytes(&bytes);
+        prop_assert_eq!(parsed.is_ok(), wanted);
+        if let Ok(name) = parsed {
+            prop_assert_eq!(name.as_str().as_bytes(), &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_duration_or_none(text in r"[-+]?([0-9]{0,22}(\.[0-9]{0,22})?[hmsnu ]{0,2}){0,4}") {
+        let span = parse_span(&text);
+        prop_assert!(span.is_err() || looks_like_a_duration(&text), "a ttl that no write can say");
+        prop_assert_eq!(Ttl::parse(&text).is_ok(), span.is_ok_and(|span| {
+            (1_000..=86_400_000).contains(&span.as_millis()) && span >= Span::from_secs(1)
+                && span <= Span::from_secs(86_400)
+        }));
+    }
+
+    #[test]
+    fn a_duration_says_what_its_parts_say(h in 0..30_u64, m in 0..60_u64, s in 0..60_u64, ms in 0..1000_u64) {
+        let span = Span::from_millis(((h * 60 + m) * 60 + s) * 1_000 + ms);
+        prop_assert_eq!(parse_span(&format!("{h}h{m}m{s}s{ms}ms")), Ok(span));
+        prop_assert_eq!(parse_span(&format!("{h}h{m}m{s}.{ms:03}s")), Ok(span));
+    }
+
+    #[test]
+    fn any_bytes_are_a_command_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok((at, command)) = codec::decode_command(&bytes) {
+            let mut again = vec![];
+            codec::encode_command(at, &command, &mut again);
+            prop_assert_eq!(&again, &bytes, "there is one way to write a command");
+        }
+        let _none = codec::decode_rules(&bytes);
+        let _none = codec::decode_engine(&bytes);
+    }
+
+    #[test]
+    fn a_damaged_command_is_another_or_none(
+        command in command(),
+        at in any::<u64>(),
+        place in any::<prop::sample::Index>(),
+        bit in 0..8,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = vec![];
+        codec::encode_command(Time::from_nanos(at), &command, &mut bytes);
+        prop_assert_eq!(codec::decode_command(&bytes), Ok((Time::from_nanos(at), command)));
+        prop_assert!(codec::decode_command(&bytes[..cut.index(bytes.len())]).is_err());
+        let at = place.index(bytes.len());
+        bytes[at] ^= 1_u8 << bit;
+        if let Ok((at, command)) = codec::decode_command(&bytes) {
+            let mut again = vec![];
+            codec::encode_command(at, &command, &mut again);
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn a_damaged_engine_is_another_or_none(
+        commands in proptest::collection::vec((0..20_000_u64, command()), 0..60),
+        place in any::<prop::sample::Index>(),
+        bit in 0..8,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let engine = lived(&commands);
+        let mut bytes = codec::encode_engine(&engine);
+        let read = codec::decode_engine(&bytes).expect("as written");
+        prop_assert_eq!(&read, &engine);
+        prop_assert!(codec::decode_engine(&bytes[..cut.index(bytes.len())]).is_err());
+        let at = place.index(bytes.len());
+        bytes[at] ^= 1_u8 << bit;
+        if let Ok(other) = codec::decode_engine(&bytes) {
+            // Not the same bytes: what should be in order is put in order.
+            let again = codec::decode_engine(&codec::encode_engine(&other));
+            prop_assert_eq!(again, Ok(other));
+        }
+    }
+}
