@@ -15,9 +15,10 @@ use super::lease::{
 use super::lock::{Lock, Tenancy, Waiter};
 use super::mint::Mint;
 use super::name::{ClientId, LockName};
+use super::planted::{Bug, planted};
 use super::session::Session;
 use super::term::{Grace, Ttl};
-use super::{Engine, Rules};
+use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -100,7 +101,9 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
     let from = &mut bytes;
     let mut engine = Engine::new(Rules::take(from)?);
     engine.books.clock = Time::take(from)?;
-    engine.books.mint = Mint::at(u64::take(from)?);
+    let upcoming = u64::take(from)?;
+    require(upcoming > 0)?;
+    engine.books.mint = Mint::at(upcoming - u64::from(planted(Bug::TokenReusedByRestore)));
     engine.books.next_ticket = u64::take(from)?;
     for _ in 0..u64::take(from)? {
         let (id, session) = (SessionId::take(from)?, Session::take(from)?);
@@ -113,7 +116,7 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         let (name, lock) = (LockName::take(from)?, Lock::take(from)?);
         let last = engine.locks.last_key_value();
         require(last.is_none_or(|(last, _)| *last < name))?;
-        require_sound(&lock, &engine.books.sessions)?;
+        require_sound(&lock, &engine.books)?;
         lock.leases().iter().for_each(|lease| engine.books.book(&name, lease));
         for (ticket, waiter) in &lock.line {
             engine.books.book_waiter(&name, *ticket, waiter);
@@ -135,14 +138,17 @@ fn require(sound: bool) -> Result<(), Malformed> {
 }
 
 /// What the books assert of a lock that is entered: damaged bytes must not get as far as that.
-fn require_sound(lock: &Lock, sessions: &BTreeMap<SessionId, Session>) -> Result<(), Malformed> {
-    let known = |id| sessions.contains_key(&id);
+fn require_sound(lock: &Lock, books: &Books) -> Result<(), Malformed> {
+    let known = |id| books.sessions.contains_key(&id);
     let lives = |lease: &Lease| match lease.life {
         Life::Session(id) => known(id),
         Life::Own { .. } => true,
     };
     require(!lock.leases().is_empty() && lock.leases().iter().all(lives))?;
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
+    // A token or a place that the counters would give out again is the worst damage of all.
+    require(lock.leases().iter().all(|lease| lease.token.as_u64() < books.mint.upcoming()))?;
+    require(lock.line.keys().all(|ticket| ticket.as_u64() < books.next_ticket))?;
     require(lock.line.values().all(|waiter| waiter.sessions().all(known)))
 }
 
@@ -264,7 +270,8 @@ wire_text! {
     Arc<str>: |text| text, |text| Some(text.into());
     LockName: |name| name.as_str(), |text| LockName::parse(text).ok();
     ClientId: |client| client.as_str(), |text| ClientId::parse(text).ok();
-    StealReason: |reason| reason.as_str(), |text| StealReason::parse(text);
+    StealReason: |reason| reason.as_str(),
+        |text| StealReason::parse(text).filter(|reason| reason.as_str() == text);
 }
 
 impl<T: Wire> Wire for Option<T> {
@@ -301,7 +308,9 @@ impl<A: Wire, B: Wire> Wire for (A, B) {
 impl<T: Wire> Wire for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.len().put(out);
-        self.iter().for_each(|value| value.put(out));
+        for value in self {
+            value.put(out);
+        }
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
@@ -320,7 +329,13 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        (0..usize::take(from)?).map(|_| <(K, V)>::take(from)).collect()
+        let mut map = Self::new();
+        for _ in 0..usize::take(from)? {
+            let (key, value) = <(K, V)>::take(from)?;
+            require(map.last_key_value().is_none_or(|(last, _)| *last < key))?;
+            map.insert(key, value);
+        }
+        Ok(map)
     }
 }
 
