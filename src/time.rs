@@ -110,15 +110,17 @@ impl Add for Span {
     }
 }
 
-/// As people say it: `24s`, `1m30s`, `2h`, `350ms`. Rounded up to the second above ten seconds.
+/// As people say it: `24s`, `1m30s`, `2h`, `350ms`. Rounded up: to tenths below ten
+/// seconds, to seconds above.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.as_millis();
         if millis < 1_000 {
             return write!(f, "{millis}ms");
         }
-        if millis < 10_000 && !millis.is_multiple_of(1_000) {
-            return write!(f, "{:.1}s", millis as f64 / 1_000.0);
+        let tenths = millis.div_ceil(100);
+        if tenths < 100 && !tenths.is_multiple_of(10) {
+            return write!(f, "{}.{}s", tenths / 10, tenths % 10);
         }
         let secs = millis.div_ceil(1_000);
         let (hours, minutes, seconds) = (secs / 3_600, secs / 60 % 60, secs % 60);
@@ -238,6 +240,8 @@ mod tests {
         assert_eq!(said(350), "350ms");
         assert_eq!(said(1_000), "1s");
         assert_eq!(said(1_500), "1.5s");
+        assert_eq!(said(1_501), "1.6s");
+        assert_eq!(said(1_999), "2s");
         assert_eq!(said(23_100), "24s");
         assert_eq!(said(90_000), "1m30s");
         assert_eq!(said(7_200_000), "2h");
