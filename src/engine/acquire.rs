@@ -3,13 +3,14 @@
 use super::agenda::Due;
 use super::command::{Acquire, Answer, Leave, Line, Outcome, Tenure, Ticket};
 use super::event::{Event, What, Why};
+use super::keep::again;
 use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
 use super::name::LockName;
 use super::planted::{Bug, planted};
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::{Books, Engine};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};
 
 /// What nothing was said about. Shared, so that a plain lease costs no memory for it.
@@ -52,7 +53,14 @@ impl Engine {
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
             Stance::Conflict(conflict) => match ask.line {
-                Line::Skip => Err(self.books.refuse(Reason::Conflict(*conflict))),
+                Line::Skip if planted(Bug::RefusalLeavesWaiter) => {
+                    let _ = self.join(ask, None, events);
+                    Err(self.books.refuse(Reason::Conflict(*conflict)))
+                }
+                // Who waits no time at all does not wait.
+                Line::Skip | Line::Join(Some(Span::ZERO)) => {
+                    Err(self.books.refuse(Reason::Conflict(*conflict)))
+                }
                 // Who holds it already would wait for itself.
                 Line::Join(_) if lock.own(&ask.client, ask.hold).is_some() => {
                     Err(self.books.refuse(Reason::Conflict(*conflict)))
@@ -81,13 +89,13 @@ impl Engine {
         let in_grace = self.books.ends(lease.life).phase(now) == Phase::Grace;
         self.books.unbook(&ask.name, lease);
         match (lease.hold, ask.hold) {
-            // An open file's hold lasts as long as the file, whoever touches the name meanwhile.
-            (Hold::Open(_), Hold::Loose | Hold::Firm(_)) => {}
             (_, Hold::Open(_)) => {
                 lease.hold = ask.hold;
                 lease.life = ask.term.begin(now);
             }
-            (Hold::Loose | Hold::Firm(_), _) => lease.life = renewed(lease.life, ask.term, now),
+            // An open file's hold lasts as long as the file, whoever touches the name meanwhile.
+            (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
+            _ => lease.life = renewed(lease.life, ask.term, now),
         }
         if in_grace && planted(Bug::NewTokenInGrace) {
             lease.token = self.books.mint.token();
@@ -107,17 +115,20 @@ impl Engine {
         Ok(Outcome::Renewed(tenure))
     }
 
-    /// Behind all who wait already. Who waits already keeps the place it has.
+    /// Behind all who wait already. Who waits already keeps the place it has, and what it asks
+    /// for now is what it will get.
     fn join(&mut self, ask: &Acquire, until: Option<Time>, events: &mut Vec<Event>) -> Answer {
+        self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let same = |waiter: &Waiter| waiter.client == ask.client && waiter.hold == ask.hold;
-        let place = lock.line.iter().enumerate().find(|(_, (_, waiter))| same(waiter));
-        if let Some((ahead, (ticket, _))) = place {
-            return Ok(Outcome::Waiting { ticket: *ticket, ahead });
+        let place = lock.line.iter().find(|(_, waiter)| same(waiter));
+        if let Some((ticket, _)) = place {
+            let ticket = *ticket;
+            return Ok(self.ask_again(ask, ticket, until, events));
         }
         let (ahead, max) = (lock.line.len(), self.books.rules.waiters_max);
         self.books.limit(ahead, max, Limit::Waiters)?;
-        self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+        let until = if planted(Bug::PatienceIgnored) { None } else { until };
         let ticket = Ticket(self.books.next_ticket);
         self.books.next_ticket += 1;
         let waiter = Waiter::new(ask, self.books.clock, until);
@@ -126,6 +137,34 @@ impl Engine {
         let (name, client) = (ask.name.clone(), ask.client.clone());
         self.books.tell(events, What::Joined { name, client, ticket });
         Ok(Outcome::Waiting { ticket, ahead })
+    }
+
+    /// The place stays, the request is a new one: another mode may be to be had at once, and
+    /// whoever waits for an answer must not get less than it asked for last.
+    fn ask_again(
+        &mut self,
+        ask: &Acquire,
+        ticket: Ticket,
+        until: Option<Time>,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
+        let before = lock.line.remove(&ticket).expect("who asks again is in line");
+        self.books.unbook_waiter(&ask.name, ticket, &before);
+        let mut waiter = Waiter::new(ask, before.since, until);
+        if planted(Bug::AskingAgainKeepsMode) {
+            waiter.mode = before.mode;
+        }
+        self.books.book_waiter(&ask.name, ticket, &waiter);
+        lock.line.insert(ticket, waiter);
+        self.serve(&ask.name, events);
+        let lock = self.locks.get(&ask.name).expect("a lock that is waited for is held");
+        if let Some(ahead) = lock.line.keys().position(|place| *place == ticket) {
+            return Outcome::Waiting { ticket, ahead };
+        }
+        let served = |lease: &&Lease| lease.holder == ask.client && lease.hold == ask.hold;
+        let lease = lock.leases().iter().rev().find(served);
+        Outcome::Granted(Tenure::of(lease.expect("who has left the line was served")))
     }
 
     /// A waiter goes, and who stood behind it may be next.
@@ -160,13 +199,17 @@ impl Engine {
     pub(super) fn serve(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while let Some((ticket, mode)) = next_in_line(lock) {
-            if !lock.admits(mode) {
+            if !lock.admits(mode) || self.books.is_full(lock) {
                 break;
             }
             let waiter = lock.line.remove(&ticket).expect("who is next is in line");
             self.books.unbook_waiter(name, ticket, &waiter);
             if self.books.is_alive(&waiter) {
                 self.books.let_in(lock, name, &waiter, Some(ticket), events);
+                if waiter.mode == Mode::Exclusive && planted(Bug::WaiterServedTwice) {
+                    self.books.book_waiter(name, ticket, &waiter);
+                    lock.line.insert(ticket, waiter);
+                }
             } else {
                 let (name, client) = (name.clone(), waiter.client);
                 let why = if waiter.until.is_some_and(|until| until <= self.books.clock) {
@@ -230,6 +273,12 @@ impl Books {
             return conflict(foremost, Way::StealGrace { until: foremost.acquired_at });
         }
         if let Some(own) = lock.own(&ask.client, ask.hold) {
+            // An open file's mode is its own affair: a downgrade from outside would let others in
+            // beside a program that was promised to be alone.
+            let of_file = matches!((own.hold, ask.hold), (Hold::Open(_), Hold::Loose));
+            if lock.mode() != ask.mode && of_file && !planted(Bug::ModeOfFileChanged) {
+                return conflict(own, Way::Own);
+            }
             let alone = lock.leases().len() == 1 || planted(Bug::UpgradeBesideOthers);
             if lock.mode() == ask.mode || alone {
                 return Stance::Own(own.token);
@@ -249,6 +298,12 @@ impl Books {
             Phase::Grace | Phase::Free => Way::Grace,
         };
         conflict(foremost, way)
+    }
+
+    /// Whether a shared lock has as many holders as it may have.
+    pub(super) fn is_full(&self, lock: &Lock) -> bool {
+        let full = lock.leases().len() >= self.rules.holders_max;
+        lock.mode() == Mode::Shared && full && !planted(Bug::LineIgnoresHolders)
     }
 
     /// The lease that is longest in the way.

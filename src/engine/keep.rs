@@ -6,7 +6,9 @@ use super::lease::{Hold, Lease, Life, Term, Token};
 use super::name::LockName;
 use super::planted::{Bug, planted};
 use super::refusal::{Reason, Refusal, Way};
+use super::term::{Grace, Ttl};
 use super::{Books, Engine};
+use crate::time::Time;
 
 impl Engine {
     pub(super) fn renew(&mut self, ask: &Renew, events: &mut Vec<Event>) -> Answer {
@@ -15,7 +17,9 @@ impl Engine {
         self.is_usable(&ask.key.name, lease)?;
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
-            self.books.may_lean_on(hold, term)?;
+            // The hold may have been made through a session that is over: it is held all the same.
+            let made_by = if planted(Bug::RenewalLeansOnMaker) { hold } else { Hold::Loose };
+            self.books.may_lean_on(made_by, term)?;
         }
         let name = &ask.key.name;
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
@@ -24,10 +28,10 @@ impl Engine {
         self.books.unbook(name, lease);
         lease.life = match ask.term {
             _ if planted(Bug::RenewalForgets) => life,
+            Some(term) if planted(Bug::RenewalCountsFromStart) => term.begin(lease.acquired_at),
             // An open file's hold lasts as long as the file: a ttl does not cut it short.
-            Some(Term::Own(..)) if matches!(hold, Hold::Open(_)) => life,
-            Some(term) => term.begin(now),
-            None => again(life, now),
+            Some(term) if !self.books.is_open(hold) => term.begin(now),
+            _ => again(life, now),
         };
         if ask.firm == Firm::Make && hold == Hold::Loose {
             lease.hold = Hold::Firm(None);
@@ -56,9 +60,34 @@ impl Engine {
     pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         let token = self.meant_by_release(&ask.key)?;
-        self.end_tenure(&ask.key, token, End::Released, events);
-        self.serve(&ask.key.name, events);
+        let name = &ask.key.name;
+        let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
+        let lease = lock.lease_mut(token).expect("the lease meant is there");
+        let ttl = self.books.ends(lease.life).ttl;
+        self.books.unbook(name, lease);
+        self.give_back(name, token, ttl, events);
+        self.serve(name, events);
         Ok(Outcome::Released)
+    }
+
+    /// Ends a tenure that is given back, and that is no longer booked. Serves nobody yet.
+    ///
+    /// Rule 9: a stolen lock is kept from everybody for the steal grace, even when the thief does
+    /// not want it any more. Its lease stays until it would have begun, and ends then.
+    pub(super) fn give_back(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        ttl: Ttl,
+        events: &mut Vec<Event>,
+    ) {
+        let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
+        let lease = lock.lease_mut(token).expect("a tenure that ends is there");
+        if lease.acquired_at <= self.books.clock || planted(Bug::ThiefServesLine) {
+            return self.finish(name, token, End::Released, events);
+        }
+        lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
+        self.books.book(name, lease);
     }
 
     fn meant_by_release(&self, key: &LeaseKey) -> Result<Token, Refusal> {
@@ -134,7 +163,7 @@ impl Engine {
 }
 
 /// Another ttl from `now`, or what the session gives.
-fn again(life: Life, now: crate::time::Time) -> Life {
+pub(super) fn again(life: Life, now: Time) -> Life {
     match life {
         Life::Own { ttl, grace, .. } => Term::Own(ttl, grace).begin(now),
         Life::Session(id) => Life::Session(id),
@@ -142,6 +171,13 @@ fn again(life: Life, now: crate::time::Time) -> Life {
 }
 
 impl Books {
+    /// Whether a hold is an open file's that may still be open, as far as anybody knows.
+    ///
+    /// An open file whose session is over may be anywhere; its lease is then like any other.
+    pub(super) fn is_open(&self, hold: Hold) -> bool {
+        matches!(hold, Hold::Open(open) if self.sessions.contains_key(&open.session))
+    }
+
     fn patch_fits(&self, key: &LeaseKey, patch: &Patch, lease: &Lease) -> Result<(), Refusal> {
         if patch.fits(&lease.details) {
             Ok(())

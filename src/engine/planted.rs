@@ -2,47 +2,106 @@
 //!
 //! Outside the tests [`planted`] is a constant `false`, and nothing of this is left in the binary.
 
-/// A rule that can be broken on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code))]
-pub(crate) enum Bug {
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident,)*) => {
+        /// A rule that can be broken on purpose.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(not(test), allow(dead_code))]
+        pub(crate) enum Bug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        #[cfg(test)]
+        #[allow(dead_code)]
+        impl Bug {
+            /// All of them.
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$bug),*];
+        }
+    };
+}
+
+bugs! {
     /// Another may take a lock that is in grace.
     GraceForEverybody,
     /// A lease ends with its ttl, not after its grace.
     NoGrace,
+    /// The grace ends a nanosecond early.
+    GraceOneShort,
+    /// What is due at this very moment is left for later.
+    DueOneLate,
     /// Taking back within grace mints a new token.
     NewTokenInGrace,
+    /// A restored engine gives the last token out again.
+    TokenReusedByRestore,
     /// A release does not look at the token it names.
     ReleaseIgnoresToken,
     /// Anybody may release.
     ReleaseIgnoresClient,
+    /// A refused request waits all the same.
+    RefusalLeavesWaiter,
     /// The last in line is served first.
     LastServedFirst,
+    /// A waiter that was served stays in line.
+    WaiterServedTwice,
+    /// A waiter waits for ever, whatever it said.
+    PatienceIgnored,
+    /// Who waits to share and then asks to be alone is served to share.
+    AskingAgainKeepsMode,
     /// A shared request overtakes a waiting exclusive one.
     SharedOvertakes,
+    /// More sharers are let in from the line than there may be.
+    LineIgnoresHolders,
     /// One of several sharers may become exclusive.
     UpgradeBesideOthers,
+    /// Another program of the client changes the mode of an open file's hold.
+    ModeOfFileChanged,
     /// A waiter is served though its session has run out.
     DeadWaiterServed,
     /// Nobody is served when a waiter leaves.
     LeaverBlocksLine,
     /// A keep-alive does not move the session's end.
     KeepAliveForgets,
+    /// A keep-alive of a session that is over is answered as if it were not.
+    DeadSessionKept,
     /// Waiters stay in line when their session is ended, and may be served.
     SessionEndForgets,
     /// A repeated request is carried out again.
     RepeatsAreApplied,
     /// A stolen lock can be used at once.
     NoStealGrace,
+    /// A thief that gives the lock back lets the next one in before the steal grace is over.
+    ThiefServesLine,
+    /// One of several sharers keeps its lease when the lock is stolen.
+    SharerKeptWhenStolen,
     /// A move leaves the token as it was.
     MoveKeepsToken,
+    /// A move replaces the lock of another client.
+    MoveOntoAnothers,
+    /// A move makes one lock more than there may be.
+    MoveIgnoresLimit,
     /// An exclusive form is granted to the client that holds the lock already.
     ExclusiveFormRenews,
     /// A renewal does not move the end of the lease.
     RenewalForgets,
+    /// A renewal counts its ttl from when the tenure began.
+    RenewalCountsFromStart,
+    /// A lease cannot be renewed once the session through which it was made is over.
+    RenewalLeansOnMaker,
     /// A downgrade does not let the waiting sharers in.
     DowngradeServesNobody,
 }
+
+/// Whether the tests have broken this rule.
+#[cfg(not(test))]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(test)]
+pub(crate) use switch::planted;
+#[cfg(test)]
+#[allow(unused_imports)]
+pub(crate) use switch::with_bug;
 
 #[cfg(test)]
 mod switch {
@@ -69,15 +128,4 @@ mod switch {
     pub(crate) fn planted(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
-}
-
-#[cfg(test)]
-#[allow(unused_imports)]
-pub(crate) use switch::{planted, with_bug};
-
-/// Whether the tests have broken this rule.
-#[cfg(not(test))]
-#[inline(always)]
-pub(crate) const fn planted(_: Bug) -> bool {
-    false
 }

@@ -2,7 +2,7 @@
 
 use super::agenda::Due;
 use super::command::{Answer, EndSession, OpenSession, Outcome, Ticket};
-use super::event::{End, Event, SessionEnd, What};
+use super::event::{Event, SessionEnd, What};
 use super::lease::{Ends, Life, SessionId, Token};
 use super::name::{ClientId, LockName};
 use super::planted::{Bug, planted};
@@ -61,6 +61,9 @@ impl Engine {
     pub(super) fn keep_alive(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
         let now = self.books.clock;
         let Some(session) = self.books.sessions.get_mut(&id) else {
+            if planted(Bug::DeadSessionKept) {
+                return Ok(Outcome::KeptAlive(now));
+            }
             return Err(self.books.refuse(Reason::NoSession(id)));
         };
         if session.ttl.is_some() && !planted(Bug::KeepAliveForgets) {
@@ -98,8 +101,9 @@ impl Engine {
         if !planted(Bug::SessionEndForgets) {
             self.unqueue_all(session.waiters.iter(), events);
         }
+        let ttl = session.ends().ttl;
         for (name, token) in &session.leases {
-            self.finish(name, *token, End::Released, events);
+            self.give_back(name, *token, ttl, events);
         }
         let end = SessionEnd::Closed;
         let over = What::SessionOver { session: id, client: session.client, end };
@@ -127,11 +131,16 @@ impl Engine {
         for (name, token) in &session.leases {
             let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
             let lease = lock.lease_mut(*token).expect("a session's lease is there");
+            // Rule 9: a stolen lock is kept from everybody until its lease begins.
+            let expires_at = expires_at.max(lease.acquired_at);
             lease.life = Life::Own { ttl, grace, expires_at };
             lease.renewed_at = lease.renewed_at.max(session.renewed_at);
             let holder = lease.holder.clone();
             self.books.book(name, lease);
-            self.books.tell(events, What::Expired { name: name.clone(), holder, token: *token });
+            if expires_at <= self.books.clock {
+                let (name, token) = (name.clone(), *token);
+                self.books.tell(events, What::Expired { name, holder, token });
+            }
         }
         for (name, _) in &session.waiters {
             self.serve(name, events);

@@ -2,8 +2,8 @@
 
 use super::agenda::Due;
 use super::command::Ticket;
-use super::event::{End, Event, SessionEnd, What, Why};
-use super::lease::{Life, SessionId, Token};
+use super::event::{End, Event, What, Why};
+use super::lease::Token;
 use super::name::LockName;
 use super::planted::{Bug, planted};
 use super::{Books, Engine};
@@ -45,8 +45,11 @@ impl Engine {
             self.books.agenda.add(ends.grace_until, due);
             self.books.tell(events, What::Expired { name: name.clone(), holder, token });
         } else {
+            // What was given back within its steal grace was never held: see `give_back`.
+            let given_back = ends.grace_until == lease.acquired_at;
+            let end = if given_back { End::Released } else { End::Lapsed };
             // It was booked here, and has just been taken off the agenda.
-            self.finish(name, token, End::Lapsed, events);
+            self.finish(name, token, end, events);
             self.serve(name, events);
         }
     }

@@ -53,6 +53,9 @@ impl Ttl {
 }
 
 impl Grace {
+    /// None at all.
+    pub const NONE: Self = Self(Span::ZERO);
+
     /// A grace of this length, if it may be one.
     pub fn new(span: Span) -> Result<Self, TermError> {
         if span > TTL_MAX { Err(TermError::TooLong) } else { Ok(Self(span)) }

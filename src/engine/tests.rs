@@ -216,10 +216,7 @@ fn open_files_of_one_client_exclude_each_other() {
 fn a_stolen_lock_is_kept_from_everybody_for_a_moment() {
     let mut lab = Lab::new();
     let old = lab.granted(ask("build", "a"));
-    let reason = StealReason::parse("laptop is gone").expect("a reason");
-    let (patch, term) = (Patch::default(), own(30, 5));
-    let steal =
-        Op::Steal(Steal { name: name("build"), client: client("root"), reason, term, patch });
+    let steal = stolen("build", "root", own(30, 5));
     let Ok(Outcome::Stolen(tenure)) = lab.at(10).does(steal) else { panic!("not stolen") };
     assert!(tenure.token > old);
     assert_eq!(tenure.acquired_at, Time::from_secs(11));
@@ -230,6 +227,127 @@ fn a_stolen_lock_is_kept_from_everybody_for_a_moment() {
     let late = Op::Release(Release { key: key("build", "a", Some(old)) });
     assert_eq!(lab.refused(late), Kind::FencingMismatch);
     assert!(StealReason::parse("  ").is_none());
+}
+
+fn stolen(lock: &str, by: &str, term: Term) -> Op {
+    let reason = StealReason::parse("laptop is gone").expect("a reason");
+    let patch = Patch::default();
+    Op::Steal(Steal { name: name(lock), client: client(by), reason, term, patch })
+}
+
+#[test]
+fn a_thief_that_goes_at_once_lets_nobody_in_before_the_steal_grace_is_over() {
+    let by_release = |_| Op::Release(Release { key: key("build", "root", None) });
+    let by_end = |session| Op::EndSession(EndSession { session, end: SessionEnd::Closed });
+    let ways: [fn(SessionId) -> Op; 2] = [by_release, by_end];
+    for way in ways {
+        let mut lab = Lab::new();
+        let session = lab.session("root");
+        lab.granted(ask("build", "a"));
+        lab.does(waiting(ask("build", "b"))).expect("waits");
+        lab.does(stolen("build", "root", Term::Session(session))).expect("stolen");
+        lab.does(way(session)).expect("given back");
+        assert_eq!(lab.holder("build"), "root", "a has not had its second to stop");
+        lab.at(1).does(Op::Settle).expect("settled");
+        assert_eq!(lab.holder("build"), "b");
+        let released = |event: &Event| matches!(event.what, What::Ended { end: End::Released, .. });
+        assert!(lab.events.iter().any(released), "{:?}", lab.events);
+    }
+}
+
+#[test]
+fn a_thief_whose_session_expires_lets_nobody_in_before_the_steal_grace_is_over() {
+    let mut lab = Lab::new();
+    let (ttl, grace) = (Ttl::new(Span::from_secs(1)).expect("valid"), Grace::NONE);
+    let session = OpenSession { client: client("root"), ttl: Some(ttl), grace };
+    let Ok(Outcome::SessionOpened(id)) = lab.does(Op::OpenSession(session)) else { panic!() };
+    lab.granted(ask("build", "a"));
+    lab.does(waiting(ask("build", "b"))).expect("waits");
+    lab.now = Time::from_nanos(500_000_000);
+    lab.does(stolen("build", "root", Term::Session(id))).expect("stolen");
+    lab.at(1).does(Op::Settle).expect("settled");
+    assert_eq!((lab.engine.sessions(), lab.holder("build")), (0, "root".to_owned()));
+    lab.at(2).does(Op::Settle).expect("settled");
+    assert_eq!(lab.holder("build"), "b");
+}
+
+#[test]
+fn an_open_files_mode_is_its_own_affair() {
+    let mut lab = Lab::new();
+    let session = lab.session("a");
+    lab.granted(opened(ask("db", "a"), session, 1));
+    lab.does(waiting(shared(ask("db", "b")))).expect("waits");
+    let downgrade = Op::Acquire(shared(ask("db", "a")));
+    assert_eq!(lab.refused(downgrade), Kind::LockConflict, "flock -x was promised to be alone");
+    lab.granted(shared(opened(ask("db", "a"), session, 1)));
+    assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
+}
+
+#[test]
+fn who_asks_again_gets_what_it_asked_for_last() {
+    let mut lab = Lab::new();
+    lab.granted(ask("db", "a"));
+    let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(shared(ask("db", "b")))) else {
+        panic!()
+    };
+    let line = Line::Join(Some(Span::from_secs(3)));
+    let again = lab.does(Op::Acquire(Acquire { line, ..ask("db", "b") }));
+    assert_eq!(again, Ok(Outcome::Waiting { ticket, ahead: 0 }));
+    lab.does(Op::Release(Release { key: key("db", "a", None) })).expect("released");
+    assert_eq!(lab.engine.view(&name("db"), lab.now).mode, Mode::Exclusive);
+
+    lab.granted(shared(ask("web", "a")));
+    lab.does(waiting(ask("web", "b"))).expect("waits");
+    lab.does(waiting(shared(ask("web", "c")))).expect("waits");
+    let Ok(Outcome::Granted(_)) = lab.does(waiting(shared(ask("web", "b")))) else { panic!() };
+    assert_eq!(lab.engine.view(&name("web"), lab.now).holders.len(), 3);
+
+    let hurried = Line::Join(Some(Span::ZERO));
+    let hurried = Op::Acquire(Acquire { line: hurried, ..ask("db", "c") });
+    assert_eq!(lab.refused(hurried), Kind::LockConflict, "who waits no time does not wait");
+}
+
+#[test]
+fn a_lease_outlives_the_session_through_which_it_was_made() {
+    let mut lab = Lab::new();
+    let old = lab.session("a");
+    let maker = Hold::Firm(Some(OpenId { session: old, number: 1 }));
+    let made = lab.granted(Acquire { hold: maker, ..ask("x", "a") });
+    let file = lab.granted(opened(ask("y", "a"), old, 2));
+    let touched = lab.granted(opened(ask("z", "a"), old, 3));
+    lab.at(10).does(Op::Settle).expect("the session expires");
+    let new = lab.session("a");
+    let renew = |lock, token, term| {
+        let (key, firm) = (key(lock, "a", Some(token)), Firm::Keep);
+        Op::Renew(Renew { key, term: Some(term), firm, patch: Patch::default() })
+    };
+    lab.does(renew("x", made, own(60, 5))).expect("renewed, as its holder may");
+    lab.does(renew("y", file, Term::Session(new))).expect("taken back within grace");
+    assert_eq!(lab.granted(ask("z", "a")), touched, "rule 1: in grace by X, same token");
+    lab.at(19).does(Op::KeepAlive(new)).expect("alive");
+    lab.at(28).does(Op::Settle).expect("settled");
+    for lock in ["x", "y", "z"] {
+        assert_eq!(lab.engine.view(&name(lock), lab.now).phase(), Phase::Held, "{lock}");
+    }
+}
+
+#[test]
+fn limits_hold_for_moves_and_for_the_line() {
+    let rules = Rules { locks_max: 2, holders_max: 2, ..Rules::default() };
+    let mut lab = Lab { engine: Engine::new(rules), ..Lab::new() };
+    for lock in ["a", "b"] {
+        lab.granted(ask(lock, "x"));
+        for who in ["r1", "r2", "r3"] {
+            lab.does(waiting(shared(ask(lock, who)))).expect("waits");
+        }
+    }
+    let (from, to, over) = (key("a", "x", None), name("c"), Over::Replace);
+    assert_eq!(lab.refused(Op::Move(Move { from, to, over })), Kind::Limit);
+    lab.does(Op::Release(Release { key: key("a", "x", None) })).expect("released");
+    let view = lab.engine.view(&name("a"), lab.now);
+    assert_eq!((view.holders.len(), view.waiters.len()), (2, 1));
+    lab.does(Op::Release(Release { key: key("a", "r1", None) })).expect("released");
+    assert_eq!(lab.engine.view(&name("a"), lab.now).waiters.len(), 0, "room for r3");
 }
 
 #[test]

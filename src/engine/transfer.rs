@@ -6,7 +6,7 @@ use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Token};
 use super::lock::Lock;
 use super::name::LockName;
 use super::planted::{Bug, planted};
-use super::refusal::{Conflict, Reason, Refusal, Way};
+use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::{Books, Engine};
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ impl Engine {
             return Err(self.books.refuse(Reason::SameName(ask.to.clone())));
         }
         let replaced = self.replaceable(ask)?;
+        self.has_room(ask)?;
         let mode = self.locks.get(&ask.from.name).map_or(Mode::Exclusive, |lock| lock.mode());
         let moved = lease.clone();
         let end = End::Moved { to: ask.to.clone() };
@@ -36,6 +37,16 @@ impl Engine {
         Ok(Outcome::Moved(tenure))
     }
 
+    /// A move to a free name needs room for one lock more, if the old name stays in use.
+    fn has_room(&self, ask: &Move) -> Result<(), Refusal> {
+        let stays = |lock: &Lock| lock.leases().len() > 1 || !lock.line.is_empty();
+        let old_stays = self.locks.get(&ask.from.name).is_some_and(|lock| stays(lock));
+        if !old_stays || self.locks.contains_key(&ask.to) || planted(Bug::MoveIgnoresLimit) {
+            return Ok(());
+        }
+        self.books.limit(self.locks.len(), self.books.rules.locks_max, Limit::Locks)
+    }
+
     /// The client's own lease at the goal, which the move replaces; `None` if the goal is free.
     fn replaceable(&self, ask: &Move) -> Result<Option<Token>, Refusal> {
         let Some(lock) = self.locks.get(&ask.to) else { return Ok(None) };
@@ -47,7 +58,7 @@ impl Engine {
         if foremost.acquired_at > self.books.clock {
             return refuse(Way::StealGrace { until: foremost.acquired_at });
         }
-        if foremost.holder == ask.from.client {
+        if foremost.holder == ask.from.client || planted(Bug::MoveOntoAnothers) {
             return match (lock.leases(), ask.over) {
                 ([own], Over::Replace) if !matches!(own.hold, Hold::Open(_)) => Ok(Some(own.token)),
                 _ => refuse(Way::Own),
@@ -103,10 +114,11 @@ impl Engine {
         let tokens: Vec<_> = robbed.iter().map(|lease| lease.token).collect();
         if tokens.is_empty() {
             let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-            self.books.limit(held, max, super::Limit::Locks)?;
+            self.books.limit(held, max, Limit::Locks)?;
         }
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
-        for token in &tokens {
+        let kept = usize::from(planted(Bug::SharerKeptWhenStolen) && tokens.len() > 1);
+        for token in tokens.iter().skip(kept) {
             let end = End::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
             self.end_tenure(&key, *token, end, events);
         }
