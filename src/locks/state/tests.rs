@@ -766,22 +766,3 @@ fn files_of_format_1_are_read() {
     assert!(!read.same_boot && !read.clean);
     assert_eq!((read.tokens, scratch.said().as_str()), (8_192, "[one+two] three four"));
 }
-
-/// Makes the fixture above anew, when the format has a new number.
-#[test]
-#[ignore = "it writes tests/fixtures; ask for it with --ignored"]
-fn make_the_fixture() {
-    let scratch = filled(&["one", "two"]);
-    let (mut state, found) = scratch.open().expect("sound");
-    drop(found);
-    state.reserve_tokens(8_192).expect("room");
-    state.rotate().expect("room").compact(rebuild).expect("room");
-    state.append(b"three").expect("room");
-    state.append(b"four").expect("room");
-    scratch.restart_machine();
-    let to = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/state-1");
-    fs::create_dir_all(&to).expect("room");
-    for name in ["tokens", "snapshot.2", "journal.2"] {
-        fs::copy(scratch.file(name), to.join(name)).expect("room");
-    }
-}
