@@ -1,0 +1,95 @@
+//! What latchfs costs, beside things that do nothing: `cargo bench`.
+//!
+//! Not a test: it prints numbers with what is wanted beside them, and fails only if something
+//! does not work. Ratios of one run can be trusted more than numbers of two.
+//!
+//! `cargo bench -- engine journal local files ls` runs parts; `--quick` does less of each;
+//! `--pin` keeps everything on one processor, which takes out most of the noise.
+
+#![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
+
+mod engine;
+mod files;
+mod journal;
+mod local;
+mod mounts;
+mod null;
+mod report;
+mod scratch;
+
+use std::env;
+use std::process::ExitCode;
+
+/// How much of each is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Effort {
+    /// Rounds of each measurement; the median counts.
+    pub(crate) rounds: usize,
+    /// What large counts are divided by.
+    pub(crate) divisor: usize,
+}
+
+impl Effort {
+    const FULL: Self = Self { rounds: 21, divisor: 1 };
+    const QUICK: Self = Self { rounds: 3, divisor: 20 };
+
+    /// `count`, or less.
+    pub(crate) const fn of(self, count: usize) -> usize {
+        count / self.divisor
+    }
+}
+
+/// A part: its name on the command line, and what it does.
+type Part = (&'static str, fn(Effort) -> Result<(), String>);
+
+const PARTS: [Part; 5] = [
+    ("engine", engine::run),
+    ("journal", journal::run),
+    ("local", local::run),
+    ("files", files::run),
+    ("ls", files::run_ls),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        // What this program starts itself as.
+        ["null-fs", dir] => null::serve(dir),
+        ["memory", count, notes] => engine::print_memory(count, notes),
+        words => run(words),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("bench: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<(), String> {
+    let mut effort = Effort::FULL;
+    let mut wanted = Vec::new();
+    for word in words {
+        match *word {
+            // Cargo says so to every benchmark.
+            "--bench" => {}
+            "--quick" => effort = Effort::QUICK,
+            "--pin" => mounts::pin()?,
+            part if PARTS.iter().any(|(name, _)| *name == part) => wanted.push(part),
+            other => {
+                let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+                let names = names.join(", ");
+                return Err(format!("no part is called '{other}'; there are {names}"));
+            }
+        }
+    }
+    println!("{}", report::machine());
+    for (name, part) in PARTS {
+        if wanted.is_empty() || wanted.contains(&name) {
+            part(effort)?;
+        }
+    }
+    Ok(())
+}

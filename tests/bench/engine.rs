@@ -1,0 +1,176 @@
+//! The engine alone: no file system, no journal, no mutex.
+
+use crate::Effort;
+use crate::report::{Table, median, micros_each, seconds};
+use latchfs::engine::{
+    Acquire, ClientId, Command, Engine, Grace, Hold, LeaseKey, Line, LockName, Looks, Mode, Op,
+    Patch, Release, Term, Ttl,
+};
+use latchfs::time::{Span, Time};
+use std::process;
+
+/// Names as a CI system would choose them, spread over the alphabet.
+pub(crate) fn name(number: usize) -> LockName {
+    let team = number.wrapping_mul(2_654_435_761) % 997;
+    let text = format!("team-{team:03}/build-{number:07}");
+    LockName::parse(&text).expect("it is a valid name")
+}
+
+fn client(number: usize) -> ClientId {
+    ClientId::parse(&format!("runner{:02}:ci", number % 50)).expect("it is a valid client")
+}
+
+pub(crate) fn term(ttl: Span, grace: Span) -> Term {
+    let ttl = Ttl::new(ttl).expect("it is a valid ttl");
+    Term::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
+}
+
+/// A note as people write them.
+const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
+
+/// What `mkdir` asks. All strings are its own, as they are when they come from the kernel.
+pub(crate) fn acquire(number: usize, term: Term, note: Option<&str>) -> Command {
+    let holder_id = format!("runner{:02}:ci:{}:8731245", number % 50, 1_000 + number % 60_000);
+    let looks = Looks { mode: 0o755, uid: 1_000, gid: 1_000, ..Looks::default() };
+    let patch = Patch {
+        holder_id: Some(holder_id.into()),
+        note: note.map(Into::into),
+        looks: Some(looks),
+        ..Patch::default()
+    };
+    let (name, client) = (name(number), client(number));
+    let (mode, hold, line) = (Mode::Exclusive, Hold::Firm(None), Line::Skip);
+    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
+}
+
+pub(crate) fn release(number: usize) -> Command {
+    let key = LeaseKey { name: name(number), client: client(number), token: None };
+    Op::Release(Release { key }).into()
+}
+
+/// An engine in which `count` locks are held: those with even numbers.
+fn holding(count: usize, note: Option<&str>) -> Engine {
+    let (mut engine, mut events) = (Engine::default(), Vec::new());
+    let term = term(Span::from_secs(3_600), Span::from_secs(5));
+    for number in 0..count {
+        let command = acquire(2 * number, term, note);
+        let answer = engine.apply(Time::from_secs(1), &command, &mut events);
+        assert!(answer.is_ok(), "the lock is free: {answer:?}");
+        events.clear();
+    }
+    engine
+}
+
+pub(crate) fn run(effort: Effort) -> Result<(), String> {
+    let mut table = Table::new("The engine alone", &["", "measured", "wanted", ""]);
+    for (held, wanted) in [(1_000, 2.0), (effort.of(1_000_000), 3.0)] {
+        let what = format!("acquire + release, {held} locks held");
+        table.limit(&what, acquire_and_release(held, effort), "us", wanted);
+    }
+    let count = effort.of(1_000_000);
+    for notes in ["bare", "noted"] {
+        let bytes = memory_in_a_child(count, notes)? as f64;
+        let what = format!("memory for {count} held locks, {notes}");
+        let wanted = 400.0 * count as f64 / 1e6;
+        table.limit(&what, bytes / 1e6, "MB", wanted);
+    }
+    let count = effort.of(100_000);
+    let (whole, longest) = expire(count);
+    let what = format!("{count} leases that expire at one moment");
+    table.limit(&what, whole, "s", 1.0);
+    table.shown("  longest acquire meanwhile", longest * 1e3, "ms");
+    Ok(())
+}
+
+/// Microseconds for a pair, at random places among the held locks.
+fn acquire_and_release(held: usize, effort: Effort) -> f64 {
+    let mut engine = holding(held, None);
+    let mut events = Vec::new();
+    let term = term(Span::from_secs(30), Span::from_secs(5));
+    // The commands are made beforehand: making them is the edges' part.
+    let pairs: Vec<_> = (0..4_096)
+        .map(|turn: usize| {
+            let number = 2 * (turn.wrapping_mul(2_654_435_761) % held) + 1;
+            (acquire(number, term, None), release(number))
+        })
+        .collect();
+    let mut now = Time::from_secs(2);
+    let mut rounds = Vec::new();
+    for _ in 0..effort.rounds {
+        rounds.push(micros_each(pairs.len() * 4, |turn| {
+            let (acquire, release) = &pairs[turn % pairs.len()];
+            for command in [acquire, release] {
+                now = now + Span::from_nanos(1_000);
+                let answer = engine.apply(now, command, &mut events);
+                assert!(answer.is_ok(), "nobody else is there");
+                events.clear();
+            }
+        }));
+    }
+    median(&rounds)
+}
+
+/// Seconds until all are free again while others come and go, and the longest time that one of
+/// those took: time passes for it, too, and it carries out what is due by then.
+fn expire(count: usize) -> (f64, f64) {
+    let mut engine = holding(1_000, None);
+    let mut events = Vec::new();
+    let start = Time::from_secs(10);
+    let lasting = term(Span::from_secs(10), Span::from_secs(5));
+    for number in 0..count {
+        let command = acquire(2 * number + 1, lasting, None);
+        engine.apply(start, &command, &mut events).expect("the lock is free");
+        events.clear();
+    }
+    let others: Vec<_> = (0..1_000)
+        .map(|other| 2 * (count + other) + 1)
+        .map(|n| (acquire(n, lasting, None), release(n)))
+        .collect();
+    let mut longest = 0.0_f64;
+    let (whole, ()) = seconds(|| {
+        // Half a second around each end: of the ttl, and of the grace.
+        for around in [20, 25] {
+            for step in 0..1_000 {
+                let now = Time::from_secs(around) - Span::from_millis(500 - step);
+                let (acquire, release) = &others[step as usize];
+                let (taken, ()) = seconds(|| {
+                    for command in [acquire, release] {
+                        engine.apply(now, command, &mut events).expect("the lock is free");
+                    }
+                    events.clear();
+                });
+                longest = longest.max(taken);
+            }
+        }
+    });
+    assert_eq!(engine.locks(), 1_000, "all have expired but those that last");
+    (whole, longest)
+}
+
+/// Memory is measured in a process of its own, where nothing else was allocated before.
+fn memory_in_a_child(count: usize, notes: &str) -> Result<u64, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = process::Command::new(this).args(["memory", &count.to_string(), notes]).output();
+    let output = output.map_err(|error| format!("can't start the child: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.trim().parse().map_err(|_| format!("the child said: {said}"))
+}
+
+/// What the child does.
+pub(crate) fn print_memory(count: &str, notes: &str) -> Result<(), String> {
+    let count = count.parse().map_err(|_| format!("'{count}' is not a number"))?;
+    let before = resident()?;
+    let engine = holding(count, (notes == "noted").then_some(NOTE));
+    let after = resident()?;
+    assert_eq!(engine.locks(), count, "all are held");
+    println!("{}", after - before);
+    Ok(())
+}
+
+/// Resident bytes of this process.
+fn resident() -> Result<u64, String> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1_024).ok_or_else(|| "/proc/self/status has no VmRSS".to_owned())
+}

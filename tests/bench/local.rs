@@ -1,0 +1,104 @@
+//! The one door in this process: mutex, timer, events and journal around the engine, on the real
+//! clock.
+
+use crate::Effort;
+use crate::engine::{acquire, release, term};
+use crate::report::{Table, median, micros_each, seconds};
+use crate::scratch::Scratch;
+use latchfs::engine::{Command, Rules};
+use latchfs::locks::Locks;
+use latchfs::locks::local::Local;
+use latchfs::time::{Span, boot_now};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+fn submit(locks: &Locks, command: &Command) {
+    locks.submit(command.clone(), |answer| {
+        let answer = answer.expect("the state can be written");
+        assert!(answer.is_ok(), "nobody is in the way: {answer:?}");
+    });
+}
+
+pub(crate) fn run(effort: Effort) -> Result<(), String> {
+    let mut table = Table::new("The locks of one process", &["", "measured", "wanted", ""]);
+    journal_cost(effort, &mut table)?;
+    expiry(effort, &mut table)
+}
+
+fn journal_cost(effort: Effort, table: &mut Table) -> Result<(), String> {
+    let scratch = Scratch::new()?;
+    let kept = Local::open(scratch.path(), Rules::default()).map_err(|error| error.to_string())?;
+    let memory = Local::in_memory(Rules::default()).map_err(|error| error.to_string())?;
+    let doors = [Locks::new(Arc::new(memory)), Locks::new(Arc::new(kept))];
+    let term = term(Span::from_secs(3_600), Span::from_secs(5));
+    let pairs: Vec<_> = (0..1_000).map(|n| (acquire(n, term, None), release(n))).collect();
+    let (mut costs, mut each) = (Vec::new(), [Vec::new(), Vec::new()]);
+    for _ in 0..effort.rounds {
+        let mut round = [0.0; 2];
+        for (door, locks) in doors.iter().enumerate() {
+            round[door] = micros_each(effort.of(20_000), |turn| {
+                let (acquire, release) = &pairs[turn % pairs.len()];
+                submit(locks, acquire);
+                submit(locks, release);
+            });
+            each[door].push(round[door]);
+        }
+        costs.push((round[1] - round[0]) / 2.0);
+    }
+    table.shown("acquire + release, in memory", median(&each[0]), "us");
+    table.shown("acquire + release, with the journal", median(&each[1]), "us");
+    table.limit("what the journal adds to an operation", median(&costs), "us", 3.0);
+    Ok(())
+}
+
+/// Leases that end within one second, while another thread takes and gives back other locks.
+fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
+    const TTL: Span = Span::from_secs(2);
+    const GRACE: Span = Span::from_secs(1);
+    let scratch = Scratch::new()?;
+    let local = Local::open(scratch.path(), Rules::default()).map_err(|error| error.to_string())?;
+    let locks = Locks::new(Arc::new(local));
+    let count = effort.of(100_000);
+    let term = term(TTL, GRACE);
+    let commands: Vec<_> = (0..count).map(|n| acquire(2 * n, term, None)).collect();
+    let (taken, ()) = seconds(|| commands.iter().for_each(|command| submit(&locks, command)));
+    let last_end = boot_now() + TTL + GRACE;
+
+    let (stop, longest) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let others = {
+        let (locks, stop, longest) = (locks.clone(), Arc::clone(&stop), Arc::clone(&longest));
+        thread::spawn(move || {
+            let pairs: Vec<_> = (0..1_000)
+                .map(|n| 2 * n + 1)
+                .map(|n| (acquire(n, term, None), release(n)))
+                .collect();
+            let mut done = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                let (acquire, release) = &pairs[done as usize % pairs.len()];
+                let start = boot_now();
+                submit(&locks, acquire);
+                longest.fetch_max(boot_now().since(start).as_nanos(), Ordering::Relaxed);
+                submit(&locks, release);
+                done += 1;
+            }
+            done
+        })
+    };
+    // One more is the other thread's.
+    while locks.about().locks > 1 && boot_now() < last_end + Span::from_secs(60) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let settled = boot_now().since(last_end).as_nanos() as f64 / 1e9;
+    stop.store(true, Ordering::Relaxed);
+    let done = others.join().map_err(|_| "the other thread has panicked".to_owned())?;
+    if locks.about().locks > 0 {
+        return Err(format!("{} leases have not expired after a minute", locks.about().locks));
+    }
+    let what = format!("{count} leases that expire within {taken:.2} s, after the last");
+    table.limit(&what, settled, "s", 1.0);
+    let longest = longest.load(Ordering::Relaxed) as f64 / 1e6;
+    table.shown(&format!("  longest of {done} acquires meanwhile"), longest, "ms");
+    Ok(())
+}

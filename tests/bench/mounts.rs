@@ -1,0 +1,127 @@
+//! What is mounted for a measurement, and unmounted whatever happens.
+
+use crate::scratch::Scratch;
+use latchfs::time::{Span, boot_now};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{fs, io, mem, ptr, thread};
+
+/// A daemon that has not mounted after this long never will.
+const MOUNT_PATIENCE: Span = Span::from_secs(10);
+/// How long a daemon may take to end once its mount is gone.
+const END_PATIENCE: Span = Span::from_secs(5);
+
+/// A mounted directory, and who serves it.
+pub(crate) struct Mount {
+    dir: PathBuf,
+    daemon: Option<Child>,
+    _scratch: Scratch,
+}
+
+impl Mount {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// latchfs as it is, with a state directory of its own.
+    pub(crate) fn latchfs(options: &[&str]) -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let (dir, state) = (mount_point(&scratch)?, scratch.path().join("state"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
+        command.arg("mount").arg(&dir).arg("--foreground").arg("--state").arg(state).args(options);
+        Self::start(scratch, dir, &mut command)
+    }
+
+    /// The file system that does nothing.
+    pub(crate) fn null() -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let dir = mount_point(&scratch)?;
+        let this = std::env::current_exe().map_err(|error| error.to_string())?;
+        Self::start(scratch, dir.clone(), Command::new(this).arg("null-fs").arg(&dir))
+    }
+
+    /// Memory, served by the kernel itself.
+    #[allow(unsafe_code)]
+    pub(crate) fn tmpfs() -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let dir = mount_point(&scratch)?;
+        let target = c_path(&dir);
+        let tmpfs = c"tmpfs".as_ptr();
+        // SAFETY: all strings end with a zero byte and live until the call returns.
+        let result = unsafe { libc::mount(tmpfs, target.as_ptr(), tmpfs, 0, ptr::null()) };
+        if result != 0 {
+            let error = io::Error::last_os_error();
+            return Err(format!("can't mount a tmpfs ({error}); run the benchmark as root"));
+        }
+        Ok(Self { dir, daemon: None, _scratch: scratch })
+    }
+
+    fn start(scratch: Scratch, dir: PathBuf, command: &mut Command) -> Result<Self, String> {
+        let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let daemon = daemon.map_err(|error| format!("can't start {command:?}: {error}"))?;
+        let mut mount = Self { dir, daemon: Some(daemon), _scratch: scratch };
+        let start = boot_now();
+        while !mount.is_mounted() {
+            if let Some(daemon) = &mut mount.daemon
+                && let Ok(Some(status)) = daemon.try_wait()
+            {
+                return Err(format!("{command:?} ended before it had mounted: {status}"));
+            }
+            if boot_now().since(start) > MOUNT_PATIENCE {
+                return Err(format!("{command:?} has not mounted in {MOUNT_PATIENCE}"));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(mount)
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let dir = self.dir.to_string_lossy();
+        mounts.lines().any(|line| line.split(' ').nth(4) == Some(&dir))
+    }
+}
+
+fn mount_point(scratch: &Scratch) -> Result<PathBuf, String> {
+    let dir = scratch.path().join("mnt");
+    fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    dir.canonicalize().map_err(|error| format!("{}: {error}", dir.display()))
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("paths hold no zero byte")
+}
+
+impl Drop for Mount {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        let dir = c_path(&self.dir);
+        // SAFETY: the path ends with a zero byte and lives until the call returns.
+        unsafe { libc::umount2(dir.as_ptr(), libc::MNT_DETACH) };
+        let Some(daemon) = &mut self.daemon else { return };
+        let start = boot_now();
+        while !matches!(daemon.try_wait(), Ok(Some(_))) {
+            if boot_now().since(start) > END_PATIENCE {
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Keeps this process, and all that it starts, on one processor.
+#[allow(unsafe_code)]
+pub(crate) fn pin() -> Result<(), String> {
+    // SAFETY: a set of processors is numbers only, for which zeros are valid.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: processor 0 lies within the set.
+    unsafe { libc::CPU_SET(0, &mut set) };
+    // SAFETY: the set is valid, and its size is given.
+    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    if result == 0 { Ok(()) } else { Err(format!("can't pin: {}", io::Error::last_os_error())) }
+}

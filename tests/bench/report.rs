@@ -1,0 +1,111 @@
+//! How numbers are taken and shown.
+
+use latchfs::time::boot_now;
+use std::{fs, thread};
+
+/// The machine, in a line: numbers without it say little.
+pub(crate) fn machine() -> String {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next().unwrap_or_default();
+    let model = model.unwrap_or("unknown processor");
+    format!("{cores} cores of {model}, Linux {}, load {load}", kernel.trim())
+}
+
+/// A table with a title; its columns are as wide as they must be.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(title: &str, columns: &[&str]) -> Self {
+        println!("\n{title}");
+        Self { rows: vec![columns.iter().map(ToString::to_string).collect()] }
+    }
+
+    pub(crate) fn row(&mut self, cells: &[&str]) {
+        self.rows.push(cells.iter().map(ToString::to_string).collect());
+    }
+
+    /// A row with a number in some unit that should be at most `wanted`.
+    pub(crate) fn limit(&mut self, what: &str, value: f64, unit: &str, wanted: f64) {
+        let (value_text, wanted_text) = (number(value), number(wanted));
+        let verdict = verdict(value, wanted);
+        self.row(&[what, &format!("{value_text} {unit}"), &format!("<= {wanted_text}"), verdict]);
+    }
+
+    /// A row with a number that is only shown.
+    pub(crate) fn shown(&mut self, what: &str, value: f64, unit: &str) {
+        self.row(&[what, &format!("{} {unit}", number(value)), "", ""]);
+    }
+}
+
+/// Printed when complete, or as far as it came.
+impl Drop for Table {
+    fn drop(&mut self) {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                // The first column is words, the others are numbers.
+                let cell = match column {
+                    0 => format!("  {cell:<width$}"),
+                    _ => format!("  {cell:>width$}"),
+                };
+                line.push_str(&cell);
+            }
+            println!("{}", line.trim_end());
+        }
+    }
+}
+
+/// What a number is worth beside the one that is wanted.
+pub(crate) fn verdict(value: f64, wanted: f64) -> &'static str {
+    if value <= wanted { "ok" } else { "MISSED" }
+}
+
+/// Three digits.
+pub(crate) fn number(value: f64) -> String {
+    match value {
+        _ if value >= 100.0 => format!("{value:.0}"),
+        _ if value >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// The middle one.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The smallest one.
+pub(crate) fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// How many microseconds each of `count` turns of `work` took.
+pub(crate) fn micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
+    let start = boot_now();
+    for turn in 0..count {
+        work(turn);
+    }
+    boot_now().since(start).as_nanos() as f64 / 1_000.0 / count as f64
+}
+
+/// How many seconds `work` took, and what it gave.
+pub(crate) fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let start = boot_now();
+    let result = work();
+    (boot_now().since(start).as_nanos() as f64 / 1e9, result)
+}
