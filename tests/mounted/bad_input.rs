@@ -201,11 +201,3 @@ fn nothing_leaks() {
     assert!(grown < 4_096, "grew by {grown} KiB in 18,000 tenures");
     assert_eq!(files(), open, "open files of the daemon");
 }
-
-/// The daemon's resident memory.
-fn memory_kb(m: &Mount) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", m.pid())).expect("it lives");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says it");
-    let number = line.split_whitespace().nth(1).expect("a number");
-    number.parse().expect("a number")
-}

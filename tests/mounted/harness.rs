@@ -470,6 +470,14 @@ impl Drop for Mount {
     }
 }
 
+/// The daemon's resident memory.
+pub(crate) fn memory_kb(m: &Mount) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", m.pid())).expect("it lives");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux says it");
+    let number = line.split_whitespace().nth(1).expect("a number");
+    number.parse().expect("a number")
+}
+
 /// Sends the lines of a pipe as they come.
 pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();

@@ -14,6 +14,7 @@ mod keeping;
 mod making;
 mod owners;
 mod showing;
+mod unprivileged;
 
 #[path = "../clients/mod.rs"]
 mod clients;
@@ -21,4 +22,5 @@ mod manners;
 
 mod bad_input;
 mod commands;
+mod many;
 mod restart;

@@ -99,7 +99,7 @@ fn vi() {
     m.sh("set -C; echo hello > build").ok();
     m.sh("vi -u NONE -es -c 's/hello/bye/' -c wq build </dev/null").ok();
     assert_eq!(m.sh("cat build; ls -A").ok(), "bye\nbuild\n");
-    let careful = "vi -u NONE -es --cmd 'set backup writebackup backupcopy=no' \
+    let careful = "vi -u NONE -es --cmd 'set backup writebackup backupcopy=no backupskip=' \
                    -c 's/bye/third/' -c wq build </dev/null";
     m.sh(careful).ok();
     assert_eq!(m.sh("cat build").ok(), "third\n");

@@ -1,0 +1,113 @@
+//! A million locks, and one more.
+
+use crate::harness::*;
+use latchfs::engine::{
+    Acquire, ClientId, Grace, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Rules,
+    Term, Ttl,
+};
+use latchfs::locks::Locks;
+use latchfs::locks::local::Local;
+use latchfs::time::Span;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The engine's own limit.
+const LOCKS_MAX: usize = 1 << 20;
+
+/// Opens the state of a daemon that does not run, and hands each lock's name to `work`.
+fn each_lock(state: &Path, work: impl Fn(LockName) -> Op) {
+    let local = Arc::new(Local::open(state, Rules::default()).expect("no daemon runs"));
+    let locks = Locks::new(local.clone());
+    let done = Arc::new(AtomicUsize::new(0));
+    for n in 0..LOCKS_MAX {
+        let done = Arc::clone(&done);
+        let name = LockName::parse(&format!("lock-{n:07}")).expect("a name");
+        locks.submit(work(name), move |answer| {
+            assert!(matches!(answer, Ok(Ok(_))), "{answer:?}");
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(done.load(Ordering::Relaxed), LOCKS_MAX);
+    local.close().expect("there is room");
+}
+
+fn root() -> ClientId {
+    ClientId::parse("laptop1:root").expect("a client")
+}
+
+fn acquire(name: LockName) -> Op {
+    let ttl = Ttl::new(Span::from_secs(24 * 3_600)).expect("within bounds");
+    let grace = Grace::new(Span::ZERO).expect("within bounds");
+    Op::Acquire(Acquire {
+        name,
+        client: root(),
+        mode: Mode::Exclusive,
+        hold: Hold::Loose,
+        term: Term::Own(ttl, grace),
+        line: Line::Skip,
+        patch: Patch::default(),
+    })
+}
+
+fn release(name: LockName) -> Op {
+    Op::Release(Release { key: LeaseKey { name, client: root(), token: None } })
+}
+
+/// 1,048,576 locks are held through a restart; the next one is refused with ENOSPC and a
+/// sentence, by every form, until one is released; the memory stays within its bound.
+#[test]
+fn the_limit_is_refused_with_a_sentence() {
+    let mut m = Setup::new().prepare();
+    each_lock(&m.state(), acquire);
+    m.start();
+    assert_eq!(json(&m.sh("cat .latchfs/server").ok())["locks"], LOCKS_MAX);
+    m.py(r#"
+        for make in (os.mkdir, exclusive, lambda name: os.symlink('x', name),
+                     lambda name: os.link('lock-0000001', name),
+                     lambda name: open(name, 'w')):
+            eq(no(make, 'more'), 'ENOSPC')
+            assert '1048576' in why() and 'release' in why(), why()
+        eq(json.loads(pathlib.Path('.latchfs/why').read_text())['kind'], 'E_LIMIT')
+        eq(no(os.utime, 'lock-0000001'), 'ok')
+        os.rename('lock-0000001', 'moved')
+        eq(no(os.mkdir, 'more'), 'ENOSPC')
+        os.remove('moved')
+        os.mkdir('more')
+        eq(no(os.mkdir, 'one-more'), 'ENOSPC')
+        os.rmdir('more')
+        eq(sum(1 for _ in os.scandir('.')), 1_048_575)
+        with user(A): eq(no(exclusive, 'lock-0500000'), 'EEXIST')
+    "#)
+        .ok();
+    m.latchfs(&["acquire", "mine"]).ok();
+    let said = m.latchfs(&["acquire", "more"]).exits(75);
+    assert!(said.contains("1048576"), "{said}");
+    // Half a GiB: 400 MB for the locks, and some for the names that the listing made known.
+    let memory = memory_kb(&m);
+    assert!(memory < 700 << 10, "{memory} KiB");
+    m.sh("rmdir mine || rm mine; mkdir lock-0000001").ok();
+    assert_eq!(m.stop(libc::SIGTERM), 0, "{}", m.log());
+
+    each_lock(&m.state(), release);
+    m.start();
+    assert_eq!(json(&m.sh("ls -A; cat .latchfs/server").ok())["locks"], 0);
+}
+
+/// 20,000 locks by the control file, one after the other, and gone again by `rm`.
+#[test]
+fn many_by_the_control_file() {
+    let m = mount();
+    m.py(r#"
+        fd = os.open('.latchfs/ctl', os.O_RDWR)
+        def ask(**request):
+            os.write(fd, json.dumps(request).encode())
+            eq(os.read(fd, 4_096)[:10], b'{"ok":true')
+        for n in range(20_000): ask(do='acquire', name=f'lock-{n}', ttl='1h')
+        eq(len(os.listdir('.')), 20_000)
+        for n in range(0, 20_000, 2): ask(do='release', name=f'lock-{n}')
+        for n in range(1, 20_000, 2): os.remove(f'lock-{n}')
+        eq(listed(), [])
+    "#)
+        .ok();
+}

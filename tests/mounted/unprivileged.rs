@@ -1,0 +1,100 @@
+//! Mounts by a user who is not root, and machines that lack something.
+//!
+//! Each script runs in a mount namespace of its own, where `/dev` can be changed for it alone.
+
+use crate::harness::*;
+use std::fs;
+use std::process::Command;
+
+/// Runs a script as root in a namespace; `user COMMAND...` runs one as [`ALICE`]. `$T` is a
+/// directory open to all, with the program in it: users may not enter where it was built.
+fn in_a_namespace(script: &str) -> Output {
+    users();
+    let scratch = Scratch::new();
+    let place = scratch.path("");
+    fs::copy(LATCHFS, scratch.path("latchfs")).expect("there is room");
+    let head = format!(
+        "user() {{ setpriv --reuid={ALICE} --regid={ALICE} --clear-groups \"$@\"; }}
+         export HOME=$T/home
+         mkdir -m 777 $HOME && mknod $T/fuse c 10 229 && chmod 666 $T/fuse
+         mount --bind $T/fuse /dev/fuse && cd $T || exit 99
+         trap 'umount -l $T/locks 2>/dev/null' EXIT
+         "
+    );
+    let mut command = Command::new("unshare");
+    let script = head + script;
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+    let path = std::env::var("PATH").expect("there is one");
+    let path = format!("{}:{path}", place.display());
+    run(command.env("T", &place).env("PATH", path).env_remove("LATCHFS_DIR"))
+}
+
+/// As a user: fusermount3 mounts, the user's state is in the home directory, and nobody else is
+/// served, not even root.
+#[test]
+fn a_user_mounts_by_fusermount3() {
+    let seen = in_a_namespace(
+        "user latchfs mount locks --client laptop1 --background >&2 || exit 1
+         user mkdir locks/build && user cat locks/build/holder
+         ls locks 2>/dev/null || echo 'root is not served'
+         user latchfs ls --dir locks | grep -c laptop1
+         user latchfs umount locks >&2 || exit 2
+         grep -c ' /.*latchfs-test.*/locks ' /proc/self/mountinfo
+         ls -d home/.local/state/latchfs",
+    );
+    let holder = format!("laptop1:{ALICE}");
+    let said = format!("{holder}\nroot is not served\n1\n0\nhome/.local/state/latchfs\n");
+    assert_eq!((seen.out.as_str(), seen.code), (said.as_str(), 0), "{}", seen.err);
+}
+
+/// `--allow-other` by a user needs a line in /etc/fuse.conf, and says so.
+#[test]
+fn allow_other_needs_the_administrators_leave() {
+    let seen = in_a_namespace(
+        ": > $T/fuse.conf; mount --bind $T/fuse.conf /etc/fuse.conf
+         user latchfs mount locks --allow-other --state none --background",
+    );
+    assert!(seen.code != 0 && seen.err.contains("user_allow_other"), "{seen:?}");
+}
+
+/// A user without access to the device is told so, with what to do.
+#[test]
+fn a_user_needs_the_device() {
+    let seen =
+        in_a_namespace("chmod 600 $T/fuse; user latchfs mount locks --state none --foreground");
+    assert_eq!(seen.code, 77, "{seen:?}");
+    assert!(seen.err.contains("/dev/fuse"), "{}", seen.err);
+}
+
+/// A machine without the device, for root too.
+#[test]
+fn without_the_device_it_says_so() {
+    let seen = in_a_namespace(
+        "mount -t tmpfs tmpfs /dev; latchfs mount locks --state none --foreground 2>said
+         code=$?; cat said; exit $code",
+    );
+    assert_eq!(seen.code, 69, "{seen:?}");
+    assert!(seen.out.contains("/dev/fuse") && seen.out.contains("modprobe"), "{}", seen.out);
+}
+
+/// A user without fusermount3 is told which package brings it; root does not need it.
+#[test]
+fn without_fusermount3_it_says_so() {
+    let seen = in_a_namespace(
+        "touch none; mount --bind none $(readlink -f $(command -v fusermount3))
+         user latchfs mount locks --state none --foreground 2>&1; echo $?
+         latchfs mount locks --state none --background >/dev/null 2>&1; echo $?
+         latchfs umount locks >/dev/null; echo $?",
+    );
+    let lines: Vec<_> = seen.out.lines().collect();
+    assert!(lines[0].contains("fusermount3") && lines[0].contains("fuse3"), "{seen:?}");
+    assert_eq!(lines[lines.len() - 3..], ["69", "0", "0"], "{seen:?}");
+}
+
+/// `doctor` finds what is missing, and says how to mend it.
+#[test]
+fn doctor_finds_what_is_missing() {
+    let seen = in_a_namespace("chmod 600 $T/fuse; user latchfs doctor");
+    assert_eq!(seen.code, 1, "{seen:?}");
+    assert!(seen.out.contains("/dev/fuse"), "{}", seen.out);
+}
