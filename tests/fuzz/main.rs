@@ -136,7 +136,9 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_duration_or_none(text in r"[-+]?([0-9]{0,22}(\.[0-9]{0,22})?[hmsnu ]{0,2}){0,4}") {
+    fn any_text_is_a_duration_or_none(
+        text in r"[-+]?([0-9]{0,22}(\.[0-9]{0,22})?[hmsnu ]{0,2}){0,4}",
+    ) {
         let span = parse_span(&text);
         prop_assert!(span.is_err() || looks_like_a_duration(&text), "a ttl that no write can say");
         prop_assert_eq!(Ttl::parse(&text).is_ok(), span.is_ok_and(|span| {
@@ -146,7 +148,10 @@ proptest! {
     }
 
     #[test]
-    fn a_duration_says_what_its_parts_say(h in 0..30_u64, m in 0..60_u64, s in 0..60_u64, ms in 0..1000_u64) {
+    fn a_duration_says_what_its_parts_say(
+        (h, m, s) in (0..30_u64, 0..60_u64, 0..60_u64),
+        ms in 0..1000_u64,
+    ) {
         let span = Span::from_millis(((h * 60 + m) * 60 + s) * 1_000 + ms);
         prop_assert_eq!(parse_span(&format!("{h}h{m}m{s}s{ms}ms")), Ok(span));
         prop_assert_eq!(parse_span(&format!("{h}h{m}m{s}.{ms:03}s")), Ok(span));

@@ -102,7 +102,8 @@ fn requests_may_be_wrong() {
         deep = b'[' * 4_000 + b']' * 4_000
         deep_object = b'{"do":' * 1_000 + b'1' + b'}' * 1_000
         for text in (b'{"do":"acquire"', b'', b'null', b'[]', b'"acquire"', b'7', b'{}',
-                     b'\xff\x00', b'{"do":"dance"}', b'{"do":1}', b'{"do":"acquire"}', deep, deep_object,
+                     b'\xff\x00', b'{"do":"dance"}', b'{"do":1}', b'{"do":"acquire"}',
+                     deep, deep_object,
                      b'{"do":"acquire","name":""}', b'{"do":"acquire","name":7}',
                      b'{"do":"acquire","name":"a//b"}', b'{"do":"acquire","name":".latchfs"}',
                      b'{"do":"acquire","name":"a\\u0000b"}', b'{"do":"acquire","name":"../a"}',
@@ -125,7 +126,7 @@ fn requests_may_be_wrong() {
         eq(listed(), [])
         eq(ask(b'{"do":"acquire","name":"a"}')['ok'], True)
     "#)
-    .ok();
+        .ok();
 }
 
 /// A write of 1 MiB: EFBIG, and the text is as it was. ftruncate to 2^62 the same.
