@@ -81,6 +81,10 @@ const BEGIN_WITHOUT_LOCKS: &str = "put back a backup of the whole directory; or,
     locks held, move its files journal.* and snapshot.* away and leave the file tokens, so that \
     fencing tokens go on rising";
 
+/// The way on when it is not known which tokens were handed out.
+const TOKENS_UNKNOWN: &str = "so the next fencing token is not known; put it back from a \
+    backup, or move the whole directory away, and know that tokens then begin at 1 again";
+
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -125,20 +129,12 @@ impl fmt::Display for StateError {
             Self::Missing(file) => {
                 write!(f, "{} is missing; {BEGIN_WITHOUT_LOCKS}", file.display())
             }
-            Self::TokensMissing(path) => write!(
-                f,
-                "{} is missing, so the next fencing token is not known; put it back from a \
-                 backup, or move the whole directory away, and know that tokens then begin at 1 \
-                 again",
-                path.display()
-            ),
-            Self::TokensDamaged(path) => write!(
-                f,
-                "{} is damaged, so the next fencing token is not known; put it back from a \
-                 backup, or move the whole directory away, and know that tokens then begin at 1 \
-                 again",
-                path.display()
-            ),
+            Self::TokensMissing(path) => {
+                write!(f, "{} is missing, {TOKENS_UNKNOWN}", path.display())
+            }
+            Self::TokensDamaged(path) => {
+                write!(f, "{} is damaged, {TOKENS_UNKNOWN}", path.display())
+            }
             Self::UnknownVersion { file, found, known } => write!(
                 f,
                 "{} has format {found}, and this latchfs knows format {known} only; start the \
