@@ -1,7 +1,7 @@
 //! The engine alone: no file system, no journal, no mutex.
 
 use crate::Effort;
-use crate::report::{Table, median, micros_each, seconds};
+use crate::report::{Table, median, own_micros_each, own_seconds};
 use latchfs::engine::{
     Acquire, ClientId, Command, Engine, Grace, Hold, LeaseKey, Line, LockName, Looks, Mode, Op,
     Patch, Release, Term, Ttl,
@@ -62,7 +62,8 @@ fn holding(count: usize, note: Option<&str>) -> Engine {
 }
 
 pub(crate) fn run(effort: Effort) -> Result<(), String> {
-    let mut table = Table::new("The engine alone", &["", "measured", "wanted", ""]);
+    let mut table =
+        Table::new("The engine alone (processor time)", &["", "measured", "wanted", ""]);
     for (held, wanted) in [(1_000, 2.0), (effort.of(1_000_000), 3.0)] {
         let what = format!("acquire + release, {held} locks held");
         table.limit(&what, acquire_and_release(held, effort), "us", wanted);
@@ -97,7 +98,7 @@ fn acquire_and_release(held: usize, effort: Effort) -> f64 {
     let mut now = Time::from_secs(2);
     let mut rounds = Vec::new();
     for _ in 0..effort.rounds {
-        rounds.push(micros_each(pairs.len() * 4, |turn| {
+        rounds.push(own_micros_each(pairs.len() * 4, |turn| {
             let (acquire, release) = &pairs[turn % pairs.len()];
             for command in [acquire, release] {
                 now = now + Span::from_nanos(1_000);
@@ -127,13 +128,13 @@ fn expire(count: usize) -> (f64, f64) {
         .map(|n| (acquire(n, lasting, None), release(n)))
         .collect();
     let mut longest = 0.0_f64;
-    let (whole, ()) = seconds(|| {
+    let (whole, ()) = own_seconds(|| {
         // Half a second around each end: of the ttl, and of the grace.
         for around in [20, 25] {
             for step in 0..1_000 {
                 let now = Time::from_secs(around) - Span::from_millis(500 - step);
                 let (acquire, release) = &others[step as usize];
-                let (taken, ()) = seconds(|| {
+                let (taken, ()) = own_seconds(|| {
                     for command in [acquire, release] {
                         engine.apply(now, command, &mut events).expect("the lock is free");
                     }

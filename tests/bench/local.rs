@@ -3,7 +3,7 @@
 
 use crate::Effort;
 use crate::engine::{acquire, release, term};
-use crate::report::{Table, median, micros_each, seconds};
+use crate::report::{Table, median, own_micros_each, poll, seconds};
 use crate::scratch::Scratch;
 use latchfs::engine::{Command, Rules};
 use latchfs::locks::Locks;
@@ -12,7 +12,6 @@ use latchfs::time::{Span, boot_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 fn submit(locks: &Locks, command: &Command) {
     locks.submit(command.clone(), |answer| {
@@ -38,7 +37,7 @@ fn journal_cost(effort: Effort, table: &mut Table) -> Result<(), String> {
     for _ in 0..effort.rounds {
         let mut round = [0.0; 2];
         for (door, locks) in doors.iter().enumerate() {
-            round[door] = micros_each(effort.of(20_000), |turn| {
+            round[door] = own_micros_each(effort.of(20_000), |turn| {
                 let (acquire, release) = &pairs[turn % pairs.len()];
                 submit(locks, acquire);
                 submit(locks, release);
@@ -57,6 +56,7 @@ fn journal_cost(effort: Effort, table: &mut Table) -> Result<(), String> {
 fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
     const TTL: Span = Span::from_secs(2);
     const GRACE: Span = Span::from_secs(1);
+    const PATIENCE: Span = Span::from_secs(60);
     let scratch = Scratch::new()?;
     let local = Local::open(scratch.path(), Rules::default()).map_err(|error| error.to_string())?;
     let locks = Locks::new(Arc::new(local));
@@ -87,14 +87,12 @@ fn expiry(effort: Effort, table: &mut Table) -> Result<(), String> {
         })
     };
     // One more is the other thread's.
-    while locks.about().locks > 1 && boot_now() < last_end + Span::from_secs(60) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    let all = poll(TTL + GRACE + PATIENCE, || locks.about().locks <= 1);
     let settled = boot_now().since(last_end).as_nanos() as f64 / 1e9;
     stop.store(true, Ordering::Relaxed);
     let done = others.join().map_err(|_| "the other thread has panicked".to_owned())?;
-    if locks.about().locks > 0 {
-        return Err(format!("{} leases have not expired after a minute", locks.about().locks));
+    if !all {
+        return Err(format!("{} leases have not expired in {PATIENCE}", locks.about().locks));
     }
     let what = format!("{count} leases that expire within {taken:.2} s, after the last");
     table.limit(&what, settled, "s", 1.0);

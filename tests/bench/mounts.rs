@@ -1,13 +1,13 @@
 //! What is mounted for a measurement, and unmounted whatever happens.
 
+use crate::report::poll;
 use crate::scratch::Scratch;
-use latchfs::time::{Span, boot_now};
+use latchfs::time::Span;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-use std::{fs, io, mem, ptr, thread};
+use std::{fs, io, mem, ptr};
 
 /// A daemon that has not mounted after this long never will.
 const MOUNT_PATIENCE: Span = Span::from_secs(10);
@@ -63,19 +63,16 @@ impl Mount {
         let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let daemon = daemon.map_err(|error| format!("can't start {command:?}: {error}"))?;
         let mut mount = Self { dir, daemon: Some(daemon), _scratch: scratch };
-        let start = boot_now();
-        while !mount.is_mounted() {
-            if let Some(daemon) = &mut mount.daemon
-                && let Ok(Some(status)) = daemon.try_wait()
-            {
-                return Err(format!("{command:?} ended before it had mounted: {status}"));
-            }
-            if boot_now().since(start) > MOUNT_PATIENCE {
-                return Err(format!("{command:?} has not mounted in {MOUNT_PATIENCE}"));
-            }
-            thread::sleep(Duration::from_millis(2));
+        let mut ended = None;
+        let settled = poll(MOUNT_PATIENCE, || {
+            ended = mount.daemon.as_mut().and_then(|daemon| daemon.try_wait().ok().flatten());
+            ended.is_some() || mount.is_mounted()
+        });
+        match (settled, ended) {
+            (_, Some(status)) => Err(format!("{command:?} ended, not mounted: {status}")),
+            (false, None) => Err(format!("{command:?} has not mounted in {MOUNT_PATIENCE}")),
+            (true, None) => Ok(mount),
         }
-        Ok(mount)
     }
 
     fn is_mounted(&self) -> bool {
@@ -102,14 +99,9 @@ impl Drop for Mount {
         // SAFETY: the path ends with a zero byte and lives until the call returns.
         unsafe { libc::umount2(dir.as_ptr(), libc::MNT_DETACH) };
         let Some(daemon) = &mut self.daemon else { return };
-        let start = boot_now();
-        while !matches!(daemon.try_wait(), Ok(Some(_))) {
-            if boot_now().since(start) > END_PATIENCE {
-                let _ = daemon.kill();
-                let _ = daemon.wait();
-                return;
-            }
-            thread::sleep(Duration::from_millis(5));
+        if !poll(END_PATIENCE, || !matches!(daemon.try_wait(), Ok(None))) {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
         }
     }
 }

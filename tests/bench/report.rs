@@ -1,7 +1,8 @@
 //! How numbers are taken and shown.
 
-use latchfs::time::boot_now;
-use std::{fs, thread};
+use latchfs::time::{Span, boot_now};
+use std::time::Duration;
+use std::{fs, mem, thread};
 
 /// The machine, in a line: numbers without it say little.
 pub(crate) fn machine() -> String {
@@ -103,9 +104,50 @@ pub(crate) fn micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
     boot_now().since(start).as_nanos() as f64 / 1_000.0 / count as f64
 }
 
+/// The same, of this thread's processor time: what runs beside it on the machine counts less.
+pub(crate) fn own_micros_each(count: usize, mut work: impl FnMut(usize)) -> f64 {
+    let start = own_nanos();
+    for turn in 0..count {
+        work(turn);
+    }
+    (own_nanos() - start) as f64 / 1_000.0 / count as f64
+}
+
 /// How many seconds `work` took, and what it gave.
 pub(crate) fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = boot_now();
     let result = work();
     (boot_now().since(start).as_nanos() as f64 / 1e9, result)
+}
+
+/// The same, of this thread's processor time.
+pub(crate) fn own_seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let start = own_nanos();
+    let result = work();
+    ((own_nanos() - start) as f64 / 1e9, result)
+}
+
+/// Processor time of this thread, its own and the kernel's for it.
+#[allow(unsafe_code)]
+fn own_nanos() -> u64 {
+    // SAFETY: the structure holds numbers only, for which zeros are valid.
+    let mut used: libc::rusage = unsafe { mem::zeroed() };
+    // SAFETY: `used` is a valid rusage to write to.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut used) };
+    assert_eq!(result, 0, "the kernel counts processor time");
+    let nanos =
+        |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    nanos(used.ru_utime) + nanos(used.ru_stime)
+}
+
+/// Looks again and again until `done`, or until `patience` is over: then it is false.
+pub(crate) fn poll(patience: Span, mut done: impl FnMut() -> bool) -> bool {
+    let start = boot_now();
+    while !done() {
+        if boot_now().since(start) > patience {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
