@@ -6,6 +6,8 @@ pub mod engine;
 
 pub mod locks;
 
+pub mod status;
+
 pub mod fs;
 
 pub mod cli;

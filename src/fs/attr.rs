@@ -1,0 +1,200 @@
+//! How a lock looks to stat. Everything comes from the lease, so that it looks the same after a
+//! restart and on every mount.
+
+use super::mount::Content;
+use super::shared::Shared;
+use crate::engine::{Face, Lease, LockView, Looks, Reads, Token};
+use crate::time::Wall;
+use fuser::{FileAttr, FileType, INodeNo};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Whoever is not a user of this machine: the kernel's `nobody`.
+pub(super) const UID_FOREIGN: u32 = 65_534;
+/// The size of a block as stat counts them.
+const BLOCK_BYTES: u64 = 512;
+
+/// The bits of [`Looks::mode`] above the permissions: set where a program chose them, so that
+/// `chmod 0` can be told from a lock that never was a file.
+const MODE_CHOSEN: u16 = 0o100_000;
+
+/// The permission bits for [`Looks::mode`].
+pub(super) const fn chosen_mode(mode: u32) -> u16 {
+    MODE_CHOSEN | (mode & 0o7777) as u16
+}
+
+/// What a view of a name shows of it as a file: its kind, and the tenure if it is held.
+pub(super) fn shown(view: &LockView) -> Option<(Face, Option<Token>)> {
+    match view.holder() {
+        Some(holder) => Some((holder.lease.details.looks.face, Some(holder.lease.token))),
+        None if !view.waiters.is_empty() => Some((Face::File, None)),
+        None if view.has_below => Some((Face::Directory, None)),
+        None => None,
+    }
+}
+
+/// The attributes of a held lock.
+pub(super) fn of_lease(
+    shared: &Shared,
+    ino: u64,
+    face: Face,
+    nlink: u32,
+    lease: &Lease,
+) -> FileAttr {
+    let looks = &lease.details.looks;
+    let changed = system_time(shared.locks.wall(lease.acquired_at));
+    let (accessed, modified) = match looks.times {
+        Some((accessed, modified)) => (system_time(accessed), system_time(modified)),
+        None => {
+            let renewed = system_time(shared.locks.wall(lease.renewed_at));
+            (renewed, renewed)
+        }
+    };
+    let size = match face {
+        Face::Directory => 0,
+        Face::Symlink => lease.details.text.len() as u64,
+        Face::File if reads(shared, looks) == Reads::Text => lease.details.text.len() as u64,
+        // As in /proc: reads are direct, and the length changes by the millisecond.
+        Face::File => 0,
+    };
+    let local = shared.owners.is_local(&lease.holder) && looks.mode & MODE_CHOSEN != 0;
+    FileAttr {
+        atime: accessed,
+        mtime: modified,
+        ctime: changed,
+        crtime: changed,
+        perm: permissions(face, looks.mode),
+        nlink,
+        uid: if local { looks.uid } else { UID_FOREIGN },
+        gid: if local { looks.gid } else { UID_FOREIGN },
+        ..blank(ino, face, size)
+    }
+}
+
+/// What reading such a lock gives on this mount.
+pub(super) fn reads(shared: &Shared, looks: &Looks) -> Reads {
+    match shared.config.content {
+        Content::Note => Reads::Text,
+        Content::Status => looks.reads,
+    }
+}
+
+/// The attributes of a lock that is not held, or of a directory on the way to locks.
+pub(super) fn of_nobody(shared: &Shared, ino: u64, face: Face, nlink: u32) -> FileAttr {
+    let since = system_time(shared.since);
+    FileAttr {
+        atime: since,
+        mtime: since,
+        ctime: since,
+        crtime: since,
+        nlink,
+        ..blank(ino, face, 0)
+    }
+}
+
+fn blank(ino: u64, face: Face, size: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        size,
+        blocks: size.div_ceil(BLOCK_BYTES),
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: kind_of(face),
+        perm: permissions(face, 0),
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4_096,
+        flags: 0,
+    }
+}
+
+/// The kind of file.
+pub(super) const fn kind_of(face: Face) -> FileType {
+    match face {
+        Face::File => FileType::RegularFile,
+        Face::Directory => FileType::Directory,
+        Face::Symlink => FileType::Symlink,
+    }
+}
+
+/// How many links a held lock has, standing alone.
+pub(super) const fn links_of(face: Face) -> u32 {
+    match face {
+        Face::File | Face::Symlink => 1,
+        Face::Directory => 2,
+    }
+}
+
+const fn permissions(face: Face, mode: u16) -> u16 {
+    match face {
+        _ if mode & MODE_CHOSEN != 0 => mode & 0o7777,
+        Face::File => 0o644,
+        Face::Directory => 0o755,
+        Face::Symlink => 0o777,
+    }
+}
+
+/// A wall time as fuser takes it. Saturates where std can't count so far.
+pub(super) fn system_time(wall: Wall) -> SystemTime {
+    let seconds = Duration::from_secs(wall.secs.unsigned_abs());
+    let whole = if wall.secs >= 0 {
+        UNIX_EPOCH.checked_add(seconds)
+    } else {
+        UNIX_EPOCH.checked_sub(seconds)
+    };
+    whole
+        .and_then(|whole| whole.checked_add(Duration::from_nanos(wall.nanos.into())))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+/// A time that fuser has read from the kernel.
+///
+/// fuser 0.18 takes the nanoseconds of a time before 1970 for a part of the distance: what the
+/// kernel calls (-2 s, +0.8 s) arrives as 2.8 s before 1970. This takes it apart the same way.
+pub(super) fn wall_of(time: SystemTime) -> Wall {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Wall {
+            secs: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            nanos: after.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            let secs = 0_i64.saturating_sub_unsigned(before.as_secs());
+            Wall { secs, nanos: before.subsec_nanos() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_survive_to_the_nanosecond() {
+        for (secs, nanos) in [(0, 0), (1, 5), (4_102_444_800, 999_999_999), (1 << 60, 1)] {
+            let wall = Wall { secs, nanos };
+            assert_eq!(wall_of(system_time(wall)), wall);
+        }
+    }
+
+    #[test]
+    fn times_before_1970_are_taken_as_fuser_brings_them() {
+        // What fuser makes of (-2, 800_000_000).
+        let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
+        let wall = wall_of(brought);
+        assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });
+        assert_eq!(system_time(wall), UNIX_EPOCH - Duration::new(1, 200_000_000));
+        let least = Wall { secs: i64::MIN, nanos: 0 };
+        assert_eq!(wall_of(system_time(least)), least);
+    }
+
+    #[test]
+    fn a_mode_of_nothing_is_not_no_mode() {
+        assert_eq!(permissions(Face::File, chosen_mode(0)), 0);
+        assert_eq!(permissions(Face::File, 0), 0o644);
+        assert_eq!(permissions(Face::Directory, chosen_mode(0o40_700)), 0o700);
+    }
+}

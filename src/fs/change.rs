@@ -1,0 +1,275 @@
+//! What arrives through an inode: times, modes, sizes, messages. It applies to all names that the
+//! inode has, and is said in the name of one client.
+
+use super::errno::Act;
+use super::message::{Message, Options};
+use super::opens::{Access, Open};
+use super::owner::Caller;
+use super::shared::Fs;
+use super::tree::{Link, LockPlace};
+use crate::engine::command::TEXT_BYTES_MAX;
+use crate::engine::{
+    Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Mode,
+    Op, Outcome, Patch, Reads, Renew, Term, TextPatch, Token, Ttl,
+};
+use crate::time::Wall;
+use fuser::Errno;
+use std::sync::Arc;
+
+/// One lease that a change is meant for.
+#[derive(Debug, Clone)]
+pub(super) struct Meant {
+    /// The lock.
+    pub(super) name: LockName,
+    /// The tenure, where only that one is meant.
+    pub(super) token: Option<Token>,
+}
+
+/// A change of a lease. What is absent stays as it is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Change {
+    /// Whether it makes the lease last longer, and firm.
+    pub(super) renews: Option<Firm>,
+    /// How long it lasts from now on.
+    pub(super) ttl: Option<Ttl>,
+    /// How long its grace is from now on.
+    pub(super) grace: Option<Grace>,
+    /// Alone or with others.
+    pub(super) mode: Option<Mode>,
+    /// A word to others.
+    pub(super) note: Option<Arc<str>>,
+    /// What becomes of the text.
+    pub(super) text: Option<Text>,
+    /// What becomes of the file's times.
+    pub(super) times: Times,
+    /// The permission bits.
+    pub(super) permissions: Option<u32>,
+    /// The user and the group.
+    pub(super) user: (Option<u32>, Option<u32>),
+}
+
+/// What becomes of the text.
+#[derive(Debug, Clone)]
+pub(super) enum Text {
+    /// It is this, and read in this way.
+    Set(Arc<[u8]>, Option<Reads>),
+    /// It goes on with this, and is read in this way.
+    Append(Arc<[u8]>, Option<Reads>),
+    /// It has at most so many bytes.
+    Cut(usize),
+}
+
+/// What becomes of the file's times.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Times {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are those of the renewal.
+    Reset,
+    /// They are these, where given: access and modification.
+    Set(Option<Wall>, Option<Wall>),
+}
+
+/// Where a change goes when it is done: the tenure that it reached first.
+type Done = Box<dyn FnOnce(&Fs, &Caller, Result<Option<Token>, Errno>) + Send>;
+
+/// Applies a change to every lease that is meant. It has succeeded if it reached one of them.
+pub(super) fn apply(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    meant: Vec<Meant>,
+    change: Change,
+    then: impl FnOnce(&Fs, &Caller, Result<Option<Token>, Errno>) + Send + 'static,
+) {
+    next(fs, caller, act, meant, Arc::new(change), Err(Errno::ESTALE), Box::new(then));
+}
+
+fn next(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    mut meant: Vec<Meant>,
+    change: Arc<Change>,
+    reached: Result<Option<Token>, Errno>,
+    then: Done,
+) {
+    let Some(one) = meant.pop() else { return then(fs, caller, reached) };
+    fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
+        let op = match view {
+            Ok(view) => change.op(caller, &view, one.token),
+            Err(errno) => return then(fs, caller, Err(errno)),
+        };
+        let Some(op) = op else { return next(fs, caller, act, meant, change, Ok(None), then) };
+        fs.submit(caller, act, &one.name, op, move |fs, caller, outcome| {
+            let reached = match outcome {
+                Ok(Outcome::Renewed(tenure)) => Ok(Some(tenure.token)),
+                Ok(_) => Ok(one.token),
+                Err(errno) => reached.or(Err(errno)),
+            };
+            next(fs, caller, act, meant, change, reached, then);
+        });
+    });
+}
+
+impl Change {
+    /// What to ask the engine for, given how things are; `None`: nothing would change.
+    fn op(&self, caller: &Caller, view: &LockView, token: Option<Token>) -> Option<Op> {
+        let client = caller.client.clone();
+        let key = LeaseKey { name: view.name.clone(), client, token };
+        let lease = view.holders.iter().map(|holder| &holder.lease).find(|lease| {
+            lease.holder == caller.client && token.is_none_or(|token| lease.token == token)
+        });
+        // Without a lease the engine says no, and why.
+        let patch = lease.map(|lease| self.patch(lease)).unwrap_or_default();
+        let Some(firm) = self.renews else {
+            // Truncating is the prelude of a write, which then says who may not.
+            let may_be_idle = lease.is_some() || matches!(self.text, Some(Text::Cut(_)));
+            let idle = may_be_idle && patch == Patch::default();
+            return (!idle).then_some(Op::Annotate(Annotate { key, patch }));
+        };
+        let term = self.term(lease);
+        if let (Some(mode), Some(lease)) = (self.mode, lease)
+            && mode != view.mode
+        {
+            let term = term.unwrap_or(term_of(lease));
+            let (name, client) = (key.name, key.client);
+            let (hold, line) = (Hold::Loose, Line::Skip);
+            return Some(Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }));
+        }
+        Some(Op::Renew(Renew { key, term, firm, patch }))
+    }
+
+    fn term(&self, lease: Option<&Lease>) -> Option<Term> {
+        let (ttl, grace) = match lease?.life {
+            Life::Own { ttl, grace, .. } => (ttl, grace),
+            // A ttl takes the lease off its session; without one it keeps hanging there.
+            Life::Session(_) => {
+                (self.ttl?, self.grace.unwrap_or(crate::engine::term::GRACE_DEFAULT))
+            }
+        };
+        (self.ttl.is_some() || self.grace.is_some())
+            .then(|| Term::Own(self.ttl.unwrap_or(ttl), self.grace.unwrap_or(grace)))
+    }
+
+    fn patch(&self, lease: &Lease) -> Patch {
+        let mut looks = lease.details.looks;
+        looks.times = match self.times {
+            Times::Keep => looks.times,
+            Times::Reset => None,
+            Times::Set(accessed, modified) => {
+                let before = looks.times.unwrap_or_else(|| {
+                    let renewed = Wall::at_boot_time(lease.renewed_at);
+                    (renewed, renewed)
+                });
+                Some((accessed.unwrap_or(before.0), modified.unwrap_or(before.1)))
+            }
+        };
+        if let Some(mode) = self.permissions {
+            looks.mode = super::attr::chosen_mode(mode);
+        }
+        looks.uid = self.user.0.unwrap_or(looks.uid);
+        looks.gid = self.user.1.unwrap_or(looks.gid);
+        let text = match &self.text {
+            Some(Text::Set(text, reads)) => {
+                looks.reads = reads.unwrap_or(looks.reads);
+                Some(TextPatch::Set(Arc::clone(text)))
+            }
+            Some(Text::Append(text, reads)) => {
+                looks.reads = reads.unwrap_or(looks.reads);
+                Some(TextPatch::Append(Arc::clone(text)))
+            }
+            Some(Text::Cut(length)) if *length < lease.details.text.len() => {
+                Some(TextPatch::Set(lease.details.text[..*length].into()))
+            }
+            Some(Text::Cut(_)) | None => None,
+        };
+        let looks = (looks != lease.details.looks).then_some(looks);
+        Patch { note: self.note.clone(), text, looks, ..Patch::default() }
+    }
+}
+
+fn term_of(lease: &Lease) -> Term {
+    match lease.life {
+        Life::Own { ttl, grace, .. } => Term::Own(ttl, grace),
+        Life::Session(id) => Term::Session(id),
+    }
+}
+
+/// Whom a change through a path or an inode is meant for: whatever the caller holds there.
+pub(super) fn meant_by_path(place: &LockPlace) -> Vec<Meant> {
+    match &*place.links {
+        [] => vec![Meant { name: place.name.clone(), token: None }],
+        [link] => vec![Meant { name: link.name.clone(), token: None }],
+        links => links.iter().map(Meant::of).collect(),
+    }
+}
+
+/// Whom a change through an open file is meant for: the tenure that it is bound to.
+pub(super) fn meant_by_open(place: &LockPlace, open: &Open) -> Vec<Meant> {
+    match open.tenure() {
+        Some(tenure) => place.links_of(Some(tenure)).iter().map(Meant::of).collect(),
+        None => meant_by_path(place),
+    }
+}
+
+impl Meant {
+    fn of(link: &Link) -> Self {
+        Self { name: link.name.clone(), token: link.token }
+    }
+}
+
+/// The change that a message asks for, written at `offset` through `open`.
+pub(super) fn of_message(message: Message, data: &[u8], offset: u64, open: &Open) -> Change {
+    let renewal = Change { renews: Some(Firm::Keep), times: Times::Reset, ..Change::default() };
+    match message {
+        Message::Renew => renewal,
+        Message::Options(options) => {
+            let Options { ttl, grace, note, mode, pid: _, token: _ } = options;
+            let firm = if ttl.is_some() || grace.is_some() { Firm::Make } else { Firm::Keep };
+            Change { renews: Some(firm), ttl, grace, mode, note, ..renewal }
+        }
+        Message::Text => {
+            let text: Arc<[u8]> = data.into();
+            // Who made the lock by this open file, or reads through it, reads back what it wrote.
+            let reads = (open.made_new || open.access == Access::Both).then_some(Reads::Text);
+            let goes_on = open.append || (offset > 0 && open.state.lock().text_end == Some(offset));
+            let text = if goes_on { Text::Append(text, reads) } else { Text::Set(text, reads) };
+            Change { renews: Some(Firm::Make), text: Some(text), ..renewal }
+        }
+    }
+}
+
+/// The part of an open that truncates: the holder's text goes, another's stays, and nothing
+/// fails. `then` gets the view as it is afterwards.
+pub(super) fn truncate_at_open(
+    fs: &Fs,
+    caller: &Caller,
+    view: LockView,
+    flags: i32,
+    then: impl FnOnce(&Fs, &Caller, LockView) + Send + 'static,
+) {
+    let truncates = flags & libc::O_TRUNC != 0 && Access::of_flags(flags).writes();
+    let held = view.held_by(&caller.client);
+    let Some(token) = held.filter(|held| truncates && !held.lease.details.text.is_empty()) else {
+        return then(fs, caller, view);
+    };
+    let token = token.lease.token;
+    let meant = vec![Meant { name: view.name.clone(), token: Some(token) }];
+    let change = Change { text: Some(Text::Cut(0)), ..Change::default() };
+    apply(fs, caller, Act::Truncate, meant, change, move |fs, caller, _| {
+        let name = view.name.clone();
+        fs.view(caller, Act::Truncate, &name, move |fs, caller, after| {
+            then(fs, caller, after.unwrap_or(view));
+        });
+    });
+}
+
+/// Why a text of so many bytes can't be kept.
+pub(super) fn too_long(name: &LockName, bytes: u64) -> String {
+    format!(
+        "lock '{name}' can't keep {bytes} bytes; a text has at most {TEXT_BYTES_MAX}, \
+         so keep data elsewhere and write where it is"
+    )
+}

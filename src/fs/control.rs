@@ -1,0 +1,351 @@
+//! `.latchfs`: the mount's own files, there but not listed; and the facts in a directory that is a
+//! lock. Each is a page of text, made when it is read.
+
+use super::attr;
+use super::errno::Act;
+use super::look::{self, FOREVER};
+use super::make::{GENERATION, NO_CACHE};
+use super::opens::{Access, Entry, Open, State, Target};
+use super::owner::Caller;
+use super::pages;
+use super::shared::Fs;
+use super::why::{self, Why};
+use crate::engine::{Child, Face, LockName, LockView};
+use crate::status::{pretty, status_of};
+use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, ReplyEntry, ReplyOpen};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+/// Something that is no lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Control {
+    /// `.latchfs` itself.
+    Top,
+    /// A file in it.
+    Page(Page),
+    /// A directory of reports, or one within where locks lie below a name.
+    Reports(Report, Option<LockName>),
+    /// A report on a lock, held or free.
+    Report(Report, LockName),
+    /// A fact about a lock that is a directory.
+    Fact(Fact, LockName),
+}
+
+/// A file in `.latchfs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Page {
+    /// The table of what programs can do here.
+    Readme,
+    /// The last refusal.
+    Why,
+    /// How this mount is made.
+    Server,
+    /// Counts, for Prometheus.
+    Metrics,
+    /// Requests and answers, for the command line.
+    Ctl,
+}
+
+/// What a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Report {
+    /// The status, as JSON.
+    Status,
+    /// The text that programs wrote.
+    Content,
+}
+
+/// What is said about a lock that is a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Fact {
+    /// The status, as JSON.
+    Status,
+    /// The holder.
+    Holder,
+    /// The token.
+    Token,
+    /// The phase.
+    Phase,
+    /// When it expires.
+    ExpiresAt,
+    /// Who waits, one a line.
+    Waiters,
+    /// Takes what a write to a lock's file takes.
+    Ctl,
+}
+
+impl Page {
+    const ALL: [Self; 5] = [Self::Readme, Self::Why, Self::Server, Self::Metrics, Self::Ctl];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Readme => "README",
+            Self::Why => "why",
+            Self::Server => "server",
+            Self::Metrics => "metrics",
+            Self::Ctl => "ctl",
+        }
+    }
+}
+
+impl Report {
+    const ALL: [Self; 2] = [Self::Status, Self::Content];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Content => "content",
+        }
+    }
+}
+
+impl Fact {
+    /// The fact of this name.
+    pub(super) fn named(name: &OsStr) -> Option<Self> {
+        match name.to_str()? {
+            "status.json" => Some(Self::Status),
+            "holder" => Some(Self::Holder),
+            "token" => Some(Self::Token),
+            "phase" => Some(Self::Phase),
+            "expires_at" => Some(Self::ExpiresAt),
+            "waiters" => Some(Self::Waiters),
+            "ctl" => Some(Self::Ctl),
+            _ => None,
+        }
+    }
+}
+
+impl Control {
+    const fn is_directory(&self) -> bool {
+        matches!(self, Self::Top | Self::Reports(..))
+    }
+
+    const fn takes_writes(&self) -> bool {
+        matches!(self, Self::Page(Page::Ctl) | Self::Fact(Fact::Ctl, _))
+    }
+
+    /// Whether it is there whatever becomes of the locks.
+    const fn is_constant(&self) -> bool {
+        matches!(self, Self::Top | Self::Page(_) | Self::Reports(_, None))
+    }
+}
+
+/// How it looks to stat: as in /proc, the size is not known before it is read.
+pub(super) fn attr_of(fs: &Fs, ino: u64, control: &Control) -> FileAttr {
+    let (face, perm) = match control {
+        _ if control.is_directory() => (Face::Directory, 0o555),
+        _ if control.takes_writes() => (Face::File, 0o666),
+        _ => (Face::File, 0o444),
+    };
+    let attr = attr::of_nobody(fs, ino, face, attr::links_of(face));
+    FileAttr { perm, uid: fs.mounter, ..attr }
+}
+
+/// Answers a lookup with this.
+pub(super) fn entered(fs: &Fs, control: &Control, reply: ReplyEntry) {
+    let ino = fs.tree.lock().control(control);
+    let attr = attr_of(fs, ino, control);
+    let ttl = if control.is_constant() { FOREVER } else { NO_CACHE };
+    reply.entry_with_ttls(&NO_CACHE, &ttl, &attr, GENERATION);
+}
+
+/// lookup in a directory of ours.
+pub(super) fn lookup(fs: &Fs, caller: &Caller, dir: &Control, name: &OsStr, reply: ReplyEntry) {
+    let text = name.to_str();
+    match dir {
+        Control::Top => {
+            let page = Page::ALL.into_iter().find(|page| text == Some(page.as_str()));
+            let report = Report::ALL.into_iter().find(|report| text == Some(report.as_str()));
+            match (page, report) {
+                (Some(page), _) => entered(fs, &Control::Page(page), reply),
+                (_, Some(report)) => entered(fs, &Control::Reports(report, None), reply),
+                (None, None) => reply.error(Errno::ENOENT),
+            }
+        }
+        Control::Reports(report, parent) => {
+            let Some(name) = text.and_then(|text| reported(parent.as_ref(), text)) else {
+                return reply.error(Errno::ENOENT);
+            };
+            let report = *report;
+            fs.view(caller, Act::Lookup, &name, move |fs, _, view| match view {
+                Ok(view) if view.has_below && view.holders.is_empty() => {
+                    entered(fs, &Control::Reports(report, Some(view.name)), reply);
+                }
+                Ok(view) => entered(fs, &Control::Report(report, view.name), reply),
+                Err(errno) => reply.error(errno),
+            });
+        }
+        Control::Page(_) | Control::Report(..) | Control::Fact(..) => {
+            reply.error(Errno::ENOTDIR);
+        }
+    }
+}
+
+/// The lock that a file in `status/` or `content/` is about: `%2F` stands for a slash.
+fn reported(parent: Option<&LockName>, text: &str) -> Option<LockName> {
+    let name = unescaped(text)?;
+    let name = match parent {
+        Some(parent) => format!("{parent}/{name}"),
+        None => name.into_owned(),
+    };
+    LockName::parse(&name).ok()
+}
+
+/// A name as one file name.
+pub(super) fn escaped(name: &str) -> String {
+    name.replace('%', "%25").replace('/', "%2F")
+}
+
+fn unescaped(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('%') {
+        return Some(text.into());
+    }
+    let mut name = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        name.push_str(before);
+        name.push(match after.get(..2)? {
+            "2F" | "2f" => '/',
+            "25" => '%',
+            _ => return None,
+        });
+        rest = &after[2..];
+    }
+    name.push_str(rest);
+    Some(name.into())
+}
+
+/// What a directory of ours lists.
+pub(super) fn entries(
+    fs: &Fs,
+    caller: &Caller,
+    dir: &Control,
+    then: impl FnOnce(Result<Vec<Entry>, Errno>) + Send + 'static,
+) {
+    let entry = |kind, name: &str| Entry { ino: None, kind, name: name.into() };
+    match dir {
+        Control::Top => {
+            let pages = Page::ALL.iter().map(|page| entry(FileType::RegularFile, page.as_str()));
+            let reports = Report::ALL.iter().map(|dir| entry(FileType::Directory, dir.as_str()));
+            then(Ok(pages.chain(reports).collect()));
+        }
+        Control::Reports(_, parent) => {
+            look::children(fs, caller, parent.clone(), move |_, children| {
+                then(children.map(|children| children.iter().map(listed).collect()));
+            });
+        }
+        Control::Page(_) | Control::Report(..) | Control::Fact(..) => then(Err(Errno::ENOTDIR)),
+    }
+}
+
+fn listed(child: &Child) -> Entry {
+    let kind = if child.lock.is_some() { FileType::RegularFile } else { FileType::Directory };
+    Entry { ino: None, kind, name: escaped(child.name.last_part()).into() }
+}
+
+/// open of one of our files.
+pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply: ReplyOpen) {
+    let access = Access::of_flags(flags);
+    if control.is_directory() {
+        return reply.error(Errno::EISDIR);
+    }
+    if access.writes() && !control.takes_writes() {
+        return reply.error(Errno::EACCES);
+    }
+    let open = Open {
+        target: Target::Control(control),
+        client: caller.client.clone(),
+        uid: caller.uid,
+        access,
+        append: false,
+        made_new: false,
+        state: State::default().into(),
+    };
+    let fh = FileHandle(fs.opens.insert(open));
+    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO);
+}
+
+/// What one of our files says now.
+pub(super) fn render(
+    fs: &Fs,
+    caller: &Caller,
+    open: &Open,
+    control: &Control,
+    then: impl FnOnce(Result<Arc<[u8]>, Errno>) + Send + 'static,
+) {
+    let say = |text: String| Ok(text.into_bytes().into());
+    match control {
+        Control::Top | Control::Reports(..) => then(Err(Errno::EISDIR)),
+        Control::Page(Page::Readme) => then(Ok(pages::README.as_bytes().into())),
+        Control::Page(Page::Server) => then(say(pretty(&pages::server(fs)))),
+        Control::Page(Page::Metrics) => then(say(pages::metrics(fs))),
+        Control::Page(Page::Ctl) => then(Ok(Arc::default())),
+        Control::Page(Page::Why) => match fs.whys.of(&open.client) {
+            Why::Nothing => then(say(pretty(&why::nothing(&open.client)))),
+            Why::Refused(value) => then(say(pretty(&value))),
+            Why::Met(name) => {
+                let opener = Caller { client: open.client.clone(), ..caller.clone() };
+                fs.view(&opener, Act::Read, &name, move |_, caller, view| {
+                    then(view.and_then(|view| say(pretty(&why::met(&caller.client, &view)))));
+                });
+            }
+        },
+        Control::Report(_, name) | Control::Fact(_, name) => {
+            let control = control.clone();
+            fs.view(caller, Act::Read, name, move |fs, _, view| {
+                then(view.map(|view| told(fs, &control, &view)));
+            });
+        }
+    }
+}
+
+/// What is told of a lock.
+fn told(fs: &Fs, control: &Control, view: &LockView) -> Arc<[u8]> {
+    let holder = view.holder();
+    let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");
+    let text = match control {
+        Control::Report(Report::Content, _) => {
+            let text = holder.map(|holder| Arc::clone(&holder.lease.details.text));
+            return text.unwrap_or_default();
+        }
+        Control::Fact(Fact::Holder, _) => line(holder.map(|h| h.lease.holder.to_string())),
+        Control::Fact(Fact::Token, _) => line(holder.map(|h| h.lease.token.to_string())),
+        Control::Fact(Fact::Phase, _) => line(Some(view.phase().as_str().to_owned())),
+        Control::Fact(Fact::ExpiresAt, _) => {
+            line(holder.map(|h| fs.locks.wall(h.ends.expires_at).to_string()))
+        }
+        Control::Fact(Fact::Waiters, _) => {
+            view.waiters.iter().map(|waiter| format!("{}\n", waiter.client)).collect()
+        }
+        _ => pretty(&status_of(view, |at| fs.locks.wall(at))),
+    };
+    text.into_bytes().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_in_reports_are_written_out() {
+        for name in ["build", "team/build", "100%", "%2F", "a%/b"] {
+            let written = escaped(name);
+            assert!(!written.contains('/'), "{written}");
+            assert_eq!(unescaped(&written).as_deref(), Some(name));
+        }
+        assert_eq!(escaped("a/b%"), "a%2Fb%25");
+        for wrong in ["%", "%2", "%41", "a%2"] {
+            assert_eq!(unescaped(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_about_a_name() {
+        let name = |text: &str| LockName::parse(text).expect("valid");
+        assert_eq!(reported(None, "team%2Fbuild"), Some(name("team/build")));
+        assert_eq!(reported(Some(&name("team")), "build"), Some(name("team/build")));
+        assert_eq!(reported(None, ".."), None);
+        assert_eq!(reported(None, ".latchfs"), None);
+    }
+}

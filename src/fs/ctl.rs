@@ -1,0 +1,335 @@
+//! The control file: requests and answers as JSON, for the command line. One write is one request;
+//! what is read is what was not yet read of the answers.
+
+use super::errno::Act;
+use super::make::looks;
+use super::message::{self, Options};
+use super::opens::Open;
+use super::owner::Caller;
+use super::pages;
+use super::shared::{Fs, flat};
+use crate::engine::command::StealReason;
+use crate::engine::{
+    Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Renew,
+    Steal, Term, Token,
+};
+use crate::locks::{Failure, List};
+use crate::status::status_of;
+use fuser::ReplyWrite;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// A request is a few names and a note of 1 KiB.
+pub(super) const REQUEST_BYTES_MAX: usize = 8_192;
+/// Locks in one answer: about 1 MB of JSON at most.
+const LIST_MAX: usize = 2_048;
+/// Answers that were not read yet: what the longest list takes, some times over.
+const UNREAD_BYTES_MAX: usize = 16 << 20;
+
+/// Where an answer goes.
+type Then = Box<dyn FnOnce(Value) + Send>;
+
+/// Takes what was not yet read of the answers, `size` bytes at most.
+pub(super) fn take(open: &Open, size: u32) -> Arc<[u8]> {
+    let mut state = open.state.lock();
+    let unread = Arc::clone(&state.bytes);
+    if unread.len() <= size as usize {
+        state.bytes = Arc::default();
+        return unread;
+    }
+    let (now, later) = unread.split_at(size as usize);
+    state.bytes = later.into();
+    now.into()
+}
+
+/// Answers the request in `data`. The write has done its work when the answer can be read.
+pub(super) fn request(fs: &Fs, caller: &Caller, open: &Arc<Open>, data: &[u8], reply: ReplyWrite) {
+    let (open, length) = (Arc::clone(open), data.len() as u32);
+    let then: Then = Box::new(move |answer| {
+        let line = format!("{answer}\n");
+        let mut state = open.state.lock();
+        let mut unread = state.bytes.to_vec();
+        if unread.len() + line.len() > UNREAD_BYTES_MAX {
+            // Whoever asks without ever reading loses what it did not want.
+            unread.clear();
+        }
+        unread.extend_from_slice(line.as_bytes());
+        state.bytes = unread.into();
+        drop(state);
+        reply.written(length);
+    });
+    match parse(data) {
+        Ok(request) => answer(fs, caller, request, then),
+        Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
+    }
+}
+
+/// A request, before its parts are looked at.
+struct Request {
+    what: String,
+    fields: Map<String, Value>,
+}
+
+impl Request {
+    fn text(&self, key: &str) -> Result<Option<&str>, String> {
+        match self.fields.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(format!("'{key}' is a text, not {other}")),
+        }
+    }
+
+    fn name(&self) -> Result<LockName, String> {
+        let text = self.text("name")?.ok_or("the request lacks a 'name'")?;
+        LockName::parse(text).map_err(|error| {
+            let shown = message::short(&text.escape_debug().to_string());
+            format!("'{shown}' can't be the name of a lock: {error}")
+        })
+    }
+}
+
+fn parse(data: &[u8]) -> Result<Request, String> {
+    if data.len() > REQUEST_BYTES_MAX {
+        return Err(format!("a request has at most {REQUEST_BYTES_MAX} bytes"));
+    }
+    let value: Value = serde_json::from_slice(data)
+        .map_err(|error| format!("a request is a JSON object, and this is none: {error}"))?;
+    let Value::Object(fields) = value else {
+        return Err("a request is a JSON object such as {\"do\":\"about\"}".to_owned());
+    };
+    match fields.get("do") {
+        Some(Value::String(what)) => Ok(Request { what: what.clone(), fields }),
+        _ => Err("a request says in 'do' what to do".to_owned()),
+    }
+}
+
+fn wrong(kind: Kind, sentence: &str) -> Value {
+    json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
+}
+
+fn answer(fs: &Fs, caller: &Caller, request: Request, then: Then) {
+    let done = match request.what.as_str() {
+        "about" => return then(about(fs)),
+        "list" => list_of(&request).map(Asked::List),
+        "status" => request.name().map(Asked::Status),
+        "acquire" => acquiring(&request).map(Asked::Acquire),
+        "renew" => renew_of(fs, caller, &request).map(Asked::Op),
+        "release" => release_of(caller, &request).map(Asked::Op),
+        "steal" if !caller.is_root() && caller.uid != fs.mounter => {
+            let sentence = "only root and whoever mounted may steal a lock; ask one of them";
+            return then(wrong(Kind::Denied, sentence));
+        }
+        "steal" => steal_of(fs, caller, &request).map(Asked::Op),
+        other => {
+            Err(format!("there is no request '{}'; see .latchfs/README", message::short(other)))
+        }
+    };
+    match done {
+        Ok(Asked::List(query)) => list(fs, query, then),
+        Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
+        Ok(Asked::Acquire(ask)) => acquire(fs, caller, ask, then),
+        Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
+        Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
+    }
+}
+
+/// What a request comes down to.
+enum Asked {
+    List(List),
+    Status(LockName),
+    Acquire(Acquiring),
+    Op((LockName, Op)),
+}
+
+fn about(fs: &Fs) -> Value {
+    let mut answer = json!({ "ok": true });
+    if let (Value::Object(answer), Value::Object(server)) = (&mut answer, pages::server(fs)) {
+        answer.extend(server);
+    }
+    answer
+}
+
+fn decide(fs: &Fs, caller: &Caller, name: LockName, op: Op, then: Then) {
+    let (shared, caller) = (Arc::clone(fs), caller.clone());
+    fs.locks.submit(op, move |answer| {
+        let answer = match flat(answer) {
+            Ok(_) => json!({ "ok": true }),
+            Err(failure) => {
+                let answer = wrong(failure.kind(), &failure.to_string());
+                // Who did not answer this would not answer for the status either.
+                let silent = matches!(failure, Failure::Unavailable(_));
+                shared.refuse(&caller, Act::Control, Some(&name), failure);
+                if silent {
+                    return then(answer);
+                }
+                answer
+            }
+        };
+        status(&shared, &name, answer, then);
+    });
+}
+
+/// Adds the status of a lock to an answer.
+fn status(fs: &Fs, name: &LockName, mut answer: Value, then: Then) {
+    let shared = Arc::clone(fs);
+    fs.locks.view(name, move |view| match view {
+        Ok(view) => {
+            answer["status"] = status_of(&view, |at| shared.locks.wall(at));
+            then(answer);
+        }
+        Err(why) => then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
+    });
+}
+
+fn list(fs: &Fs, query: List, then: Then) {
+    let shared = Arc::clone(fs);
+    fs.locks.list(query, move |page| match page {
+        Ok(page) => {
+            let shown = |view| status_of(view, |at| shared.locks.wall(at));
+            let locks: Vec<Value> = page.items.iter().map(shown).collect();
+            then(json!({ "ok": true, "locks": locks, "next": page.next }));
+        }
+        Err(why) => then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
+    });
+}
+
+fn list_of(request: &Request) -> Result<List, String> {
+    let after = match request.text("after")? {
+        None | Some("") => None,
+        Some(text) => Some(LockName::parse(text).map_err(|error| format!("'after': {error}"))?),
+    };
+    let limit = match request.fields.get("limit") {
+        None | Some(Value::Null) => LIST_MAX,
+        Some(value) => value
+            .as_u64()
+            .filter(|limit| *limit > 0)
+            .map(|limit| usize::try_from(limit).unwrap_or(LIST_MAX).min(LIST_MAX))
+            .ok_or_else(|| format!("'limit' is a number from 1, not {value}"))?,
+    };
+    Ok(List { prefix: request.text("prefix")?.unwrap_or("").to_owned(), after, limit })
+}
+
+fn term_of(fs: &Fs, options: &Options) -> Term {
+    let (ttl, grace) = (options.ttl, options.grace);
+    Term::Own(ttl.unwrap_or(fs.config.ttl), grace.unwrap_or(fs.config.grace))
+}
+
+fn patch_of(fs: &Fs, caller: &Caller, options: &Options) -> Patch {
+    Patch {
+        holder_id: Some(fs.owners.holder_id(caller)),
+        note: options.note.clone(),
+        looks: Some(looks(caller, Face::File, 0o644)),
+        ..Patch::default()
+    }
+}
+
+/// What an acquire asks for. Whether it renews is known only when the lock has been looked at.
+struct Acquiring {
+    name: LockName,
+    options: Options,
+    fresh: bool,
+}
+
+fn acquiring(request: &Request) -> Result<Acquiring, String> {
+    let (name, options) = (request.name()?, message::options_of(&request.fields)?);
+    let fresh = match request.fields.get("fresh") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(fresh)) => *fresh,
+        Some(other) => return Err(format!("'fresh' is true or false, not {other}")),
+    };
+    Ok(Acquiring { name, options, fresh })
+}
+
+fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, then: Then) {
+    let (shared, caller) = (Arc::clone(fs), caller.clone());
+    fs.locks.view(&ask.name.clone(), move |view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(why) => return then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
+        };
+        let Acquiring { name, mut options, fresh } = ask;
+        let own = view.held_by(&caller.client).filter(|_| !fresh);
+        let by_name = fresh || options.ttl.is_some() || options.grace.is_some();
+        let patch = match own {
+            // What it says about itself, and how it looks, outlives a renewal.
+            Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
+            None => patch_of(&shared, &caller, &options),
+        };
+        if let Some(own) = own {
+            options.ttl = options.ttl.or(Some(own.ends.ttl));
+            options.grace = options.grace.or(Some(own.ends.grace));
+        }
+        let op = Op::Acquire(Acquire {
+            name: name.clone(),
+            client: caller.client.clone(),
+            mode: options.mode.unwrap_or(Mode::Exclusive),
+            // A loose acquire renews in whatever way the lock is held.
+            hold: if own.is_none() && by_name { Hold::Firm(None) } else { Hold::Loose },
+            term: term_of(&shared, &options),
+            line: Line::Skip,
+            patch,
+        });
+        decide(&shared, &caller, name, op, then);
+    });
+}
+
+fn key_of(caller: &Caller, name: &LockName, token: Option<Token>) -> LeaseKey {
+    LeaseKey { name: name.clone(), client: caller.client.clone(), token }
+}
+
+fn renew_of(fs: &Fs, caller: &Caller, request: &Request) -> Result<(LockName, Op), String> {
+    let (name, options) = (request.name()?, message::options_of(&request.fields)?);
+    let changes = options.ttl.is_some() || options.grace.is_some();
+    let op = Op::Renew(Renew {
+        key: key_of(caller, &name, options.token),
+        term: changes.then(|| term_of(fs, &options)),
+        firm: if changes { Firm::Make } else { Firm::Keep },
+        patch: Patch { note: options.note.clone(), ..Patch::default() },
+    });
+    Ok((name, op))
+}
+
+fn release_of(caller: &Caller, request: &Request) -> Result<(LockName, Op), String> {
+    let (name, options) = (request.name()?, message::options_of(&request.fields)?);
+    let op = Op::Release(Release { key: key_of(caller, &name, options.token) });
+    Ok((name, op))
+}
+
+fn steal_of(fs: &Fs, caller: &Caller, request: &Request) -> Result<(LockName, Op), String> {
+    let (name, options) = (request.name()?, message::options_of(&request.fields)?);
+    let reason = request.text("reason")?.and_then(StealReason::parse);
+    let reason =
+        reason.ok_or("taking a lock away needs a short 'reason', which its holder will read")?;
+    let op = Op::Steal(Steal {
+        name: name.clone(),
+        client: caller.client.clone(),
+        reason,
+        term: term_of(fs, &options),
+        patch: patch_of(fs, caller, &options),
+    });
+    Ok((name, op))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_request_is_told() {
+        let long = format!("{{\"do\":\"{}\"}}", "x".repeat(REQUEST_BYTES_MAX));
+        for wrong in ["", "about", "[]", "{}", "{\"do\":1}", "{\"do\":\"about\"", &long] {
+            assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        assert_eq!(parse(b"{\"do\":\"about\"}\n").map(|request| request.what), Ok("about".into()));
+    }
+
+    #[test]
+    fn a_list_has_bounds() {
+        let list = |text: &str| list_of(&parse(text.as_bytes()).expect("a request"));
+        assert_eq!(list(r#"{"do":"list"}"#).expect("fine").limit, LIST_MAX);
+        assert_eq!(list(r#"{"do":"list","limit":5,"after":"a"}"#).expect("fine").limit, 5);
+        assert_eq!(list(r#"{"do":"list","limit":99999999}"#).expect("fine").limit, LIST_MAX);
+        assert!(list(r#"{"do":"list","limit":0}"#).is_err());
+        assert!(list(r#"{"do":"list","after":"a//b"}"#).is_err());
+    }
+}

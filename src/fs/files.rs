@@ -1,0 +1,281 @@
+//! Open files: open, read, write, close; and what setattr changes.
+
+use super::change::{Change, Text, Times};
+use super::control::{self, Control, Fact};
+use super::errno::Act;
+use super::look::attr_of_top;
+use super::make::{NO_CACHE, open_of, tenure_of};
+use super::message::{self, Message, Options};
+use super::opens::{Access, Target, window};
+use super::owner::Caller;
+use super::shared::Fs;
+use super::tree::Place;
+use super::{attr, change, ctl};
+use crate::engine::command::TEXT_BYTES_MAX;
+use crate::engine::{Firm, LockName, LockView, Reads};
+use crate::status::{pretty, status_of};
+use crate::time::Wall;
+use fuser::{
+    Errno, FileHandle, FopenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
+    TimeOrNow,
+};
+use std::sync::Arc;
+
+/// open of what the kernel knows already.
+pub(super) fn open(fs: &Fs, caller: &Caller, ino: u64, flags: i32, reply: ReplyOpen) {
+    match fs.place(ino) {
+        Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name), flags, reply),
+        Some(Place::Control(Control::Fact(Fact::Ctl, name))) => {
+            let ino = fs.tree.lock().number(&name);
+            match ino {
+                Some(ino) => open_lock(fs, caller, (ino, name), flags, reply),
+                None => reply.error(Errno::ENOENT),
+            }
+        }
+        Some(Place::Control(control)) => control::open(fs, caller, control, flags, reply),
+        Some(Place::Top) => reply.error(Errno::EISDIR),
+        None => reply.error(Errno::ESTALE),
+    }
+}
+
+fn open_lock(fs: &Fs, caller: &Caller, of: (u64, LockName), flags: i32, reply: ReplyOpen) {
+    let (ino, name) = of;
+    fs.view(caller, Act::Open, &name.clone(), move |fs, caller, view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(errno) => return reply.error(errno),
+        };
+        let open = open_of(caller, ino, name, flags);
+        open.state.lock().tenure = tenure_of(fs, caller, ino, &view);
+        change::truncate_at_open(fs, caller, view, flags, move |fs, _, _| {
+            let fh = FileHandle(fs.opens.insert(open));
+            reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO);
+        });
+    });
+}
+
+/// read. What is read is of one moment: taken at offset 0, kept for the rest.
+pub(super) fn read(
+    fs: &Fs,
+    caller: &Caller,
+    fh: u64,
+    (offset, size): (u64, u32),
+    reply: ReplyData,
+) {
+    let Some(open) = fs.opens.get(fh) else { return reply.error(Errno::EBADF) };
+    if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
+        let bytes = ctl::take(&open, size);
+        return reply.data(&bytes);
+    }
+    if offset > 0 {
+        let bytes = Arc::clone(&open.state.lock().bytes);
+        return reply.data(window(&bytes, offset, size));
+    }
+    let kept = Arc::clone(&open);
+    let then = move |bytes: Result<Arc<[u8]>, Errno>| match bytes {
+        Ok(bytes) => {
+            kept.state.lock().bytes = Arc::clone(&bytes);
+            reply.data(window(&bytes, 0, size));
+        }
+        Err(errno) => reply.error(errno),
+    };
+    match &open.target {
+        Target::Control(control) => control::render(fs, caller, &open, control, then),
+        Target::Lock(ino, name) => {
+            // An open file speaks of the lock that it holds, else of the name it was opened under.
+            let place = fs.lock_place(*ino);
+            let name = place
+                .map(|place| change::meant_by_open(&place, &open).swap_remove(0).name)
+                .filter(|_| open.tenure().is_some())
+                .unwrap_or_else(|| name.clone());
+            let access = open.access;
+            fs.view(caller, Act::Read, &name, move |fs, _, view| {
+                then(view.map(|view| content_of(fs, &view, access)));
+            });
+        }
+    }
+}
+
+/// What a reader of a lock's file gets.
+fn content_of(fs: &Fs, view: &LockView, access: Access) -> Arc<[u8]> {
+    let details = view.holder().map(|holder| &holder.lease.details);
+    let reads = details.map_or(Reads::Status, |details| attr::reads(fs, &details.looks));
+    if access == Access::Both || reads == Reads::Text {
+        return details.map(|details| Arc::clone(&details.text)).unwrap_or_default();
+    }
+    pretty(&status_of(view, |at| fs.locks.wall(at))).into_bytes().into()
+}
+
+/// write.
+pub(super) fn write(
+    fs: &Fs,
+    caller: &Caller,
+    fh: u64,
+    (offset, data): (u64, &[u8]),
+    reply: ReplyWrite,
+) {
+    let Some(open) = fs.opens.get(fh) else { return reply.error(Errno::EBADF) };
+    // Written in the name of whoever opened it: a file that is handed on speaks for its opener.
+    let caller = &Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
+    let (ino, name) = match &open.target {
+        Target::Control(Control::Page(control::Page::Ctl)) => {
+            return ctl::request(fs, caller, &open, data, reply);
+        }
+        Target::Control(_) => return reply.error(Errno::EBADF),
+        Target::Lock(ino, name) => (*ino, name),
+    };
+    open.state.lock().wrote = true;
+    let act = Act::Write;
+    let refuse = |errno, sentence| fs.refuse_own(caller, act, Some(name), errno, sentence);
+    if data.len() > TEXT_BYTES_MAX {
+        return reply.error(refuse(Errno::EFBIG, change::too_long(name, data.len() as u64)));
+    }
+    let message = match message::parse(data) {
+        Ok(message) => message,
+        Err(sentence) => {
+            return reply.error(refuse(Errno::EINVAL, format!("lock '{name}': {sentence}")));
+        }
+    };
+    let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::ESTALE) };
+    let mut meant = change::meant_by_open(&place, &open);
+    if let Message::Options(Options { pid, token, .. }) = &message {
+        if pid.is_some() {
+            return reply.error(refuse(Errno::ENOTSUP, no_process_holds(name)));
+        }
+        if let Some(token) = token {
+            meant.iter_mut().for_each(|meant| meant.token = Some(*token));
+        }
+    }
+    let is_text = message == Message::Text;
+    let wanted = change::of_message(message, data, offset, &open);
+    let length = data.len() as u32;
+    change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
+        Ok(token) => {
+            let mut state = open.state.lock();
+            state.tenure = state.tenure.or(token.map(|token| place.origin_of(token)));
+            if is_text {
+                state.text_end = Some(offset + u64::from(length));
+            }
+            drop(state);
+            reply.written(length);
+        }
+        Err(errno) => reply.error(errno),
+    });
+}
+
+/// The one place that says that a lock can't be bound to a process.
+pub(super) fn no_process_holds(name: &LockName) -> String {
+    format!(
+        "lock '{name}' can't be bound to a process yet; write a ttl such as 60s, and renew in time"
+    )
+}
+
+/// close(2) of one descriptor. A file that was opened for writing by whoever does not hold the
+/// lock, and was not written to, was some program's way to renew: this is where it learns.
+pub(super) fn flush(fs: &Fs, caller: &Caller, fh: u64, reply: ReplyEmpty) {
+    let Some(open) = fs.opens.get(fh) else { return reply.ok() };
+    let idle = {
+        let state = open.state.lock();
+        open.access.writes() && state.tenure.is_none() && !state.wrote
+    };
+    let (true, Target::Lock(_, name)) = (idle, &open.target) else { return reply.ok() };
+    let opener = Caller { client: open.client.clone(), ..caller.clone() };
+    fs.view(&opener, Act::Close, name, move |fs, caller, view| {
+        // Forced by the kernel, so it can't fail for want of an answer.
+        let Ok(view) = view else { return reply.ok() };
+        match view.holder() {
+            Some(holder) if view.held_by(&caller.client).is_none() => {
+                let sentence = format!(
+                    "lock '{}' is held by {}, so opening and closing it renewed nothing; \
+                     read .latchfs/status/{} for how long",
+                    view.name,
+                    holder.lease.holder,
+                    control::escaped(view.name.as_str()),
+                );
+                let name = Some(&view.name);
+                reply.error(fs.refuse_own(caller, Act::Close, name, Errno::EBUSY, sentence));
+            }
+            _ => reply.ok(),
+        }
+    });
+}
+
+/// What setattr asks for, of what latchfs keeps.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// chmod.
+    pub(super) mode: Option<u32>,
+    /// chown.
+    pub(super) user: (Option<u32>, Option<u32>),
+    /// truncate.
+    pub(super) size: Option<u64>,
+    /// utimensat: access and modification.
+    pub(super) times: (Option<TimeOrNow>, Option<TimeOrNow>),
+    /// Through an open file.
+    pub(super) fh: Option<u64>,
+}
+
+impl Wanted {
+    /// Which of them it is. The kernel never mixes these in one request, but for times with a
+    /// truncation, which then are those of the truncation.
+    pub(super) const fn act(&self) -> Act {
+        match (self.size, &self.times) {
+            (Some(_), _) => Act::Truncate,
+            (None, (None, None)) => Act::Chmod,
+            (None, _) => Act::Touch,
+        }
+    }
+}
+
+/// chmod, chown, truncate, utimensat.
+pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: Wanted, reply: ReplyAttr) {
+    let place = match fs.place(ino) {
+        Some(Place::Lock(place)) => place,
+        Some(Place::Top) => return reply.attr(&NO_CACHE, &attr_of_top(fs)),
+        Some(Place::Control(control)) if wanted.size.is_some() => {
+            return reply.attr(&NO_CACHE, &control::attr_of(fs, ino, &control));
+        }
+        Some(Place::Control(_)) => return reply.error(Errno::EPERM),
+        None => return reply.error(Errno::ESTALE),
+    };
+    if let Some(size) = wanted.size.filter(|size| *size > TEXT_BYTES_MAX as u64) {
+        let name = &place.name;
+        let sentence = change::too_long(name, size);
+        let errno = fs.refuse_own(caller, Act::Truncate, Some(name), Errno::EFBIG, sentence);
+        return reply.error(errno);
+    }
+    if let Some(open) = wanted.fh.filter(|_| wanted.size.is_some()).and_then(|fh| fs.opens.get(fh))
+    {
+        // What is written next begins anew, wherever the program's offset is.
+        open.state.lock().text_end = None;
+    }
+    let (act, change) = (wanted.act(), change_of(&wanted));
+    let meant = change::meant_by_path(&place);
+    change::apply(fs, caller, act, meant, change, move |fs, caller, done| match done {
+        Err(errno) if act != Act::Truncate => reply.error(errno),
+        // Truncating what another holds does nothing, and never fails.
+        _ => fs.attr_now(caller, ino, place, move |_, attr| match attr {
+            Ok(attr) => reply.attr(&NO_CACHE, &attr),
+            Err(errno) => reply.error(errno),
+        }),
+    });
+}
+
+fn change_of(wanted: &Wanted) -> Change {
+    let change = Change { permissions: wanted.mode, user: wanted.user, ..Change::default() };
+    if let Some(size) = wanted.size {
+        return Change { text: Some(Text::Cut(size as usize)), ..change };
+    }
+    // One reading for both: a plain touch sets them alike.
+    let now = Wall::now();
+    let wall = |time: &TimeOrNow| match time {
+        TimeOrNow::SpecificTime(time) => attr::wall_of(*time),
+        TimeOrNow::Now => now,
+    };
+    let (accessed, modified) =
+        (wanted.times.0.as_ref().map(wall), wanted.times.1.as_ref().map(wall));
+    if accessed.is_none() && modified.is_none() {
+        return change;
+    }
+    Change { renews: Some(Firm::Keep), times: Times::Set(accessed, modified), ..change }
+}

@@ -1,0 +1,208 @@
+//! The forms that only look: lookup, stat, readlink, `ls`.
+
+use super::attr;
+use super::control::{self, Control, Fact};
+use super::errno::{Act, errno_of_lookup};
+use super::make::{GENERATION, NO_CACHE};
+use super::opens::Entry;
+use super::owner::Caller;
+use super::shared::{Fs, attr_of_one};
+use super::tree::{LockPlace, Place, TOP};
+use crate::engine::name::RESERVED_PREFIX;
+use crate::engine::{Child, Face, LockName, LockView};
+use crate::locks::{Children, Failure};
+use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry};
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What never changes may be kept by the kernel.
+pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
+/// Names asked for at a time when a directory is read.
+const PAGE: usize = 4_096;
+/// The number of a name that the kernel does not know, as libfuse gives it; 0 would hide it.
+const INO_UNKNOWN: u64 = 0xffff_ffff;
+
+/// lookup.
+pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply: ReplyEntry) {
+    let place = match fs.place(parent) {
+        Some(Place::Control(dir)) => return control::lookup(fs, caller, &dir, name, reply),
+        Some(Place::Top) if name == RESERVED_PREFIX => {
+            return control::entered(fs, &Control::Top, reply);
+        }
+        Some(place) => place,
+        None => return reply.error(Errno::ESTALE),
+    };
+    let child = match place.child(name) {
+        Ok(child) => child,
+        Err(error) => return reply.error(errno_of_lookup(error)),
+    };
+    let fact = if place.is_held_directory() { Fact::named(name) } else { None };
+    fs.view(caller, Act::Lookup, &child, move |fs, caller, view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(errno) => return reply.error(errno),
+        };
+        let Some((face, token)) = attr::shown(&view) else {
+            return match (fact, place) {
+                (Some(fact), Place::Lock(dir)) => {
+                    control::entered(fs, &Control::Fact(fact, dir.name), reply);
+                }
+                _ => reply.error(Errno::ENOENT),
+            };
+        };
+        fs.whys.met(&caller.client, &view.name);
+        let (ino, place) = {
+            let mut tree = fs.tree.lock();
+            let ino = tree.seen(&view.name, face, token);
+            (ino, tree.place(ino))
+        };
+        let Some(Place::Lock(place)) = place else { return reply.error(Errno::ESTALE) };
+        let then = move |attr: Result<FileAttr, Errno>| match attr {
+            Ok(attr) => reply.entry(&NO_CACHE, &attr, GENERATION),
+            Err(errno) => reply.error(errno),
+        };
+        if place.links.len() > 1 {
+            return fs.attr_now(caller, ino, place, move |_, attr| then(attr));
+        }
+        then(Ok(attr_of_one(fs, ino, &place, &view)));
+    });
+}
+
+/// stat.
+pub(super) fn getattr(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyAttr) {
+    match fs.place(ino) {
+        Some(Place::Top) => reply.attr(&FOREVER, &attr_of_top(fs)),
+        Some(Place::Control(control)) => {
+            reply.attr(&NO_CACHE, &control::attr_of(fs, ino, &control));
+        }
+        Some(Place::Lock(place)) => fs.attr_now(caller, ino, place, move |_, attr| match attr {
+            Ok(attr) => reply.attr(&NO_CACHE, &attr),
+            Err(errno) => reply.error(errno),
+        }),
+        None => reply.error(Errno::ESTALE),
+    }
+}
+
+/// The mount point.
+pub(super) fn attr_of_top(fs: &Fs) -> FileAttr {
+    let top = attr::of_nobody(fs, TOP, Face::Directory, attr::links_of(Face::Directory));
+    // Anybody who may use the mount may make locks in it, and nobody another's away: as in /tmp.
+    FileAttr { perm: 0o1777, uid: fs.mounter, ..top }
+}
+
+/// readlink.
+pub(super) fn readlink(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyData) {
+    let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::EINVAL) };
+    fs.view(caller, Act::Readlink, &place.name.clone(), move |_, _, view| match view {
+        Ok(view) => match text_of(&place, &view) {
+            Some(text) => reply.data(text),
+            None => reply.error(Errno::ENOENT),
+        },
+        Err(errno) => reply.error(errno),
+    });
+}
+
+fn text_of<'a>(place: &LockPlace, view: &'a LockView) -> Option<&'a [u8]> {
+    let token = place.links.iter().find(|link| link.name == view.name)?.token;
+    let lease = &view.holder()?.lease;
+    (token == Some(lease.token)).then_some(&*lease.details.text)
+}
+
+/// `ls`. A listing is of one moment: it is taken when reading begins, and again when the reader
+/// goes back to the beginning.
+pub(super) fn readdir(
+    fs: &Fs,
+    caller: &Caller,
+    (ino, fh): (u64, u64),
+    offset: u64,
+    reply: ReplyDirectory,
+) {
+    let Some(listing) = fs.opens.listing(fh) else { return reply.error(Errno::EBADF) };
+    if offset > 0 {
+        let entries = Arc::clone(&listing.entries.lock());
+        return fill(ino, &entries, offset, reply);
+    }
+    let kept = move |entries: Result<Vec<Entry>, Errno>| match entries {
+        Ok(entries) => {
+            let entries = Arc::new(entries);
+            *listing.entries.lock() = Arc::clone(&entries);
+            fill(ino, &entries, offset, reply);
+        }
+        Err(errno) => reply.error(errno),
+    };
+    let parent = match fs.place(ino) {
+        Some(Place::Control(dir)) => return control::entries(fs, caller, &dir, kept),
+        Some(Place::Lock(place)) => Some(place.name),
+        Some(Place::Top) => None,
+        None => return kept(Err(Errno::ESTALE)),
+    };
+    children(fs, caller, parent, move |fs, children| {
+        kept(children.map(|children| {
+            let tree = fs.tree.lock();
+            children
+                .into_iter()
+                .map(|child| Entry {
+                    ino: tree.number(&child.name),
+                    kind: kind_of(&child),
+                    name: child.name.last_part().into(),
+                })
+                .collect()
+        }));
+    });
+}
+
+fn kind_of(child: &Child) -> FileType {
+    match &child.lock {
+        Some(lease) => attr::kind_of(lease.details.looks.face),
+        None => FileType::Directory,
+    }
+}
+
+fn fill(ino: u64, entries: &[Entry], offset: u64, mut reply: ReplyDirectory) {
+    let dots = [".", ".."].map(|name| (ino, FileType::Directory, name));
+    let rest = entries.iter().map(|e| (e.ino.unwrap_or(INO_UNKNOWN), e.kind, &*e.name));
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    for (index, (ino, kind, name)) in dots.into_iter().chain(rest).enumerate().skip(from) {
+        if reply.add(INodeNo(ino), index as u64 + 1, kind, name) {
+            break;
+        }
+    }
+    reply.ok();
+}
+
+/// All that lies directly below a name, page by page.
+pub(super) fn children(
+    fs: &Fs,
+    caller: &Caller,
+    parent: Option<LockName>,
+    then: impl FnOnce(&Fs, Result<Vec<Child>, Errno>) + Send + 'static,
+) {
+    let query = Children { parent, cursor: None, limit: PAGE };
+    page(fs, caller, query, Vec::new(), Box::new(then));
+}
+
+/// Where the children go.
+type Found = Box<dyn FnOnce(&Fs, Result<Vec<Child>, Errno>) + Send>;
+
+fn page(fs: &Fs, caller: &Caller, query: Children, mut found: Vec<Child>, then: Found) {
+    let (shared, caller) = (Arc::clone(fs), caller.clone());
+    let again = query.clone();
+    fs.locks.children(query, move |page_or| match page_or {
+        Ok(got) => {
+            found.extend(got.items);
+            match got.next {
+                Some(cursor) => {
+                    let query = Children { cursor: Some(cursor), ..again };
+                    page(&shared, &caller, query, found, then);
+                }
+                None => then(&shared, Ok(found)),
+            }
+        }
+        Err(why) => {
+            let failure = Failure::Unavailable(why);
+            let errno = shared.refuse(&caller, Act::List, again.parent.as_ref(), failure);
+            then(&shared, Err(errno));
+        }
+    });
+}

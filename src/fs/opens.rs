@@ -1,0 +1,194 @@
+//! Open files: one number for every open and create, and what each of them may speak for.
+
+use super::control::Control;
+use crate::engine::{ClientId, LockName, Token};
+use fuser::FileType;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The open files and directories of one mount.
+#[derive(Debug, Default)]
+pub(super) struct Opens {
+    last: AtomicU64,
+    files: Mutex<HashMap<u64, Arc<Open>>>,
+    listings: Mutex<HashMap<u64, Arc<Listing>>>,
+}
+
+/// One open file.
+#[derive(Debug)]
+pub(super) struct Open {
+    /// What was opened.
+    pub(super) target: Target,
+    /// Who opened it: what is done through it is done in this name.
+    pub(super) client: ClientId,
+    /// The user who opened it.
+    pub(super) uid: u32,
+    /// For reading, writing or both.
+    pub(super) access: Access,
+    /// Whether every write goes to the end.
+    pub(super) append: bool,
+    /// Whether this open file made the lock, and only could because nobody had it.
+    pub(super) made_new: bool,
+    /// What changes while it is open.
+    pub(super) state: Mutex<State>,
+}
+
+/// What an open file is of.
+#[derive(Debug, Clone)]
+pub(super) enum Target {
+    /// A lock: the inode, and the name under which it was opened.
+    Lock(u64, LockName),
+    /// Something in `.latchfs`, or a fact in a directory that is a lock.
+    Control(Control),
+}
+
+/// What an open file may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Only read.
+    Read,
+    /// Only write.
+    Write,
+    /// Both. Such programs expect to read what they wrote.
+    Both,
+}
+
+/// What changes while a file is open.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The tenure that it speaks for: the one that it began, or that its owner held when it was
+    /// opened, or had come to hold at its first write.
+    pub(super) tenure: Option<Token>,
+    /// Whether something was written, in vain or not.
+    pub(super) wrote: bool,
+    /// Where the last text that was written through it ended.
+    pub(super) text_end: Option<u64>,
+    /// What is being read, or the answers of a control file that were not read yet.
+    pub(super) bytes: Arc<[u8]>,
+}
+
+/// An open directory: its entries as they were when reading began.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// The entries, in order.
+    pub(super) entries: Mutex<Arc<Vec<Entry>>>,
+}
+
+/// One entry of a directory.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Its number, if the kernel knows it.
+    pub(super) ino: Option<u64>,
+    /// Its kind.
+    pub(super) kind: FileType,
+    /// Its name within the directory.
+    pub(super) name: Box<str>,
+}
+
+impl Opens {
+    /// Keeps an open file under a new number.
+    pub(super) fn insert(&self, open: Open) -> u64 {
+        let fh = self.number();
+        self.files.lock().insert(fh, Arc::new(open));
+        fh
+    }
+
+    /// The open file of this number.
+    pub(super) fn get(&self, fh: u64) -> Option<Arc<Open>> {
+        self.files.lock().get(&fh).cloned()
+    }
+
+    /// The last descriptor of it is closed.
+    pub(super) fn remove(&self, fh: u64) {
+        let open = self.files.lock().remove(&fh);
+        drop(open); // After the mutex: its bytes are freed here.
+    }
+
+    /// Keeps an open directory under a new number.
+    pub(super) fn insert_listing(&self) -> u64 {
+        let fh = self.number();
+        self.listings.lock().insert(fh, Arc::default());
+        fh
+    }
+
+    /// The open directory of this number.
+    pub(super) fn listing(&self, fh: u64) -> Option<Arc<Listing>> {
+        self.listings.lock().get(&fh).cloned()
+    }
+
+    /// The directory is closed.
+    pub(super) fn remove_listing(&self, fh: u64) {
+        let listing = self.listings.lock().remove(&fh);
+        drop(listing); // After the mutex: this may free 100,000 names.
+    }
+
+    /// How many files are open.
+    pub(super) fn count(&self) -> usize {
+        self.files.lock().len()
+    }
+
+    /// No number is used twice: late requests must not hit another's file.
+    fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl Access {
+    /// What the flags of open(2) ask for.
+    pub(super) const fn of_flags(flags: i32) -> Self {
+        match flags & libc::O_ACCMODE {
+            libc::O_WRONLY => Self::Write,
+            libc::O_RDWR => Self::Both,
+            _ => Self::Read,
+        }
+    }
+
+    /// Whether it includes writing.
+    pub(super) const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Both)
+    }
+}
+
+impl Open {
+    /// The tenure that it speaks for, if it does.
+    pub(super) fn tenure(&self) -> Option<Token> {
+        self.state.lock().tenure
+    }
+}
+
+/// The part of `bytes` that a read of `size` at `offset` gets.
+pub(super) fn window(bytes: &[u8], offset: u64, size: u32) -> &[u8] {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    let end = start.saturating_add(size as usize).min(bytes.len());
+    &bytes[start..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_gets_what_is_there() {
+        assert_eq!(window(b"hello", 0, 3), b"hel");
+        assert_eq!(window(b"hello", 3, 100), b"lo");
+        assert_eq!(window(b"hello", 5, 1), b"");
+        assert_eq!(window(b"hello", u64::MAX, u32::MAX), b"");
+    }
+
+    #[test]
+    fn numbers_are_never_used_twice() {
+        let opens = Opens::default();
+        let first = opens.insert_listing();
+        opens.remove_listing(first);
+        assert_ne!(opens.insert_listing(), first);
+    }
+
+    #[test]
+    fn flags_say_what_may_be_done() {
+        assert_eq!(Access::of_flags(libc::O_RDONLY | libc::O_APPEND), Access::Read);
+        assert!(Access::of_flags(libc::O_WRONLY | libc::O_TRUNC).writes());
+        assert_eq!(Access::of_flags(libc::O_RDWR), Access::Both);
+    }
+}

@@ -1,0 +1,327 @@
+//! Who asks: the client of a file operation, and the process that acquires.
+
+use super::mount::{MountConfig, Owner};
+use crate::engine::ClientId;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CStr;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Users whose names are kept. A lookup may ask a directory server, so it must be rare.
+const USERS_MAX: usize = 4_096;
+/// Processes whose start time is kept, each with one open descriptor: a few that loop.
+const PROCESSES_MAX: usize = 16;
+/// Sessions whose clients are kept.
+const SESSIONS_MAX: usize = 1_024;
+
+/// Who asks for a file operation.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    /// The user.
+    pub(super) uid: u32,
+    /// The group.
+    pub(super) gid: u32,
+    /// The thread, or 0 if it lives in a foreign pid namespace.
+    pub(super) pid: u32,
+    /// The client that the engine knows.
+    pub(super) client: ClientId,
+}
+
+/// Knows users, sessions and processes.
+#[derive(Debug)]
+pub(super) struct Owners {
+    host: ClientId,
+    owner: Owner,
+    users: Mutex<HashMap<u32, User>>,
+    sessions: Mutex<HashMap<(u32, u32), ClientId>>,
+    processes: Mutex<VecDeque<Known>>,
+}
+
+#[derive(Debug, Clone)]
+struct User {
+    name: Arc<str>,
+    client: ClientId,
+}
+
+/// A process that was asked for, and a descriptor that tells whether it still is the same.
+#[derive(Debug)]
+struct Known {
+    pid: u32,
+    start: u64,
+    alive: OwnedFd,
+}
+
+impl Owners {
+    /// The owners of one mount.
+    pub(super) fn new(config: &MountConfig) -> Self {
+        Self {
+            host: config.client.clone(),
+            owner: config.owner,
+            users: Mutex::default(),
+            sessions: Mutex::default(),
+            processes: Mutex::default(),
+        }
+    }
+
+    /// The caller of a request.
+    pub(super) fn caller(&self, req: &fuser::Request) -> Caller {
+        let (uid, gid, pid) = (req.uid(), req.gid(), req.pid());
+        Caller { uid, gid, pid, client: self.client(uid, pid) }
+    }
+
+    fn client(&self, uid: u32, pid: u32) -> ClientId {
+        match self.owner {
+            Owner::Host => self.host.clone(),
+            Owner::User => self.user(uid).client,
+            Owner::Session => {
+                let session = session_of(pid);
+                if let Some(client) = self.sessions.lock().get(&(uid, session)) {
+                    return client.clone();
+                }
+                let user = self.user(uid);
+                let client = joined(&user.client, &session.to_string());
+                let mut sessions = self.sessions.lock();
+                if sessions.len() >= SESSIONS_MAX {
+                    sessions.clear();
+                }
+                sessions.insert((uid, session), client.clone());
+                client
+            }
+        }
+    }
+
+    fn user(&self, uid: u32) -> User {
+        if let Some(user) = self.users.lock().get(&uid) {
+            return user.clone();
+        }
+        // Outside of the mutex: this may read files or ask a server.
+        let name: Arc<str> = name_of_user(uid).unwrap_or_else(|| uid.to_string()).into();
+        let user = User { client: joined(&self.host, &name), name };
+        let mut users = self.users.lock();
+        if users.len() >= USERS_MAX {
+            users.clear();
+        }
+        users.insert(uid, user.clone());
+        user
+    }
+
+    /// Whether `client` is one of this mount's host.
+    pub(super) fn is_local(&self, client: &ClientId) -> bool {
+        let rest = client.as_str().strip_prefix(self.host.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    }
+
+    /// `host:user:pid:start_time` of the caller: which process it was, even after its end.
+    pub(super) fn holder_id(&self, caller: &Caller) -> Arc<str> {
+        let user = self.user(caller.uid);
+        let (pid, start) = self.process(caller.pid);
+        format!("{}:{}:{pid}:{start}", self.host, user.name).into()
+    }
+
+    /// The process of a thread, and when it started (0 if that can't be known any more).
+    fn process(&self, tid: u32) -> (u32, u64) {
+        if tid == 0 {
+            return (0, 0);
+        }
+        if let Some(known) = self.processes.lock().iter().find(|known| known.pid == tid)
+            && is_alive(&known.alive)
+        {
+            return (tid, known.start);
+        }
+        // First the descriptor, then the start time: what is read is then the time of the process
+        // that the descriptor stands for, or the descriptor says that it is dead.
+        let Some(alive) = open_process(tid) else {
+            let pid = leader_of(tid).unwrap_or(tid);
+            return (pid, start_of(pid).unwrap_or(0));
+        };
+        let start = start_of(tid).unwrap_or(0);
+        let mut processes = self.processes.lock();
+        processes.retain(|known| known.pid != tid);
+        if processes.len() >= PROCESSES_MAX {
+            processes.pop_front();
+        }
+        processes.push_back(Known { pid: tid, start, alive });
+        (tid, start)
+    }
+}
+
+impl Caller {
+    /// Whether this is root, who may release what local users hold.
+    pub(super) const fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// `host:part`, or the host alone where that would be too long for a client.
+fn joined(host: &ClientId, part: &str) -> ClientId {
+    ClientId::parse(&format!("{host}:{part}")).unwrap_or_else(|_| host.clone())
+}
+
+/// The login session of a thread; 0 if it is gone or in a foreign pid namespace.
+#[allow(unsafe_code)]
+fn session_of(tid: u32) -> u32 {
+    if tid == 0 {
+        return 0;
+    }
+    // SAFETY: getsid takes any number and touches no memory.
+    let session = unsafe { libc::getsid(tid as libc::pid_t) };
+    u32::try_from(session).unwrap_or(0)
+}
+
+/// The name of a user, as the system knows it.
+#[allow(unsafe_code)]
+fn name_of_user(uid: u32) -> Option<String> {
+    const BUFFER_BYTES_MAX: usize = 1 << 20;
+    let mut size = 1_024;
+    while size <= BUFFER_BYTES_MAX {
+        let mut buffer = vec![0_u8; size];
+        let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+        let mut found = std::ptr::null_mut();
+        // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
+        let result = unsafe {
+            let buffer = buffer.as_mut_ptr().cast();
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer, size, &raw mut found)
+        };
+        if result == libc::ERANGE {
+            size *= 2;
+            continue;
+        }
+        if result != 0 || found.is_null() {
+            return None;
+        }
+        // SAFETY: the call has filled the entry, and its name lies in the buffer, which lives.
+        let name = unsafe { CStr::from_ptr((*found).pw_name) };
+        let name = name.to_str().ok()?;
+        let fits = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ':');
+        return fits.then(|| name.to_owned());
+    }
+    None
+}
+
+/// A descriptor of a process, if `tid` is one and not a mere thread of one.
+#[allow(unsafe_code)]
+fn open_process(tid: u32) -> Option<OwnedFd> {
+    // SAFETY: the call takes two numbers and touches no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether a process has not ended. While that is so, its number is nobody else's.
+#[allow(unsafe_code)]
+fn is_alive(process: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd, and no waiting.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready == 0
+}
+
+/// When a process started, in ticks since boot.
+fn start_of(pid: u32) -> Option<u64> {
+    let mut buffer = [0_u8; 1_024];
+    let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+    let length = file.read(&mut buffer).ok()?;
+    parse_start(&buffer[..length])
+}
+
+/// Field 22. The second field is the command in brackets, which may hold spaces and brackets.
+fn parse_start(stat: &[u8]) -> Option<u64> {
+    let after_command = stat.iter().rposition(|byte| *byte == b')')? + 2;
+    let fields = std::str::from_utf8(stat.get(after_command..)?).ok()?;
+    fields.split(' ').nth(22 - 3)?.trim().parse().ok()
+}
+
+/// The process that a thread belongs to.
+fn leader_of(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::fs::mount::{Content, Users};
+
+    fn owners(owner: Owner) -> Owners {
+        Owners::new(&MountConfig {
+            dir: "/nowhere".into(),
+            client: ClientId::parse("laptop1").expect("valid"),
+            owner,
+            ttl: TTL_DEFAULT,
+            grace: GRACE_DEFAULT,
+            content: Content::Status,
+            users: Users::All,
+        })
+    }
+
+    #[test]
+    fn a_client_is_host_and_user() {
+        let own = std::process::id();
+        assert_eq!(owners(Owner::Host).client(0, own).as_str(), "laptop1");
+        assert_eq!(owners(Owner::User).client(0, own).as_str(), "laptop1:root");
+        assert_eq!(owners(Owner::User).client(3_999_999_999, own).as_str(), "laptop1:3999999999");
+        let session = owners(Owner::Session).client(0, own);
+        let tail = session.as_str().strip_prefix("laptop1:root:").expect("a session");
+        assert!(tail.parse::<u32>().is_ok(), "{session}");
+    }
+
+    #[test]
+    fn local_is_the_host_and_what_is_below_it() {
+        let owners = owners(Owner::User);
+        let local = |text| owners.is_local(&ClientId::parse(text).expect("valid"));
+        assert!(local("laptop1") && local("laptop1:root"));
+        assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
+    }
+
+    #[test]
+    fn the_start_time_is_field_22_whatever_the_command_is_called() {
+        let stat = b"7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 9 9\n";
+        assert_eq!(parse_start(stat), Some(4_711));
+        assert_eq!(parse_start(b"7 (x"), None);
+    }
+
+    #[test]
+    fn a_process_is_known_while_it_lives() {
+        let owners = owners(Owner::User);
+        let own = std::process::id();
+        let start = start_of(own).expect("we run");
+        assert_eq!(owners.process(own), (own, start));
+        assert_eq!(owners.process(own), (own, start), "from the cache");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = child.id();
+        assert_ne!(owners.process(pid).1, 0);
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert_eq!(owners.process(pid).1, 0, "gone, and not taken from the cache");
+        assert_eq!(owners.process(0), (0, 0));
+    }
+
+    #[test]
+    fn a_thread_speaks_for_its_process() {
+        let owners = owners(Owner::User);
+        let own = std::process::id();
+        let thread = std::thread::spawn(|| {
+            let link = std::fs::read_link("/proc/thread-self").expect("a thread");
+            let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
+            tid.parse::<u32>().expect("a number")
+        });
+        // The thread may have ended; ask from one that surely lives.
+        let _ = thread.join();
+        let process = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let link = std::fs::read_link("/proc/thread-self").expect("a thread");
+                    let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
+                    owners.process(tid.parse().expect("a number"))
+                })
+                .join()
+                .expect("it ends")
+        });
+        assert_eq!(process, (own, start_of(own).expect("we run")));
+    }
+}

@@ -1,0 +1,289 @@
+//! What all file operations of one mount share, and the few steps that they have in common.
+
+use super::attr;
+use super::errno::{Act, errno_of, errno_of_name};
+use super::mount::MountConfig;
+use super::opens::Opens;
+use super::owner::{Caller, Owners};
+use super::tree::{LockPlace, Place, Tree};
+use super::why::{Said, Whys};
+use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome};
+use crate::locks::{Failure, Locks};
+use crate::time::Wall;
+use fuser::{Errno, FileAttr};
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Errnos that are counted by number; Linux has fewer than this.
+const ERRNOS: usize = 134;
+
+/// One mount.
+pub(super) struct Shared {
+    /// The door to the engine.
+    pub(super) locks: Locks,
+    /// How it is mounted.
+    pub(super) config: MountConfig,
+    /// Which inode stands for what.
+    pub(super) tree: Mutex<Tree>,
+    /// Open files.
+    pub(super) opens: Opens,
+    /// Users, sessions and processes.
+    pub(super) owners: Owners,
+    /// The last refusals.
+    pub(super) whys: Whys,
+    /// What was done, and how often in vain.
+    pub(super) counters: Counters,
+    /// When it was mounted: the time of what has no other.
+    pub(super) since: Wall,
+    /// Who mounted it.
+    pub(super) mounter: u32,
+}
+
+/// A handle that rides in callbacks.
+pub(super) type Fs = Arc<Shared>;
+
+/// What was done, and how often in vain.
+pub(super) struct Counters {
+    acts: [AtomicU64; Act::COUNT],
+    errnos: [AtomicU64; ERRNOS],
+}
+
+impl Counters {
+    /// All at zero.
+    pub(super) fn new() -> Self {
+        Self {
+            acts: [const { AtomicU64::new(0) }; Act::COUNT],
+            errnos: [const { AtomicU64::new(0) }; ERRNOS],
+        }
+    }
+
+    /// One more.
+    pub(super) fn act(&self, act: Act) {
+        self.acts[act as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more in vain.
+    pub(super) fn errno(&self, errno: Errno) {
+        if let Some(count) = usize::try_from(errno.code()).ok().and_then(|n| self.errnos.get(n)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often each was done.
+    pub(super) fn acts(&self) -> impl Iterator<Item = (Act, u64)> + '_ {
+        Act::ALL.iter().map(|act| (*act, self.acts[*act as usize].load(Ordering::Relaxed)))
+    }
+
+    /// How often each errno was the answer, where it ever was.
+    pub(super) fn errnos(&self) -> impl Iterator<Item = (Errno, u64)> + '_ {
+        let all = self.errnos.iter().enumerate();
+        all.map(|(n, count)| (Errno::from_i32(n as i32), count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Shared {
+    /// Keeps a refusal for `.latchfs/why`, counts it, and says its errno.
+    pub(super) fn refuse(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        failure: Failure,
+    ) -> Errno {
+        let errno = errno_of(&failure, act);
+        self.keep(caller, act, name, errno, Said::Failure(failure))
+    }
+
+    /// The same for what the file system itself refuses.
+    pub(super) fn refuse_own(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        errno: Errno,
+        sentence: impl Into<String>,
+    ) -> Errno {
+        let kind = match errno.code() {
+            libc::EPERM => Kind::LockNotHeld,
+            libc::EBUSY => Kind::LockConflict,
+            libc::EACCES => Kind::Denied,
+            _ => Kind::Invalid,
+        };
+        self.keep(caller, act, name, errno, Said::Own(kind, sentence.into()))
+    }
+
+    fn keep(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        errno: Errno,
+        said: Said,
+    ) -> Errno {
+        self.whys.refused(&caller.client, act, name, errno, said);
+        self.counters.errno(errno);
+        errno
+    }
+
+    /// What an inode stands for.
+    pub(super) fn place(&self, ino: u64) -> Option<Place> {
+        self.tree.lock().place(ino)
+    }
+
+    /// The lock that an inode stands for.
+    pub(super) fn lock_place(&self, ino: u64) -> Option<LockPlace> {
+        match self.place(ino) {
+            Some(Place::Lock(lock)) => Some(lock),
+            Some(Place::Top | Place::Control(_)) | None => None,
+        }
+    }
+
+    /// The name of a lock that `caller` wants to make, change or remove in a directory.
+    pub(super) fn name_in(
+        &self,
+        caller: &Caller,
+        act: Act,
+        parent: u64,
+        name: &OsStr,
+    ) -> Result<LockName, Errno> {
+        match self.place(parent) {
+            Some(Place::Control(_)) => {
+                let sentence = ".latchfs holds latchfs's own files, and only those; \
+                                make locks in the directory above";
+                Err(self.refuse_own(caller, act, None, Errno::EPERM, sentence))
+            }
+            Some(place) => place.child(name).map_err(|error| {
+                self.counters.act(act);
+                let sentence = wrong_name(name, error);
+                self.refuse_own(caller, act, None, errno_of_name(error), sentence)
+            }),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Shows a lock, or refuses for want of an answer.
+    pub(super) fn view(
+        self: &Arc<Self>,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        then: impl FnOnce(&Fs, &Caller, Result<LockView, Errno>) + Send + 'static,
+    ) {
+        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
+        self.locks.view(name, move |view| {
+            let view = view
+                .map_err(|why| fs.refuse(&caller, act, Some(&asked), Failure::Unavailable(why)));
+            then(&fs, &caller, view);
+        });
+    }
+
+    /// Has the engine decide; a refusal is kept for `.latchfs/why`.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        op: Op,
+        then: impl FnOnce(&Fs, &Caller, Result<Outcome, Errno>) + Send + 'static,
+    ) {
+        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
+        self.locks.submit(op, move |answer| {
+            let outcome = flat(answer);
+            let outcome = outcome.map_err(|failure| fs.refuse(&caller, act, Some(&asked), failure));
+            then(&fs, &caller, outcome);
+        });
+    }
+
+    /// The attributes of a lock's inode as things are now. An inode whose names are all gone has
+    /// no links any more; fstat of an open file still shows it.
+    pub(super) fn attr_now(
+        self: &Arc<Self>,
+        caller: &Caller,
+        ino: u64,
+        place: LockPlace,
+        then: impl FnOnce(&Fs, Result<FileAttr, Errno>) + Send + 'static,
+    ) {
+        if place.links.len() > 1 {
+            let names: Vec<_> = place.links.iter().map(|link| link.name.clone()).collect();
+            return views(self, caller, names, Vec::new(), move |fs, seen| {
+                then(fs, seen.map(|seen| attr_of_group(fs, ino, &place, &seen)));
+            });
+        }
+        let name = place.name.clone();
+        self.view(caller, Act::Stat, &name, move |fs, _, view| {
+            then(fs, view.map(|view| attr_of_one(fs, ino, &place, &view)));
+        });
+    }
+}
+
+/// An answer of the door with both kinds of no in one.
+pub(super) fn flat<T>(
+    answer: Result<Result<T, crate::engine::Refusal>, crate::locks::Unavailable>,
+) -> Result<T, Failure> {
+    answer.map_err(Failure::Unavailable)?.map_err(Failure::Refused)
+}
+
+/// Views of several locks, in order.
+pub(super) fn views(
+    fs: &Fs,
+    caller: &Caller,
+    mut names: Vec<LockName>,
+    mut seen: Vec<LockView>,
+    then: impl FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send + 'static,
+) {
+    if names.is_empty() {
+        return then(fs, Ok(seen));
+    }
+    let name = names.remove(0);
+    // Boxed, or each step would be a new type of its own without end.
+    let then: Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send> = Box::new(then);
+    fs.view(caller, Act::Stat, &name, move |fs, caller, view| match view {
+        Ok(view) => {
+            seen.push(view);
+            views(fs, caller, names, seen, then);
+        }
+        Err(errno) => then(fs, Err(errno)),
+    });
+}
+
+/// The attributes of an inode with one name, or none.
+pub(super) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, view: &LockView) -> FileAttr {
+    let face = place.face;
+    let Some(link) = place.links.first() else { return attr::of_nobody(fs, ino, face, 0) };
+    let Some((shown, token)) = attr::shown(view).filter(|(shown, _)| *shown == face) else {
+        return attr::of_nobody(fs, ino, face, 0);
+    };
+    // A file goes on under the next tenure; a directory or symlink of an older one is gone.
+    let same = link.token == token || link.token.is_none() || token.is_none();
+    match view.holder() {
+        Some(holder) if same || shown == Face::File => {
+            attr::of_lease(fs, ino, face, attr::links_of(face), &holder.lease)
+        }
+        Some(_) => attr::of_nobody(fs, ino, face, 0),
+        None => attr::of_nobody(fs, ino, face, attr::links_of(face)),
+    }
+}
+
+/// The attributes of an inode with several names: it has as many links as are still held.
+fn attr_of_group(fs: &Shared, ino: u64, place: &LockPlace, seen: &[LockView]) -> FileAttr {
+    let held = place.links.iter().zip(seen).filter_map(|(link, view)| {
+        let holder = view.holder()?;
+        (link.token == Some(holder.lease.token)).then_some(&holder.lease)
+    });
+    let nlink = held.clone().count() as u32;
+    match held.into_iter().next() {
+        Some(lease) => attr::of_lease(fs, ino, place.face, nlink, lease),
+        None => attr::of_nobody(fs, ino, place.face, 0),
+    }
+}
+
+/// The sentence for a name that is none.
+fn wrong_name(name: &OsStr, error: NameError) -> String {
+    let shown = String::from_utf8_lossy(name.as_bytes());
+    let shown = super::message::short(&shown.escape_debug().to_string());
+    format!("'{shown}' can't be the name of a lock: {error}; choose another")
+}

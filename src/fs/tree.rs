@@ -1,0 +1,413 @@
+//! The inode table: which number stands for which name. Pure: it asks nobody and knows no rule.
+//!
+//! The kernel counts the lookups that it was answered and gives them back by forget; an inode
+//! lives here as long as the kernel knows it. A file lock keeps its number through free and held
+//! again, because a program that waits for flock holds the file open meanwhile. Directories and
+//! symlinks get a new number with each tenure. The names of one link group share a number.
+
+use super::control::Control;
+use crate::engine::{Face, LockName, NameError, Token};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// The mount point.
+pub(super) const TOP: u64 = 1;
+/// The first number for anything else.
+const FIRST: u64 = 2;
+
+/// What an inode stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// The mount point.
+    Top,
+    /// A lock, or the way to locks below.
+    Lock(LockPlace),
+    /// Something in `.latchfs`, or a fact in a directory that is a lock.
+    Control(Control),
+}
+
+/// A lock as an inode.
+#[derive(Debug, Clone)]
+pub(super) struct LockPlace {
+    /// Fixed: the kernel does not bear an inode that changes its kind.
+    pub(super) face: Face,
+    /// The name that it has, or had last.
+    pub(super) name: LockName,
+    /// The names that it has: none when all are gone, several after `ln`.
+    pub(super) links: Vec<Link>,
+}
+
+/// One name of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    /// The name.
+    pub(super) name: LockName,
+    /// The tenure under which it was last seen held; `None` for the way to locks below.
+    pub(super) token: Option<Token>,
+    /// The tenure that this one goes back to by `ln` and `mv`: open files are bound to that.
+    pub(super) origin: Option<Token>,
+}
+
+#[derive(Debug)]
+struct Node {
+    place: Place,
+    lookups: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Lock(LockName),
+    Control(Control),
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Tree {
+    nodes: HashMap<u64, Node>,
+    numbers: HashMap<Key, u64>,
+    next: u64,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self { nodes: HashMap::new(), numbers: HashMap::new(), next: FIRST }
+    }
+}
+
+impl Tree {
+    /// What an inode stands for.
+    pub(super) fn place(&self, ino: u64) -> Option<Place> {
+        match ino {
+            TOP => Some(Place::Top),
+            _ => self.nodes.get(&ino).map(|node| node.place.clone()),
+        }
+    }
+
+    /// The number of a name that is seen to look so, counted as one lookup.
+    pub(super) fn seen(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
+        if let Some(ino) = self.numbers.get(&Key::Lock(name.clone())).copied() {
+            if self.still(ino, name, face, token) {
+                self.count(ino);
+                return ino;
+            }
+            self.detach(name);
+        }
+        self.insert_lock(name, face, token)
+    }
+
+    /// The number of a name that was made just now: a new one, unless it is a file's.
+    pub(super) fn made(&mut self, name: &LockName, face: Face, token: Token) -> u64 {
+        if face != Face::File {
+            self.detach(name);
+        }
+        self.seen(name, face, Some(token))
+    }
+
+    /// The number of something in `.latchfs`, counted as one lookup.
+    pub(super) fn control(&mut self, control: &Control) -> u64 {
+        let key = Key::Control(control.clone());
+        if let Some(ino) = self.numbers.get(&key).copied() {
+            self.count(ino);
+            return ino;
+        }
+        self.insert(key, Place::Control(control.clone()))
+    }
+
+    /// The number that a name has, without counting; for listings.
+    pub(super) fn number(&self, name: &LockName) -> Option<u64> {
+        self.numbers.get(&Key::Lock(name.clone())).copied()
+    }
+
+    /// The kernel gives `count` lookups back.
+    pub(super) fn forget(&mut self, ino: u64, count: u64) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups > 0 {
+            return;
+        }
+        match self.nodes.remove(&ino).map(|node| node.place) {
+            Some(Place::Lock(lock)) => {
+                for link in lock.links {
+                    self.numbers.remove(&Key::Lock(link.name));
+                }
+            }
+            Some(Place::Control(control)) => {
+                self.numbers.remove(&Key::Control(control));
+            }
+            Some(Place::Top) | None => {}
+        }
+    }
+
+    /// `ln`: the inode has another name, and one lookup more. `origin` is the tenure of the name
+    /// that it was linked from.
+    pub(super) fn linked(&mut self, ino: u64, name: &LockName, token: Token, of: &LockName) {
+        self.detach(name);
+        let Some(lock) = self.lock_mut(ino) else { return };
+        let of = lock.links.iter().find(|link| link.name == *of);
+        let origin = of.and_then(|link| link.origin).or(Some(token));
+        lock.links.push(Link { name: name.clone(), token: Some(token), origin });
+        self.numbers.insert(Key::Lock(name.clone()), ino);
+        self.count(ino);
+    }
+
+    /// `rm`: a file alone with its name keeps it, since it may be held again while it is open;
+    /// everything else loses it.
+    pub(super) fn removed(&mut self, name: &LockName) {
+        let Some(ino) = self.numbers.get(&Key::Lock(name.clone())).copied() else { return };
+        match self.lock_mut(ino) {
+            Some(lock) if lock.face == Face::File && lock.links.len() == 1 => {}
+            _ => self.detach(name),
+        }
+    }
+
+    /// `mv`: the inode of `from` is `to`'s from now on, under a new token of the same origin.
+    pub(super) fn moved(&mut self, from: &LockName, to: &LockName, token: Token) {
+        if from == to {
+            return;
+        }
+        self.detach(to);
+        let Some(ino) = self.numbers.remove(&Key::Lock(from.clone())) else { return };
+        let Some(lock) = self.lock_mut(ino) else { return };
+        if lock.name == *from {
+            lock.name = to.clone();
+        }
+        if let Some(link) = lock.links.iter_mut().find(|link| link.name == *from) {
+            link.name = to.clone();
+            link.token = Some(token);
+        }
+        self.numbers.insert(Key::Lock(to.clone()), ino);
+    }
+
+    /// Whether the inode that has this name still stands for it; takes over a new tenure where
+    /// the number outlives the old one.
+    fn still(&mut self, ino: u64, name: &LockName, face: Face, token: Option<Token>) -> bool {
+        let Some(lock) = self.lock_mut(ino) else { return false };
+        if lock.face != face {
+            return false;
+        }
+        let alone = lock.links.len() == 1;
+        let Some(link) = lock.links.iter_mut().find(|link| link.name == *name) else {
+            return false;
+        };
+        if link.token == token {
+            return true;
+        }
+        let goes_on = match face {
+            Face::File => alone,
+            // A directory that becomes a lock, or ceases to be one while locks are below it.
+            Face::Directory => link.token.is_none() || token.is_none(),
+            Face::Symlink => false,
+        };
+        if goes_on {
+            link.token = token;
+            link.origin = token;
+        }
+        goes_on
+    }
+
+    fn lock_mut(&mut self, ino: u64) -> Option<&mut LockPlace> {
+        match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
+            Some(Place::Lock(lock)) => Some(lock),
+            _ => None,
+        }
+    }
+
+    fn count(&mut self, ino: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.lookups += 1;
+        }
+    }
+
+    fn detach(&mut self, name: &LockName) {
+        let Some(ino) = self.numbers.remove(&Key::Lock(name.clone())) else { return };
+        let Some(lock) = self.lock_mut(ino) else { return };
+        lock.links.retain(|link| link.name != *name);
+        // What is said about the inode from now on is said about a name that it still has.
+        if let Some(link) = lock.links.first() {
+            lock.name = link.name.clone();
+        }
+    }
+
+    fn insert_lock(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
+        let link = Link { name: name.clone(), token, origin: token };
+        let lock = LockPlace { face, name: name.clone(), links: vec![link] };
+        self.insert(Key::Lock(name.clone()), Place::Lock(lock))
+    }
+
+    fn insert(&mut self, key: Key, place: Place) -> u64 {
+        let ino = self.next;
+        self.next += 1;
+        self.nodes.insert(ino, Node { place, lookups: 1 });
+        self.numbers.insert(key, ino);
+        ino
+    }
+}
+
+impl Place {
+    /// The name of a lock in this directory.
+    pub(super) fn child(&self, name: &OsStr) -> Result<LockName, NameError> {
+        let name = name.as_bytes();
+        match self {
+            Self::Lock(lock) => {
+                let parent = lock.name.as_str().as_bytes();
+                let mut whole = Vec::with_capacity(parent.len() + 1 + name.len());
+                whole.extend_from_slice(parent);
+                whole.push(b'/');
+                whole.extend_from_slice(name);
+                LockName::parse_bytes(&whole)
+            }
+            Self::Top | Self::Control(_) => LockName::parse_bytes(name),
+        }
+    }
+
+    /// Whether this is a directory that somebody holds as a lock.
+    pub(super) fn is_held_directory(&self) -> bool {
+        matches!(self, Self::Lock(lock) if lock.face == Face::Directory
+            && lock.links.first().is_some_and(|link| link.token.is_some()))
+    }
+}
+
+impl LockPlace {
+    /// The tenure that open files of this one are bound to.
+    pub(super) fn origin_of(&self, token: Token) -> Token {
+        let link = self.links.iter().find(|link| link.token == Some(token));
+        link.and_then(|link| link.origin).unwrap_or(token)
+    }
+
+    /// The names that an open file of this tenure speaks of. Where the tree knows none, the
+    /// engine is asked about the name itself, and says what has become of the tenure.
+    pub(super) fn links_of(&self, tenure: Option<Token>) -> Vec<Link> {
+        let bound = |link: &&Link| tenure.is_none() || link.origin == tenure;
+        let links: Vec<Link> = self.links.iter().filter(bound).cloned().collect();
+        if links.is_empty() {
+            return vec![Link { name: self.name.clone(), token: tenure, origin: tenure }];
+        }
+        links
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn token(number: u64) -> Token {
+        Token::named(number)
+    }
+
+    fn lock(tree: &Tree, ino: u64) -> LockPlace {
+        match tree.place(ino) {
+            Some(Place::Lock(lock)) => lock,
+            other => panic!("{ino} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_its_number_while_the_kernel_knows_it() {
+        let mut tree = Tree::default();
+        let first = tree.made(&name("a"), Face::File, token(1));
+        tree.removed(&name("a"));
+        let again = tree.made(&name("a"), Face::File, token(2));
+        assert_eq!(first, again);
+        assert_eq!(lock(&tree, first).links[0].origin, Some(token(2)));
+        tree.forget(first, 2);
+        assert!(tree.place(first).is_none());
+        assert_ne!(tree.seen(&name("a"), Face::File, Some(token(2))), first);
+    }
+
+    #[test]
+    fn directories_and_symlinks_get_a_new_number_each_time() {
+        let mut tree = Tree::default();
+        for face in [Face::Directory, Face::Symlink] {
+            let first = tree.made(&name("a"), face, token(1));
+            assert_eq!(tree.seen(&name("a"), face, Some(token(1))), first);
+            tree.removed(&name("a"));
+            let second = tree.made(&name("a"), face, token(2));
+            assert_ne!(first, second);
+            assert_ne!(tree.seen(&name("a"), face, Some(token(3))), second);
+            assert!(lock(&tree, first).links.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_way_may_become_a_lock_and_back() {
+        let mut tree = Tree::default();
+        let way = tree.seen(&name("team"), Face::Directory, None);
+        assert!(!tree.place(way).expect("there").is_held_directory());
+        assert_eq!(tree.seen(&name("team"), Face::Directory, Some(token(1))), way);
+        assert!(tree.place(way).expect("there").is_held_directory());
+        assert_ne!(tree.seen(&name("team"), Face::Directory, Some(token(2))), way);
+    }
+
+    #[test]
+    fn another_face_is_another_inode() {
+        let mut tree = Tree::default();
+        let file = tree.seen(&name("a"), Face::File, Some(token(1)));
+        let directory = tree.seen(&name("a"), Face::Directory, Some(token(2)));
+        assert_ne!(file, directory);
+        assert!(lock(&tree, file).links.is_empty());
+    }
+
+    #[test]
+    fn links_share_a_number_and_part_again() {
+        let mut tree = Tree::default();
+        let ino = tree.made(&name("a"), Face::File, token(1));
+        tree.linked(ino, &name("b"), token(2), &name("a"));
+        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(2))), ino);
+        assert_eq!(lock(&tree, ino).links_of(Some(token(1))).len(), 2);
+        tree.removed(&name("a"));
+        assert_eq!(lock(&tree, ino).name, name("b"));
+        // The old inode lives on under b, so a is another from now on.
+        assert_ne!(tree.made(&name("a"), Face::File, token(3)), ino);
+        let left = lock(&tree, ino).links_of(Some(token(1)));
+        assert_eq!(left.iter().map(|link| link.token).collect::<Vec<_>>(), [Some(token(2))]);
+    }
+
+    #[test]
+    fn a_linked_name_under_a_new_tenure_leaves_the_group() {
+        let mut tree = Tree::default();
+        let ino = tree.made(&name("a"), Face::File, token(1));
+        tree.linked(ino, &name("b"), token(2), &name("a"));
+        let other = tree.seen(&name("a"), Face::File, Some(token(9)));
+        assert_ne!(other, ino);
+        assert_eq!(lock(&tree, ino).links.len(), 1);
+    }
+
+    #[test]
+    fn a_moved_file_speaks_of_its_new_name() {
+        let mut tree = Tree::default();
+        let ino = tree.made(&name("a"), Face::File, token(1));
+        let target = tree.made(&name("b"), Face::File, token(2));
+        tree.moved(&name("a"), &name("b"), token(3));
+        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(3))), ino);
+        let links = lock(&tree, ino).links_of(Some(token(1)));
+        assert_eq!((links[0].name.as_str(), links[0].token), ("b", Some(token(3))));
+        assert!(lock(&tree, target).links.is_empty());
+        assert_ne!(tree.seen(&name("a"), Face::File, Some(token(4))), ino);
+    }
+
+    #[test]
+    fn an_open_file_of_an_old_tenure_asks_about_that_tenure() {
+        let mut tree = Tree::default();
+        let ino = tree.made(&name("a"), Face::File, token(1));
+        tree.seen(&name("a"), Face::File, Some(token(2)));
+        let links = lock(&tree, ino).links_of(Some(token(1)));
+        assert_eq!((links.len(), links[0].token), (1, Some(token(1))));
+    }
+
+    #[test]
+    fn children_are_names_with_one_part_more() {
+        let mut tree = Tree::default();
+        let team = tree.seen(&name("team"), Face::Directory, None);
+        let place = tree.place(team).expect("there");
+        assert_eq!(place.child(OsStr::new("build")), Ok(name("team/build")));
+        assert_eq!(Place::Top.child(OsStr::new("build")), Ok(name("build")));
+        assert!(Place::Top.child(OsStr::from_bytes(b"\xff")).is_err());
+        tree.forget(team, 1);
+        assert!(tree.place(team).is_none() && tree.number(&name("team")).is_none());
+    }
+}

@@ -1,0 +1,153 @@
+//! One lock as JSON: what `cat`, the control file and `latchfs status` show, in the order of the
+//! design: the seed's fields first.
+
+use crate::engine::{LockView, Phase};
+use crate::time::{Span, Time, Wall};
+use serde_json::{Map, Value, json};
+
+/// The status of a lock. `wall` puts an engine time on the wall clock, for display.
+pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
+    let shown = |at: Time| Value::from(wall(at).to_string());
+    let mut status = Map::with_capacity(16);
+    let mut put = |key: &str, value: Value| status.insert(key.to_owned(), value);
+    put("name", view.name.as_str().into());
+    let Some(holder) = view.holder() else {
+        put("holder", "".into());
+        put("is_expired", true.into());
+        put("phase", Phase::Free.as_str().into());
+        if !view.waiters.is_empty() {
+            put("waiters", waiters_of(view, shown));
+        }
+        return Value::Object(status);
+    };
+    let (lease, ends) = (&holder.lease, &holder.ends);
+    let phase = view.phase();
+    put("holder", lease.holder.as_str().into());
+    put("expires_at", shown(ends.expires_at));
+    put("is_expired", (phase != Phase::Held).into());
+    put("grace_until", shown(ends.grace_until));
+    put("phase", phase.as_str().into());
+    put("mode", view.mode.as_str().into());
+    put("token", lease.token.as_u64().into());
+    put("expires_in_ms", millis(ends.left(view.at)));
+    put("acquired_at", shown(lease.acquired_at));
+    put("renewed_at", shown(lease.renewed_at));
+    put("ttl_ms", millis(ends.ttl.span()));
+    put("grace_ms", millis(ends.grace.span()));
+    put("holder_id", lease.details.holder_id.as_deref().unwrap_or("").into());
+    put("note", lease.details.note.as_deref().unwrap_or("").into());
+    put("waiters", waiters_of(view, shown));
+    if view.holders.len() > 1 {
+        put("holders", holders_of(view));
+    }
+    Value::Object(status)
+}
+
+/// A value as people read it: pretty-printed lines, and a newline at the end.
+pub fn pretty(value: &Value) -> String {
+    // `{:#}` of a value is serde_json's pretty form, and writing to a string can't fail.
+    format!("{value:#}\n")
+}
+
+fn millis(span: Span) -> Value {
+    span.as_millis().into()
+}
+
+fn waiters_of(view: &LockView, shown: impl Fn(Time) -> Value) -> Value {
+    let waiters = view.waiters.iter();
+    waiters
+        .map(|waiter| json!({ "client": waiter.client.as_str(), "since": shown(waiter.since) }))
+        .collect()
+}
+
+/// All who share the lock; a single holder is told by the fields above.
+fn holders_of(view: &LockView) -> Value {
+    let holders = view.holders.iter();
+    holders
+        .map(|holder| {
+            json!({
+                "client": holder.lease.holder.as_str(),
+                "token": holder.lease.token.as_u64(),
+                "expires_in_ms": holder.ends.left(view.at).as_millis(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{
+        ClientId, Details, Ends, Hold, Holder, Lease, Life, LockName, Mode, Token,
+    };
+    use std::sync::Arc;
+
+    fn wall(at: Time) -> Wall {
+        Wall { secs: 1_705_314_570 + (at.as_nanos() / 1_000_000_000) as i64, nanos: 0 }
+    }
+
+    fn free(name: &str) -> LockView {
+        LockView {
+            name: LockName::parse(name).expect("valid"),
+            at: Time::from_secs(10),
+            mode: Mode::Exclusive,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            has_below: false,
+        }
+    }
+
+    fn held(name: &str) -> LockView {
+        let (ttl, grace) = (TTL_DEFAULT, GRACE_DEFAULT);
+        let expires_at = Time::from_secs(30);
+        let lease = Lease {
+            holder: ClientId::parse("laptop1:alice").expect("valid"),
+            token: Token::named(7),
+            hold: Hold::Loose,
+            life: Life::Own { ttl, grace, expires_at },
+            acquired_at: Time::ZERO,
+            renewed_at: Time::ZERO,
+            details: Arc::new(Details { note: Some("hi".into()), ..Details::default() }),
+        };
+        let ends = Ends { expires_at, grace_until: Time::from_secs(35), ttl, grace };
+        LockView { holders: vec![Holder { lease, ends }], ..free(name) }
+    }
+
+    #[test]
+    fn a_free_lock_says_little() {
+        let status = status_of(&free("build"), wall).to_string();
+        let want = r#"{"name":"build","holder":"","is_expired":true,"phase":"free"}"#;
+        assert_eq!(status, want);
+    }
+
+    #[test]
+    fn a_held_lock_says_all_in_order() {
+        let status = status_of(&held("build"), wall).to_string();
+        let want = concat!(
+            r#"{"name":"build","holder":"laptop1:alice","expires_at":"2024-01-15T10:30:00.000Z","#,
+            r#""is_expired":false,"grace_until":"2024-01-15T10:30:05.000Z","phase":"held","#,
+            r#""mode":"exclusive","token":7,"expires_in_ms":20000,"#,
+            r#""acquired_at":"2024-01-15T10:29:30.000Z","#,
+            r#""renewed_at":"2024-01-15T10:29:30.000Z","ttl_ms":30000,"grace_ms":5000,"#,
+            r#""holder_id":"","note":"hi","waiters":[]}"#
+        );
+        assert_eq!(status, want);
+    }
+
+    #[test]
+    fn in_grace_it_is_expired_and_not_free() {
+        let mut view = held("build");
+        view.at = Time::from_secs(31);
+        let status = status_of(&view, wall);
+        assert_eq!((&status["phase"], &status["is_expired"]), (&json!("grace"), &json!(true)));
+        assert_eq!(status["expires_in_ms"], 0);
+    }
+
+    #[test]
+    fn readers_get_lines() {
+        let text = pretty(&status_of(&free("build"), wall));
+        assert_eq!(text.lines().count(), 6);
+        assert!(text.ends_with("}\n"));
+    }
+}
