@@ -9,7 +9,9 @@
 //! waiting and never the thread that reads the kernel's requests; and no mutex is held while
 //! replying. The kernel keeps nothing: a lock may change on another machine at any time.
 
+pub mod device;
 pub mod mount;
+pub mod mountinfo;
 
 mod attr;
 mod change;

@@ -1,7 +1,22 @@
-//! Mounting and unmounting.
+//! Mounting and unmounting: one directory, one session with the kernel, one thread.
 
+use super::LatchFs;
+use super::device::{self, DEVICE, Gone, HELPER, detach, said, unmount};
+use super::mountinfo::{self, Device, Life};
 use crate::engine::{ClientId, Grace, Ttl};
-use std::path::PathBuf;
+use crate::locks::Locks;
+use fuser::{Config, Session, SessionACL};
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// A session ends within microseconds of its unmounting; who waits longer waits for a bug.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How one directory is mounted.
 #[derive(Debug, Clone)]
@@ -50,3 +65,281 @@ pub enum Users {
     /// Everybody.
     All,
 }
+
+/// A directory that is mounted. Dropping it unmounts.
+pub struct Mounted {
+    dir: PathBuf,
+    made_dir: bool,
+    device: Device,
+    session: Arc<Ending>,
+}
+
+/// Tells that a session with the kernel has ended.
+#[derive(Default)]
+struct Ending {
+    state: Mutex<End>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct End {
+    over: bool,
+    then: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+/// What unmounting did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmounted {
+    /// It was there, and went so.
+    Now(Gone),
+    /// It was not there any more.
+    Before,
+}
+
+/// Why a directory can't be mounted.
+#[derive(Debug)]
+pub enum MountError {
+    /// There is no /dev/fuse.
+    NoDevice,
+    /// /dev/fuse may not be opened.
+    DeviceDenied,
+    /// /dev/fuse can't be opened, or no socket be made.
+    Device(io::Error),
+    /// There is no fusermount3, and the caller is not root.
+    NoHelper,
+    /// fusermount3 says no.
+    Helper(String),
+    /// /etc/fuse.conf does not allow it to serve others.
+    AllowOther,
+    /// mount(2) says no.
+    Refused {
+        /// The mount point.
+        dir: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// One of ours is there already, and lives.
+    Already(PathBuf),
+    /// One of ours is there already, and does not answer.
+    Silent(PathBuf),
+    /// It is no directory, or can't be made one.
+    Dir {
+        /// What it is called.
+        dir: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The kernel and we do not understand each other.
+    Handshake(io::Error),
+}
+
+/// Mounts `config.dir`, and serves it on a thread of its own until it is unmounted.
+///
+/// Makes the directory if there is none, and removes what a killed daemon left mounted there.
+pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
+    let (dir, made_dir) = prepare(&config.dir)?;
+    let config = MountConfig { dir: dir.clone(), ..config.clone() };
+    let kernel = device::mount(&dir, config.users)?;
+    let device = match mountinfo::at(&dir) {
+        Ok(Some(mount)) => mount.device,
+        failed => {
+            let _ = detach(&dir);
+            let error = failed.err().unwrap_or_else(|| ErrorKind::NotFound.into());
+            return Err(MountError::Refused { dir, error });
+        }
+    };
+    // From here on a return unmounts.
+    let mounted = Mounted { dir, made_dir, device, session: Arc::default() };
+
+    let acl = match config.users {
+        Users::Mounter => SessionACL::Owner,
+        Users::All => SessionACL::All,
+    };
+    let mut session_config = Config::default();
+    // One thread keeps the order of messages: with more, a close is seen after a later lock.
+    session_config.n_threads = Some(1);
+    session_config.acl = acl;
+    let session = LatchFs::new(locks.clone(), &config);
+    let session = match Session::from_fd(session, kernel, acl, session_config) {
+        Ok(session) => session,
+        Err(error) => {
+            mounted.session.end();
+            return Err(MountError::Handshake(error));
+        }
+    };
+    let ending = Arc::clone(&mounted.session);
+    let served = thread::Builder::new().name("mount".into()).spawn(move || {
+        if let Err(error) = session.run() {
+            log::warn!("the session with the kernel ended: {error}");
+        }
+        ending.end();
+    });
+    if let Err(error) = served {
+        mounted.session.end();
+        return Err(MountError::Handshake(error));
+    }
+    Ok(mounted)
+}
+
+/// Makes `dir` ready to be mounted on; gives its real path, and whether it had to be made.
+fn prepare(dir: &Path) -> Result<(PathBuf, bool), MountError> {
+    let wrong = |error| MountError::Dir { dir: dir.into(), error };
+    let real = mountinfo::resolve(dir).map_err(wrong)?;
+    while let Some(there) = mountinfo::at(&real).map_err(wrong)?
+        && there.is_latchfs()
+    {
+        match mountinfo::probe(&real) {
+            Life::Live => return Err(MountError::Already(real)),
+            Life::Silent => return Err(MountError::Silent(real)),
+            Life::Dead => detach(&real).map_err(wrong)?,
+        }
+        log::warn!("removed the mount that a killed latchfs had left on {}", real.display());
+    }
+    match std::fs::metadata(&real) {
+        Ok(found) if found.is_dir() => Ok((real, false)),
+        Ok(_) => Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR))),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            std::fs::create_dir_all(&real).map_err(wrong)?;
+            Ok((real, true))
+        }
+        Err(error) => Err(wrong(error)),
+    }
+}
+
+impl Mounted {
+    /// The mount point.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether there was no such directory before.
+    pub fn made_dir(&self) -> bool {
+        self.made_dir
+    }
+
+    /// Calls `then` when the session with the kernel is over: unmounted by us or by others.
+    pub fn on_end(&self, then: impl FnOnce() + Send + 'static) {
+        let mut state = self.session.state.lock();
+        if state.over {
+            drop(state);
+            then();
+        } else {
+            state.then.push(Box::new(then));
+        }
+    }
+
+    /// Whether the session with the kernel is over.
+    pub fn has_ended(&self) -> bool {
+        self.session.state.lock().over
+    }
+
+    /// Unmounts, and waits for the session to end. A busy mount is detached, and not waited for.
+    pub fn unmount(&self) -> io::Result<Unmounted> {
+        if !self.is_there()? {
+            return Ok(Unmounted::Before);
+        }
+        let gone = unmount(&self.dir)?;
+        if gone == Gone::Clean {
+            self.session.wait(END_PATIENCE);
+        }
+        Ok(Unmounted::Now(gone))
+    }
+
+    /// Whether what one sees at the mount point is still ours: by now another daemon may have
+    /// mounted there, and may even have got our device number, which is free when we are gone.
+    fn is_there(&self) -> io::Result<bool> {
+        let ours = mountinfo::at(&self.dir)?
+            .is_some_and(|mount| mount.is_latchfs() && mount.device == self.device);
+        Ok(ours && (!self.has_ended() || mountinfo::probe(&self.dir) == Life::Dead))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            log::warn!("{} stays mounted: {}", self.dir.display(), said(&error));
+        }
+    }
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Ending {
+    fn end(&self) {
+        let then = {
+            let mut state = self.state.lock();
+            state.over = true;
+            mem::take(&mut state.then)
+        };
+        self.ended.notify_all();
+        for then in then {
+            then();
+        }
+    }
+
+    fn wait(&self, patience: Duration) {
+        let mut state = self.state.lock();
+        let wait = self.ended.wait_while_for(&mut state, |state| !state.over, patience);
+        if wait.timed_out() {
+            log::warn!("the session with the kernel goes on although it is unmounted");
+        }
+    }
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDevice => write!(
+                f,
+                "{DEVICE} is missing, so nothing can be mounted; load the kernel module by \
+                 'modprobe fuse', or give the container the device by '--device {DEVICE}'"
+            ),
+            Self::DeviceDenied => write!(
+                f,
+                "{DEVICE} may not be opened by this user, so nothing can be mounted; let root \
+                 run 'chmod 666 {DEVICE}', which is its usual mode, or mount as root"
+            ),
+            Self::Device(error) => write!(f, "{DEVICE} can't be opened: {}", said(error)),
+            Self::NoHelper => write!(
+                f,
+                "{HELPER} is missing, and without it only root can mount; install the package \
+                 fuse3, or mount as root"
+            ),
+            Self::Helper(said) => write!(
+                f,
+                "{HELPER} could not mount: {said}; see 'latchfs doctor', or mount as root"
+            ),
+            Self::AllowOther => write!(
+                f,
+                "/etc/fuse.conf does not let users serve other users; add the line \
+                 'user_allow_other' to it, or leave out --allow-other"
+            ),
+            Self::Refused { dir, error } => {
+                write!(f, "the kernel does not mount on {}: {}", dir.display(), said(error))
+            }
+            Self::Already(dir) => {
+                let dir = dir.display();
+                write!(f, "{dir} is a latchfs mount already, and it works; use it as it is, ")?;
+                write!(f, "or unmount it first by 'latchfs umount {dir}'")
+            }
+            Self::Silent(dir) => {
+                let dir = dir.display();
+                write!(f, "{dir} is a latchfs mount already, but its daemon does not answer; ")?;
+                write!(f, "continue or end that process, or run 'latchfs umount {dir}'")
+            }
+            Self::Dir { dir, error } => {
+                write!(f, "{} can't be a mount point: {}", dir.display(), said(error))
+            }
+            Self::Handshake(error) => {
+                write!(f, "the kernel's FUSE did not answer as expected: {}; ", said(error))?;
+                write!(f, "latchfs needs Linux 5.4 or newer")
+            }
+        }
+    }
+}
+
+impl std::error::Error for MountError {}

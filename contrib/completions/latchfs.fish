@@ -1,0 +1,92 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_latchfs_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_latchfs_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_latchfs_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_latchfs_using_subcommand
+    set -l cmd (__fish_latchfs_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c latchfs -n "__fish_latchfs_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_needs_command" -s V -l version -d 'Print version'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "mount" -d 'Mount a directory in which files are locks'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "umount" -d 'Unmount it; a busy mount is detached, a stale one removed'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show what is held, and by whom'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show one lock, also a free one'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "acquire" -d 'Take a lock, or renew it if you have it already'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Make a lease last for another ttl'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Give a lock back'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; root and whoever mounted may'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Look at all that a mount needs, and say what to mend'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print what a shell needs to complete these commands'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client -d 'The client that the mount\'s users belong to; once for all DIRs, or once for each [default: the host\'s name]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l owner -d 'What makes two callers two clients' -r -f -a "host\t'Nothing: all of this host are one client'
+user\t'The user'
+session\t'The user and the login session: two terminals are two clients'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ttl -d 'How long a lease lasts unrenewed, unless a program says otherwise' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grace -d 'How long after that only its holder may take it back' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'What \'cat NAME\' shows: the status as JSON, or the text that was written' -r -f -a "status\t'The status as JSON'
+note\t'The text'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve nobody but the one who mounts [default: as anybody but root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l foreground -d 'Stay until Ctrl-C or SIGTERM, then unmount; this is the default'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l background -d 'Return as soon as the mount can be used'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Somebody waits for a report on standard output'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l fresh -d 'Be refused also when you hold it already, instead of renewing'
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l reason -d 'Why, for the holder and the audit log' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How long the lease lasts unrenewed [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: as for mount]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand man" -s h -l help -d 'Print help'

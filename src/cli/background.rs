@@ -1,0 +1,103 @@
+//! `mount --background`: the same program again, without the terminal, until it is ready.
+//!
+//! The daemon reports through its standard output, which is a pipe to the one who waits: the
+//! lines to show, then [`READY`]. If the pipe ends without that word, the lines are why not.
+
+use super::exit::{Done, Exit, Failure};
+use super::out;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// The hidden option by which the daemon knows that somebody waits for its report.
+pub(super) const DETACHED: &str = "--detached";
+/// Said when the mounts can be used.
+pub(super) const READY: &str = "ready";
+/// Where a daemon without terminal writes what happens.
+const LOG: &str = "latchfs.log";
+
+/// Starts the daemon with this process's own arguments; returns when it is ready.
+pub(super) fn start(state: Option<&Path>) -> Done {
+    let mut child = spawn(state).map_err(|error| {
+        Failure::system("the daemon can't be started in the background", &error)
+    })?;
+    let mut report = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut report)
+            .map_err(|error| Failure::system("the daemon's report can't be read", &error))?;
+    }
+    match report.strip_suffix(&format!("{READY}\n")) {
+        Some(lines) => out::write(lines),
+        None => Err(never_ready(child, &report, state)),
+    }
+}
+
+#[allow(unsafe_code)]
+fn spawn(state: Option<&Path>) -> io::Result<Child> {
+    // The program that runs, even when another has been installed under its name since.
+    let mut command = Command::new("/proc/self/exe");
+    let mut args = std::env::args_os();
+    command.arg0(args.next().unwrap_or_else(|| "latchfs".into()));
+    command.args(args).arg(DETACHED);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(match state {
+        Some(state) => Stdio::from(open_log(state)?),
+        None => Stdio::null(),
+    });
+    let own_session = || {
+        // SAFETY: setsid takes no arguments, and may be called after fork.
+        match unsafe { libc::setsid() } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(own_session) };
+    command.spawn()
+}
+
+fn open_log(state: &Path) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    OpenOptions::new().create(true).append(true).mode(0o600).open(state.join(LOG))
+}
+
+/// What the daemon said instead of being ready, with its exit code.
+fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> Failure {
+    let code = child.wait().ok().and_then(|status| status.code());
+    for line in report.lines() {
+        out::say(line);
+    }
+    match code.and_then(|code| Exit::of_code(u8::try_from(code).ok()?)) {
+        Some(exit) if !report.is_empty() => Failure::Silent(exit),
+        _ => Failure::unavailable(match state {
+            Some(state) => {
+                format!("the daemon ended at once; see {}", state.join(LOG).display())
+            }
+            None => "the daemon ended at once; see why with --foreground".to_owned(),
+        }),
+    }
+}
+
+/// In the daemon: is called by its name in `ps`, and not after the file that it was started by.
+pub(super) fn take_name() {
+    // For show only.
+    let _ = std::fs::write("/proc/self/comm", "latchfs");
+}
+
+/// In the daemon: tells the one who waits that it may go, and lets go of the terminal.
+#[allow(unsafe_code)]
+pub(super) fn ready() -> Done {
+    out::line(READY)?;
+    let away = |error: io::Error| Failure::system("the daemon can't leave its terminal", &error);
+    // No directory may be kept busy by a daemon that happens to have been started in it.
+    std::env::set_current_dir("/").map_err(away)?;
+    let null = OpenOptions::new().write(true).open("/dev/null").map_err(away)?;
+    // SAFETY: both are open descriptors; the pipe behind standard output is closed by this.
+    match unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), libc::STDOUT_FILENO) } {
+        -1 => Err(away(io::Error::last_os_error())),
+        _ => Ok(()),
+    }
+}

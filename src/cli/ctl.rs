@@ -1,0 +1,185 @@
+//! How commands speak to a daemon: one JSON object there, one back.
+//!
+//! Today that is the mount's `.latchfs/ctl`. A server's URL can stand behind [`Ask`] as well.
+
+use super::exit::{Done, Exit, Failure};
+use crate::engine::Kind;
+use crate::fs::mountinfo;
+use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// A daemon that lives answers in microseconds. Who waits this long, waits for a stopped one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Locks in one answer to a list.
+const PAGE: usize = 1_000;
+
+/// Whom commands ask.
+pub(super) trait Ask {
+    /// The answer to a request; a refusal is a failure with its sentence.
+    fn ask(&self, request: &Value) -> Done<Value>;
+
+    /// What the daemon tells about itself.
+    fn about(&self) -> Done<Value> {
+        self.ask(&json!({"do": "about"}))
+    }
+
+    /// The status of a lock that a request leads to.
+    fn status(&self, request: &Value) -> Done<Value> {
+        Ok(self.ask(request)?["status"].take())
+    }
+
+    /// The statuses of all locks whose names begin with `prefix`.
+    fn list(&self, prefix: &str) -> Done<Vec<Value>> {
+        let mut all = Vec::new();
+        let mut after = Value::Null;
+        loop {
+            let mut request = json!({"do": "list", "prefix": prefix, "limit": PAGE});
+            if !after.is_null() {
+                request["after"] = after;
+            }
+            let mut answer = self.ask(&request)?;
+            if let Some(locks) = answer["locks"].as_array_mut() {
+                all.append(locks);
+            }
+            after = answer["next"].take();
+            if after.is_null() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// The control file of a mount.
+pub(super) struct Ctl {
+    dir: PathBuf,
+}
+
+impl Ctl {
+    /// That of the mount at `dir`.
+    pub(super) fn of(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+}
+
+impl Ask for Ctl {
+    fn ask(&self, request: &Value) -> Done<Value> {
+        let (send, answer) = mpsc::channel();
+        let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
+        let dir = self.dir.display();
+        // On a thread of its own: a stopped daemon would keep us for ever.
+        let asked = thread::Builder::new().name("ask".into()).spawn(move || {
+            let _ = send.send(exchange(&path, &request));
+        });
+        asked.map_err(|error| Failure::system("no thread can be made", &error))?;
+        let Ok(answer) = answer.recv_timeout(PATIENCE) else {
+            return Err(Failure::unavailable(format!(
+                "the daemon of {dir} does not answer, so the outcome is unknown; \
+                 see whether it is stopped, or start it again"
+            )));
+        };
+        let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
+        let Ok(answer) = serde_json::from_slice::<Value>(&answer) else {
+            return Err(Failure::unavailable(format!(
+                "the daemon of {dir} answered what this program does not understand; \
+                 see whether both are of the same version"
+            )));
+        };
+        understand(answer)
+    }
+}
+
+/// Sends a request, and reads the answer.
+fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
+    let mut ctl = OpenOptions::new().read(true).write(true).open(path)?;
+    let written = ctl.write(request.as_bytes())?;
+    if written != request.len() {
+        return Err(ErrorKind::WriteZero.into());
+    }
+    let mut answer = Vec::new();
+    ctl.read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// An answer, or the failure that it tells.
+fn understand(answer: Value) -> Done<Value> {
+    if answer["ok"] == Value::Bool(true) {
+        return Ok(answer);
+    }
+    let kind = Kind::ALL.into_iter().find(|kind| answer["kind"] == kind.as_str());
+    let exit = kind.map_or(Exit::Unavailable, Exit::of);
+    let sentence = answer["message"].as_str().unwrap_or("the daemon refused, and did not say why");
+    Err(Failure::Said(exit, sentence.to_owned()))
+}
+
+/// What it means that the control file can't be used.
+fn no_answer(dir: &Path, error: &io::Error) -> Failure {
+    let shown = dir.display();
+    match error.raw_os_error() {
+        _ if mountinfo::is_dead(error) => Failure::unavailable(format!(
+            "the daemon of {shown} is gone; start it again by 'latchfs mount {shown}', \
+             or clean up by 'latchfs umount {shown}'"
+        )),
+        Some(libc::EACCES) => Failure::Said(
+            Exit::Denied,
+            format!(
+                "{shown} serves only the user who mounted it; \
+                 let that user mount it with --allow-other"
+            ),
+        ),
+        Some(libc::ENOENT) => Failure::unavailable(format!(
+            "{shown} has no .latchfs/ctl; see whether a latchfs of this version is mounted there"
+        )),
+        _ => Failure::system(&format!("{shown}/.latchfs/ctl can't be used"), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_its_exit_code_and_sentence() {
+        let refused = understand(
+            json!({"ok": false, "kind": "E_LOCK_CONFLICT", "message": "lock 'x' is held by y"}),
+        );
+        let Err(Failure::Said(exit, sentence)) = refused else { panic!("refused") };
+        assert_eq!((exit, sentence.as_str()), (Exit::Conflict, "lock 'x' is held by y"));
+        assert!(matches!(understand(json!({})), Err(Failure::Said(Exit::Unavailable, _))));
+        assert!(understand(json!({"ok": true})).is_ok());
+    }
+
+    #[test]
+    fn what_the_kernel_says_becomes_a_sentence() {
+        let told = |code| match no_answer(Path::new("/l"), &io::Error::from_raw_os_error(code)) {
+            Failure::Said(exit, sentence) => (exit, sentence),
+            other => panic!("{other:?} says nothing"),
+        };
+        assert!(told(libc::ENOTCONN).1.contains("is gone"));
+        assert_eq!(told(libc::EACCES).0, Exit::Denied);
+        assert_eq!(told(libc::EIO).0, Exit::Unavailable);
+    }
+
+    /// Three pages of one lock each.
+    struct Pages;
+
+    impl Ask for Pages {
+        fn ask(&self, request: &Value) -> Done<Value> {
+            Ok(match request["after"].as_str() {
+                None => json!({"ok": true, "locks": [{"name": "a"}], "next": "a"}),
+                Some("a") => json!({"ok": true, "locks": [{"name": "b"}], "next": "b"}),
+                Some(_) => json!({"ok": true, "locks": [{"name": "c"}], "next": null}),
+            })
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_to_its_end() {
+        let names = Pages.list("").expect("answered");
+        assert_eq!(names, [json!({"name": "a"}), json!({"name": "b"}), json!({"name": "c"})]);
+    }
+}

@@ -1,0 +1,179 @@
+//! How a command ends: its exit code, and the sentence that says why.
+
+use crate::engine::Kind;
+use crate::fs::device::said;
+use std::fmt::Write;
+use std::io;
+use std::process::ExitCode;
+
+/// The exit codes. The numbers are those of sysexits.h where it has the meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Done.
+    Done,
+    /// `doctor` has found something.
+    Findings,
+    /// The command line, a name, a ttl or the like is wrong.
+    Usage,
+    /// No mount, no daemon, no device, no state directory: it could not be asked or done.
+    Unavailable,
+    /// Held by another, or a limit is reached.
+    Conflict,
+    /// The tenure is over: expired, or a newer token is current.
+    Lost,
+    /// Not the holder, or not allowed.
+    Denied,
+}
+
+impl Exit {
+    const ALL: [Self; 7] = [
+        Self::Done,
+        Self::Findings,
+        Self::Usage,
+        Self::Unavailable,
+        Self::Conflict,
+        Self::Lost,
+        Self::Denied,
+    ];
+
+    /// The number.
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Findings => 1,
+            Self::Usage => 64,
+            Self::Unavailable => 69,
+            Self::Conflict => 75,
+            Self::Lost => 76,
+            Self::Denied => 77,
+        }
+    }
+
+    /// The one with this number.
+    pub(super) fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|exit| exit.code() == code)
+    }
+
+    /// What it means, for the help.
+    const fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Findings => "doctor has found something to mend",
+            Self::Usage => "wrong usage: an option, a name, a ttl",
+            Self::Unavailable => {
+                "no mount, no daemon or no answer; of a change, the outcome is unknown"
+            }
+            Self::Conflict => "the lock is held by another, or a limit is reached; try again later",
+            Self::Lost => "the lease is over: expired, or the token is no longer the current one",
+            Self::Denied => "not the holder of the lock, or not allowed",
+        }
+    }
+
+    /// The table of section 7 of the design.
+    pub(super) const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::LockConflict | Kind::Limit => Self::Conflict,
+            Kind::LockNotHeld | Kind::Denied => Self::Denied,
+            Kind::LockExpired | Kind::FencingMismatch => Self::Lost,
+            Kind::ClockSkewExceeded | Kind::ConsistencyUnavailable => Self::Unavailable,
+            Kind::Invalid => Self::Usage,
+        }
+    }
+
+    /// All of them, one a line.
+    pub(super) fn table() -> String {
+        Self::ALL.iter().fold(String::from("Exit codes:"), |mut table, exit| {
+            let _ = write!(table, "\n  {:<3} {}", exit.code(), exit.meaning());
+            table
+        })
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// Why a command has not done what was asked.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// To be said to the user.
+    Said(Exit, String),
+    /// All has been said, or there is nothing to say.
+    Silent(Exit),
+    /// Whoever read our output has gone: `latchfs ls | head -1`. That is no error.
+    Pipe,
+}
+
+/// What a command comes to.
+pub(super) type Done<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// Something that the user has to say differently.
+    pub(super) fn usage(sentence: impl Into<String>) -> Self {
+        Self::Said(Exit::Usage, sentence.into())
+    }
+
+    /// Something that is not there.
+    pub(super) fn unavailable(sentence: impl Into<String>) -> Self {
+        Self::Said(Exit::Unavailable, sentence.into())
+    }
+
+    /// What the system does not do, and what it says about that.
+    pub(super) fn system(what: &str, error: &io::Error) -> Self {
+        Self::unavailable(format!("{what}: {}", said(error)))
+    }
+
+    /// An error while writing to standard output.
+    pub(super) fn output(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Pipe,
+            _ => Self::system("standard output can't be written", error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_exit_codes_of_the_design() {
+        let codes = Kind::ALL.map(|kind| (kind.as_str(), Exit::of(kind).code()));
+        assert_eq!(
+            codes,
+            [
+                ("E_LOCK_CONFLICT", 75),
+                ("E_LOCK_NOT_HELD", 77),
+                ("E_LOCK_EXPIRED", 76),
+                ("E_FENCING_MISMATCH", 76),
+                ("E_CLOCK_SKEW_EXCEEDED", 69),
+                ("E_CONSISTENCY_UNAVAILABLE", 69),
+                ("E_INVALID", 64),
+                ("E_LIMIT", 75),
+                ("E_DENIED", 77),
+            ]
+        );
+    }
+
+    #[test]
+    fn each_code_is_in_the_table_once() {
+        let table = Exit::table();
+        for exit in Exit::ALL {
+            let line = format!("\n  {:<3} {}", exit.code(), exit.meaning());
+            assert_eq!(table.matches(&line).count(), 1, "{exit:?}");
+        }
+        let mut codes = Exit::ALL.map(Exit::code).to_vec();
+        codes.dedup();
+        assert_eq!(codes.len(), Exit::ALL.len());
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_error() {
+        let gone = Failure::output(&io::ErrorKind::BrokenPipe.into());
+        assert!(matches!(gone, Failure::Pipe));
+        let full = Failure::output(&io::ErrorKind::StorageFull.into());
+        assert!(matches!(full, Failure::Said(Exit::Unavailable, _)));
+    }
+}

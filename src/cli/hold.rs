@@ -1,0 +1,238 @@
+//! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
+
+use super::ctl::{Ask, Ctl};
+use super::exit::Done;
+use super::out::{self, Look};
+use super::table::{Status, page};
+use super::target::{NameArg, Target, TargetArgs};
+use crate::engine::{Grace, Ttl};
+use crate::time::Span;
+use serde_json::{Map, Value, json};
+use std::thread;
+use std::time::Duration;
+
+/// The steal grace is 1 s; what claims to be longer than this is a misunderstanding.
+const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What all commands about one lock have.
+#[derive(Debug, clap::Args)]
+pub(super) struct LockArgs {
+    #[command(flatten)]
+    name: NameArg,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print the lock's status as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a lease is asked to be.
+#[derive(Debug, clap::Args)]
+pub(super) struct TermArgs {
+    /// How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    ttl: Option<Ttl>,
+    /// How long after that only you may take it back [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Grace::parse)]
+    grace: Option<Grace>,
+    /// A word to whoever finds the lock held
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// `acquire`.
+#[derive(Debug, clap::Args)]
+pub(super) struct AcquireArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    term: TermArgs,
+    /// Hold it together with others that ask for the same
+    #[arg(long)]
+    shared: bool,
+    /// Be refused also when you hold it already, instead of renewing
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// `renew`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RenewArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    term: TermArgs,
+    #[command(flatten)]
+    token: TokenArg,
+}
+
+/// `release`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReleaseArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    token: TokenArg,
+}
+
+/// `steal`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StealArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    /// Why, for the holder and the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// How long the lease lasts unrenewed [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    ttl: Option<Ttl>,
+    /// A word to whoever finds the lock held
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// `status`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+}
+
+/// The tenure that is meant.
+#[derive(Debug, clap::Args)]
+struct TokenArg {
+    /// Only if this is still the lock's token: then no newer tenure can be hit
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<u64>,
+}
+
+pub(super) fn acquire(args: &AcquireArgs) -> Done {
+    let mode = if args.shared { "shared" } else { "exclusive" };
+    let how = json!({"mode": mode, "fresh": args.fresh});
+    let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
+    let is_new = status["acquired_at"] == status["renewed_at"];
+    tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
+}
+
+pub(super) fn renew(args: &RenewArgs) -> Done {
+    let status = change(&args.lock, "renew", &[&args.term.json(), &args.token.json()])?;
+    tell(&args.lock, &status, "renewed")
+}
+
+pub(super) fn release(args: &ReleaseArgs) -> Done {
+    let status = change(&args.lock, "release", &[&args.token.json()])?;
+    if args.lock.json {
+        return out::json(&status);
+    }
+    let (name, next) = (Status(&status).text("name"), Status(&status).text("holder"));
+    out::line(&match next.as_str() {
+        "" => format!("released {name}"),
+        next => format!("released {name}; {next} has it now"),
+    })
+}
+
+pub(super) fn steal(args: &StealArgs) -> Done {
+    let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
+    let reason = json!({"reason": args.reason});
+    let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
+    // The lease is counted from the moment at which its use is allowed. Who gets an answer from
+    // this command may use the lock, so the answer waits until then.
+    if let Some(wait) = before_use(Status(&status)) {
+        let span = Span::from(wait);
+        out::say(&format!("the old holder has {span} to stop; this answers when you may begin"));
+        thread::sleep(wait);
+        status = show(&args.lock)?;
+    }
+    tell(&args.lock, &status, "stole")
+}
+
+pub(super) fn status(args: &StatusArgs) -> Done {
+    let status = show(&args.lock)?;
+    if args.lock.json {
+        return out::json(&status);
+    }
+    out::write(&page(Status(&status), Look::of_stdout()))
+}
+
+/// How long a stolen lock may not be used yet: what its lease has beyond a whole ttl.
+fn before_use(status: Status<'_>) -> Option<Duration> {
+    let beyond = status.number("expires_in_ms")? - status.number("ttl_ms")?;
+    let wait = Duration::from_millis(u64::try_from(beyond).ok()?);
+    (!wait.is_zero()).then_some(wait.min(STEAL_WAIT_MAX))
+}
+
+fn tell(args: &LockArgs, status: &Value, how: &str) -> Done {
+    if args.json {
+        return out::json(status);
+    }
+    let status = Status(status);
+    out::line(&format!("{how} {}: {}", status.text("name"), status.terms()))
+}
+
+fn show(args: &LockArgs) -> Done<Value> {
+    change(args, "status", &[])
+}
+
+/// Sends the request `what` about a lock, with all fields of `more` that are not null.
+fn change(args: &LockArgs, what: &str, more: &[&Value]) -> Done<Value> {
+    let Target { dir, name } = args.target.lock(&args.name.name)?;
+    Ctl::of(dir).status(&request(what, name.as_str(), more))
+}
+
+fn request(what: &str, name: &str, more: &[&Value]) -> Value {
+    let mut request = Map::new();
+    request.insert("do".into(), what.into());
+    request.insert("name".into(), name.into());
+    for (key, value) in more.iter().filter_map(|fields| fields.as_object()).flatten() {
+        if !value.is_null() {
+            request.insert(key.clone(), value.clone());
+        }
+    }
+    Value::Object(request)
+}
+
+impl TermArgs {
+    fn json(&self) -> Value {
+        json!({
+            "ttl": self.ttl.map(|ttl| exact(ttl.span().as_millis())),
+            "grace": self.grace.map(|grace| exact(grace.span().as_millis())),
+            "note": self.note,
+        })
+    }
+}
+
+impl TokenArg {
+    fn json(&self) -> Value {
+        json!({"token": self.token})
+    }
+}
+
+/// To the millisecond: the display of a span is for people, and rounds.
+fn exact(millis: u64) -> String {
+    format!("{millis}ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_what_was_said_and_nothing_else() {
+        let term = TermArgs { ttl: Ttl::parse("1m30s").ok(), grace: None, note: Some("hi".into()) };
+        let token = TokenArg { token: None };
+        let request = request("renew", "team/build", &[&term.json(), &token.json()]);
+        let expected = json!({"do": "renew", "name": "team/build", "ttl": "90000ms", "note": "hi"});
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn a_stolen_lock_may_be_used_when_its_ttl_begins() {
+        let status = |left| json!({"expires_in_ms": left, "ttl_ms": 30_000});
+        let wait = |left| before_use(Status(&status(left)));
+        assert_eq!(wait(31_000), Some(Duration::from_secs(1)));
+        assert_eq!(wait(30_000), None);
+        assert_eq!(wait(29_000), None);
+        assert_eq!(wait(999_000), Some(STEAL_WAIT_MAX));
+        assert_eq!(before_use(Status(&json!({}))), None);
+    }
+}

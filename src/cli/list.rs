@@ -1,0 +1,81 @@
+//! `ls`: what is held, and by whom.
+
+use super::ctl::{Ask, Ctl};
+use super::exit::Done;
+use super::out::{self, Look};
+use super::table::table;
+use super::target::TargetArgs;
+use serde_json::Value;
+use std::thread;
+use std::time::Duration;
+
+/// How often `--watch` looks: times are shown by the second.
+const EVERY: Duration = Duration::from_secs(1);
+/// To the top left, and to there all is cleared.
+const REDRAW: &str = "\x1b[H\x1b[J";
+
+/// `ls`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ListArgs {
+    /// Only locks whose names begin so
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    prefix: String,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print a JSON array of statuses
+    #[arg(long)]
+    json: bool,
+    /// Go on, and show what changes, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+}
+
+pub(super) fn run(args: &ListArgs) -> Done {
+    let ctl = Ctl::of(args.target.mount()?);
+    let look = Look::of_stdout();
+    let mut before = None;
+    loop {
+        let locks = ctl.list(&args.prefix)?;
+        let facts: Vec<Value> = locks.iter().map(without_time).collect();
+        let changed = before.as_ref() != Some(&facts);
+        match look {
+            // On a terminal the times count down; elsewhere only a change is worth a table.
+            Look::Terminal if args.watch && !args.json => {
+                out::write(&format!("{REDRAW}{}", table(&locks, look)))?;
+            }
+            _ if args.json && changed => out::json(&Value::Array(locks))?,
+            _ if changed => {
+                let gap = if before.is_some() { "\n" } else { "" };
+                out::write(&format!("{gap}{}", table(&locks, look)))?;
+            }
+            _ => {}
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        before = Some(facts);
+        thread::sleep(EVERY);
+    }
+}
+
+/// A status without what changes by itself.
+fn without_time(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Some(fields) = status.as_object_mut() {
+        fields.remove("expires_in_ms");
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn time_alone_is_no_change() {
+        let status = |left| json!({"name": "a", "token": 1, "expires_in_ms": left});
+        assert_eq!(without_time(&status(5)), without_time(&status(4)));
+        assert_ne!(without_time(&status(5)), without_time(&json!({"name": "a", "token": 2})));
+    }
+}

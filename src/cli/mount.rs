@@ -1,0 +1,323 @@
+//! `mount`: the engine, the mounts on it, and the end of both.
+
+use super::background;
+use super::exit::{Done, Exit, Failure};
+use super::out;
+use super::signals;
+use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::{ClientId, Grace, Rules, Ttl};
+use crate::fs::device::Gone;
+use crate::fs::device::said;
+use crate::fs::mount::{self, Content, MountConfig, MountError, Mounted, Owner, Unmounted, Users};
+use crate::locks::local::Local;
+use crate::locks::{Door, Locks};
+use clap::ValueEnum;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+/// `mount`.
+#[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // each is a flag that somebody types
+pub(super) struct MountArgs {
+    /// Where to mount; made if it is not there. Several share one engine: the same locks
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
+    /// The client that the mount's users belong to; once for all DIRs, or once for each
+    /// [default: the host's name]
+    #[arg(long = "client", value_name = "CLIENT", value_parser = ClientId::parse)]
+    clients: Vec<ClientId>,
+    /// What makes two callers two clients
+    #[arg(long, value_enum, default_value = "user")]
+    owner: OwnerArg,
+    /// How long a lease lasts unrenewed, unless a program says otherwise
+    #[arg(long, value_name = "DURATION", default_value_t = Shown(TTL_DEFAULT),
+        value_parser = |text: &str| Ttl::parse(text).map(Shown))]
+    ttl: Shown<Ttl>,
+    /// How long after that only its holder may take it back
+    #[arg(long, value_name = "DURATION", default_value_t = Shown(GRACE_DEFAULT),
+        value_parser = |text: &str| Grace::parse(text).map(Shown))]
+    grace: Shown<Grace>,
+    /// What 'cat NAME' shows: the status as JSON, or the text that was written
+    #[arg(long, value_enum, default_value = "status")]
+    content: ContentArg,
+    /// Serve all users [default: as root]
+    #[arg(long, overrides_with = "no_allow_other")]
+    allow_other: bool,
+    /// Serve nobody but the one who mounts [default: as anybody but root]
+    #[arg(long, overrides_with = "allow_other")]
+    no_allow_other: bool,
+    /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
+    /// latchfs in the XDG state directory]
+    #[arg(long, value_name = "DIR")]
+    state: Option<OsString>,
+    /// Stay until Ctrl-C or SIGTERM, then unmount; this is the default
+    #[arg(long, conflicts_with = "background")]
+    foreground: bool,
+    /// Return as soon as the mount can be used
+    #[arg(long)]
+    background: bool,
+    /// Somebody waits for a report on standard output
+    #[arg(long, hide = true)]
+    pub(super) detached: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OwnerArg {
+    /// Nothing: all of this host are one client
+    Host,
+    /// The user
+    User,
+    /// The user and the login session: two terminals are two clients
+    Session,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ContentArg {
+    /// The status as JSON
+    Status,
+    /// The text
+    Note,
+}
+
+/// A duration that is shown as people write it.
+#[derive(Debug, Clone, Copy)]
+struct Shown<T>(T);
+
+impl std::fmt::Display for Shown<Ttl> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.span().fmt(f)
+    }
+}
+
+impl std::fmt::Display for Shown<Grace> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.span().fmt(f)
+    }
+}
+
+/// What the daemon waits for.
+enum News {
+    /// A signal says that it is to end.
+    End,
+    /// A mount is gone.
+    Gone,
+}
+
+pub(super) fn run(args: &MountArgs) -> Done {
+    let clients = clients(args)?;
+    let state = state_dir(args.state.as_deref())?;
+    if args.background && !args.detached {
+        warn(state.as_deref());
+        return background::start(state.as_deref());
+    }
+    if args.detached {
+        background::take_name();
+    } else {
+        warn(state.as_deref());
+    }
+    let done = serve(args, clients, state.as_deref());
+    if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
+        // The one who waits says it to the user; the log gets it by main.
+        out::line(sentence)?;
+    }
+    done
+}
+
+fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done {
+    let (send, news) = mpsc::channel();
+    let on_signal = send.clone();
+    // The channel outlives both: a failure to send means that nobody needs to know any more.
+    signals::on_end(move || drop(on_signal.send(News::End)))
+        .map_err(|error| Failure::system("signals can't be waited for", &error))?;
+    let local = Arc::new(open(state)?);
+    let door: Arc<dyn Door> = Arc::clone(&local) as _;
+    let served = mount_all(args, clients, &Locks::new(door)).and_then(|mounts| {
+        until_the_end(args, &mounts, &send, &news)?;
+        unmount_all(&mounts)
+    });
+    let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
+    served.and(closed)
+}
+
+/// The engine, with what it remembers.
+fn open(state: Option<&Path>) -> Done<Local> {
+    let rules = Rules::default();
+    match state {
+        Some(state) => {
+            Local::open(state, rules).map_err(|error| Failure::unavailable(error.to_string()))
+        }
+        None => Local::in_memory(rules)
+            .map_err(|error| Failure::system("the engine can't be started", &error)),
+    }
+}
+
+/// Mounts all; if one can't be, those before it are unmounted again.
+fn mount_all(args: &MountArgs, clients: Vec<ClientId>, locks: &Locks) -> Done<Vec<Mounted>> {
+    let mut mounts = Vec::new();
+    for (dir, client) in args.dirs.iter().zip(clients) {
+        let config = config(args, dir.clone(), client);
+        let mounted = mount::mount(locks, &config).map_err(|error| refused(&error))?;
+        if mounted.made_dir() {
+            out::say(&format!("made the directory {}", mounted.dir().display()));
+        }
+        out::line(&mounted_line(&mounted, &config))?;
+        mounts.push(mounted);
+    }
+    Ok(mounts)
+}
+
+/// Returns when a signal has come, or all mounts are gone.
+fn until_the_end(
+    args: &MountArgs,
+    mounts: &[Mounted],
+    send: &Sender<News>,
+    news: &Receiver<News>,
+) -> Done {
+    for mounted in mounts {
+        let send = send.clone();
+        mounted.on_end(move || drop(send.send(News::Gone)));
+    }
+    if args.detached {
+        background::ready()?;
+    }
+    let mut left = mounts.len();
+    while left > 0 {
+        match news.recv() {
+            Ok(News::Gone) => left -= 1,
+            Ok(News::End) | Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts all, also when one fails; the first failure is told at the end.
+fn unmount_all(mounts: &[Mounted]) -> Done {
+    let mut failed = Ok(());
+    for mounted in mounts {
+        let dir = mounted.dir().display();
+        match mounted.unmount() {
+            Ok(Unmounted::Now(Gone::Detached)) => {
+                log::warn!("{dir} was busy; programs that have files open there get errors now");
+            }
+            Ok(Unmounted::Now(Gone::Clean) | Unmounted::Before) => {}
+            Err(error) => {
+                failed = failed.and(Err(Failure::unavailable(format!(
+                    "{dir} can't be unmounted: {}; try 'latchfs umount {dir}'",
+                    said(&error)
+                ))));
+            }
+        }
+    }
+    failed
+}
+
+fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
+    MountConfig {
+        dir,
+        client,
+        owner: match args.owner {
+            OwnerArg::Host => Owner::Host,
+            OwnerArg::User => Owner::User,
+            OwnerArg::Session => Owner::Session,
+        },
+        ttl: args.ttl.0,
+        grace: args.grace.0,
+        content: match args.content {
+            ContentArg::Status => Content::Status,
+            ContentArg::Note => Content::Note,
+        },
+        users: match () {
+            () if args.allow_other => Users::All,
+            () if args.no_allow_other => Users::Mounter,
+            () if is_root() => Users::All,
+            () => Users::Mounter,
+        },
+    }
+}
+
+fn mounted_line(mounted: &Mounted, config: &MountConfig) -> String {
+    let (ttl, grace) = (config.ttl.span(), config.grace.span());
+    let dir = mounted.dir().display();
+    format!("latchfs: mounted {dir} (client {}, ttl {ttl}, grace {grace})", config.client)
+}
+
+/// One client for each DIR.
+fn clients(args: &MountArgs) -> Done<Vec<ClientId>> {
+    let (dirs, clients) = (args.dirs.len(), args.clients.len());
+    match args.clients.as_slice() {
+        [] => Ok(vec![host()?; dirs]),
+        [one] => Ok(vec![one.clone(); dirs]),
+        each if clients == dirs => Ok(each.to_vec()),
+        _ => Err(Failure::usage(format!(
+            "{clients} times --client for {dirs} directories; give one for all, or one for each"
+        ))),
+    }
+}
+
+fn host() -> Done<ClientId> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    ClientId::parse(name.trim()).map_err(|_| {
+        Failure::usage("this host has no usable name; say who this client is by --client NAME")
+    })
+}
+
+/// The state directory: `None` for none.
+pub(super) fn state_dir(said: Option<&std::ffi::OsStr>) -> Done<Option<PathBuf>> {
+    match said {
+        Some(none) if none == "none" => Ok(None),
+        Some(dir) if dir.is_empty() => {
+            Err(Failure::usage("--state needs a directory, or the word 'none'"))
+        }
+        Some(dir) => absolute(Path::new(dir)).map(Some),
+        None => default_state_dir().map(Some),
+    }
+}
+
+fn default_state_dir() -> Done<PathBuf> {
+    if is_root() {
+        return Ok("/var/lib/latchfs".into());
+    }
+    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let state = home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state")));
+    state.map(|state| state.join("latchfs")).ok_or_else(|| {
+        Failure::usage("there is no HOME to keep the state in; name a place by --state DIR")
+    })
+}
+
+fn absolute(path: &Path) -> Done<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|error| Failure::system("the current directory can't be found", &error))
+}
+
+/// Says what the user should know before relying on this mount.
+fn warn(state: Option<&Path>) {
+    if state.is_none() {
+        out::say(
+            "with --state none a restart forgets all leases at once, and tokens begin anew: \
+             nothing may compare tokens from before and after a restart",
+        );
+    }
+    if let Some(seconds) = super::doctor::request_timeout() {
+        out::say(&format!(
+            "fs.fuse.default_request_timeout is {seconds}: whoever waits longer for a lock kills \
+             the whole mount; set it to 0 by 'sysctl fs.fuse.default_request_timeout=0'"
+        ));
+    }
+}
+
+fn refused(error: &MountError) -> Failure {
+    let exit = match error {
+        MountError::DeviceDenied | MountError::AllowOther => Exit::Denied,
+        _ => Exit::Unavailable,
+    };
+    Failure::Said(exit, error.to_string())
+}
+
+/// Whether this process may do what root may.
+#[allow(unsafe_code)]
+pub(super) fn is_root() -> bool {
+    // SAFETY: geteuid only reads, and can't fail.
+    unsafe { libc::geteuid() == 0 }
+}

@@ -1,0 +1,93 @@
+//! Standard output and standard error: sentences, JSON, and colour where a person looks.
+
+use super::exit::{Done, Failure};
+use serde_json::Value;
+use std::io::{self, IsTerminal, Write};
+
+/// A colour of the terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Colour {
+    /// All is well.
+    Green,
+    /// Look here.
+    Yellow,
+    /// Something is wrong.
+    Red,
+    /// Less important than the rest.
+    Faint,
+}
+
+/// Whether colours and cursor movements are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Text and nothing else.
+    Plain,
+    /// Escape sequences too.
+    Terminal,
+}
+
+impl Look {
+    /// As fits standard output.
+    pub(super) fn of_stdout() -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if io::stdout().is_terminal() && !unwanted { Self::Terminal } else { Self::Plain }
+    }
+
+    /// `text` in a colour, if there are colours.
+    pub(super) fn paint(self, colour: Colour, text: &str) -> String {
+        let code = match colour {
+            Colour::Green => 32,
+            Colour::Yellow => 33,
+            Colour::Red => 31,
+            Colour::Faint => 2,
+        };
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Terminal => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+}
+
+/// Writes `text` to standard output, at once.
+pub(super) fn write(text: &str) -> Done {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::output(&error))
+}
+
+/// Writes a line to standard output, at once.
+pub(super) fn line(text: &str) -> Done {
+    write(&format!("{text}\n"))
+}
+
+/// Writes JSON to standard output, on several lines.
+pub(super) fn json(value: &Value) -> Done {
+    line(&format!("{value:#}"))
+}
+
+/// Says a sentence on standard error. Whoever closed it does not want to know.
+pub(super) fn say(sentence: &str) {
+    let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
+}
+
+/// Without control characters: what others wrote into a note must not steer this terminal.
+pub(super) fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_is_for_terminals() {
+        assert_eq!(Look::Plain.paint(Colour::Red, "no"), "no");
+        assert_eq!(Look::Terminal.paint(Colour::Red, "no"), "\x1b[31mno\x1b[0m");
+    }
+
+    #[test]
+    fn a_note_does_not_steer_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\nc"), "a [2Jb c");
+    }
+}

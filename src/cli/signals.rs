@@ -1,0 +1,69 @@
+//! SIGINT, SIGTERM and SIGHUP as messages, for a daemon that ends in order.
+
+use super::out;
+use crate::time::{Span, boot_now};
+use std::io;
+use std::mem::MaybeUninit;
+use std::process;
+use std::ptr;
+use std::thread;
+
+/// What ends the daemon: Ctrl-C, `kill`, and a terminal that is closed.
+const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// One Ctrl-C may come twice: from the terminal, and passed on by a program that started us.
+const ONE_AND_THE_SAME: Span = Span::from_millis(500);
+
+/// Calls `then` at the first of these signals; the second ends the process at once.
+///
+/// To be called before any other thread is made: they inherit that the signals wait for this
+/// one's thread.
+#[allow(unsafe_code)]
+pub(super) fn on_end(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set that it is given; the signals are valid numbers;
+    // pthread_sigmask reads the set and writes no old one.
+    let set = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in ENDING {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        let set = set.assume_init();
+        match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) {
+            0 => set,
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    let watch = move || {
+        let first = wait(&set);
+        log::info!("signal {first}: unmounting");
+        then();
+        let second = wait_again(&set);
+        out::say("a second signal, so this ends at once; leases are kept in the state directory");
+        process::exit(128 + second);
+    };
+    thread::Builder::new().name("signals".into()).spawn(watch).map(|_| ())
+}
+
+/// Waits for a signal that somebody means, and not for an echo of the one just taken.
+fn wait_again(set: &libc::sigset_t) -> libc::c_int {
+    let first = boot_now();
+    loop {
+        let signal = wait(set);
+        if boot_now().since(first) > ONE_AND_THE_SAME {
+            return signal;
+        }
+    }
+}
+
+/// Waits for a signal of the set, and takes it.
+#[allow(unsafe_code)]
+fn wait(set: &libc::sigset_t) -> libc::c_int {
+    let mut signal = 0;
+    loop {
+        // SAFETY: both point to values that live until the call returns.
+        if unsafe { libc::sigwait(ptr::from_ref(set), &raw mut signal) } == 0 {
+            return signal;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Which mount a command speaks to, and which lock of it.
+
+use super::exit::{Done, Failure};
+use crate::engine::LockName;
+use crate::fs::mountinfo;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Which mount.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct TargetArgs {
+    /// The mount to use [default: the only one there is]
+    #[arg(long, value_name = "DIR", env = "LATCHFS_DIR", hide_env_values = true)]
+    pub(super) dir: Option<PathBuf>,
+}
+
+/// One lock of one mount.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// The mount point.
+    pub(super) dir: PathBuf,
+    /// The lock.
+    pub(super) name: LockName,
+}
+
+impl TargetArgs {
+    /// The mount that is meant when no lock is named.
+    pub(super) fn mount(&self) -> Done<PathBuf> {
+        choose(self.wanted()?.as_deref(), None, &mounts()?)
+    }
+
+    /// The mount and the lock that `name` means: a lock's name, or a path below a mount.
+    pub(super) fn lock(&self, name: &OsStr) -> Done<Target> {
+        let path = mountinfo::resolve(Path::new(name)).ok();
+        let path = path.as_deref().filter(|_| name.as_bytes().contains(&b'/'));
+        // Whoever writes a path means that mount, also while LATCHFS_DIR names another.
+        let wanted = if is_path(name) { None } else { self.wanted()? };
+        let dir = choose(wanted.as_deref(), path, &mounts()?)?;
+        let name = name_of(&dir, name, path)?;
+        Ok(Target { dir, name })
+    }
+
+    fn wanted(&self) -> Done<Option<PathBuf>> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        let resolved = mountinfo::resolve(dir).map_err(|error| {
+            Failure::system(&format!("'{}' can't be looked up", dir.display()), &error)
+        })?;
+        Ok(Some(resolved))
+    }
+}
+
+fn mounts() -> Done<Vec<PathBuf>> {
+    let mounts = mountinfo::ours()
+        .map_err(|error| Failure::system("/proc/self/mountinfo can't be read", &error))?;
+    Ok(mounts.into_iter().map(|mount| mount.dir).collect())
+}
+
+/// The mount wanted by name; else the one that `path` lies in; else the only one there is.
+fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Done<PathBuf> {
+    if let Some(wanted) = wanted {
+        if mounts.iter().any(|mount| mount == wanted) {
+            return Ok(wanted.into());
+        }
+        let dir = wanted.display();
+        return Err(Failure::unavailable(format!(
+            "no latchfs is mounted at {dir}; mount it by 'latchfs mount {dir}'"
+        )));
+    }
+    let around = |mount: &&PathBuf| path.is_some_and(|path| path.starts_with(mount));
+    if let Some(innermost) = mounts.iter().filter(around).max_by_key(|dir| dir.as_os_str().len()) {
+        return Ok(innermost.clone());
+    }
+    match mounts {
+        [only] => Ok(only.clone()),
+        [] => Err(Failure::unavailable(
+            "no latchfs is mounted here; mount one by 'latchfs mount DIR'",
+        )),
+        several => {
+            let list: Vec<_> = several.iter().map(|dir| dir.display().to_string()).collect();
+            Err(Failure::usage(format!(
+                "several latchfs are mounted ({}); say which by --dir DIR or LATCHFS_DIR",
+                list.join(", ")
+            )))
+        }
+    }
+}
+
+/// Whether an argument can only be a path: no lock is called so.
+fn is_path(name: &OsStr) -> bool {
+    [&b"/"[..], b"./", b"../"].iter().any(|start| name.as_bytes().starts_with(start))
+}
+
+/// The lock of the mount at `dir` that an argument means.
+fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
+    let below = path.and_then(|path| path.strip_prefix(dir).ok());
+    let name = match below {
+        Some(below) => below.as_os_str(),
+        None if is_path(given) => {
+            let (given, dir) = (given.display(), dir.display());
+            return Err(Failure::usage(format!("'{given}' does not lie below the mount {dir}")));
+        }
+        None => given,
+    };
+    LockName::parse_bytes(name.as_bytes()).map_err(|error| {
+        Failure::usage(format!("'{}' is not the name of a lock: {error}", given.display()))
+    })
+}
+
+/// The name of a lock as an argument.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct NameArg {
+    /// The lock: its name, or a path below the mount
+    #[arg(value_name = "NAME")]
+    pub(super) name: OsString,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs(dirs: &[&str]) -> Vec<PathBuf> {
+        dirs.iter().map(PathBuf::from).collect()
+    }
+
+    fn sentence<T: std::fmt::Debug>(done: Done<T>) -> String {
+        match done {
+            Err(Failure::Said(_, sentence)) => sentence,
+            other => panic!("{other:?} says nothing"),
+        }
+    }
+
+    #[test]
+    fn the_only_mount_is_meant() {
+        assert_eq!(choose(None, None, &dirs(&["/locks"])).expect("found"), Path::new("/locks"));
+        assert!(sentence(choose(None, None, &[])).contains("latchfs mount DIR"));
+        let several = sentence(choose(None, None, &dirs(&["/a", "/b"])));
+        assert!(several.contains("(/a, /b)"), "{several}");
+    }
+
+    #[test]
+    fn a_mount_is_wanted_by_name() {
+        let mounts = dirs(&["/a", "/b"]);
+        assert_eq!(choose(Some(Path::new("/b")), None, &mounts).expect("found"), Path::new("/b"));
+        let wrong = sentence(choose(Some(Path::new("/c")), None, &mounts));
+        assert!(wrong.contains("no latchfs is mounted at /c"), "{wrong}");
+    }
+
+    #[test]
+    fn a_path_names_its_mount() {
+        let mounts = dirs(&["/a", "/a/b", "/c"]);
+        let chosen = choose(None, Some(Path::new("/a/b/x")), &mounts).expect("found");
+        assert_eq!(chosen, Path::new("/a/b"));
+    }
+
+    #[test]
+    fn a_lock_is_named_by_name_or_path() {
+        let name = |given: &str, path: Option<&str>| {
+            name_of(Path::new("/locks"), OsStr::new(given), path.map(Path::new))
+        };
+        assert_eq!(name("build", None).expect("a name").as_str(), "build");
+        let team = name("team/build", Some("/home/team/build")).expect("a name");
+        assert_eq!(team.as_str(), "team/build");
+        let path = name("./locks/build", Some("/locks/build")).expect("a path");
+        assert_eq!(path.as_str(), "build");
+        assert!(sentence(name("/etc/x", Some("/etc/x"))).contains("does not lie below"));
+        assert!(sentence(name("a//b", Some("/home/a/b"))).contains("is not the name of a lock"));
+        assert!(sentence(name("/locks", Some("/locks"))).contains("is not the name of a lock"));
+    }
+}

@@ -1,0 +1,109 @@
+//! `umount`: takes mounts away, also busy and stale ones.
+
+use super::ctl::{Ask, Ctl};
+use super::exit::{Done, Failure};
+use super::out;
+use crate::fs::device::{self, Gone};
+use crate::fs::mountinfo::{self, Life};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+/// Writing the state of a million locks takes a few seconds.
+const DAEMON_PATIENCE_MS: libc::c_int = 20_000;
+
+/// `umount`.
+#[derive(Debug, clap::Args)]
+pub(super) struct UmountArgs {
+    /// The mount points
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
+}
+
+/// Unmounts all, also when one fails; the first failure decides the exit code.
+pub(super) fn run(args: &UmountArgs) -> Done {
+    let mut failed = Ok(());
+    for dir in &args.dirs {
+        if let Err(failure) = unmount(dir) {
+            if failed.is_err() {
+                super::tell(&failure);
+            } else {
+                failed = Err(failure);
+            }
+        }
+    }
+    failed
+}
+
+fn unmount(dir: &Path) -> Done {
+    let cannot = |error| Failure::system(&format!("{} can't be unmounted", dir.display()), &error);
+    let real = mountinfo::resolve(dir).map_err(cannot)?;
+    let shown = real.display();
+    match mountinfo::at(&real).map_err(cannot)? {
+        Some(mount) if mount.is_latchfs() => {}
+        _ => {
+            return Err(Failure::usage(format!(
+                "no latchfs is mounted at {shown}; see where by 'latchfs doctor'"
+            )));
+        }
+    }
+    match mountinfo::probe(&real) {
+        Life::Dead => {
+            device::detach(&real).map_err(cannot)?;
+            return out::line(&format!("latchfs: unmounted {shown}, whose daemon was gone"));
+        }
+        Life::Silent => {
+            device::detach(&real).map_err(cannot)?;
+            return out::line(&format!("latchfs: unmounted {shown}, whose daemon did not answer"));
+        }
+        Life::Live => {}
+    }
+    let daemon = Daemon::that_ends_with(&real);
+    match device::unmount(&real).map_err(cannot)? {
+        Gone::Clean => {
+            if let Some(daemon) = daemon {
+                daemon.wait();
+            }
+            out::line(&format!("latchfs: unmounted {shown}"))
+        }
+        Gone::Detached => out::line(&format!(
+            "latchfs: unmounted {shown}; it was busy, so programs that have files open there \
+             are served until they close them"
+        )),
+    }
+}
+
+/// The process behind a mount, which ends when its last mount is gone. It is waited for, so that
+/// whoever mounts again at once finds the state directory free.
+struct Daemon(OwnedFd);
+
+impl Daemon {
+    /// The daemon of the mount at `dir`, if it has no other.
+    fn that_ends_with(dir: &Path) -> Option<Self> {
+        let pid = pid_of(dir)?;
+        let others = mountinfo::ours().ok()?.into_iter().filter(|mount| mount.dir != dir);
+        let is_last = others.into_iter().all(|mount| pid_of(&mount.dir) != Some(pid));
+        // Across a pid namespace the number is another process's, or nobody's.
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        if is_last && name.trim() == "latchfs" { Self::open(pid).map(Self) } else { None }
+    }
+
+    #[allow(unsafe_code)]
+    fn open(pid: i64) -> Option<OwnedFd> {
+        // SAFETY: a system call on two numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // SAFETY: the kernel has just made this descriptor for us.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    #[allow(unsafe_code)]
+    fn wait(&self) {
+        let mut ended = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd; the descriptor in it is open while `self` lives.
+        unsafe { libc::poll(&raw mut ended, 1, DAEMON_PATIENCE_MS) };
+    }
+}
+
+fn pid_of(dir: &Path) -> Option<i64> {
+    Ctl::of(dir.into()).about().ok()?["pid"].as_i64()
+}
