@@ -1,3 +1,7 @@
 //! latchfs: a directory in which a file is a lock.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    latchfs::cli::main()
+}

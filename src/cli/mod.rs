@@ -1,1 +1,205 @@
-//! The command line.
+//! The command line: what can be said, and to whom it is handed.
+
+mod background;
+mod ctl;
+mod doctor;
+mod exit;
+mod generate;
+mod hold;
+mod list;
+mod mount;
+mod out;
+mod signals;
+mod table;
+mod target;
+mod umount;
+
+use clap::{Parser, Subcommand};
+use exit::{Done, Exit, Failure};
+use log::LevelFilter;
+use std::io::Write;
+use std::process::ExitCode;
+
+const ABOUT: &str = "A directory in which a file is a lock";
+
+const LONG_ABOUT: &str = "\
+A directory in which a file is a lock.
+
+Create a file there and you hold the lock; write to it or touch it and you renew; remove it and \
+you release; read it and you see the status. Any program that can make a file, a directory or a \
+symlink can use it.";
+
+const EXAMPLES: &str = "\
+Examples:
+  latchfs mount ./locks                      mount, until Ctrl-C
+  mkdir locks/build && ./build; rmdir locks/build
+  cat locks/build                            who has it, and for how long
+  latchfs ls --watch                         all that is held
+  latchfs acquire build --ttl 5m --note hi   the same as mkdir, with words
+  latchfs steal build --reason 'host died'   take it from its holder";
+
+const MOUNT_EXAMPLES: &str = "\
+Examples:
+  latchfs mount ./locks                  mount, until Ctrl-C
+  latchfs mount /locks --background      return when it can be used
+  latchfs mount a b --client x --client y   two clients of one engine
+  latchfs mount /locks --state none      forget everything at the end";
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  latchfs ls              all locks that are held, in grace, or waited for
+  latchfs ls team/        those whose names begin so
+  latchfs ls --json | jq -r '.[] | select(.phase == \"grace\").name'";
+
+const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  latchfs acquire build && ./build; latchfs release build
+  latchfs acquire deploy --ttl 10m --note 'release 1.4'
+  latchfs acquire build --json | jq .token   the fencing token
+  latchfs acquire build --fresh              refused also if you have it already";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "latchfs",
+    version,
+    about = ABOUT,
+    long_about = LONG_ABOUT,
+    after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Mount a directory in which files are locks
+    #[command(after_long_help = MOUNT_EXAMPLES)]
+    Mount(mount::MountArgs),
+    /// Unmount it; a busy mount is detached, a stale one removed
+    Umount(umount::UmountArgs),
+    /// Show what is held, and by whom
+    #[command(after_long_help = LS_EXAMPLES)]
+    Ls(list::ListArgs),
+    /// Show one lock, also a free one
+    Status(hold::StatusArgs),
+    /// Take a lock, or renew it if you have it already
+    #[command(after_long_help = ACQUIRE_EXAMPLES)]
+    Acquire(hold::AcquireArgs),
+    /// Make a lease last for another ttl
+    Renew(hold::RenewArgs),
+    /// Give a lock back
+    Release(hold::ReleaseArgs),
+    /// Take a lock from its holder; root and whoever mounted may
+    ///
+    /// The holder is told, the reason is logged, and for a second nobody may use the lock:
+    /// this command answers when you may.
+    Steal(hold::StealArgs),
+    /// Look at all that a mount needs, and say what to mend
+    Doctor(doctor::DoctorArgs),
+    /// Print what a shell needs to complete these commands
+    Completions(generate::CompletionsArgs),
+    /// Print the manual page: 'latchfs man | man -l -'
+    Man(generate::ManArgs),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
+    start_log(&cli.command);
+    match run(&cli.command) {
+        Ok(()) => Exit::Done.into(),
+        Err(failure) => tell(&failure).into(),
+    }
+}
+
+fn run(command: &Command) -> Done {
+    match command {
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(args),
+        Command::Ls(args) => list::run(args),
+        Command::Status(args) => hold::status(args),
+        Command::Acquire(args) => hold::acquire(args),
+        Command::Renew(args) => hold::renew(args),
+        Command::Release(args) => hold::release(args),
+        Command::Steal(args) => hold::steal(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
+    }
+}
+
+/// Says a failure on standard error, and gives its exit code.
+fn tell(failure: &Failure) -> Exit {
+    match failure {
+        Failure::Said(exit, sentence) => {
+            out::say(sentence);
+            *exit
+        }
+        Failure::Silent(exit) => *exit,
+        Failure::Pipe => Exit::Done,
+    }
+}
+
+/// clap's own answers: the help, the version, or what was wrong.
+fn misused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Whoever closed the pipe has read enough.
+        let _ = error.print();
+        return Exit::Done.into();
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let _ = write!(std::io::stderr().lock(), "latchfs: {text}");
+    Exit::Usage.into()
+}
+
+/// The log goes to standard error. A daemon without terminal tells more, and when.
+fn start_log(command: &Command) {
+    let in_log_file = matches!(command, Command::Mount(args) if args.detached);
+    let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
+    let mut log = env_logger::Builder::new();
+    log.filter_level(level).filter_module("fuser", LevelFilter::Error).parse_default_env();
+    if !in_log_file {
+        log.format(|out, record| writeln!(out, "latchfs: {}", record.args()));
+    }
+    log.init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_short_help_fits_a_screen() {
+        let help = Cli::command().render_help().to_string();
+        assert!(help.lines().count() <= 24, "{help}");
+    }
+
+    #[test]
+    fn the_long_help_ends_with_the_exit_codes() {
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.trim_end().ends_with(Exit::table().as_str()), "{help}");
+    }
+
+    #[test]
+    fn durations_are_checked_at_once() {
+        let wrong = |args: &[&str]| Cli::try_parse_from(args).expect_err("refused").to_string();
+        let short = wrong(&["latchfs", "mount", "x", "--ttl", "500ms"]);
+        assert!(short.contains("a ttl is at least 1s"), "{short}");
+        let odd = wrong(&["latchfs", "acquire", "x", "--ttl", "60"]);
+        assert!(odd.contains("a duration reads like"), "{odd}");
+    }
+}
