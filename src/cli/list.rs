@@ -6,11 +6,9 @@ use super::out::{self, Look};
 use super::table::table;
 use super::target::TargetArgs;
 use serde_json::Value;
-use std::thread;
-use std::time::Duration;
 
 /// How often `--watch` looks: times are shown by the second.
-const EVERY: Duration = Duration::from_secs(1);
+const EVERY_MS: libc::c_int = 1_000;
 /// To the top left, and to there all is cleared.
 const REDRAW: &str = "\x1b[H\x1b[J";
 
@@ -54,7 +52,7 @@ pub(super) fn run(args: &ListArgs) -> Done {
             return Ok(());
         }
         before = Some(facts);
-        thread::sleep(EVERY);
+        out::pause(EVERY_MS)?;
     }
 }
 

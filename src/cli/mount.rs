@@ -160,7 +160,13 @@ fn mount_all(args: &MountArgs, clients: Vec<ClientId>, locks: &Locks) -> Done<Ve
         let config = config(args, dir.clone(), client);
         let mounted = mount::mount(locks, &config).map_err(|error| refused(&error))?;
         if mounted.made_dir() {
-            out::say(&format!("made the directory {}", mounted.dir().display()));
+            let made = format!("made the directory {}", mounted.dir().display());
+            // Standard error of a daemon in the background is its log.
+            if args.detached {
+                out::line(&format!("latchfs: {made}"))?;
+            } else {
+                out::say(&made);
+            }
         }
         out::line(&mounted_line(&mounted, &config))?;
         mounts.push(mounted);

@@ -66,6 +66,15 @@ pub(super) fn json(value: &Value) -> Done {
     line(&format!("{value:#}"))
 }
 
+/// Waits, but not for longer than there is somebody to read what comes next.
+#[allow(unsafe_code)]
+pub(super) fn pause(millis: libc::c_int) -> Done {
+    let mut out = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+    // SAFETY: one valid pollfd that lives until the call returns.
+    let found = unsafe { libc::poll(&raw mut out, 1, millis) };
+    if found > 0 && out.revents & libc::POLLERR != 0 { Err(Failure::Pipe) } else { Ok(()) }
+}
+
 /// Says a sentence on standard error. Whoever closed it does not want to know.
 pub(super) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
