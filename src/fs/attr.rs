@@ -42,19 +42,17 @@ pub(super) fn of_lease(
 ) -> FileAttr {
     let looks = &lease.details.looks;
     let changed = system_time(shared.locks.wall(lease.acquired_at));
-    let (accessed, modified) = match looks.times {
-        Some((accessed, modified)) => (system_time(accessed), system_time(modified)),
-        None => {
-            let renewed = system_time(shared.locks.wall(lease.renewed_at));
-            (renewed, renewed)
-        }
+    let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
+        (system_time(accessed), system_time(modified))
+    } else {
+        let renewed = system_time(shared.locks.wall(lease.renewed_at));
+        (renewed, renewed)
     };
     let size = match face {
-        Face::Directory => 0,
         Face::Symlink => lease.details.text.len() as u64,
         Face::File if reads(shared, looks) == Reads::Text => lease.details.text.len() as u64,
         // As in /proc: reads are direct, and the length changes by the millisecond.
-        Face::File => 0,
+        Face::File | Face::Directory => 0,
     };
     let local = shared.owners.is_local(&lease.holder) && looks.mode & MODE_CHOSEN != 0;
     FileAttr {
@@ -120,13 +118,9 @@ pub(super) const fn kind_of(face: Face) -> FileType {
     }
 }
 
-/// How many links a held lock has, standing alone.
-pub(super) const fn links_of(face: Face) -> u32 {
-    match face {
-        Face::File | Face::Symlink => 1,
-        Face::Directory => 2,
-    }
-}
+/// How many links a held lock has, standing alone. For a directory this says that the number of
+/// directories in it is not told: `find` would trust any other number.
+pub(super) const LINKS: u32 = 1;
 
 const fn permissions(face: Face, mode: u16) -> u16 {
     match face {

@@ -5,8 +5,9 @@ use super::errno::Act;
 use super::message::{Message, Options};
 use super::opens::{Access, Open};
 use super::owner::Caller;
-use super::shared::Fs;
+use super::shared::{Fs, flat};
 use super::tree::{Link, LockPlace};
+use super::why;
 use crate::engine::command::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Mode,
@@ -97,18 +98,25 @@ fn next(
 ) {
     let Some(one) = meant.pop() else { return then(fs, caller, reached) };
     fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
-        let op = match view {
-            Ok(view) => change.op(caller, &view, one.token),
+        let view = match view {
+            Ok(view) => view,
             Err(errno) => return then(fs, caller, Err(errno)),
         };
-        let Some(op) = op else { return next(fs, caller, act, meant, change, Ok(None), then) };
-        fs.submit(caller, act, &one.name, op, move |fs, caller, outcome| {
-            let reached = match outcome {
+        let Some(op) = change.op(caller, &view, one.token) else {
+            return next(fs, caller, act, meant, change, Ok(None), then);
+        };
+        let (fs, caller) = (Arc::clone(fs), caller.clone());
+        let door = fs.locks.clone();
+        door.submit(op, move |answer| {
+            let reached = match flat(answer) {
                 Ok(Outcome::Renewed(tenure)) => Ok(Some(tenure.token)),
                 Ok(_) => Ok(one.token),
-                Err(errno) => reached.or(Err(errno)),
+                Err(failure) => {
+                    let failure = why::in_the_way(&caller.client, &view, failure);
+                    reached.or(Err(fs.refuse(&caller, act, Some(&one.name), failure)))
+                }
             };
-            next(fs, caller, act, meant, change, reached, then);
+            next(&fs, &caller, act, meant, change, reached, then);
         });
     });
 }
@@ -234,7 +242,8 @@ pub(super) fn of_message(message: Message, data: &[u8], offset: u64, open: &Open
             let text: Arc<[u8]> = data.into();
             // Who made the lock by this open file, or reads through it, reads back what it wrote.
             let reads = (open.made_new || open.access == Access::Both).then_some(Reads::Text);
-            let goes_on = open.append || (offset > 0 && open.state.lock().text_end == Some(offset));
+            let end = open.state.lock().end.filter(|end| end.is_text && end.at == offset);
+            let goes_on = open.append || (offset > 0 && end.is_some());
             let text = if goes_on { Text::Append(text, reads) } else { Text::Set(text, reads) };
             Change { renews: Some(Firm::Make), text: Some(text), ..renewal }
         }

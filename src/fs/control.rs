@@ -3,14 +3,14 @@
 
 use super::attr;
 use super::errno::Act;
-use super::look::{self, FOREVER};
+use super::look::FOREVER;
 use super::make::{GENERATION, NO_CACHE};
 use super::opens::{Access, Entry, Open, State, Target};
 use super::owner::Caller;
 use super::pages;
 use super::shared::Fs;
 use super::why::{self, Why};
-use crate::engine::{Child, Face, LockName, LockView};
+use crate::engine::{Face, LockName, LockView};
 use crate::status::{pretty, status_of};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, ReplyEntry, ReplyOpen};
 use std::borrow::Cow;
@@ -138,7 +138,7 @@ pub(super) fn attr_of(fs: &Fs, ino: u64, control: &Control) -> FileAttr {
         _ if control.takes_writes() => (Face::File, 0o666),
         _ => (Face::File, 0o444),
     };
-    let attr = attr::of_nobody(fs, ino, face, attr::links_of(face));
+    let attr = attr::of_nobody(fs, ino, face, attr::LINKS);
     FileAttr { perm, uid: fs.mounter, ..attr }
 }
 
@@ -216,32 +216,16 @@ fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     Some(name.into())
 }
 
-/// What a directory of ours lists.
-pub(super) fn entries(
-    fs: &Fs,
-    caller: &Caller,
-    dir: &Control,
-    then: impl FnOnce(Result<Vec<Entry>, Errno>) + Send + 'static,
-) {
+/// What a directory of ours lists: reports are there for all names that there can be, so they are
+/// looked up by name and not listed.
+pub(super) fn entries(dir: &Control) -> Vec<Entry> {
     let entry = |kind, name: &str| Entry { ino: None, kind, name: name.into() };
-    match dir {
-        Control::Top => {
-            let pages = Page::ALL.iter().map(|page| entry(FileType::RegularFile, page.as_str()));
-            let reports = Report::ALL.iter().map(|dir| entry(FileType::Directory, dir.as_str()));
-            then(Ok(pages.chain(reports).collect()));
-        }
-        Control::Reports(_, parent) => {
-            look::children(fs, caller, parent.clone(), move |_, children| {
-                then(children.map(|children| children.iter().map(listed).collect()));
-            });
-        }
-        Control::Page(_) | Control::Report(..) | Control::Fact(..) => then(Err(Errno::ENOTDIR)),
+    if *dir != Control::Top {
+        return Vec::new();
     }
-}
-
-fn listed(child: &Child) -> Entry {
-    let kind = if child.lock.is_some() { FileType::RegularFile } else { FileType::Directory };
-    Entry { ino: None, kind, name: escaped(child.name.last_part()).into() }
+    let pages = Page::ALL.iter().map(|page| entry(FileType::RegularFile, page.as_str()));
+    let reports = Report::ALL.iter().map(|dir| entry(FileType::Directory, dir.as_str()));
+    pages.chain(reports).collect()
 }
 
 /// open of one of our files.
@@ -316,7 +300,8 @@ fn told(fs: &Fs, control: &Control, view: &LockView) -> Arc<[u8]> {
             line(holder.map(|h| fs.locks.wall(h.ends.expires_at).to_string()))
         }
         Control::Fact(Fact::Waiters, _) => {
-            view.waiters.iter().map(|waiter| format!("{}\n", waiter.client)).collect()
+            let waiters = view.waiters.iter().flat_map(|w| [w.client.as_str(), "\n"]);
+            waiters.collect()
         }
         _ => pretty(&status_of(view, |at| fs.locks.wall(at))),
     };

@@ -59,7 +59,7 @@ pub(super) fn request(fs: &Fs, caller: &Caller, open: &Arc<Open>, data: &[u8], r
         reply.written(length);
     });
     match parse(data) {
-        Ok(request) => answer(fs, caller, request, then),
+        Ok(request) => answer(fs, caller, &request, then),
         Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
     }
 }
@@ -107,19 +107,19 @@ fn wrong(kind: Kind, sentence: &str) -> Value {
     json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
 }
 
-fn answer(fs: &Fs, caller: &Caller, request: Request, then: Then) {
+fn answer(fs: &Fs, caller: &Caller, request: &Request, then: Then) {
     let done = match request.what.as_str() {
         "about" => return then(about(fs)),
-        "list" => list_of(&request).map(Asked::List),
+        "list" => list_of(request).map(Asked::List),
         "status" => request.name().map(Asked::Status),
-        "acquire" => acquiring(&request).map(Asked::Acquire),
-        "renew" => renew_of(fs, caller, &request).map(Asked::Op),
-        "release" => release_of(caller, &request).map(Asked::Op),
+        "acquire" => acquiring(request).map(Asked::Acquire),
+        "renew" => renew_of(fs, caller, request).map(Asked::Op),
+        "release" => release_of(caller, request).map(Asked::Op),
         "steal" if !caller.is_root() && caller.uid != fs.mounter => {
             let sentence = "only root and whoever mounted may steal a lock; ask one of them";
             return then(wrong(Kind::Denied, sentence));
         }
-        "steal" => steal_of(fs, caller, &request).map(Asked::Op),
+        "steal" => steal_of(fs, caller, request).map(Asked::Op),
         other => {
             Err(format!("there is no request '{}'; see .latchfs/README", message::short(other)))
         }
@@ -195,7 +195,7 @@ fn list(fs: &Fs, query: List, then: Then) {
 
 fn list_of(request: &Request) -> Result<List, String> {
     let after = match request.text("after")? {
-        None | Some("") => None,
+        None => None,
         Some(text) => Some(LockName::parse(text).map_err(|error| format!("'after': {error}"))?),
     };
     let limit = match request.fields.get("limit") {

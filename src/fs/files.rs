@@ -6,7 +6,7 @@ use super::errno::Act;
 use super::look::attr_of_top;
 use super::make::{NO_CACHE, open_of, tenure_of};
 use super::message::{self, Message, Options};
-use super::opens::{Access, Target, window};
+use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::Fs;
 use super::tree::Place;
@@ -143,24 +143,34 @@ pub(super) fn write(
             return reply.error(refuse(Errno::ENOTSUP, no_process_holds(name)));
         }
         if let Some(token) = token {
-            meant.iter_mut().for_each(|meant| meant.token = Some(*token));
+            for meant in &mut meant {
+                meant.token = Some(*token);
+            }
         }
     }
     let is_text = message == Message::Text;
+    if is_text && is_far(&open, offset) {
+        return reply.error(refuse(Errno::EFBIG, change::too_long(name, offset)));
+    }
     let wanted = change::of_message(message, data, offset, &open);
     let length = data.len() as u32;
     change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
         Ok(token) => {
             let mut state = open.state.lock();
             state.tenure = state.tenure.or(token.map(|token| place.origin_of(token)));
-            if is_text {
-                state.text_end = Some(offset + u64::from(length));
-            }
+            state.end = Some(End { at: offset + u64::from(length), is_text });
             drop(state);
             reply.written(length);
         }
         Err(errno) => reply.error(errno),
     });
+}
+
+/// Whether a text at `offset` would lie behind all that can be kept, and does not just follow what
+/// was written before: an open file that renews for days has come far.
+fn is_far(open: &Open, offset: u64) -> bool {
+    let follows = open.state.lock().end.is_some_and(|end| end.at == offset);
+    offset > TEXT_BYTES_MAX as u64 && !open.append && !follows
 }
 
 /// The one place that says that a lock can't be bound to a process.
@@ -228,7 +238,7 @@ impl Wanted {
 }
 
 /// chmod, chown, truncate, utimensat.
-pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: Wanted, reply: ReplyAttr) {
+pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply: ReplyAttr) {
     let place = match fs.place(ino) {
         Some(Place::Lock(place)) => place,
         Some(Place::Top) => return reply.attr(&NO_CACHE, &attr_of_top(fs)),
@@ -247,9 +257,9 @@ pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: Wanted, reply:
     if let Some(open) = wanted.fh.filter(|_| wanted.size.is_some()).and_then(|fh| fs.opens.get(fh))
     {
         // What is written next begins anew, wherever the program's offset is.
-        open.state.lock().text_end = None;
+        open.state.lock().end = None;
     }
-    let (act, change) = (wanted.act(), change_of(&wanted));
+    let (act, change) = (wanted.act(), change_of(wanted));
     let meant = change::meant_by_path(&place);
     change::apply(fs, caller, act, meant, change, move |fs, caller, done| match done {
         Err(errno) if act != Act::Truncate => reply.error(errno),

@@ -6,10 +6,10 @@ use super::errno::{Act, errno_of_lookup};
 use super::make::{GENERATION, NO_CACHE};
 use super::opens::Entry;
 use super::owner::Caller;
-use super::shared::{Fs, attr_of_one};
+use super::shared::{Fs, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
 use crate::engine::name::RESERVED_PREFIX;
-use crate::engine::{Child, Face, LockName, LockView};
+use crate::engine::{Child, Face, LockName, LockView, NameError};
 use crate::locks::{Children, Failure};
 use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry};
 use std::ffi::OsStr;
@@ -35,16 +35,16 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
     };
     let child = match place.child(name) {
         Ok(child) => child,
-        Err(error) => return reply.error(errno_of_lookup(error)),
+        Err(error) => return reply.error(no_such_name(fs, caller, name, error)),
     };
-    let fact = if place.is_held_directory() { Fact::named(name) } else { None };
+    let page = if place.is_held_directory() { Fact::named(name) } else { None };
     fs.view(caller, Act::Lookup, &child, move |fs, caller, view| {
         let view = match view {
             Ok(view) => view,
             Err(errno) => return reply.error(errno),
         };
         let Some((face, token)) = attr::shown(&view) else {
-            return match (fact, place) {
+            return match (page, place) {
                 (Some(fact), Place::Lock(dir)) => {
                     control::entered(fs, &Control::Fact(fact, dir.name), reply);
                 }
@@ -69,6 +69,16 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
     });
 }
 
+/// What can't be a name is not there; the call that makes something under it, which the kernel
+/// sends next, says what is wrong with it. A name that is too long gets no such call.
+fn no_such_name(fs: &Fs, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
+    let errno = errno_of_lookup(error);
+    if error == NameError::TooLong {
+        return fs.refuse_own(caller, Act::Lookup, None, errno, wrong_name(name, error));
+    }
+    errno
+}
+
 /// stat.
 pub(super) fn getattr(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyAttr) {
     match fs.place(ino) {
@@ -86,7 +96,7 @@ pub(super) fn getattr(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyAttr) {
 
 /// The mount point.
 pub(super) fn attr_of_top(fs: &Fs) -> FileAttr {
-    let top = attr::of_nobody(fs, TOP, Face::Directory, attr::links_of(Face::Directory));
+    let top = attr::of_nobody(fs, TOP, Face::Directory, attr::LINKS);
     // Anybody who may use the mount may make locks in it, and nobody another's away: as in /tmp.
     FileAttr { perm: 0o1777, uid: fs.mounter, ..top }
 }
@@ -132,7 +142,7 @@ pub(super) fn readdir(
         Err(errno) => reply.error(errno),
     };
     let parent = match fs.place(ino) {
-        Some(Place::Control(dir)) => return control::entries(fs, caller, &dir, kept),
+        Some(Place::Control(dir)) => return kept(Ok(control::entries(&dir))),
         Some(Place::Lock(place)) => Some(place.name),
         Some(Place::Top) => None,
         None => return kept(Err(Errno::ESTALE)),

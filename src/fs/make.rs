@@ -332,7 +332,7 @@ fn attr_of_tenure(
         renewed_at: tenure.acquired_at,
         details: Arc::new(Details { text, looks, ..Details::default() }),
     };
-    attr::of_lease(fs, ino, looks.face, attr::links_of(looks.face), &lease)
+    attr::of_lease(fs, ino, looks.face, attr::LINKS, &lease)
 }
 
 /// An open file that speaks for no tenure yet.

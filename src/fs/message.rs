@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn a_duration_is_a_ttl() {
-        assert_eq!(options("60s\n").ttl.map(|ttl| ttl.span()), Some(Span::from_secs(60)));
-        assert_eq!(options(" 1m30s ").ttl.map(|ttl| ttl.span()), Some(Span::from_secs(90)));
+        assert_eq!(options("60s\n").ttl.map(Ttl::span), Some(Span::from_secs(60)));
+        assert_eq!(options(" 1m30s ").ttl.map(Ttl::span), Some(Span::from_secs(90)));
         for wrong in ["500ms", "0s", "-5s", "25h", "99999999999999999999h", "1s2", "1.2.3s"] {
             if !looks_like_a_duration(wrong) {
                 continue;
@@ -194,8 +194,8 @@ mod tests {
     fn an_object_of_our_keys_is_options() {
         let text = r#"{"ttl":"60s","grace":"0s","note":"hi","token":7,"pid":12,"mode":"shared"}"#;
         let read = options(text);
-        assert_eq!(read.ttl.map(|ttl| ttl.span()), Some(Span::from_secs(60)));
-        assert_eq!(read.grace.map(|grace| grace.span()), Some(Span::ZERO));
+        assert_eq!(read.ttl.map(Ttl::span), Some(Span::from_secs(60)));
+        assert_eq!(read.grace.map(Grace::span), Some(Span::ZERO));
         assert_eq!(read.note.as_deref(), Some("hi"));
         assert_eq!(read.token, Some(Token::named(7)));
         assert_eq!((read.pid, read.mode), (Some(12), Some(Mode::Shared)));

@@ -149,7 +149,7 @@ impl Filesystem for LatchFs {
     ) {
         let fh = fh.map(|fh| fh.0);
         let wanted = files::Wanted { mode, user: (uid, gid), size, times: (atime, mtime), fh };
-        files::setattr(&self.0, &self.caller(req, wanted.act()), ino.0, wanted, reply);
+        files::setattr(&self.0, &self.caller(req, wanted.act()), ino.0, &wanted, reply);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {

@@ -63,10 +63,19 @@ pub(super) struct State {
     pub(super) tenure: Option<Token>,
     /// Whether something was written, in vain or not.
     pub(super) wrote: bool,
-    /// Where the last text that was written through it ended.
-    pub(super) text_end: Option<u64>,
+    /// Where the last message that was written through it ended.
+    pub(super) end: Option<End>,
     /// What is being read, or the answers of a control file that were not read yet.
     pub(super) bytes: Arc<[u8]>,
+}
+
+/// The end of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    /// The offset in the file.
+    pub(super) at: u64,
+    /// Whether it was a text, which another may follow.
+    pub(super) is_text: bool,
 }
 
 /// An open directory: its entries as they were when reading began.

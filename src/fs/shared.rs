@@ -7,6 +7,7 @@ use super::opens::Opens;
 use super::owner::{Caller, Owners};
 use super::tree::{LockPlace, Place, Tree};
 use super::why::{Said, Whys};
+use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome};
 use crate::locks::{Failure, Locks};
 use crate::time::Wall;
@@ -151,18 +152,19 @@ impl Shared {
         name: &OsStr,
     ) -> Result<LockName, Errno> {
         match self.place(parent) {
-            Some(Place::Control(_)) => {
-                let sentence = ".latchfs holds latchfs's own files, and only those; \
-                                make locks in the directory above";
-                Err(self.refuse_own(caller, act, None, Errno::EPERM, sentence))
-            }
+            Some(Place::Control(_)) => Err(self.refuse_ours(caller, act)),
+            Some(Place::Top) if name == RESERVED_PREFIX => Err(self.refuse_ours(caller, act)),
             Some(place) => place.child(name).map_err(|error| {
-                self.counters.act(act);
                 let sentence = wrong_name(name, error);
                 self.refuse_own(caller, act, None, errno_of_name(error), sentence)
             }),
             None => Err(Errno::ESTALE),
         }
+    }
+
+    fn refuse_ours(&self, caller: &Caller, act: Act) -> Errno {
+        let sentence = ".latchfs holds latchfs's own files, and only those; make locks beside it";
+        self.refuse_own(caller, act, None, Errno::EPERM, sentence)
     }
 
     /// Shows a lock, or refuses for want of an answer.
@@ -227,6 +229,9 @@ pub(super) fn flat<T>(
     answer.map_err(Failure::Unavailable)?.map_err(Failure::Refused)
 }
 
+/// Where views go.
+type Seen = Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send>;
+
 /// Views of several locks, in order.
 pub(super) fn views(
     fs: &Fs,
@@ -240,7 +245,7 @@ pub(super) fn views(
     }
     let name = names.remove(0);
     // Boxed, or each step would be a new type of its own without end.
-    let then: Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send> = Box::new(then);
+    let then: Seen = Box::new(then);
     fs.view(caller, Act::Stat, &name, move |fs, caller, view| match view {
         Ok(view) => {
             seen.push(view);
@@ -261,10 +266,10 @@ pub(super) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, view: &LockV
     let same = link.token == token || link.token.is_none() || token.is_none();
     match view.holder() {
         Some(holder) if same || shown == Face::File => {
-            attr::of_lease(fs, ino, face, attr::links_of(face), &holder.lease)
+            attr::of_lease(fs, ino, face, attr::LINKS, &holder.lease)
         }
         Some(_) => attr::of_nobody(fs, ino, face, 0),
-        None => attr::of_nobody(fs, ino, face, attr::links_of(face)),
+        None => attr::of_nobody(fs, ino, face, attr::LINKS),
     }
 }
 
@@ -282,7 +287,7 @@ fn attr_of_group(fs: &Shared, ino: u64, place: &LockPlace, seen: &[LockView]) ->
 }
 
 /// The sentence for a name that is none.
-fn wrong_name(name: &OsStr, error: NameError) -> String {
+pub(super) fn wrong_name(name: &OsStr, error: NameError) -> String {
     let shown = String::from_utf8_lossy(name.as_bytes());
     let shown = super::message::short(&shown.escape_debug().to_string());
     format!("'{shown}' can't be the name of a lock: {error}; choose another")

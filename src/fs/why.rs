@@ -135,10 +135,9 @@ pub(super) fn nothing(client: &ClientId) -> Value {
     json!({ "client": client.as_str(), "message": format!("nothing was refused to {client}") })
 }
 
-/// The sentence for a lock that a lookup found, in the engine's words: what an acquire of it
-/// would be told now.
+/// What to say of a lock that a lookup found: what an acquire of it would be told now.
 pub(super) fn met(client: &ClientId, view: &LockView) -> Value {
-    let Some(holder) = view.holder() else {
+    let Some(refusal) = conflict(client, view) else {
         let message = format!("lock '{}' was in the way, and is free now; try again", view.name);
         return json!({
             "client": client.as_str(),
@@ -146,6 +145,32 @@ pub(super) fn met(client: &ClientId, view: &LockView) -> Value {
             "message": message,
         });
     };
+    json!({
+        "client": client.as_str(),
+        "at": Wall::now().to_string(),
+        "operation": Act::Lookup.as_str(),
+        "name": view.name.as_str(),
+        "kind": refusal.kind().as_str(),
+        "errno": name_of(Errno::EEXIST),
+        "message": refusal.to_string(),
+    })
+}
+
+/// A refusal to whoever does not hold a lock, in words that say until when it is held, or that
+/// its grace runs. The engine has decided; this only says more.
+pub(super) fn in_the_way(client: &ClientId, view: &LockView, failure: Failure) -> Failure {
+    let Failure::Refused(refusal) = &failure else { return failure };
+    match &*refusal.reason {
+        Reason::NotHeld { holder: Some(_), .. } if view.held_by(client).is_none() => {
+            conflict(client, view).map_or(failure, Failure::Refused)
+        }
+        _ => failure,
+    }
+}
+
+/// What an acquire of a held lock would be told.
+fn conflict(client: &ClientId, view: &LockView) -> Option<Refusal> {
+    let holder = view.holder()?;
     let lease = &holder.lease;
     let way = match holder.ends.phase(view.at) {
         _ if lease.acquired_at > view.at => Way::StealGrace { until: lease.acquired_at },
@@ -162,16 +187,7 @@ pub(super) fn met(client: &ClientId, view: &LockView) -> Value {
         way,
         waiting: view.waiters.len(),
     };
-    let refusal = Refusal { at: view.at, reason: Box::new(Reason::Conflict(conflict)) };
-    json!({
-        "client": client.as_str(),
-        "at": Wall::now().to_string(),
-        "operation": "lookup",
-        "name": view.name.as_str(),
-        "kind": refusal.kind().as_str(),
-        "errno": "EEXIST",
-        "message": refusal.to_string(),
-    })
+    Some(Refusal { at: view.at, reason: Box::new(Reason::Conflict(conflict)) })
 }
 
 #[cfg(test)]
