@@ -5,9 +5,14 @@
 
 use super::exit::{Done, Exit, Failure};
 use super::out;
+use crate::fs::device::said;
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -87,6 +92,23 @@ pub(super) fn take_name() {
     let _ = std::fs::write("/proc/self/comm", "latchfs");
 }
 
+/// In the daemon: tells a service manager that asked for it (`Type=notify`) that all is mounted.
+pub(super) fn notify_manager() {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = send_ready(socket.as_bytes())
+    {
+        log::warn!("the service manager can't be told that all is mounted: {}", said(&error));
+    }
+}
+
+fn send_ready(socket: &[u8]) -> io::Result<()> {
+    let address = match socket.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(OsStr::from_bytes(socket))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(|_| ())
+}
+
 /// In the daemon: tells the one who waits that it may go, and lets go of the terminal.
 #[allow(unsafe_code)]
 pub(super) fn ready() -> Done {
@@ -99,5 +121,22 @@ pub(super) fn ready() -> Done {
     match unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&null), libc::STDOUT_FILENO) } {
         -1 => Err(away(io::Error::last_os_error())),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_manager_is_told() {
+        let name = format!("latchfs-test-notify-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let manager = UnixDatagram::bind_addr(&address).expect("a fresh name");
+        send_ready(format!("@{name}").as_bytes()).expect("it listens");
+        let mut said = [0; 32];
+        let length = manager.recv(&mut said).expect("something was sent");
+        assert_eq!(&said[..length], b"READY=1");
+        assert!(send_ready(b"/no/such/socket").is_err());
     }
 }

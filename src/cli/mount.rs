@@ -188,6 +188,7 @@ fn until_the_end(
     if args.detached {
         background::ready()?;
     }
+    background::notify_manager();
     let mut left = mounts.len();
     while left > 0 {
         match news.recv() {
