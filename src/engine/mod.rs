@@ -307,3 +307,7 @@ impl Books {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+#[path = "../../tests/model/mod.rs"]
+mod model;

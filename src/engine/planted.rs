@@ -12,7 +12,6 @@ macro_rules! bugs {
         }
 
         #[cfg(test)]
-        #[allow(dead_code)]
         impl Bug {
             /// All of them.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$bug),*];
@@ -100,7 +99,6 @@ pub(crate) const fn planted(_: Bug) -> bool {
 #[cfg(test)]
 pub(crate) use switch::planted;
 #[cfg(test)]
-#[allow(unused_imports)]
 pub(crate) use switch::with_bug;
 
 #[cfg(test)]

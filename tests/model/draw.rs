@@ -1,0 +1,287 @@
+//! Random commands: few names, few clients, short leases, and times at which something happens.
+
+use super::super::command::{
+    Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, TextPatch,
+    Ticket,
+};
+use super::super::event::{SessionEnd, Why};
+use super::super::lease::{Face, Hold, Looks, Mode, OpenId, Process, SessionId, Term, Token};
+use super::super::term::{Grace, Ttl};
+use super::super::{ClientId, Engine, LockName, Rules};
+use crate::time::{Span, Time};
+
+const NAMES: [&str; 5] = ["a", "b", "b/x", "c", "b!"];
+const CLIENTS: [&str; 3] = ["ann", "bob", "cy"];
+
+/// A small generator of random numbers (splitmix64): the same seed gives the same run.
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+}
+
+/// Draws commands, and remembers the numbers that the answers gave.
+pub(super) struct Draw {
+    dice: Dice,
+    names: Vec<LockName>,
+    clients: Vec<ClientId>,
+    sessions: Vec<SessionId>,
+    tickets: Vec<(LockName, Ticket)>,
+    tokens: Vec<(LockName, ClientId, Token)>,
+    last: Option<Command>,
+    now: Time,
+}
+
+impl Draw {
+    pub(super) fn new(seed: u64) -> Self {
+        let name = |text: &&str| LockName::parse(text).expect("a name");
+        let client = |text: &&str| ClientId::parse(text).expect("a client");
+        Self {
+            dice: Dice::new(seed),
+            names: NAMES.iter().map(name).collect(),
+            clients: CLIENTS.iter().map(client).collect(),
+            sessions: vec![],
+            tickets: vec![],
+            tokens: vec![],
+            last: None,
+            now: Time::ZERO,
+        }
+    }
+
+    /// Rules in which limits are met often, now and then, or never.
+    pub(super) fn rules(&mut self) -> Rules {
+        let (requests_kept, steal_grace) = (Span::from_secs(5), Span::from_secs(1));
+        let roomy = Rules { requests_kept, steal_grace, ..Rules::default() };
+        match self.dice.below(3) {
+            0 => roomy,
+            1 => Rules { locks_max: 4, waiters_max: 4, holders_max: 3, sessions_max: 5, ..roomy },
+            _ => Rules { locks_max: 2, waiters_max: 2, holders_max: 2, requests_max: 2, ..roomy },
+        }
+    }
+
+    pub(super) fn next(&mut self, engine: &Engine) -> (Time, Command) {
+        self.now = self.time(engine);
+        if let Some(last) = &self.last
+            && self.dice.one_in(12)
+        {
+            return (self.now, last.clone());
+        }
+        let op = self.op();
+        let request = self.dice.one_in(8).then(|| self.request());
+        let command = Command { request, op };
+        self.last = Some(command.clone());
+        (self.now, command)
+    }
+
+    /// What later commands can name.
+    pub(super) fn learn(&mut self, command: &Command, answer: &Answer) {
+        let (name, client) = match &command.op {
+            Op::Acquire(ask) => (&ask.name, &ask.client),
+            Op::Renew(ask) => (&ask.key.name, &ask.key.client),
+            Op::Move(ask) => (&ask.to, &ask.from.client),
+            Op::Steal(ask) => (&ask.name, &ask.client),
+            _ => (&self.names[0], &self.clients[0]),
+        };
+        match answer {
+            Ok(Outcome::SessionOpened(id)) => self.sessions.push(*id),
+            Ok(Outcome::Waiting { ticket, .. }) => self.tickets.push((name.clone(), *ticket)),
+            Ok(
+                Outcome::Granted(tenure)
+                | Outcome::Renewed(tenure)
+                | Outcome::Moved(tenure)
+                | Outcome::Stolen(tenure),
+            ) => self.tokens.push((name.clone(), client.clone(), tenure.token)),
+            _ => {}
+        }
+    }
+
+    /// Mostly a little later; often exactly when something is due, or a nanosecond beside it.
+    fn time(&mut self, engine: &Engine) -> Time {
+        let (now, tick) = (engine.clock(), Span::from_nanos(1));
+        let due = engine.next_deadline().unwrap_or(now);
+        match self.dice.below(20) {
+            0..=6 => now,
+            7..=9 => now + Span::from_millis(100 * (self.dice.next() % 10)),
+            10 | 11 => now + Span::from_secs(1),
+            12..=14 => due,
+            15 => due - tick,
+            16 => due + tick,
+            // Nobody looked for a while: much is due at once.
+            17 => now + Span::from_millis(self.dice.next() % 8_000),
+            18 if self.dice.one_in(20) => now + Span::from_secs(100),
+            18 => now + tick,
+            // A clock that went back.
+            _ => now - Span::from_millis(self.dice.next() % 3_000),
+        }
+    }
+
+    fn op(&mut self) -> Op {
+        match self.dice.below(40) {
+            0..=16 => Op::Acquire(self.acquire()),
+            17..=20 => {
+                let term = self.dice.one_in(2).then(|| self.term());
+                let firm = self.dice.pick(&[Firm::Keep, Firm::Keep, Firm::Make]);
+                Op::Renew(Renew { key: self.key(), term, firm, patch: self.patch() })
+            }
+            21 => Op::Annotate(Annotate { key: self.key(), patch: self.patch() }),
+            22..=25 => Op::Release(Release { key: self.key() }),
+            26..=28 => Op::Leave(self.leave()),
+            29 | 30 => {
+                let over = self.dice.pick(&[Over::Replace, Over::Replace, Over::Refuse]);
+                Op::Move(Move { from: self.key(), to: self.name(), over })
+            }
+            31 | 32 => {
+                let reason = StealReason::parse("it must be").expect("a reason");
+                let (name, client) = (self.name(), self.client());
+                let (term, patch) = (self.term(), self.patch());
+                Op::Steal(Steal { name, client, reason, term, patch })
+            }
+            33 | 34 => {
+                let ttl = (!self.dice.one_in(4)).then(|| self.ttl());
+                Op::OpenSession(OpenSession { client: self.client(), ttl, grace: self.grace() })
+            }
+            35..=37 => Op::KeepAlive(self.session()),
+            38 => {
+                let end = self.dice.pick(&[SessionEnd::Closed, SessionEnd::Expired]);
+                Op::EndSession(EndSession { session: self.session(), end })
+            }
+            _ => Op::Settle,
+        }
+    }
+
+    fn acquire(&mut self) -> Acquire {
+        let (name, client) = (self.name(), self.client());
+        let mode = self.dice.pick(&[Mode::Exclusive, Mode::Shared]);
+        let (hold, term) = self.hold();
+        let patience = |dice: &mut Dice| Span::from_secs(dice.pick(&[0, 1, 1, 2, 5]));
+        let line = match self.dice.below(5) {
+            0 | 1 => Line::Skip,
+            2 | 3 => Line::Join(None),
+            _ => Line::Join(Some(patience(&mut self.dice))),
+        };
+        Acquire { name, client, mode, hold, term, line, patch: self.patch() }
+    }
+
+    /// Mostly plain; an open file's hold hangs on its session, or at least on no other.
+    fn hold(&mut self) -> (Hold, Term) {
+        let session = self.session();
+        let open = OpenId { session, number: 1 + self.dice.next() % 2 };
+        let of_file = if self.dice.one_in(4) { self.own() } else { Term::Session(session) };
+        match self.dice.below(10) {
+            0..=4 => (Hold::Loose, self.term()),
+            5 => (Hold::Firm(None), self.term()),
+            6 => (Hold::Firm(Some(open)), of_file),
+            _ => (Hold::Open(open), of_file),
+        }
+    }
+
+    fn leave(&mut self) -> Leave {
+        let why = self.dice.pick(&[Why::Asked, Why::Gone]);
+        let (name, ticket) = match &self.tickets[..] {
+            [] => (self.name(), Ticket(1)),
+            // The wrong line now and then.
+            known => {
+                let (name, ticket) = self.dice.pick(&known[known.len().saturating_sub(4)..]);
+                (if self.dice.one_in(8) { self.name() } else { name }, ticket)
+            }
+        };
+        Leave { name, ticket, why }
+    }
+
+    /// Mostly what somebody has got; without the token, with it, or with an old one.
+    fn key(&mut self) -> LeaseKey {
+        if self.tokens.is_empty() || self.dice.one_in(5) {
+            return LeaseKey { name: self.name(), client: self.client(), token: None };
+        }
+        let recent = self.tokens.len().saturating_sub(6);
+        let (name, client, token) = self.dice.pick(&self.tokens[recent..]);
+        let client = if self.dice.one_in(8) { self.client() } else { client };
+        LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
+    }
+
+    fn request(&mut self) -> RequestId {
+        let key = self.dice.pick(&["1", "2", "3"]);
+        RequestId { client: self.client(), key: key.into() }
+    }
+
+    fn name(&mut self) -> LockName {
+        // The first two are wanted most.
+        let end = if self.dice.one_in(2) { 2 } else { self.names.len() };
+        let place = self.dice.below(end);
+        self.names[place].clone()
+    }
+
+    fn client(&mut self) -> ClientId {
+        let place = self.dice.below(self.clients.len());
+        self.clients[place].clone()
+    }
+
+    /// Mostly one of the latest, now and then one that never was.
+    fn session(&mut self) -> SessionId {
+        let recent = self.sessions.len().saturating_sub(3);
+        if self.sessions.is_empty() || self.dice.one_in(40) {
+            return SessionId::named(self.dice.next() % 50);
+        }
+        self.dice.pick(&self.sessions[recent..])
+    }
+
+    fn ttl(&mut self) -> Ttl {
+        Ttl::new(Span::from_secs(self.dice.pick(&[1, 2, 3, 9]))).expect("a ttl")
+    }
+
+    fn grace(&mut self) -> Grace {
+        Grace::new(Span::from_secs(self.dice.pick(&[0, 1, 2]))).expect("a grace")
+    }
+
+    fn own(&mut self) -> Term {
+        Term::Own(self.ttl(), self.grace())
+    }
+
+    fn term(&mut self) -> Term {
+        if self.dice.one_in(4) { Term::Session(self.session()) } else { self.own() }
+    }
+
+    fn patch(&mut self) -> Patch {
+        if !self.dice.one_in(4) {
+            return Patch::default();
+        }
+        let text = match self.dice.below(4) {
+            0 => Some(TextPatch::Set(vec![b'x'; self.dice.below(3)].into())),
+            // Two of these are too long together.
+            1 => Some(TextPatch::Append(vec![b'y'; self.dice.pick(&[1, 2_000, 4_097])].into())),
+            _ => None,
+        };
+        let process = Process { pid: 7, start: 70 };
+        let looks = Looks { face: Face::Directory, uid: 1_000, ..Looks::default() };
+        Patch {
+            holder_id: self.dice.one_in(3).then(|| "host:ann:7:70".into()),
+            note: self.dice.one_in(3).then(|| self.dice.pick(&["", "busy"]).into()),
+            text,
+            process: self.dice.one_in(4).then(|| self.dice.pick(&[None, Some(process)])),
+            looks: self.dice.one_in(4).then_some(looks),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The model check: random commands for the engine and for a second, naive implementation of the
+//! same rules; after every command both must have said, told and come to the same.
+//!
+//! A run is printed by its seed: `LATCHFS_SEED=...` repeats it. A failure is shrunk by leaving
+//! commands out while it still fails, and what is left is printed.
+//!
+//! The rules are also broken on purpose, one at a time: the check must find each broken rule.
+
+mod draw;
+mod naive;
+
+use super::planted::{Bug, with_bug};
+use super::{
+    Answer, Command, End, Engine, Event, Life, LockName, Mode, Op, Outcome, Rules, Token, What,
+    codec,
+};
+use crate::time::{Span, Time};
+use draw::{Dice, Draw};
+use naive::Naive;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Commands in one run: long enough for lines and sessions to tangle, short enough to shrink.
+const COMMANDS_A_RUN: usize = 400;
+/// Runs of one check: 120,000 commands.
+const RUNS: u64 = 300;
+
+/// A run: the rules, and what was asked when.
+type Script = (Rules, Vec<(Time, Command)>);
+
+/// Both implementations, and what must be true whatever they agree on.
+struct Pair {
+    engine: Engine,
+    naive: Naive,
+    names: Vec<LockName>,
+    highest: Option<Token>,
+    /// What was promised to whom: no tenure may lapse before.
+    promised: BTreeMap<Token, Time>,
+    /// Until when stolen locks are kept from everybody.
+    kept: BTreeMap<LockName, Time>,
+}
+
+impl Pair {
+    fn new(rules: &Rules) -> Self {
+        let names = ["a", "b", "b/x", "c", "b!", "never"];
+        Self {
+            engine: Engine::new(rules.clone()),
+            naive: Naive::new(rules.clone()),
+            names: names.map(|name| LockName::parse(name).expect("a name")).into(),
+            highest: None,
+            promised: BTreeMap::new(),
+            kept: BTreeMap::new(),
+        }
+    }
+
+    /// Carries one command out on both sides.
+    fn step(&mut self, at: Time, command: &Command) -> Result<Answer, String> {
+        let mut settled = self.engine.clone();
+        settled.apply(at, &Op::Settle.into(), &mut vec![]).expect("time passing is never refused");
+        let mut events = vec![];
+        let answer = self.engine.apply(at, command, &mut events);
+        let (wanted, wanted_events) = self.naive.apply(at, command);
+        same("answers", &answer, &wanted)?;
+        same("events", &events, &wanted_events)?;
+        self.engine.check();
+        self.same_views()?;
+        let bytes = codec::encode_engine(&self.engine);
+        let restored = codec::decode_engine(&bytes).map_err(|_| "a snapshot can't be read")?;
+        same("the restored engine", &restored, &self.engine)?;
+        if answer.is_err() && bytes != codec::encode_engine(&settled) {
+            return Err(format!("a refusal has left something behind: {answer:?}"));
+        }
+        self.keeps_its_word(command, &answer, &events)?;
+        Ok(answer)
+    }
+
+    fn same_views(&self) -> Result<(), String> {
+        let now = self.engine.clock();
+        for name in &self.names {
+            let view = self.engine.view(name, now);
+            same("views", &view, &self.naive.view(name))?;
+            let tickets: Vec<_> = view.waiters.iter().map(|waiter| waiter.ticket).collect();
+            if !tickets.is_sorted() {
+                return Err(format!("the line of {name} is out of order: {tickets:?}"));
+            }
+            if view.mode == Mode::Exclusive && view.holders.len() > 1 {
+                return Err(format!("{name} is held by several, each alone"));
+            }
+        }
+        let listed: Vec<_> = self.engine.list("", None, usize::MAX, now).map(|v| v.name).collect();
+        same("lists", &listed, &self.naive.names())?;
+        same("deadlines", &self.engine.next_deadline(), &self.naive.next_deadline())
+    }
+
+    /// What both could have wrong alike: tokens, promises, places, and the steal grace.
+    fn keeps_its_word(
+        &mut self,
+        command: &Command,
+        answer: &Answer,
+        events: &[Event],
+    ) -> Result<(), String> {
+        for Event { at, what } in events {
+            match what {
+                What::Granted { name, token, waited, .. } => {
+                    if self.highest >= Some(*token) {
+                        return Err(format!("token {token} comes after {:?}", self.highest));
+                    }
+                    self.highest = Some(*token);
+                    let stolen_now = matches!(command.op, Op::Steal(_));
+                    if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {
+                        return Err(format!("{name} is granted within the steal grace"));
+                    }
+                    let line = self.engine.view(name, *at).waiters;
+                    let overtaken = |place| line.iter().any(|waiter| waiter.ticket < place);
+                    if waited.is_some_and(|(place, _)| overtaken(place)) {
+                        return Err(format!("{name} was given past somebody in line"));
+                    }
+                }
+                What::Ended { token, end: End::Lapsed, .. } => {
+                    if self.promised.get(token).is_some_and(|until| at < until) {
+                        return Err(format!("token {token} lapsed before its time"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let (Op::Steal(ask), Ok(Outcome::Stolen(tenure))) = (&command.op, answer) {
+            self.kept.insert(ask.name.clone(), tenure.acquired_at);
+        }
+        self.note_promises(events);
+        Ok(())
+    }
+
+    /// What hangs on a session is promised nothing of its own.
+    fn note_promises(&mut self, events: &[Event]) {
+        for Event { at, what } in events {
+            let (What::Granted { name, token, .. } | What::Renewed { name, token, .. }) = what
+            else {
+                continue;
+            };
+            let view = self.engine.view(name, *at);
+            let holder = view.holders.iter().find(|holder| holder.lease.token == *token);
+            match holder.map(|holder| (holder.lease.life, holder.ends.grace_until)) {
+                Some((Life::Own { .. }, until)) => self.promised.insert(*token, until),
+                _ => self.promised.remove(token),
+            };
+        }
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, wanted: &T) -> Result<(), String> {
+    if got == wanted {
+        return Ok(());
+    }
+    Err(format!("{what} differ\n  engine: {got:?}\n  naive:  {wanted:?}"))
+}
+
+/// Runs fresh commands; what was run, and what went wrong if something did.
+fn run(seed: u64, commands: usize) -> (Script, Result<(), String>) {
+    let mut draw = Draw::new(seed);
+    let rules = draw.rules();
+    let mut pair = Pair::new(&rules);
+    let mut script = (rules, vec![]);
+    for _ in 0..commands {
+        // Not guarded: were this to panic, nothing would be found out about the engine.
+        let (at, command) = draw.next(&pair.engine);
+        script.1.push((at, command.clone()));
+        match guarded(|| pair.step(at, &command)) {
+            Ok(answer) => draw.learn(&command, &answer),
+            Err(why) => return (script, Err(why)),
+        }
+    }
+    let done = guarded(|| replays(&script.0, &script.1, &pair.engine));
+    (script, done)
+}
+
+/// Runs known commands.
+fn rerun((rules, commands): &Script) -> Result<(), String> {
+    guarded(|| {
+        let mut pair = Pair::new(rules);
+        for (at, command) in commands {
+            let _answer = pair.step(*at, command)?;
+        }
+        replays(rules, commands, &pair.engine)
+    })
+}
+
+/// The same commands, read back from their bytes, give the same bytes.
+fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<(), String> {
+    let mut again = Engine::new(rules.clone());
+    for (at, command) in commands {
+        let mut bytes = vec![];
+        codec::encode_command(*at, command, &mut bytes);
+        let read = codec::decode_command(&bytes).map_err(|_| "a command can't be read")?;
+        same("a command and its bytes", &read, &(*at, command.clone()))?;
+        let _answer = again.apply(read.0, &read.1, &mut vec![]);
+    }
+    if codec::encode_engine(&again) == codec::encode_engine(end) {
+        return Ok(());
+    }
+    Err("a replay has come to other bytes".to_owned())
+}
+
+/// A broken assertion is a finding like any other.
+fn guarded<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+/// Leaves commands out, many at first and then one by one, while the run still fails.
+fn shrink(mut script: Script) -> Script {
+    let mut size = script.1.len() / 2;
+    while size > 0 {
+        let mut start = 0;
+        while start < script.1.len() {
+            let mut fewer = script.clone();
+            fewer.1.drain(start..(start + size).min(script.1.len()));
+            if rerun(&fewer).is_err() {
+                script = fewer;
+            } else {
+                start += size;
+            }
+        }
+        size /= 2;
+    }
+    script
+}
+
+fn explain(seed: u64, script: Script) -> String {
+    let script = shrink(script);
+    let why = rerun(&script).expect_err("it failed before");
+    let mut text = format!("LATCHFS_SEED={seed} fails; what is left of it:\n");
+    writeln!(text, "{:?}", script.0).expect("a string takes all");
+    for (at, command) in &script.1 {
+        writeln!(text, "{at} ({}ns): {command:?}", at.as_nanos()).expect("a string takes all");
+    }
+    text + &why
+}
+
+/// Many runs; the first failure, explained.
+fn check(seed: u64) -> Result<(), String> {
+    let mut seeds = Dice::new(seed);
+    for _ in 0..RUNS {
+        let seed = seeds.next();
+        if let (script, Err(_)) = run(seed, COMMANDS_A_RUN) {
+            return Err(explain(seed, script));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_engine_does_what_the_naive_rules_do() {
+    if let Ok(seed) = std::env::var("LATCHFS_SEED") {
+        let seed = seed.parse().expect("LATCHFS_SEED is a number, as a failure printed it");
+        if let (script, Err(_)) = run(seed, COMMANDS_A_RUN) {
+            panic!("{}", explain(seed, script));
+        }
+        return;
+    }
+    let seed = crate::time::boot_now().as_nanos();
+    println!("{RUNS} runs of {COMMANDS_A_RUN} commands from {seed}");
+    if let Err(found) = check(seed) {
+        panic!("{found}");
+    }
+}
+
+/// A check that never finds anything proves nothing.
+#[test]
+fn every_planted_bug_is_found() {
+    assert!(Bug::ALL.len() >= 15);
+    let mut missed = vec![];
+    for bug in Bug::ALL {
+        let mut seeds = Dice::new(1);
+        let finds = |seed| {
+            let (script, done) = with_bug(*bug, || run(seed, COMMANDS_A_RUN));
+            done.err().map(|why| (script, why))
+        };
+        let found = (1..=RUNS).find_map(|runs| finds(seeds.next()).map(|found| (runs, found)));
+        match found {
+            Some((runs, (script, why))) => {
+                rerun(&script).expect("without the bug the same commands are well");
+                println!("{bug:?}: run {runs}: {}", why.lines().next().unwrap_or_default());
+            }
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "broken rules that the model check has not found: {missed:?}");
+}
+
+/// Shrinking keeps the failure and loses most of the rest.
+#[test]
+fn a_failure_is_shrunk_to_what_causes_it() {
+    let left = with_bug(Bug::NoGrace, || {
+        let mut seeds = Dice::new(1);
+        let failed = |seed| {
+            let (script, done) = run(seed, COMMANDS_A_RUN);
+            done.is_err().then_some(script)
+        };
+        let script = (0..RUNS).find_map(|_| failed(seeds.next()));
+        shrink(script.expect("no grace is found at once")).1
+    });
+    assert!(left.len() <= 3, "an acquire and time passing would do: {left:?}");
+}
+
+/// Two engines are one: the same commands, the same bytes, after each of them.
+#[test]
+fn two_engines_agree_to_the_byte() {
+    let (rules, commands) = run(2, 1_000).0;
+    let (mut one, mut two) = (Engine::new(rules.clone()), Engine::new(rules));
+    let (mut events_one, mut events_two) = (vec![], vec![]);
+    for (at, command) in &commands {
+        let answers =
+            (one.apply(*at, command, &mut events_one), two.apply(*at, command, &mut events_two));
+        assert_eq!(answers.0, answers.1);
+        assert_eq!(codec::encode_engine(&one), codec::encode_engine(&two));
+    }
+    assert_eq!(events_one, events_two);
+}
+
+/// From each moment of a run a snapshot goes on to the same end.
+#[test]
+fn a_snapshot_of_any_moment_goes_on_alike() {
+    let (rules, commands) = run(3, 2_000).0;
+    let mut engine = Engine::new(rules);
+    let mut snapshots = vec![codec::encode_engine(&engine)];
+    for (at, command) in &commands {
+        let _answer = engine.apply(*at, command, &mut vec![]);
+        snapshots.push(codec::encode_engine(&engine));
+    }
+    // From one snapshot to the next is enough: equal bytes are equal states.
+    for (index, (at, command)) in commands.iter().enumerate() {
+        let mut restored = codec::decode_engine(&snapshots[index]).expect("just written");
+        let _answer = restored.apply(*at, command, &mut vec![]);
+        assert_eq!(codec::encode_engine(&restored), snapshots[index + 1], "at command {index}");
+    }
+    for index in (0..commands.len()).step_by(97) {
+        let mut restored = codec::decode_engine(&snapshots[index]).expect("just written");
+        for (at, command) in &commands[index..] {
+            let _answer = restored.apply(*at, command, &mut vec![]);
+        }
+        assert_eq!(Some(&codec::encode_engine(&restored)), snapshots.last(), "from {index}");
+    }
+}
+
+/// Looking at moments when nothing is due changes nothing at all but the clock. Looking when
+/// something is due makes it happen then: who is served gets its lease from then on, not later.
+#[test]
+fn settling_when_nothing_is_due_changes_nothing() {
+    let mut dice = Dice::new(4);
+    let (rules, commands) = run(dice.next(), 1_000).0;
+    let (mut plain, mut settled) = (Engine::new(rules.clone()), Engine::new(rules));
+    let mut events = (vec![], vec![]);
+    for (at, command) in &commands {
+        let due = settled.next_deadline().unwrap_or(*at);
+        let idle = due.since(settled.clock()).as_nanos().min(at.since(settled.clock()).as_nanos());
+        if idle > 1 {
+            let early = settled.clock() + Span::from_nanos(dice.next() % (idle - 1));
+            let told = events.1.len();
+            settled.apply(early, &Op::Settle.into(), &mut events.1).expect("never refused");
+            assert_eq!(events.1.len(), told, "nothing was due");
+        }
+        let answers =
+            (plain.apply(*at, command, &mut events.0), settled.apply(*at, command, &mut events.1));
+        assert_eq!(answers.0, answers.1);
+        assert_eq!(codec::encode_engine(&plain), codec::encode_engine(&settled));
+    }
+    assert_eq!(events.0, events.1);
+}

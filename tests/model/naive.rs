@@ -1,0 +1,799 @@
+//! The rules of a lock once more, written from the design as plainly as they can be said: flat
+//! lists, looked through from the start each time. Slow, and easy to see through.
+
+use super::super::command::{
+    Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Line, Move, Op, OpenSession,
+    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch, Ticket,
+};
+use super::super::command::{Firm, TEXT_BYTES_MAX};
+use super::super::event::{End, Event, SessionEnd, What, Why};
+use super::super::lease::{Details, Ends, Hold, Lease, Life, Mode, Phase, SessionId, Term, Token};
+use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::super::term::{Grace, TTL_DEFAULT, Ttl};
+use super::super::view::{Holder, LockView, WaiterView};
+use super::super::{ClientId, LockName, Rules};
+use crate::time::{Span, Time};
+use std::sync::Arc;
+
+/// One who holds a lock.
+#[derive(Clone)]
+struct Held {
+    name: LockName,
+    mode: Mode,
+    lease: Lease,
+    /// Whether its expiry has been told already.
+    expired: bool,
+}
+
+/// One who waits.
+#[derive(Clone)]
+struct Waiting {
+    name: LockName,
+    ticket: Ticket,
+    ask: Acquire,
+    since: Time,
+    until: Option<Time>,
+}
+
+impl Waiting {
+    fn leans_on(&self, id: SessionId) -> bool {
+        leans_on(self.ask.hold, self.ask.term).contains(&Some(id))
+    }
+}
+
+/// One session.
+#[derive(Clone)]
+struct Bond {
+    id: SessionId,
+    client: ClientId,
+    ttl: Option<Ttl>,
+    grace: Grace,
+    renewed_at: Time,
+}
+
+impl Bond {
+    fn ends(&self) -> Ends {
+        let expires_at = self.ttl.map_or(Time::NEVER, |ttl| self.renewed_at + ttl.span());
+        let grace_until = expires_at + self.grace.span();
+        Ends { expires_at, grace_until, ttl: self.ttl.unwrap_or(TTL_DEFAULT), grace: self.grace }
+    }
+}
+
+/// What happens next by itself. At one moment: sessions, then patience, then leases, by number.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    Session(SessionId),
+    Patience(Ticket),
+    Lease(Token),
+    Forget(RequestId),
+}
+
+/// All locks.
+pub(super) struct Naive {
+    rules: Rules,
+    now: Time,
+    next_number: u64,
+    next_ticket: u64,
+    /// Oldest tenure first.
+    held: Vec<Held>,
+    /// First come first.
+    line: Vec<Waiting>,
+    sessions: Vec<Bond>,
+    replies: Vec<(RequestId, Time, Outcome)>,
+    events: Vec<Event>,
+}
+
+impl Naive {
+    pub(super) fn new(rules: Rules) -> Self {
+        let (held, line, sessions, replies) = (vec![], vec![], vec![], vec![]);
+        let (now, events) = (Time::ZERO, vec![]);
+        Self { rules, now, next_number: 1, next_ticket: 1, held, line, sessions, replies, events }
+    }
+
+    pub(super) fn apply(&mut self, at: Time, command: &Command) -> (Answer, Vec<Event>) {
+        self.pass(at);
+        let answer = self.answer(command);
+        (answer, std::mem::take(&mut self.events))
+    }
+
+    /// Rule 10.
+    fn answer(&mut self, command: &Command) -> Answer {
+        let Some(request) = &command.request else { return self.carry_out(&command.op) };
+        if let Some((.., first)) = self.replies.iter().find(|(known, ..)| known == request) {
+            return Ok(first.clone());
+        }
+        if self.replies.len() >= self.rules.requests_max {
+            return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
+        }
+        let outcome = self.carry_out(&command.op)?;
+        let until = self.now + self.rules.requests_kept;
+        self.replies.push((request.clone(), until, outcome.clone()));
+        Ok(outcome)
+    }
+
+    fn carry_out(&mut self, op: &Op) -> Answer {
+        match op {
+            Op::Settle => Ok(Outcome::Settled),
+            Op::Acquire(ask) => self.acquire(ask),
+            Op::Renew(ask) => self.renew(ask),
+            Op::Annotate(ask) => self.annotate(ask),
+            Op::Release(ask) => self.release(ask),
+            Op::Leave(ask) => self.leave(ask),
+            Op::Move(ask) => self.move_over(ask),
+            Op::Steal(ask) => self.steal(ask),
+            Op::OpenSession(ask) => self.open_session(ask),
+            Op::KeepAlive(id) => self.keep_alive(*id),
+            Op::EndSession(ask) => self.end_session(ask),
+        }
+    }
+
+    // --- looking ---
+
+    fn no<T>(&self, reason: Reason) -> Result<T, Refusal> {
+        Err(Refusal { at: self.now, reason: Box::new(reason) })
+    }
+
+    fn tell(&mut self, what: What) {
+        self.events.push(Event { at: self.now, what });
+    }
+
+    fn on<'a>(&'a self, name: &'a LockName) -> impl Iterator<Item = &'a Held> {
+        self.held.iter().filter(move |held| held.name == *name)
+    }
+
+    fn waiting_for<'a>(&'a self, name: &'a LockName) -> impl Iterator<Item = &'a Waiting> {
+        self.line.iter().filter(move |waiting| waiting.name == *name)
+    }
+
+    fn mode(&self, name: &LockName) -> Mode {
+        self.on(name).next().map_or(Mode::Exclusive, |held| held.mode)
+    }
+
+    fn session(&self, id: SessionId) -> Option<&Bond> {
+        self.sessions.iter().find(|session| session.id == id)
+    }
+
+    fn ends(&self, life: Life) -> Ends {
+        match life {
+            Life::Own { ttl, grace, expires_at } => {
+                Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace }
+            }
+            Life::Session(id) => self.session(id).expect("it hangs on an open session").ends(),
+        }
+    }
+
+    fn locks(&self) -> usize {
+        let names = self.held.iter().enumerate();
+        names.filter(|(i, held)| !self.held[..*i].iter().any(|h| h.name == held.name)).count()
+    }
+
+    /// The lease that is in the way for longest; of several the newest.
+    fn foremost(&self, name: &LockName) -> Lease {
+        let longest = self.on(name).max_by_key(|held| self.ends(held.lease.life).grace_until);
+        longest.expect("somebody holds it").lease.clone()
+    }
+
+    fn conflict(&self, name: &LockName, lease: &Lease, way: Way) -> Conflict {
+        Conflict {
+            name: name.clone(),
+            holder: lease.holder.clone(),
+            token: lease.token,
+            mode: self.mode(name),
+            ends: self.ends(lease.life),
+            way,
+            waiting: self.waiting_for(name).count(),
+        }
+    }
+
+    pub(super) fn view(&self, name: &LockName) -> LockView {
+        let below = format!("{name}/");
+        let has_below = self.held.iter().any(|held| held.name.as_str().starts_with(&below));
+        let shown = |held: &Held| {
+            let mut lease = held.lease.clone();
+            if let Life::Session(id) = lease.life {
+                let renewed_at = self.session(id).expect("it hangs there").renewed_at;
+                lease.renewed_at = lease.renewed_at.max(renewed_at);
+            }
+            Holder { ends: self.ends(lease.life), lease }
+        };
+        let waiter = |waiting: &Waiting| WaiterView {
+            client: waiting.ask.client.clone(),
+            ticket: waiting.ticket,
+            mode: waiting.ask.mode,
+            since: waiting.since,
+        };
+        LockView {
+            name: name.clone(),
+            at: self.now,
+            mode: self.mode(name),
+            holders: self.on(name).map(shown).collect(),
+            waiters: self.waiting_for(name).map(waiter).collect(),
+            has_below,
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<LockName> {
+        let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    // --- time passing: rules 4, 5, 8 ---
+
+    fn pass(&mut self, at: Time) {
+        let until = self.now.max(at);
+        while let Some((due, next)) = self.next().filter(|(due, _)| *due <= until) {
+            // Nobody can have known earlier than now.
+            self.now = until;
+            match next {
+                Next::Session(id) => self.expire(id),
+                Next::Patience(ticket) => {
+                    let name = self.unqueue(ticket, Why::TimedOut);
+                    self.serve(&name);
+                }
+                Next::Lease(token) => self.lease_due(token, due),
+                Next::Forget(request) => self.replies.retain(|(known, ..)| *known != request),
+            }
+        }
+        self.now = until;
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.next().map(|(due, _)| due)
+    }
+
+    fn next(&self) -> Option<(Time, Next)> {
+        let with_ttl = self.sessions.iter().filter(|session| session.ttl.is_some());
+        let sessions = with_ttl.map(|s| (s.ends().expires_at, Next::Session(s.id)));
+        let patience = self.line.iter().filter_map(|w| Some((w.until?, Next::Patience(w.ticket))));
+        let own = self.held.iter().filter(|held| matches!(held.lease.life, Life::Own { .. }));
+        let leases = own.map(|held| {
+            let ends = self.ends(held.lease.life);
+            let due = if held.expired { ends.grace_until } else { ends.expires_at };
+            (due, Next::Lease(held.lease.token))
+        });
+        let replies = self.replies.iter().map(|(r, until, _)| (*until, Next::Forget(r.clone())));
+        sessions.chain(patience).chain(leases).chain(replies).min()
+    }
+
+    fn lease_due(&mut self, token: Token, due: Time) {
+        let held = self.held.iter_mut().find(|held| held.lease.token == token);
+        let held = held.expect("what is due is there");
+        let (name, holder) = (held.name.clone(), held.lease.holder.clone());
+        let begins = held.lease.acquired_at;
+        held.expired = true;
+        let life = held.lease.life;
+        let grace_until = self.ends(life).grace_until;
+        if due < grace_until {
+            return self.tell(What::Expired { name, holder, token });
+        }
+        self.end(token, if grace_until == begins { End::Released } else { End::Lapsed });
+        self.serve(&name);
+    }
+
+    /// The session is over: its waiters go, its leases are in grace.
+    fn expire(&mut self, id: SessionId) {
+        let place = self.sessions.iter().position(|session| session.id == id);
+        let session = self.sessions.remove(place.expect("it was open"));
+        let ends = session.ends();
+        let end = SessionEnd::Expired;
+        self.tell(What::SessionOver { session: id, client: session.client, end });
+        let waited_for = self.unqueue_all(id);
+        for token in self.hanging_on(id) {
+            let now = self.now;
+            let held = self.held.iter_mut().find(|held| held.lease.token == token);
+            let Held { name, lease, expired, .. } = held.expect("it hangs there");
+            let expires_at = ends.expires_at.min(now).max(lease.acquired_at);
+            lease.life = Life::Own { ttl: ends.ttl, grace: ends.grace, expires_at };
+            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
+            *expired = expires_at <= now;
+            let (name, holder) = (name.clone(), lease.holder.clone());
+            if *expired {
+                self.tell(What::Expired { name, holder, token });
+            }
+        }
+        waited_for.iter().for_each(|name| self.serve(name));
+    }
+
+    /// The leases that hang on a session, by name.
+    fn hanging_on(&self, id: SessionId) -> Vec<Token> {
+        let hanging = self.held.iter().filter(|held| held.lease.life == Life::Session(id));
+        let mut hanging: Vec<_> =
+            hanging.map(|held| (held.name.clone(), held.lease.token)).collect();
+        hanging.sort();
+        hanging.into_iter().map(|(_, token)| token).collect()
+    }
+
+    /// Takes the waiters of a session out, by name; returns what they waited for.
+    fn unqueue_all(&mut self, id: SessionId) -> Vec<LockName> {
+        let of_session = self.line.iter().filter(|waiting| waiting.leans_on(id));
+        let mut all: Vec<_> = of_session.map(|w| (w.name.clone(), w.ticket)).collect();
+        all.sort();
+        all.iter().for_each(|(_, ticket)| _ = self.unqueue(*ticket, Why::SessionOver));
+        all.into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn unqueue(&mut self, ticket: Ticket, why: Why) -> LockName {
+        let place = self.line.iter().position(|waiting| waiting.ticket == ticket);
+        let Waiting { name, ask, .. } = self.line.remove(place.expect("it is in line"));
+        self.tell(What::Left { name: name.clone(), client: ask.client, ticket, why });
+        name
+    }
+
+    /// Rule 5: who is first, and still there, and fits beside the holders, is served.
+    fn serve(&mut self, name: &LockName) {
+        loop {
+            let Some(first) = self.waiting_for(name).next().cloned() else { return };
+            let (holders, mode) = (self.on(name).count(), self.mode(name));
+            let both_share = mode == Mode::Shared && first.ask.mode == Mode::Shared;
+            if holders > 0 && !(both_share && holders < self.rules.holders_max) {
+                return;
+            }
+            let impatient = first.until.is_some_and(|until| until <= self.now);
+            let open = |id: &SessionId| {
+                self.session(*id).is_some_and(|session| session.ends().expires_at > self.now)
+            };
+            let sessions = leans_on(first.ask.hold, first.ask.term);
+            if impatient {
+                self.unqueue(first.ticket, Why::TimedOut);
+            } else if !sessions.iter().flatten().all(open) {
+                self.unqueue(first.ticket, Why::SessionOver);
+            } else {
+                self.line.retain(|waiting| waiting.ticket != first.ticket);
+                self.grant(&first.ask, Some((first.ticket, self.now.since(first.since))));
+            }
+        }
+    }
+
+    fn end(&mut self, token: Token, end: End) {
+        let place = self.held.iter().position(|held| held.lease.token == token);
+        let Held { name, lease, .. } = self.held.remove(place.expect("it is held"));
+        let held = self.now.since(lease.acquired_at);
+        self.tell(What::Ended { name, holder: lease.holder, token, held, end });
+    }
+
+    /// Gives a tenure back. A stolen lock is kept from everybody for the steal grace even so.
+    fn give_back(&mut self, token: Token, ttl: Ttl) {
+        let now = self.now;
+        let held = self.held.iter_mut().find(|held| held.lease.token == token);
+        let lease = &mut held.expect("it is held").lease;
+        if lease.acquired_at > now {
+            let expires_at = lease.acquired_at;
+            lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at };
+        } else {
+            self.end(token, End::Released);
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+}
+
+// --- rules 1 to 3, 6 ---
+
+impl Naive {
+    fn acquire(&mut self, ask: &Acquire) -> Answer {
+        let Acquire { name, client, mode, .. } = ask;
+        for id in leans_on(ask.hold, ask.term).into_iter().flatten() {
+            self.is_session(id)?;
+        }
+        if self.on(name).next().is_none() {
+            self.has_room_for_a_lock()?;
+            self.fits(name, &ask.patch, &Details::default())?;
+            return Ok(Outcome::Granted(self.grant(ask, None)));
+        }
+        let foremost = self.foremost(name);
+        let mine = self.on(name).filter(|held| held.lease.holder == *client);
+        let meant: Vec<_> = mine.filter(|held| is_meant(held.lease.hold, ask.hold)).collect();
+        let same_hold = meant.iter().find(|held| held.lease.hold == ask.hold);
+        let own = same_hold.or(meant.first()).map(|held| Held::clone(held));
+        let in_the_way = if foremost.acquired_at > self.now {
+            (foremost.clone(), Way::StealGrace { until: foremost.acquired_at })
+        } else if let Some(own) = &own {
+            let by_file = matches!(own.lease.hold, Hold::Open(_)) && ask.hold == Hold::Loose;
+            let other = |held: &&Held| held.lease.token != own.lease.token;
+            let other = self.on(name).find(other).cloned();
+            match other {
+                _ if own.mode != *mode && by_file => (own.lease.clone(), Way::Own),
+                Some(other) if own.mode != *mode => (other.lease, Way::Held),
+                _ => return self.go_on(ask, own),
+            }
+        } else if self.mode(name) == Mode::Shared && *mode == Mode::Shared {
+            if self.waiting_for(name).next().is_none() {
+                if self.on(name).count() >= self.rules.holders_max {
+                    return self.no(Reason::Limit(Limit::Holders(self.rules.holders_max)));
+                }
+                self.fits(name, &ask.patch, &Details::default())?;
+                return Ok(Outcome::Granted(self.grant(ask, None)));
+            }
+            (foremost, Way::Behind)
+        } else if foremost.holder == *client {
+            (foremost, Way::Own)
+        } else {
+            let way = self.held_or_grace(&foremost);
+            (foremost, way)
+        };
+        match ask.line {
+            Line::Join(patience) if own.is_none() && patience != Some(Span::ZERO) => {
+                self.join(ask, patience.map(|patience| self.now + patience))
+            }
+            _ => self.no(Reason::Conflict(self.conflict(name, &in_the_way.0, in_the_way.1))),
+        }
+    }
+
+    fn held_or_grace(&self, lease: &Lease) -> Way {
+        let phase = self.ends(lease.life).phase(self.now);
+        if phase == Phase::Held { Way::Held } else { Way::Grace }
+    }
+
+    fn is_session(&self, id: SessionId) -> Result<(), Refusal> {
+        if self.session(id).is_some() { Ok(()) } else { self.no(Reason::NoSession(id)) }
+    }
+
+    fn has_room_for_a_lock(&self) -> Result<(), Refusal> {
+        if self.locks() < self.rules.locks_max {
+            return Ok(());
+        }
+        self.no(Reason::Limit(Limit::Locks(self.rules.locks_max)))
+    }
+
+    fn fits(&self, name: &LockName, patch: &Patch, before: &Details) -> Result<(), Refusal> {
+        let changed = patch.text.is_some();
+        if changed && patched(before, patch).text.len() > TEXT_BYTES_MAX {
+            return self.no(Reason::TextTooLong(name.clone()));
+        }
+        Ok(())
+    }
+
+    /// A new tenure under a new token.
+    fn grant(&mut self, ask: &Acquire, waited: Option<(Ticket, Span)>) -> Tenure {
+        let lease = Lease {
+            holder: ask.client.clone(),
+            token: Token::named(self.number()),
+            hold: ask.hold,
+            life: ask.term.begin(self.now),
+            acquired_at: self.now,
+            renewed_at: self.now,
+            details: Arc::new(patched(&Details::default(), &ask.patch)),
+        };
+        self.hold(&ask.name, ask.mode, lease, waited)
+    }
+
+    fn hold(
+        &mut self,
+        name: &LockName,
+        mode: Mode,
+        lease: Lease,
+        waited: Option<(Ticket, Span)>,
+    ) -> Tenure {
+        let (holder, token, hold) = (lease.holder.clone(), lease.token, lease.hold);
+        self.tell(What::Granted { name: name.clone(), holder, token, mode, hold, waited });
+        let tenure = tenure(&lease);
+        self.held.push(Held { name: name.clone(), mode, lease, expired: false });
+        tenure
+    }
+
+    /// The client holds it already: the same tenure goes on.
+    fn go_on(&mut self, ask: &Acquire, own: &Held) -> Answer {
+        self.fits(&ask.name, &ask.patch, &own.lease.details)?;
+        let mut held = own.clone();
+        held.lease.life = match (own.lease.hold, ask.hold, own.lease.life, ask.term) {
+            (_, Hold::Open(_), ..) => ask.term.begin(self.now),
+            (hold, ..) if self.is_open(hold) => again(own.lease.life, self.now),
+            (.., Life::Session(id), Term::Own(..)) => Life::Session(id),
+            _ => ask.term.begin(self.now),
+        };
+        if matches!(ask.hold, Hold::Open(_)) {
+            held.lease.hold = ask.hold;
+        }
+        held.mode = ask.mode;
+        let outcome = self.renewed(held, &ask.patch);
+        if own.mode != ask.mode {
+            self.serve(&ask.name);
+        }
+        Ok(outcome)
+    }
+
+    /// Puts a renewed lease in the place of the old one.
+    fn renewed(&mut self, mut held: Held, patch: &Patch) -> Outcome {
+        held.expired = false;
+        held.lease.renewed_at = self.now;
+        held.lease.details = Arc::new(patched(&held.lease.details, patch));
+        let (name, holder, token) =
+            (held.name.clone(), held.lease.holder.clone(), held.lease.token);
+        self.tell(What::Renewed { name, holder, token });
+        let outcome = Outcome::Renewed(tenure(&held.lease));
+        let place = self.held.iter().position(|h| h.lease.token == token);
+        self.held[place.expect("it is held")] = held;
+        outcome
+    }
+
+    /// An open file's hold is its own as long as the file's session is open.
+    fn is_open(&self, hold: Hold) -> bool {
+        matches!(hold, Hold::Open(open) if self.session(open.session).is_some())
+    }
+
+    fn join(&mut self, ask: &Acquire, until: Option<Time>) -> Answer {
+        let name = &ask.name;
+        self.fits(name, &ask.patch, &Details::default())?;
+        let same = |w: &&Waiting| w.ask.client == ask.client && w.ask.hold == ask.hold;
+        let known = self.waiting_for(name).find(same).map(|waiting| waiting.ticket);
+        if let Some(known) = known {
+            let waiting = self.line.iter_mut().find(|waiting| waiting.ticket == known);
+            let waiting = waiting.expect("just seen");
+            (waiting.ask, waiting.until) = (ask.clone(), until);
+            self.serve(name);
+            let ahead = self.waiting_for(name).position(|waiting| waiting.ticket == known);
+            return Ok(match ahead {
+                Some(ahead) => Outcome::Waiting { ticket: known, ahead },
+                None => {
+                    let mut served = self.on(name).collect::<Vec<_>>().into_iter().rev();
+                    let by_ask =
+                        |h: &&Held| h.lease.holder == ask.client && h.lease.hold == ask.hold;
+                    Outcome::Granted(tenure(&served.find(by_ask).expect("served").lease))
+                }
+            });
+        }
+        let ahead = self.waiting_for(name).count();
+        if ahead >= self.rules.waiters_max {
+            return self.no(Reason::Limit(Limit::Waiters(self.rules.waiters_max)));
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let (since, ask) = (self.now, ask.clone());
+        let (name, client) = (name.clone(), ask.client.clone());
+        self.line.push(Waiting { name: name.clone(), ticket, ask, since, until });
+        self.tell(What::Joined { name, client, ticket });
+        Ok(Outcome::Waiting { ticket, ahead })
+    }
+
+    fn leave(&mut self, ask: &Leave) -> Answer {
+        if !self.waiting_for(&ask.name).any(|waiting| waiting.ticket == ask.ticket) {
+            return self.no(Reason::NotInLine(ask.name.clone()));
+        }
+        self.unqueue(ask.ticket, ask.why);
+        self.serve(&ask.name);
+        Ok(Outcome::Left)
+    }
+
+    /// The lease that a holder speaks of.
+    fn meant(&self, key: &LeaseKey) -> Result<Held, Refusal> {
+        let LeaseKey { name, client, token } = key.clone();
+        let mine: Vec<_> = self.on(&key.name).filter(|held| held.lease.holder == client).collect();
+        let any = mine.first().copied().or_else(|| self.on(&key.name).next());
+        let holder = any.map(|held| held.lease.holder.clone());
+        let Some(named) = token else {
+            let by_file = |held: &&&Held| matches!(held.lease.hold, Hold::Open(_));
+            let plain = mine.iter().find(|held| !by_file(held)).or(mine.first());
+            return match plain {
+                Some(held) => Ok((*held).clone()),
+                None => self.no(Reason::NotHeld { name, client, holder }),
+            };
+        };
+        match (mine.iter().find(|held| held.lease.token == named), any) {
+            (Some(held), _) => Ok((*held).clone()),
+            (None, None) => self.no(Reason::Expired { name, token: named }),
+            (None, Some(held)) if held.lease.token == named => {
+                self.no(Reason::NotHeld { name, client, holder })
+            }
+            (None, Some(held)) => {
+                self.no(Reason::StaleToken { name, named, current: held.lease.token })
+            }
+        }
+    }
+
+    fn is_usable(&self, held: &Held) -> Result<(), Refusal> {
+        let until = held.lease.acquired_at;
+        if until <= self.now {
+            return Ok(());
+        }
+        let way = Way::StealGrace { until };
+        self.no(Reason::Conflict(self.conflict(&held.name, &held.lease, way)))
+    }
+
+    fn renew(&mut self, ask: &Renew) -> Answer {
+        let mut held = self.meant(&ask.key)?;
+        self.is_usable(&held)?;
+        self.fits(&held.name, &ask.patch, &held.lease.details)?;
+        if let Some(Term::Session(id)) = ask.term {
+            self.is_session(id)?;
+        }
+        held.lease.life = match ask.term {
+            Some(term) if !self.is_open(held.lease.hold) => term.begin(self.now),
+            _ => again(held.lease.life, self.now),
+        };
+        if ask.firm == Firm::Make && held.lease.hold == Hold::Loose {
+            held.lease.hold = Hold::Firm(None);
+        }
+        Ok(self.renewed(held, &ask.patch))
+    }
+
+    fn annotate(&mut self, ask: &Annotate) -> Answer {
+        let meant = self.meant(&ask.key)?;
+        self.fits(&meant.name, &ask.patch, &meant.lease.details)?;
+        let token = meant.lease.token;
+        let held = self.held.iter_mut().find(|held| held.lease.token == token);
+        held.expect("just seen").lease.details =
+            Arc::new(patched(&meant.lease.details, &ask.patch));
+        self.tell(What::Annotated { name: meant.name, token });
+        Ok(Outcome::Annotated)
+    }
+
+    fn release(&mut self, ask: &Release) -> Answer {
+        let held = self.meant(&ask.key)?;
+        self.give_back(held.lease.token, self.ends(held.lease.life).ttl);
+        self.serve(&held.name);
+        Ok(Outcome::Released)
+    }
+}
+
+// --- moving, rules 8 and 9 ---
+
+impl Naive {
+    fn move_over(&mut self, ask: &Move) -> Answer {
+        let Move { from, to, over } = ask;
+        let held = self.meant(from)?;
+        self.is_usable(&held)?;
+        if from.name == *to {
+            return self.no(Reason::SameName(to.clone()));
+        }
+        let goal: Vec<_> = self.on(to).cloned().collect();
+        if !goal.is_empty() {
+            let foremost = self.foremost(to);
+            let replaceable = goal.len() == 1
+                && *over == Over::Replace
+                && !matches!(foremost.hold, Hold::Open(_));
+            let until = foremost.acquired_at;
+            let way = match () {
+                () if until > self.now => Some(Way::StealGrace { until }),
+                () if foremost.holder != from.client => Some(self.held_or_grace(&foremost)),
+                () if !replaceable => Some(Way::Own),
+                () => None,
+            };
+            if let Some(way) = way {
+                return self.no(Reason::Conflict(self.conflict(to, &foremost, way)));
+            }
+        } else if self.on(&from.name).count() > 1 || self.waiting_for(&from.name).count() > 0 {
+            self.has_room_for_a_lock()?;
+        }
+        self.end(held.lease.token, End::Moved { to: to.clone() });
+        goal.iter().for_each(|replaced| self.end(replaced.lease.token, End::Replaced));
+        let mut lease = held.lease;
+        lease.token = Token::named(self.number());
+        lease.life = again(lease.life, self.now);
+        (lease.acquired_at, lease.renewed_at) = (self.now, self.now);
+        let tenure = self.hold(to, held.mode, lease, None);
+        self.serve(&from.name);
+        self.serve(to);
+        Ok(Outcome::Moved(tenure))
+    }
+
+    fn steal(&mut self, ask: &Steal) -> Answer {
+        if let Term::Session(id) = ask.term {
+            self.is_session(id)?;
+        }
+        self.fits(&ask.name, &ask.patch, &Details::default())?;
+        let robbed: Vec<_> = self.on(&ask.name).map(|held| held.lease.token).collect();
+        let mut begins = self.now;
+        if robbed.is_empty() {
+            self.has_room_for_a_lock()?;
+        } else {
+            begins = self.now + self.rules.steal_grace;
+        }
+        for token in robbed {
+            self.end(token, End::Stolen { by: ask.client.clone(), reason: ask.reason.clone() });
+        }
+        let lease = Lease {
+            holder: ask.client.clone(),
+            token: Token::named(self.number()),
+            hold: Hold::Firm(None),
+            life: ask.term.begin(begins),
+            acquired_at: begins,
+            renewed_at: begins,
+            details: Arc::new(patched(&Details::default(), &ask.patch)),
+        };
+        Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
+    }
+
+    fn open_session(&mut self, ask: &OpenSession) -> Answer {
+        if self.sessions.len() >= self.rules.sessions_max {
+            return self.no(Reason::Limit(Limit::Sessions(self.rules.sessions_max)));
+        }
+        let id = SessionId::named(self.number());
+        let OpenSession { client, ttl, grace } = ask.clone();
+        self.tell(What::SessionOpened { session: id, client: client.clone() });
+        self.sessions.push(Bond { id, client, ttl, grace, renewed_at: self.now });
+        Ok(Outcome::SessionOpened(id))
+    }
+
+    fn keep_alive(&mut self, id: SessionId) -> Answer {
+        self.is_session(id)?;
+        let session = self.sessions.iter_mut().find(|session| session.id == id);
+        let session = session.expect("just seen");
+        if session.ttl.is_some() {
+            session.renewed_at = self.now;
+        }
+        let until = session.ends().expires_at;
+        self.tell(What::SessionKept { session: id });
+        Ok(Outcome::KeptAlive(until))
+    }
+
+    fn end_session(&mut self, ask: &EndSession) -> Answer {
+        let id = ask.session;
+        self.is_session(id)?;
+        if ask.end == SessionEnd::Expired {
+            self.expire(id);
+            // What has no grace is over at once.
+            self.pass(self.now);
+            return Ok(Outcome::SessionEnded);
+        }
+        let session = self.session(id).expect("just seen").clone();
+        self.sessions.retain(|session| session.id != id);
+        let waited_for = self.unqueue_all(id);
+        let hanging = self.hanging_on(id);
+        let name_of = |token| self.held.iter().find(|h| h.lease.token == token).map(|h| &h.name);
+        let names: Vec<_> = hanging.iter().filter_map(|token| name_of(*token)).cloned().collect();
+        hanging.iter().for_each(|token| self.give_back(*token, session.ends().ttl));
+        self.tell(What::SessionOver { session: id, client: session.client, end: ask.end });
+        names.iter().chain(&waited_for).for_each(|name| self.serve(name));
+        Ok(Outcome::SessionEnded)
+    }
+}
+
+/// Which lease of its own a client means by asking with `want`: a plain request means any, an
+/// open file means a plain one, the one that it made, and its own; an exclusive form means none
+/// but a repeat of itself.
+fn is_meant(have: Hold, want: Hold) -> bool {
+    match want {
+        Hold::Loose => true,
+        Hold::Firm(maker) => maker.is_some() && have == want,
+        Hold::Open(open) => {
+            have == Hold::Loose || have == Hold::Firm(Some(open)) || have == Hold::Open(open)
+        }
+    }
+}
+
+/// The sessions without which a request is nobody's: the term's, and that of the open file.
+fn leans_on(hold: Hold, term: Term) -> [Option<SessionId>; 2] {
+    let of_term = match term {
+        Term::Session(id) => Some(id),
+        Term::Own(..) => None,
+    };
+    let of_file = match hold {
+        Hold::Open(open) | Hold::Firm(Some(open)) => Some(open.session),
+        Hold::Loose | Hold::Firm(None) => None,
+    };
+    [of_term, of_file]
+}
+
+/// The same life from now on.
+fn again(life: Life, now: Time) -> Life {
+    match life {
+        Life::Own { ttl, grace, .. } => Life::Own { ttl, grace, expires_at: now + ttl.span() },
+        Life::Session(id) => Life::Session(id),
+    }
+}
+
+fn tenure(lease: &Lease) -> Tenure {
+    Tenure { token: lease.token, life: lease.life, acquired_at: lease.acquired_at }
+}
+
+/// What a lease says after a change.
+fn patched(before: &Details, patch: &Patch) -> Details {
+    let text = match &patch.text {
+        None => before.text.to_vec(),
+        Some(TextPatch::Set(text)) => text.to_vec(),
+        Some(TextPatch::Append(text)) => [&before.text[..], text].concat(),
+    };
+    let note = patch.note.clone().or_else(|| before.note.clone());
+    Details {
+        holder_id: patch.holder_id.clone().or_else(|| before.holder_id.clone()),
+        note: note.filter(|note| !note.is_empty()),
+        text: text.into(),
+        process: patch.process.unwrap_or(before.process),
+        looks: patch.looks.unwrap_or(before.looks),
+    }
+}
