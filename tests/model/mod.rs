@@ -117,10 +117,10 @@ impl Pair {
                         return Err(format!("{name} was given past somebody in line"));
                     }
                 }
-                What::Ended { token, end: End::Lapsed, .. } => {
-                    if self.promised.get(token).is_some_and(|until| at < until) {
-                        return Err(format!("token {token} lapsed before its time"));
-                    }
+                What::Ended { token, end: End::Lapsed, .. }
+                    if self.promised.get(token).is_some_and(|until| at < until) =>
+                {
+                    return Err(format!("token {token} lapsed before its time"));
                 }
                 _ => {}
             }

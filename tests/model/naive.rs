@@ -293,7 +293,9 @@ impl Naive {
                 self.tell(What::Expired { name, holder, token });
             }
         }
-        waited_for.iter().for_each(|name| self.serve(name));
+        for name in &waited_for {
+            self.serve(name);
+        }
     }
 
     /// The leases that hang on a session, by name.
@@ -310,7 +312,9 @@ impl Naive {
         let of_session = self.line.iter().filter(|waiting| waiting.leans_on(id));
         let mut all: Vec<_> = of_session.map(|w| (w.name.clone(), w.ticket)).collect();
         all.sort();
-        all.iter().for_each(|(_, ticket)| _ = self.unqueue(*ticket, Why::SessionOver));
+        for (_, ticket) in &all {
+            self.unqueue(*ticket, Why::SessionOver);
+        }
         all.into_iter().map(|(name, _)| name).collect()
     }
 
@@ -480,9 +484,9 @@ impl Naive {
     fn go_on(&mut self, ask: &Acquire, own: &Held) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
-        held.lease.life = match (own.lease.hold, ask.hold, own.lease.life, ask.term) {
-            (_, Hold::Open(_), ..) => ask.term.begin(self.now),
-            (hold, ..) if self.is_open(hold) => again(own.lease.life, self.now),
+        held.lease.life = match (ask.hold, own.lease.life, ask.term) {
+            (Hold::Open(_), ..) => ask.term.begin(self.now),
+            _ if self.is_open(own.lease.hold) => again(own.lease.life, self.now),
             (.., Life::Session(id), Term::Own(..)) => Life::Session(id),
             _ => ask.term.begin(self.now),
         };
@@ -527,15 +531,12 @@ impl Naive {
             (waiting.ask, waiting.until) = (ask.clone(), until);
             self.serve(name);
             let ahead = self.waiting_for(name).position(|waiting| waiting.ticket == known);
-            return Ok(match ahead {
-                Some(ahead) => Outcome::Waiting { ticket: known, ahead },
-                None => {
-                    let mut served = self.on(name).collect::<Vec<_>>().into_iter().rev();
-                    let by_ask =
-                        |h: &&Held| h.lease.holder == ask.client && h.lease.hold == ask.hold;
-                    Outcome::Granted(tenure(&served.find(by_ask).expect("served").lease))
-                }
-            });
+            if let Some(ahead) = ahead {
+                return Ok(Outcome::Waiting { ticket: known, ahead });
+            }
+            let by_ask = |h: &&Held| h.lease.holder == ask.client && h.lease.hold == ask.hold;
+            let served = self.on(name).filter(by_ask).last();
+            return Ok(Outcome::Granted(tenure(&served.expect("served").lease)));
         }
         let ahead = self.waiting_for(name).count();
         if ahead >= self.rules.waiters_max {
@@ -660,7 +661,9 @@ impl Naive {
             self.has_room_for_a_lock()?;
         }
         self.end(held.lease.token, End::Moved { to: to.clone() });
-        goal.iter().for_each(|replaced| self.end(replaced.lease.token, End::Replaced));
+        for replaced in &goal {
+            self.end(replaced.lease.token, End::Replaced);
+        }
         let mut lease = held.lease;
         lease.token = Token::named(self.number());
         lease.life = again(lease.life, self.now);
@@ -736,9 +739,13 @@ impl Naive {
         let hanging = self.hanging_on(id);
         let name_of = |token| self.held.iter().find(|h| h.lease.token == token).map(|h| &h.name);
         let names: Vec<_> = hanging.iter().filter_map(|token| name_of(*token)).cloned().collect();
-        hanging.iter().for_each(|token| self.give_back(*token, session.ends().ttl));
+        for token in &hanging {
+            self.give_back(*token, session.ends().ttl);
+        }
         self.tell(What::SessionOver { session: id, client: session.client, end: ask.end });
-        names.iter().chain(&waited_for).for_each(|name| self.serve(name));
+        for name in names.iter().chain(&waited_for) {
+            self.serve(name);
+        }
         Ok(Outcome::SessionEnded)
     }
 }

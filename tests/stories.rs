@@ -1,0 +1,467 @@
+//! Stories on a virtual clock: `tests/stories/*.story`, one timeline each.
+//!
+//! A line `t=TIME CLIENT VERB WORDS...` is a command; what is indented below it is what must come
+//! of it: `->` the answer, `*` each event, `=` each lock as it then stands. `#` begins a remark.
+//! `rules WORDS...` on the first line sets limits. A word that is not known fails.
+//! `UPDATE=1 cargo test --test stories` writes what comes of the commands into the files.
+
+use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
+use latchfs::engine::{
+    Acquire, Annotate, Answer, ClientId, Command, End, EndSession, Ends, Engine, Event, Firm,
+    Grace, Hold, LeaseKey, Leave, Life, Line, LockName, LockView, Mode, Move, Op, OpenId,
+    OpenSession, Outcome, Over, Patch, Phase, Release, Renew, RequestId, Rules, SessionEnd,
+    SessionId, Steal, StealReason, Tenure, Term, TextPatch, Ticket, Token, Ttl, What, Why,
+};
+use latchfs::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[test]
+fn stories_come_out_as_they_are_told() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stories");
+    let entries = fs::read_dir(&folder).expect("tests/stories is there");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 15, "stories are missing: {paths:?}");
+    let update = std::env::var_os("UPDATE").is_some();
+    let mut wrong = String::new();
+    for path in paths {
+        assert_eq!(path.extension().and_then(|end| end.to_str()), Some("story"), "{path:?}");
+        let told = fs::read_to_string(&path).expect("stories are UTF-8");
+        let came = tell(&told).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        if told == came {
+            continue;
+        }
+        if update {
+            fs::write(&path, came).expect("the story can be written");
+        } else {
+            writeln!(wrong, "{}:\n{}", path.display(), difference(&told, &came)).expect("a string");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}If this is right: UPDATE=1 cargo test --test stories");
+}
+
+/// A format that lets nonsense through tests nothing.
+#[test]
+fn unknown_words_fail() {
+    for (story, why) in [
+        ("t=0s a acquire x sharde", "unknown word 'sharde'"),
+        ("t=0s a grab x", "unknown verb 'grab'"),
+        ("t=0s a acquire x ttl=5", "ttl='5'"),
+        ("t=0s a acquire x ttl=5s ttl=6s", "unknown word 'ttl'"),
+        ("t=0 a settle", "t='0'"),
+        ("t=0s a acquire", "a name is missing"),
+        ("at=0s a settle", "no such line"),
+        ("t=0s a leave x ticket=7", "ticket 7 was never given"),
+        ("t=0s a settle\nrules locks=1", "rules come first"),
+    ] {
+        let said = tell(story).expect_err(story);
+        assert!(said.contains(why), "{story:?} said {said:?}, not {why:?}");
+    }
+}
+
+/// The first line in which two texts differ.
+fn difference(told: &str, came: &str) -> String {
+    let (mut old, mut new) = (told.lines(), came.lines());
+    for number in 1.. {
+        let (old, new) = (old.next(), new.next());
+        if old != new || old.is_none() {
+            let (old, new) = (old.unwrap_or("(the end)"), new.unwrap_or("(the end)"));
+            return format!("line {number}\n  told: {old}\n  came: {new}");
+        }
+    }
+    unreachable!("texts end")
+}
+
+/// Carries the commands of a story out, and writes the story again with what came of them.
+fn tell(story: &str) -> Result<String, String> {
+    let mut stage = Stage::default();
+    let mut text = String::new();
+    for (number, line) in (1..).zip(story.lines()) {
+        let at = |why: String| format!("line {number}: {why}");
+        if line.starts_with("  ") {
+            continue;
+        }
+        text += line;
+        text += "\n";
+        if line.starts_with("t=") {
+            text += &stage.play(line).map_err(at)?;
+        } else if let Some(words) = line.strip_prefix("rules ") {
+            stage.set_rules(words).map_err(at)?;
+        } else if !line.is_empty() && !line.starts_with('#') {
+            return Err(at(format!("no such line: {line}")));
+        }
+    }
+    Ok(text)
+}
+
+/// The engine, and the places in line that commands may name.
+#[derive(Default)]
+struct Stage {
+    engine: Engine,
+    tickets: BTreeMap<u64, Ticket>,
+    played: bool,
+}
+
+impl Stage {
+    fn set_rules(&mut self, line: &str) -> Result<(), String> {
+        if self.played {
+            return Err("rules come first".to_owned());
+        }
+        let mut words = Words::new(line);
+        let mut rules = Rules::default();
+        for (key, limit) in [
+            ("locks", &mut rules.locks_max),
+            ("waiters", &mut rules.waiters_max),
+            ("holders", &mut rules.holders_max),
+            ("sessions", &mut rules.sessions_max),
+            ("requests", &mut rules.requests_max),
+        ] {
+            if let Some(max) = words.number(key)? {
+                *limit = usize::try_from(max).map_err(|_| "too great a limit")?;
+            }
+        }
+        rules.requests_kept = words.span("requests-kept")?.unwrap_or(rules.requests_kept);
+        rules.steal_grace = words.span("steal-grace")?.unwrap_or(rules.steal_grace);
+        self.engine = Engine::new(rules);
+        words.end()
+    }
+
+    /// One command: what came of it, as the lines below it.
+    fn play(&mut self, line: &str) -> Result<String, String> {
+        self.played = true;
+        let mut words = Words::new(line);
+        let at = Time::ZERO + words.span("t")?.ok_or("when?")?;
+        let client = words.bare().ok_or("who?")?;
+        let client = ClientId::parse(&client).map_err(|why| why.to_string())?;
+        let verb = words.bare().ok_or("what?")?;
+        let request = words.value("request");
+        let request = request.map(|key| RequestId { client: client.clone(), key: (*key).into() });
+        let op = self.op(&verb, client, &mut words)?;
+        words.end()?;
+        let mut events = vec![];
+        let answer = self.engine.apply(at, &Command { request, op }, &mut events);
+        self.engine.check();
+        let mut text = format!("  -> {}\n", say_answer(&answer));
+        for event in &events {
+            if let What::Joined { ticket, .. } = &event.what {
+                self.tickets.insert(ticket.as_u64(), *ticket);
+            }
+            writeln!(text, "  * {}", say_event(event)).expect("a string takes all");
+        }
+        let now = self.engine.clock();
+        let views: Vec<_> = self.engine.list("", None, usize::MAX, now).collect();
+        for view in &views {
+            writeln!(text, "  = {}", say_view(view)).expect("a string takes all");
+        }
+        if views.is_empty() {
+            text += "  = all free\n";
+        }
+        Ok(text)
+    }
+
+    fn op(&self, verb: &str, client: ClientId, words: &mut Words) -> Result<Op, String> {
+        Ok(match verb {
+            "settle" => Op::Settle,
+            "acquire" => Op::Acquire(acquire(client, words)?),
+            "renew" => {
+                let firm = if words.flag("firm") { Firm::Make } else { Firm::Keep };
+                let (key, term) = (key(client, words)?, words.term()?);
+                Op::Renew(Renew { key, term, firm, patch: words.patch() })
+            }
+            "annotate" => {
+                let key = key(client, words)?;
+                Op::Annotate(Annotate { key, patch: words.patch() })
+            }
+            "release" => Op::Release(Release { key: key(client, words)? }),
+            "leave" => {
+                let name = words.name()?;
+                let number = words.number("ticket")?.ok_or("which ticket?")?;
+                let ticket = self.tickets.get(&number).copied();
+                let ticket = ticket.ok_or(format!("ticket {number} was never given"))?;
+                let why = if words.flag("gone") { Why::Gone } else { Why::Asked };
+                Op::Leave(Leave { name, ticket, why })
+            }
+            "move" => {
+                let from = key(client, words)?;
+                let to = parse_name(&words.value("to").ok_or("where to?")?)?;
+                let over = if words.flag("noreplace") { Over::Refuse } else { Over::Replace };
+                Op::Move(Move { from, to, over })
+            }
+            "steal" => {
+                let name = words.name()?;
+                let reason = words.value("reason").ok_or("for which reason?")?;
+                let reason = StealReason::parse(&reason).ok_or("no reason")?;
+                let term = words.term()?.unwrap_or(Term::Own(TTL_DEFAULT, GRACE_DEFAULT));
+                Op::Steal(Steal { name, client, reason, term, patch: words.patch() })
+            }
+            "open" => {
+                let ttl = words.ttl()?.unwrap_or(TTL_DEFAULT);
+                let ttl = (!words.flag("unending")).then_some(ttl);
+                let grace = words.grace()?.unwrap_or(GRACE_DEFAULT);
+                Op::OpenSession(OpenSession { client, ttl, grace })
+            }
+            "keep" => Op::KeepAlive(words.session()?.ok_or("which session?")?),
+            "end" => {
+                let session = words.session()?.ok_or("which session?")?;
+                let expired = words.flag("expired");
+                let end = if expired { SessionEnd::Expired } else { SessionEnd::Closed };
+                Op::EndSession(EndSession { session, end })
+            }
+            _ => return Err(format!("unknown verb '{verb}'")),
+        })
+    }
+}
+
+fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
+    let name = words.name()?;
+    let mode = if words.flag("shared") { Mode::Shared } else { Mode::Exclusive };
+    let line = match words.span("wait")? {
+        Some(patience) => Line::Join(Some(patience)),
+        None if words.flag("wait") => Line::Join(None),
+        None => Line::Skip,
+    };
+    let (hold, patch) = (words.hold()?, words.patch());
+    let of_file = match hold {
+        Hold::Open(open) => Some(Term::Session(open.session)),
+        Hold::Loose | Hold::Firm(_) => None,
+    };
+    let term = words.term()?.or(of_file).unwrap_or(Term::Own(TTL_DEFAULT, GRACE_DEFAULT));
+    Ok(Acquire { name, client, mode, hold, term, line, patch })
+}
+
+fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {
+    let name = words.name()?;
+    Ok(LeaseKey { name, client, token: words.number("token")?.map(Token::named) })
+}
+
+fn parse_name(text: &str) -> Result<LockName, String> {
+    LockName::parse(text).map_err(|why| format!("'{text}': {why}"))
+}
+
+/// The words of a line that nobody has taken yet.
+struct Words(Vec<String>);
+
+impl Words {
+    fn new(line: &str) -> Self {
+        Self(line.split_whitespace().map(str::to_owned).collect())
+    }
+
+    fn end(self) -> Result<(), String> {
+        match self.0.first() {
+            None => Ok(()),
+            Some(word) => Err(format!("unknown word '{}'", word.split('=').next().unwrap_or(word))),
+        }
+    }
+
+    /// The next word that is no option.
+    fn bare(&mut self) -> Option<String> {
+        let place = self.0.iter().position(|word| !word.contains('='))?;
+        Some(self.0.remove(place))
+    }
+
+    fn name(&mut self) -> Result<LockName, String> {
+        parse_name(&self.bare().ok_or("a name is missing")?)
+    }
+
+    fn flag(&mut self, flag: &str) -> bool {
+        let place = self.0.iter().position(|word| word == flag);
+        place.map(|place| self.0.remove(place)).is_some()
+    }
+
+    fn value(&mut self, key: &str) -> Option<String> {
+        let is_key = |word: &String| word.split_once('=').is_some_and(|(k, _)| k == key);
+        let place = self.0.iter().position(is_key)?;
+        self.0.remove(place).split_once('=').map(|(_, value)| value.to_owned())
+    }
+
+    fn parsed<T>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        parse(&value).map(Some).ok_or(format!("{key}='{value}' can't be read"))
+    }
+
+    fn number(&mut self, key: &str) -> Result<Option<u64>, String> {
+        self.parsed(key, |text| text.parse().ok())
+    }
+
+    fn span(&mut self, key: &str) -> Result<Option<Span>, String> {
+        self.parsed(key, |text| parse_span(text).ok())
+    }
+
+    fn ttl(&mut self) -> Result<Option<Ttl>, String> {
+        self.parsed("ttl", |text| Ttl::parse(text).ok())
+    }
+
+    fn grace(&mut self) -> Result<Option<Grace>, String> {
+        self.parsed("grace", |text| Grace::parse(text).ok())
+    }
+
+    fn session(&mut self) -> Result<Option<SessionId>, String> {
+        Ok(self.number("session")?.map(SessionId::named))
+    }
+
+    /// `ttl=30s grace=5s`, or `session=1`.
+    fn term(&mut self) -> Result<Option<Term>, String> {
+        let (ttl, grace, session) = (self.ttl()?, self.grace()?, self.session()?);
+        match (ttl, grace, session) {
+            (None, None, None) => Ok(None),
+            (None, None, Some(id)) => Ok(Some(Term::Session(id))),
+            (_, _, Some(_)) => Err("a session and a ttl".to_owned()),
+            (ttl, grace, None) => {
+                let (ttl, grace) = (ttl.unwrap_or(TTL_DEFAULT), grace.unwrap_or(GRACE_DEFAULT));
+                Ok(Some(Term::Own(ttl, grace)))
+            }
+        }
+    }
+
+    /// `firm`, `firm=SESSION.FILE`, `file=SESSION.FILE`.
+    fn hold(&mut self) -> Result<Hold, String> {
+        let open = |text: &str| {
+            let (session, number) = text.split_once('.')?;
+            let session = SessionId::named(session.parse().ok()?);
+            Some(OpenId { session, number: number.parse().ok()? })
+        };
+        if let Some(open) = self.parsed("file", open)? {
+            return Ok(Hold::Open(open));
+        }
+        if let Some(maker) = self.parsed("firm", open)? {
+            return Ok(Hold::Firm(Some(maker)));
+        }
+        Ok(if self.flag("firm") { Hold::Firm(None) } else { Hold::Loose })
+    }
+
+    fn patch(&mut self) -> Patch {
+        let text = self.value("text").map(|text| TextPatch::Set(text.into_bytes().into()));
+        Patch { note: self.value("note").map(Into::into), text, ..Patch::default() }
+    }
+}
+
+/// A moment, to the nanosecond where it matters.
+fn moment(at: Time) -> String {
+    let (secs, nanos) = (at.as_nanos() / 1_000_000_000, at.as_nanos() % 1_000_000_000);
+    if nanos == 0 {
+        return format!("t={secs}s");
+    }
+    let nanos = format!("{nanos:09}");
+    format!("t={secs}.{}s", nanos.trim_end_matches('0'))
+}
+
+fn say_answer(answer: &Answer) -> String {
+    match answer {
+        Err(refusal) => format!("refused, {}: {refusal}", refusal.kind().as_str()),
+        Ok(Outcome::Settled) => "settled".to_owned(),
+        Ok(Outcome::Granted(tenure)) => format!("granted {}", say_tenure(tenure)),
+        Ok(Outcome::Renewed(tenure)) => format!("renewed {}", say_tenure(tenure)),
+        Ok(Outcome::Moved(tenure)) => format!("moved {}", say_tenure(tenure)),
+        Ok(Outcome::Stolen(tenure)) => {
+            format!("stolen {}, begins {}", say_tenure(tenure), moment(tenure.acquired_at))
+        }
+        Ok(Outcome::Waiting { ticket, ahead }) => {
+            format!("waiting with ticket {}, {ahead} ahead", ticket.as_u64())
+        }
+        Ok(Outcome::Released) => "released".to_owned(),
+        Ok(Outcome::Left) => "left".to_owned(),
+        Ok(Outcome::Annotated) => "annotated".to_owned(),
+        Ok(Outcome::SessionOpened(id)) => format!("session {id} opened"),
+        Ok(Outcome::KeptAlive(Time::NEVER)) => "kept for good".to_owned(),
+        Ok(Outcome::KeptAlive(until)) => format!("kept until {}", moment(*until)),
+        Ok(Outcome::SessionEnded) => "session ended".to_owned(),
+    }
+}
+
+fn say_tenure(tenure: &Tenure) -> String {
+    let token = tenure.token;
+    match tenure.life {
+        Life::Own { expires_at, .. } => format!("token {token} until {}", moment(expires_at)),
+        Life::Session(id) => format!("token {token} with session {id}"),
+    }
+}
+
+fn say_event(event: &Event) -> String {
+    match &event.what {
+        What::Granted { name, holder, token, mode, waited, .. } => {
+            let mut text = format!("{name}: granted to {holder}, token {token}, {}", mode.as_str());
+            if let Some((ticket, span)) = waited {
+                write!(text, ", ticket {} after {span}", ticket.as_u64()).expect("a string");
+            }
+            text
+        }
+        What::Renewed { name, holder, token } => {
+            format!("{name}: renewed by {holder}, token {token}")
+        }
+        What::Annotated { name, token } => format!("{name}: annotated, token {token}"),
+        What::Expired { name, holder, token } => {
+            format!("{name}: expired, token {token} of {holder}")
+        }
+        What::Ended { name, holder, token, held, end } => {
+            format!("{name}: token {token} of {holder} {} after {held}", say_end(end))
+        }
+        What::Joined { name, client, ticket } => {
+            format!("{name}: {client} waits, ticket {}", ticket.as_u64())
+        }
+        What::Left { name, client, ticket, why } => {
+            let why = match why {
+                Why::Asked => "as it asked to",
+                Why::Gone => "being gone",
+                Why::TimedOut => "out of patience",
+                Why::SessionOver => "its session being over",
+            };
+            format!("{name}: {client} left, ticket {}, {why}", ticket.as_u64())
+        }
+        What::SessionOpened { session, client } => format!("session {session} of {client} opened"),
+        What::SessionKept { session } => format!("session {session} kept alive"),
+        What::SessionOver { session, client, end } => match end {
+            SessionEnd::Closed => format!("session {session} of {client} closed"),
+            SessionEnd::Expired => format!("session {session} of {client} expired"),
+        },
+    }
+}
+
+fn say_end(end: &End) -> String {
+    match end {
+        End::Released => "released".to_owned(),
+        End::Lapsed => "lapsed".to_owned(),
+        End::Moved { to } => format!("moved to {to}"),
+        End::Replaced => "replaced".to_owned(),
+        End::Stolen { by, reason } => format!("stolen by {by} ({})", reason.as_str()),
+    }
+}
+
+fn say_view(view: &LockView) -> String {
+    let mut text = format!("{}: {}, {}", view.name, view.phase().as_str(), view.mode.as_str());
+    for holder in &view.holders {
+        let lease = &holder.lease;
+        write!(text, "; {} token {} ", lease.holder, lease.token).expect("a string");
+        text += &say_ends(&holder.ends, view.at);
+        match lease.hold {
+            Hold::Loose => {}
+            Hold::Firm(None) => text += ", firm",
+            Hold::Firm(Some(open)) | Hold::Open(open) => {
+                let kind = if matches!(lease.hold, Hold::Open(_)) { "file" } else { "firm by" };
+                let OpenId { session, number } = open;
+                write!(text, ", {kind} {session}.{number}").expect("a string");
+            }
+        }
+        if let Some(note) = &lease.details.note {
+            write!(text, ", note {note}").expect("a string");
+        }
+    }
+    let waiters = view.waiters.iter().map(|w| format!("{} ({})", w.client, w.mode.as_str()));
+    let waiters: Vec<_> = waiters.collect();
+    if waiters.is_empty() { text } else { format!("{text}; waiting: {}", waiters.join(", ")) }
+}
+
+fn say_ends(ends: &Ends, now: Time) -> String {
+    match ends.phase(now) {
+        _ if ends.expires_at == Time::NEVER => "for good".to_owned(),
+        Phase::Held => format!("until {}", moment(ends.expires_at)),
+        Phase::Grace => format!("in grace until {}", moment(ends.grace_until)),
+        Phase::Free => "free".to_owned(),
+    }
+}
