@@ -29,14 +29,15 @@ fn it_is_there_but_not_listed() {
         .ok();
 }
 
-/// `status/NAME` (JSON also for free names), `content/NAME` (the text).
+/// `status/NAME` (JSON also for free names), `content/NAME` (the text). A name of several parts
+/// is one file, its slashes written `%2F`: a file can't be a directory as well.
 #[test]
 fn status_and_content_are_by_name() {
     let m = mount();
     m.sh("mkdir -p team && touch team/build && echo hello > team/build").ok();
     assert_eq!(m.status("team/build")["holder"], "laptop1:root");
     assert_eq!(json(&m.sh("cat team/build").ok())["token"], m.status("team/build")["token"]);
-    assert_eq!(m.sh("cat .latchfs/content/team/build").ok(), "hello\n");
+    assert_eq!(m.sh("cat .latchfs/content/team%2Fbuild").ok(), "hello\n");
     assert_eq!(m.status("no/such/lock")["phase"], "free");
     assert_eq!(m.phase("team"), "held");
     assert_eq!(m.sh("ls").ok(), "team\n", "looking is not taking");

@@ -427,7 +427,8 @@ impl Mount {
     /// The status of a lock, free or not.
     #[track_caller]
     pub(crate) fn status(&self, name: &str) -> Value {
-        json(&self.sh(&format!("cat '.latchfs/status/{name}'")).ok())
+        let file = name.replace('/', "%2F");
+        json(&self.sh(&format!("cat '.latchfs/status/{file}'")).ok())
     }
 
     /// The phase of a lock.
@@ -550,7 +551,7 @@ def exclusive(name, mode=0o644):
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
 
 def status(name):
-    return json.loads(pathlib.Path('.latchfs/status/' + name).read_text())
+    return json.loads(pathlib.Path('.latchfs/status/' + name.replace('/', '%2F')).read_text())
 
 def why():
     return json.loads(pathlib.Path('.latchfs/why').read_text())['message']
