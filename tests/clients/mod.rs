@@ -69,7 +69,8 @@ fn procmail_lockfile() {
 fn procmail_lockfile_by_force() {
     let m = mount();
     m.sh_as(ALICE, "touch build.lock && touch -d '1 hour ago' build.lock").ok();
-    m.sh_as(BOB, "lockfile -r 0 -l 60 -s 0 build.lock").fails();
+    let tried = m.sh_as(BOB, "timeout 1 lockfile -1 -l 60 -s 0 build.lock").fails();
+    assert!(tried.contains("denied"), "{tried}");
     assert_eq!(m.status("build.lock")["holder"], format!("laptop1:{ALICE}"));
 }
 

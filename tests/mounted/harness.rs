@@ -359,7 +359,7 @@ impl Mount {
     /// The same from outside: for a mount that does not answer.
     #[track_caller]
     pub(crate) fn sh_gone(&self, script: &str) -> Output {
-        let script = format!("exec 2>&1; cd \"$D\" && {script}");
+        let script = format!("exec 2>&1; {script}");
         let seen = run(self.within(Command::new("sh").args(["-c", &script])).current_dir("/"));
         Output { err: seen.out.clone(), ..seen }
     }
