@@ -103,7 +103,7 @@ fn a_directory_is_mounted_once() {
     m.sh("mkdir build").ok();
     let mut second = Command::new(LATCHFS);
     let said = run(second.arg("mount").arg(m.dir()).args(["--state", "none"])).fails();
-    assert!(said.contains("mounted"), "{said}");
+    assert!(said.contains("is a latchfs mount already"), "{said}");
     assert_eq!(m.sh("ls").ok(), "build\n");
 }
 

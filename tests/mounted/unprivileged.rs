@@ -39,7 +39,7 @@ fn a_user_mounts_by_fusermount3() {
          ls locks 2>/dev/null || echo 'root is not served'
          user latchfs ls --dir locks | grep -c laptop1
          user latchfs umount locks >&2 || exit 2
-         grep -cF " ${T%/}/locks " /proc/self/mountinfo
+         grep -c ' '${T%/}'/locks ' /proc/self/mountinfo
          ls -d home/.local/state/latchfs",
     );
     let holder = format!("laptop1:{ALICE}");
