@@ -236,7 +236,9 @@ mod tests {
         }
 
         #[test]
-        fn almost_ours(text in r#"[ ]?(pid=|\{"(ttl|pid|note|x)":"?)?-?[0-9.]{0,25}[hmsu]{0,2}"?\}?"#) {
+        fn almost_ours(
+            text in r#"[ ]?(pid=|\{"(ttl|pid|note|x)":"?)?-?[0-9.]{0,25}[hmsu]{0,2}"?\}?"#,
+        ) {
             let _ = parse(text.as_bytes());
         }
 

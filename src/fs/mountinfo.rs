@@ -80,7 +80,7 @@ fn visible(mounts: Vec<MountPoint>) -> Vec<MountPoint> {
     seen
 }
 
-/// Reads the format of proc(5): `36 35 98:0 /root /dir options [tags…] - type source options`.
+/// Reads the format of proc(5): `36 35 98:0 /root /dir options [tags...] - type source options`.
 fn parse(text: &[u8]) -> Vec<MountPoint> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
