@@ -30,7 +30,10 @@ pub(super) trait Ask {
 
     /// The status of a lock that a request leads to.
     fn status(&self, request: &Value) -> Done<Value> {
-        Ok(self.ask(request)?["status"].take())
+        let mut answer = self.ask(request)?;
+        let mut status = answer["status"].take();
+        show_own(&mut status, &answer["token"]);
+        Ok(status)
     }
 
     /// The statuses of all locks whose names begin with `prefix`.
@@ -51,6 +54,19 @@ pub(super) trait Ask {
                 return Ok(all);
             }
         }
+    }
+}
+
+/// Puts the holder whose token this is in front: a shared lock's status shows its first holder,
+/// and whoever has just acquired it wants to see its own token.
+fn show_own(status: &mut Value, token: &Value) {
+    let Some(holders) = status["holders"].as_array() else { return };
+    let Some(own) = holders.iter().find(|holder| holder["token"] == *token).cloned() else {
+        return;
+    };
+    status["holder"] = own["client"].clone();
+    for field in ["token", "expires_in_ms"] {
+        status[field] = own[field].clone();
     }
 }
 
@@ -162,6 +178,22 @@ mod tests {
         assert!(told(libc::ENOTCONN).1.contains("is gone"));
         assert_eq!(told(libc::EACCES).0, Exit::Denied);
         assert_eq!(told(libc::EIO).0, Exit::Unavailable);
+    }
+
+    #[test]
+    fn of_a_shared_lock_one_sees_the_own_token() {
+        let holders = json!([
+            {"client": "a", "token": 4, "expires_in_ms": 100},
+            {"client": "b", "token": 5, "expires_in_ms": 200},
+        ]);
+        let mut status = json!({"holder": "a", "token": 4, "expires_in_ms": 100});
+        let alone = status.clone();
+        show_own(&mut status, &json!(4));
+        assert_eq!(status, alone);
+        status["holders"] = holders;
+        show_own(&mut status, &json!(5));
+        let shown = (&status["holder"], &status["token"], &status["expires_in_ms"]);
+        assert_eq!(shown, (&json!("b"), &json!(5), &json!(200)));
     }
 
     /// Three pages of one lock each.

@@ -168,7 +168,10 @@ pub(super) fn request_timeout() -> Option<u64> {
 fn timeout() -> Finding {
     let check = "request timeout";
     match request_timeout() {
-        None => Finding::well(check, "waiting for a lock may last as long as it takes"),
+        None => Finding::well(
+            check,
+            "fs.fuse.default_request_timeout is 0, so waiting may last as long as it takes",
+        ),
         Some(seconds) => Finding::wrong(
             check,
             format!(

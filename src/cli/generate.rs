@@ -54,7 +54,7 @@ fn whole_page() -> io::Result<Option<String>> {
     let mut root = Cli::command();
     root.build();
     let mut page = Vec::new();
-    let man = Man::new(root.clone()).title("LATCHFS").manual("latchfs");
+    let man = Man::new(root.clone()).title("latchfs").manual("latchfs");
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
@@ -83,7 +83,7 @@ fn command_page(name: &str) -> io::Result<Option<String>> {
         return Ok(None);
     };
     let mut page = Vec::new();
-    let title = format!("LATCHFS-{}", name.to_uppercase());
+    let title = format!("latchfs-{name}");
     Man::new(command.clone()).title(title).manual("latchfs").render(&mut page)?;
     Ok(Some(String::from_utf8_lossy(&page).into_owned()))
 }

@@ -7,7 +7,7 @@ use crate::time::Span;
 use serde_json::Value;
 use std::fmt::Write;
 
-const HEAD: [&str; 6] = ["NAME", "PHASE", "HOLDER", "EXPIRES", "WAITERS", "NOTE"];
+const HEAD: [&str; 6] = ["NAME", "PHASE", "HOLDER", "EXPIRES IN", "WAITERS", "NOTE"];
 /// Between two columns.
 const GAP: &str = "  ";
 
@@ -173,10 +173,10 @@ mod tests {
             "expires_in_ms": 1_000, "holders": [{"client": "a"}, {"client": "b"}]});
         let text = table(&[held(), grace, shared], Look::Plain);
         let expected = "\
-NAME               PHASE  HOLDER         EXPIRES  WAITERS  NOTE
-build              held   laptop1:alice  24s      1        nightly
-deploy/production  grace  ci (shared)    expired  0
-read               held   a and 1 more   1s       0
+NAME               PHASE  HOLDER         EXPIRES IN  WAITERS  NOTE
+build              held   laptop1:alice  24s         1        nightly
+deploy/production  grace  ci (shared)    expired     0
+read               held   a and 1 more   1s          0
 ";
         assert_eq!(text, expected);
     }
@@ -184,7 +184,7 @@ read               held   a and 1 more   1s       0
     #[test]
     fn an_empty_table_has_its_head() {
         let text = table(&[], Look::Plain);
-        assert_eq!(text, "NAME  PHASE  HOLDER  EXPIRES  WAITERS  NOTE\n");
+        assert_eq!(text, "NAME  PHASE  HOLDER  EXPIRES IN  WAITERS  NOTE\n");
     }
 
     #[test]

@@ -32,12 +32,22 @@ impl TargetArgs {
 
     /// The mount and the lock that `name` means: a lock's name, or a path below a mount.
     pub(super) fn lock(&self, name: &OsStr) -> Done<Target> {
-        let path = mountinfo::resolve(Path::new(name)).ok();
-        let path = path.as_deref().filter(|_| name.as_bytes().contains(&b'/'));
+        let mounts = mounts()?;
+        let here = std::env::current_dir().ok();
+        let inside = here.filter(|here| mounts.iter().any(|mount| here.starts_with(mount)));
+        // Inside a mount 'a/b' is the lock of that name, wherever one stands; outside it may be
+        // a path to one, as the shell completes it.
+        let may_be_path = inside.is_none() && name.as_bytes().contains(&b'/');
+        let path = if is_path(name) || may_be_path {
+            mountinfo::resolve(Path::new(name)).ok()
+        } else {
+            None
+        };
         // Whoever writes a path means that mount, also while LATCHFS_DIR names another.
         let wanted = if is_path(name) { None } else { self.wanted()? };
-        let dir = choose(wanted.as_deref(), path, &mounts()?)?;
-        let name = name_of(&dir, name, path)?;
+        let at = path.as_deref().or(inside.as_deref());
+        let dir = choose(wanted.as_deref(), at, &mounts)?;
+        let name = name_of(&dir, name, path.as_deref())?;
         Ok(Target { dir, name })
     }
 
@@ -94,13 +104,15 @@ fn is_path(name: &OsStr) -> bool {
 /// The lock of the mount at `dir` that an argument means.
 fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
     let below = path.and_then(|path| path.strip_prefix(dir).ok());
+    // A slash at the end is a directory's, as the shell completes it; two in a row are a mistake.
+    let is_odd = given.as_bytes().windows(2).any(|two| two == b"//");
     let name = match below {
-        Some(below) => below.as_os_str(),
-        None if is_path(given) => {
+        Some(below) if is_path(given) || !is_odd => below.as_os_str(),
+        _ if is_path(given) => {
             let (given, dir) = (given.display(), dir.display());
             return Err(Failure::usage(format!("'{given}' does not lie below the mount {dir}")));
         }
-        None => given,
+        _ => given,
     };
     LockName::parse_bytes(name.as_bytes()).map_err(|error| {
         Failure::usage(format!("'{}' is not the name of a lock: {error}", given.display()))
@@ -164,6 +176,9 @@ mod tests {
         let path = name("./locks/build", Some("/locks/build")).expect("a path");
         assert_eq!(path.as_str(), "build");
         assert!(sentence(name("/etc/x", Some("/etc/x"))).contains("does not lie below"));
+        let slash = name("locks/build/", Some("/locks/build")).expect("a path");
+        assert_eq!(slash.as_str(), "build");
+        assert!(sentence(name("locks//b", Some("/locks/b"))).contains("is not the name of a lock"));
         assert!(sentence(name("a//b", Some("/home/a/b"))).contains("is not the name of a lock"));
         assert!(sentence(name("/locks", Some("/locks"))).contains("is not the name of a lock"));
     }

@@ -10,8 +10,8 @@ use super::pages;
 use super::shared::{Fs, flat};
 use crate::engine::command::StealReason;
 use crate::engine::{
-    Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Renew,
-    Steal, Term, Token,
+    Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release,
+    Renew, Steal, Term, Token,
 };
 use crate::locks::{Failure, List};
 use crate::status::status_of;
@@ -153,6 +153,13 @@ fn decide(fs: &Fs, caller: &Caller, name: LockName, op: Op, then: Then) {
     let (shared, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.submit(op, move |answer| {
         let answer = match flat(answer) {
+            // Of a shared lock the status shows the first holder, and the caller may be another.
+            Ok(
+                Outcome::Granted(tenure)
+                | Outcome::Renewed(tenure)
+                | Outcome::Moved(tenure)
+                | Outcome::Stolen(tenure),
+            ) => json!({ "ok": true, "token": tenure.token.as_u64() }),
             Ok(_) => json!({ "ok": true }),
             Err(failure) => {
                 let answer = wrong(failure.kind(), &failure.to_string());
