@@ -8,6 +8,7 @@ use latchfs::engine::{
 };
 use latchfs::time::{Span, Time};
 use std::process;
+use std::sync::LazyLock;
 
 /// Names as a CI system would choose them, spread over the alphabet.
 pub(crate) fn name(number: usize) -> LockName {
@@ -16,8 +17,13 @@ pub(crate) fn name(number: usize) -> LockName {
     LockName::parse(&text).expect("it is a valid name")
 }
 
+/// One of fifty. Each is made once, as a mount makes the clients of its users.
 fn client(number: usize) -> ClientId {
-    ClientId::parse(&format!("runner{:02}:ci", number % 50)).expect("it is a valid client")
+    static CLIENTS: LazyLock<Vec<ClientId>> = LazyLock::new(|| {
+        let parsed = |number| ClientId::parse(&format!("runner{number:02}:ci"));
+        (0..50).map(|number| parsed(number).expect("it is a valid client")).collect()
+    });
+    CLIENTS[number % CLIENTS.len()].clone()
 }
 
 pub(crate) fn term(ttl: Span, grace: Span) -> Term {
@@ -28,7 +34,7 @@ pub(crate) fn term(ttl: Span, grace: Span) -> Term {
 /// A note as people write them.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
-/// What `mkdir` asks. All strings are its own, as they are when they come from the kernel.
+/// What `mkdir` asks. The other strings are its own, as they come from the kernel.
 pub(crate) fn acquire(number: usize, term: Term, note: Option<&str>) -> Command {
     let holder_id = format!("runner{:02}:ci:{}:8731245", number % 50, 1_000 + number % 60_000);
     let looks = Looks { mode: 0o755, uid: 1_000, gid: 1_000, ..Looks::default() };

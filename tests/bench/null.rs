@@ -14,6 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TTL: Duration = Duration::ZERO;
+/// The top never changes.
+const ROOT_TTL: Duration = Duration::from_secs(3_600);
 /// As in latchfs: RELEASE goes through the queue of background requests.
 const MAX_BACKGROUND: u16 = 1_024;
 
@@ -68,10 +70,7 @@ fn attributes(ino: u64) -> FileAttr {
 
 impl Filesystem for Null {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_POSIX_LOCKS
-            | InitFlags::FUSE_FLOCK_LOCKS
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_PARALLEL_DIROPS;
+        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_PARALLEL_DIROPS;
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -86,7 +85,8 @@ impl Filesystem for Null {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&TTL, &attributes(ino.0));
+        let ttl = if ino == INodeNo::ROOT { ROOT_TTL } else { TTL };
+        reply.attr(&ttl, &attributes(ino.0));
     }
 
     fn setattr(
