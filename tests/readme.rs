@@ -81,7 +81,12 @@ fn fits(pattern: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// A shell that lives through all commands, in a directory of its own.
+/// Mounts of other programs, out of sight in the namespace of the shell.
+const UNMOUNT_OTHERS: &str = "for dir in $(grep latchfs /proc/self/mountinfo | cut -d ' ' -f 5); \
+                              do umount -l $dir; done";
+
+/// A shell that lives through all commands, in a directory and in namespaces of its own: there
+/// it sees no other mount, and with it all ends that it began.
 struct Shell {
     child: Child,
     lines: Receiver<String>,
@@ -94,8 +99,10 @@ impl Shell {
         fs::create_dir(&dir).expect("a fresh name");
         let own = Path::new(LATCHFS).parent().expect("it is a file").display();
         let path = std::env::var("PATH").expect("there is one");
-        let mut command = Command::new("sh");
+        let mut command = Command::new("unshare");
         command
+            .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
+            .args(["--mount-proc", "sh"])
             .current_dir(&dir)
             .env("PATH", format!("{own}:{path}"))
             .env("LC_ALL", "C.UTF-8")
@@ -113,6 +120,7 @@ impl Shell {
         });
         let mut shell = Self { child, lines, dir };
         shell.run("exec 2>&1");
+        assert_eq!(shell.run(UNMOUNT_OTHERS), [""; 0], "unmounting in the namespace");
         shell
     }
 
@@ -139,13 +147,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
-        let mounts = table.lines().filter_map(|line| line.split(' ').nth(4));
-        for dir in mounts.filter(|dir| Path::new(dir).starts_with(&self.dir)) {
-            let gone = Command::new("umount").args(["-l", dir]).status();
-            assert!(gone.is_ok_and(|status| status.success()), "umount {dir}");
-        }
+        // With the first process of its namespace all others end, and the mount with them.
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
         let _left = fs::remove_dir_all(&self.dir);

@@ -164,6 +164,23 @@ fn the_only_mount_is_meant() {
 
 const DIR_NAME: &str = "LATCHFS_DIR";
 
+/// What can't be mounted on is said; what is not there is made.
+#[test]
+fn a_mount_point_is_a_directory() {
+    let m = Setup::new().prepare();
+    std::fs::write(m.scratch().join("file"), "text").expect("ours");
+    let mount = |dir: &str| {
+        let mut command = Command::new(LATCHFS);
+        command.args(["mount", "--state", "none", dir]).current_dir(m.scratch());
+        run(&mut command)
+    };
+    for dir in ["file", "file/below", "/dev/null", ""] {
+        let seen = mount(dir);
+        assert!([64, 69].contains(&seen.code) && seen.err.contains("latchfs: "), "{dir}: {seen:?}");
+        assert!(!seen.err.contains("panicked"), "{dir}: {seen:?}");
+    }
+}
+
 /// A daemon that is gone: 69, at once, with a sentence. A stale mount is named by `doctor`, and
 /// taken away by `umount`.
 #[test]

@@ -184,9 +184,13 @@ fn ctl_steals_for_root() {
         got = ask(do='steal', name='build', reason='its host is gone')
         eq((got['ok'], got['status']['holder']), (True, 'laptop1:root'))
         assert got['status']['token'] > token
+        # For a moment nobody may use it: the old holder has time to stop.
+        assert got['status']['expires_in_ms'] > 30_000, got
         with user(A):
             eq(no(os.write, fd, b'60s'), 'ESTALE')
             eq(no(os.remove, 'build'), 'EPERM')
+            eq(no(os.mkdir, 'build'), 'EEXIST')
+            assert 'taken over' in why(), why()
     "#)
         .ok();
 }

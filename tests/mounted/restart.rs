@@ -1,6 +1,7 @@
 //! The end of the daemon, by whatever: nothing that was granted is lost, no token comes twice.
 
 use crate::harness::*;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,6 +52,60 @@ fn tokens_rise_through_crashes() {
         m.crash();
         m.start();
     }
+}
+
+/// A crash in the middle of much work: whatever a program was told is so afterwards.
+#[test]
+fn a_crash_in_the_middle_takes_nothing_back() {
+    let mut m = mount();
+    let mut worker = Command::new("python3");
+    let script = "import os
+log = open(os.environ['T'] + '/told', 'w', buffering=1)
+for n in range(1_000_000):
+    name = f'{os.environ[\"D\"]}/n{n}'
+    try:
+        os.mkdir(name)
+        token = open(name + '/token').read().strip()
+        log.write(f'held {n} {token}\\n')
+        if n % 3 == 0:
+            os.rmdir(name)
+            log.write(f'free {n} {token}\\n')
+    except OSError:
+        break";
+    let mut worker = m.within(worker.args(["-c", script]).current_dir("/")).spawn().expect("runs");
+    let told = m.scratch().join("told");
+    let told = || std::fs::read_to_string(&told).unwrap_or_default();
+    eventually("some work", || (told().lines().count() > 2_000).then_some(()));
+    m.crash();
+    assert!(worker.wait().expect("our child").success());
+    m.start();
+    let seen = json(&m.latchfs(&["ls", "--json"]).ok());
+    let seen: BTreeMap<_, _> = seen
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|lock| (text(&lock["name"]), lock["token"].as_u64()))
+        .collect();
+    let mut promised = BTreeMap::new();
+    let mut greatest = 0;
+    for line in told().lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let token = words[2].parse().expect("a number");
+        greatest = greatest.max(token);
+        match words[0] {
+            "held" => promised.insert(format!("n{}", words[1]), token),
+            _ => promised.remove(&format!("n{}", words[1])),
+        };
+    }
+    // The last of all may have been given back, and the crash have come before that was told.
+    let last = promised.len() - 1;
+    for (name, token) in promised.iter().filter(|(_, token)| **token != greatest) {
+        assert_eq!(seen.get(name), Some(&Some(*token)), "{name}");
+    }
+    // One more may have been taken that nobody was told of.
+    assert!((last..=last + 2).contains(&seen.len()), "{} of {}", seen.len(), promised.len());
+    m.sh("mkdir new").ok();
+    assert!(m.token("new") > greatest);
 }
 
 /// SIGTERM and Ctrl-C unmount and end with 0; the next start goes on where it was.
