@@ -161,7 +161,10 @@ fn allows_others(conf: &str) -> bool {
 
 /// The seconds after which the kernel aborts a mount whose request has no answer, if it does.
 pub(super) fn request_timeout() -> Option<u64> {
-    let text = std::fs::read_to_string(REQUEST_TIMEOUT).ok()?;
+    limit_in(&std::fs::read_to_string(REQUEST_TIMEOUT).ok()?)
+}
+
+fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|&seconds| seconds > 0)
 }
 
@@ -333,6 +336,12 @@ wrong  mount: /locks is stale
         let json = to_json(&findings);
         assert_eq!((&json["ok"], &json["findings"][0]["ok"]), (&json!(false), &json!(true)));
         assert_eq!(json["findings"][1]["mend"], "latchfs umount /locks");
+    }
+
+    #[test]
+    fn a_limit_of_waiting_is_found() {
+        assert_eq!(limit_in("0\n"), None);
+        assert_eq!(limit_in("15\n"), Some(15));
     }
 
     #[test]

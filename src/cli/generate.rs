@@ -6,6 +6,7 @@ use super::out;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use std::fmt::Write;
 use std::io;
 
 /// `completions`.
@@ -49,31 +50,23 @@ fn script(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// Headings of a page, and of a part of it.
+const SECTION: &str = ".SH";
+const SUBSECTION: &str = ".SS";
+
 /// The program and all its commands on one page.
 fn whole_page() -> io::Result<Option<String>> {
     let mut root = Cli::command();
     root.build();
-    let mut page = Vec::new();
-    let man = Man::new(root.clone()).title("latchfs").manual("latchfs");
-    man.render_title(&mut page)?;
-    man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
+    let mut page = head(&root, "latchfs")?;
+    page += &body(&root, SECTION)?;
     for command in shown(&root) {
-        let heading = format!(".SH \"LATCHFS {}\"\n", command.get_name().to_uppercase());
-        page.extend_from_slice(heading.as_bytes());
-        let man = Man::new(command.clone());
-        let mut part = Vec::new();
-        man.render_synopsis_section(&mut part)?;
-        man.render_description_section(&mut part)?;
-        man.render_options_section(&mut part)?;
-        man.render_extra_section(&mut part)?;
-        let part = String::from_utf8_lossy(&part).replace(".SH ", ".SS ");
-        page.extend_from_slice(part.as_bytes());
+        let _ = writeln!(page, ".SH \"LATCHFS {}\"", command.get_name().to_uppercase());
+        page += &body(command, SUBSECTION)?;
+        page += &tail(command, SUBSECTION);
     }
-    man.render_extra_section(&mut page)?;
-    Ok(Some(String::from_utf8_lossy(&page).into_owned()))
+    page += &tail(&root, SECTION);
+    Ok(Some(page))
 }
 
 fn command_page(name: &str) -> io::Result<Option<String>> {
@@ -82,10 +75,60 @@ fn command_page(name: &str) -> io::Result<Option<String>> {
     let Some(command) = shown(&root).find(|command| command.get_name() == name) else {
         return Ok(None);
     };
+    let mut page = head(command, &format!("latchfs-{name}"))?;
+    page += &body(command, SECTION)?;
+    page += &tail(command, SECTION);
+    Ok(Some(page))
+}
+
+fn head(command: &Command, title: &str) -> io::Result<String> {
+    let man = Man::new(command.clone()).title(title).manual("latchfs");
     let mut page = Vec::new();
-    let title = format!("latchfs-{name}");
-    Man::new(command.clone()).title(title).manual("latchfs").render(&mut page)?;
-    Ok(Some(String::from_utf8_lossy(&page).into_owned()))
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    Ok(once_defined(&page, true))
+}
+
+fn body(command: &Command, heading: &str) -> io::Result<String> {
+    let man = Man::new(command.clone());
+    let mut page = Vec::new();
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    Ok(once_defined(&page, false).replace(SECTION, heading))
+}
+
+/// What stands behind the help, line by line as it is there: examples, exit codes.
+fn tail(command: &Command, heading: &str) -> String {
+    let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let mut page = String::new();
+    for block in text.split("\n\n").filter(|block| !block.is_empty()) {
+        let (title, lines) = block.split_once('\n').unwrap_or((block, ""));
+        let title = title.trim_end_matches(':').to_uppercase();
+        let _ = writeln!(page, "{heading} \"{title}\"\n.nf");
+        for line in lines.lines() {
+            // A line that began with a dot or a quote would be a command to roff.
+            let _ = writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"));
+        }
+        page += ".fi\n";
+    }
+    page
+}
+
+/// Each part comes with the same two lines that define the apostrophe; one time is enough.
+fn once_defined(page: &[u8], first: bool) -> String {
+    let page = String::from_utf8_lossy(page);
+    let definition = |line: &str| line.starts_with(".ie ") || line.starts_with(".el ");
+    let (mut text, mut seen) = (String::new(), 0);
+    for line in page.lines() {
+        let again = definition(line) && (!first || seen >= 2);
+        seen += usize::from(definition(line));
+        if !again {
+            text += line;
+            text.push('\n');
+        }
+    }
+    text
 }
 
 fn shown(root: &Command) -> impl Iterator<Item = &Command> {

@@ -40,15 +40,15 @@ Examples:
 
 const MOUNT_EXAMPLES: &str = "\
 Examples:
-  latchfs mount ./locks                  mount, until Ctrl-C
-  latchfs mount /locks --background      return when it can be used
+  latchfs mount ./locks                     mount, until Ctrl-C
+  latchfs mount /locks --background         return when it can be used
   latchfs mount a b --client x --client y   two clients of one engine
-  latchfs mount /locks --state none      forget everything at the end";
+  latchfs mount /locks --state none         forget everything at the end";
 
 const LS_EXAMPLES: &str = "\
 Examples:
-  latchfs ls              all locks that are held, in grace, or waited for
-  latchfs ls team/        those whose names begin so
+  latchfs ls         all locks that are held, in grace, or waited for
+  latchfs ls team/   those whose names begin so
   latchfs ls --json | jq -r '.[] | select(.phase == \"grace\").name'";
 
 const ACQUIRE_EXAMPLES: &str = "\
@@ -155,8 +155,11 @@ fn misused(error: &clap::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let text = error.to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let _ = write!(std::io::stderr().lock(), "latchfs: {text}");
+    let _ = match text.strip_prefix("error: ") {
+        Some(wrong) => write!(std::io::stderr().lock(), "latchfs: {wrong}"),
+        // Nothing was said, so all that can be is shown.
+        None => write!(std::io::stderr().lock(), "{text}"),
+    };
     Exit::Usage.into()
 }
 

@@ -3,7 +3,7 @@
 use super::ctl::{Ask, Ctl};
 use super::exit::{Done, Failure};
 use super::out;
-use crate::fs::device::{self, Gone};
+use crate::fs::device::{self, DEVICE, Gone};
 use crate::fs::mountinfo::{self, Life};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -79,12 +79,14 @@ struct Daemon(OwnedFd);
 impl Daemon {
     /// The daemon of the mount at `dir`, if it has no other.
     fn that_ends_with(dir: &Path) -> Option<Self> {
-        let pid = pid_of(dir)?;
-        let others = mountinfo::ours().ok()?.into_iter().filter(|mount| mount.dir != dir);
-        let is_last = others.into_iter().all(|mount| pid_of(&mount.dir) != Some(pid));
-        // Across a pid namespace the number is another process's, or nobody's.
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        if is_last && name.trim() == "latchfs" { Self::open(pid).map(Self) } else { None }
+        let pid = Ctl::of(dir.into()).about().ok()?["pid"].as_i64()?;
+        // Each mount is one open device. Across a pid namespace the number is another process's,
+        // or nobody's, and has none.
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+        let devices = open
+            .filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == Path::new(DEVICE)))
+            .count();
+        if devices == 1 { Self::open(pid).map(Self) } else { None }
     }
 
     #[allow(unsafe_code)]
@@ -102,8 +104,4 @@ impl Daemon {
         // SAFETY: one valid pollfd; the descriptor in it is open while `self` lives.
         unsafe { libc::poll(&raw mut ended, 1, DAEMON_PATIENCE_MS) };
     }
-}
-
-fn pid_of(dir: &Path) -> Option<i64> {
-    Ctl::of(dir.into()).about().ok()?["pid"].as_i64()
 }
