@@ -131,6 +131,9 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done
     // The channel outlives both: a failure to send means that nobody needs to know any more.
     signals::on_end(move || drop(on_signal.send(News::End)))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
+    for dir in &args.dirs {
+        mount::check(dir).map_err(|error| refused(&error))?;
+    }
     let local = Arc::new(open(state)?);
     let door: Arc<dyn Door> = Arc::clone(&local) as _;
     let served = mount_all(args, clients, &Locks::new(door)).and_then(|mounts| {

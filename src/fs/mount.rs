@@ -181,6 +181,22 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     Ok(mounted)
 }
 
+/// Whether there is a mount of ours at `dir` that somebody serves: nothing can be mounted then,
+/// and to know it first makes a better sentence than that the state directory is in use.
+pub fn check(dir: &Path) -> Result<(), MountError> {
+    let wrong = |error| MountError::Dir { dir: dir.into(), error };
+    let real = mountinfo::resolve(dir).map_err(wrong)?;
+    let there = mountinfo::at(&real).map_err(wrong)?;
+    if !there.is_some_and(|there| there.is_latchfs()) {
+        return Ok(());
+    }
+    match mountinfo::probe(&real) {
+        Life::Live => Err(MountError::Already(real)),
+        Life::Silent => Err(MountError::Silent(real)),
+        Life::Dead => Ok(()),
+    }
+}
+
 /// Makes `dir` ready to be mounted on; gives its real path, and whether it had to be made.
 fn prepare(dir: &Path) -> Result<(PathBuf, bool), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
@@ -188,11 +204,8 @@ fn prepare(dir: &Path) -> Result<(PathBuf, bool), MountError> {
     while let Some(there) = mountinfo::at(&real).map_err(wrong)?
         && there.is_latchfs()
     {
-        match mountinfo::probe(&real) {
-            Life::Live => return Err(MountError::Already(real)),
-            Life::Silent => return Err(MountError::Silent(real)),
-            Life::Dead => detach(&real).map_err(wrong)?,
-        }
+        check(&real)?;
+        detach(&real).map_err(wrong)?;
         log::warn!("removed the mount that a killed latchfs had left on {}", real.display());
     }
     match std::fs::metadata(&real) {
