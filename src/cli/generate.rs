@@ -58,7 +58,7 @@ const SUBSECTION: &str = ".SS";
 fn whole_page() -> io::Result<Option<String>> {
     let mut root = Cli::command();
     root.build();
-    let mut page = head(&root, "latchfs")?;
+    let mut page = head(&root, "LATCHFS")?;
     page += &body(&root, SECTION)?;
     for command in shown(&root) {
         let _ = writeln!(page, ".SH \"LATCHFS {}\"", command.get_name().to_uppercase());
@@ -75,7 +75,7 @@ fn command_page(name: &str) -> io::Result<Option<String>> {
     let Some(command) = shown(&root).find(|command| command.get_name() == name) else {
         return Ok(None);
     };
-    let mut page = head(command, &format!("latchfs-{name}"))?;
+    let mut page = head(command, &format!("LATCHFS-{}", name.to_uppercase()))?;
     page += &body(command, SECTION)?;
     page += &tail(command, SECTION);
     Ok(Some(page))
