@@ -64,7 +64,7 @@ use session::Session;
 use std::collections::BTreeMap;
 
 /// What is the same on every replica, and so travels with the state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Locks that may be held at once. At 400 bytes each the default is about 400 MB.
     pub locks_max: usize,

@@ -1,9 +1,9 @@
 //! The file system: what the kernel asks, as requests to the one door.
 //!
-//! Each operation is a thin handler here and a function in the file of its kind: [`look`] only
-//! looks, [`make`] takes locks, [`change`] and [`files`] are what arrives through an inode or an
-//! open file, [`remove`] gives back. None of them knows who may hold what: they parse, ask the
-//! engine, and put its answer into an errno by the one table in [`errno`].
+//! Each operation is a thin handler here and a function in the file of its kind: `look` only
+//! looks, `make` takes locks, `change` and `files` are what arrives through an inode or an
+//! open file, `remove` gives back. None of them knows who may hold what: they parse, ask the
+//! engine, and put its answer into an errno by the one table in `errno`.
 //!
 //! The reply rides in the callback that gets the answer, so a slow answer keeps one program
 //! waiting and never the thread that reads the kernel's requests; and no mutex is held while

@@ -245,7 +245,7 @@ impl Shared {
         }
         let wakers = if quiet { Arc::default() } else { self.feed.publish(&mut core.events) };
         self.set_alarm(core);
-        self.cut_back(core);
+        Self::cut_back(core);
         (Ok(answer), Aftermath { wakers })
     }
 
@@ -284,7 +284,7 @@ impl Shared {
 
     /// Has a long journal made into a snapshot by a thread of its own: the engine goes on, and
     /// the thread makes its own copy by replaying.
-    fn cut_back(self: &Arc<Self>, core: &mut Core) {
+    fn cut_back(core: &mut Core) {
         let Store::Kept(dir) = &mut core.state else { return };
         if !dir.wants_rotation() {
             return;

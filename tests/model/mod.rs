@@ -45,8 +45,8 @@ impl Pair {
     fn new(rules: &Rules) -> Self {
         let names = ["a", "b", "b/x", "c", "b!", "never"];
         Self {
-            engine: Engine::new(rules.clone()),
-            naive: Naive::new(rules.clone()),
+            engine: Engine::new(*rules),
+            naive: Naive::new(*rules),
             names: names.map(|name| LockName::parse(name).expect("a name")).into(),
             highest: None,
             promised: BTreeMap::new(),
@@ -188,7 +188,7 @@ fn rerun((rules, commands): &Script) -> Result<(), String> {
 
 /// The same commands, read back from their bytes, give the same bytes.
 fn replays(rules: &Rules, commands: &[(Time, Command)], end: &Engine) -> Result<(), String> {
-    let mut again = Engine::new(rules.clone());
+    let mut again = Engine::new(*rules);
     for (at, command) in commands {
         let mut bytes = vec![];
         codec::encode_command(*at, command, &mut bytes);
@@ -318,7 +318,7 @@ fn sound(seed: u64, commands: usize) -> Script {
 #[test]
 fn two_engines_agree_to_the_byte() {
     let (rules, commands) = sound(2, 1_000);
-    let (mut one, mut two) = (Engine::new(rules.clone()), Engine::new(rules));
+    let (mut one, mut two) = (Engine::new(rules), Engine::new(rules));
     let (mut events_one, mut events_two) = (vec![], vec![]);
     for (at, command) in &commands {
         let answers =
@@ -360,7 +360,7 @@ fn a_snapshot_of_any_moment_goes_on_alike() {
 fn settling_when_nothing_is_due_changes_nothing() {
     let mut dice = Dice::new(4);
     let (rules, commands) = sound(dice.next(), 1_000);
-    let (mut plain, mut settled) = (Engine::new(rules.clone()), Engine::new(rules));
+    let (mut plain, mut settled) = (Engine::new(rules), Engine::new(rules));
     let mut events = (vec![], vec![]);
     for (at, command) in &commands {
         let due = settled.next_deadline().unwrap_or(*at);
