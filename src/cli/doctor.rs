@@ -2,9 +2,9 @@
 
 use super::ctl::{Ask, Ctl};
 use super::exit::{Done, Exit, Failure};
-use super::mount::{is_root, state_dir};
+use super::mount::state_dir;
 use super::out::{self, Colour, Look};
-use crate::fs::device::{DEVICE, HELPER, said};
+use crate::fs::device::{DEVICE, HELPER, is_root, said};
 use crate::fs::mountinfo::{self, Life};
 use crate::time::{Span, Wall, boot_now};
 use serde_json::{Value, json};

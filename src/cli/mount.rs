@@ -6,8 +6,7 @@ use super::out;
 use super::signals;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
-use crate::fs::device::Gone;
-use crate::fs::device::said;
+use crate::fs::device::{Gone, is_root, said};
 use crate::fs::mount::{self, Content, MountConfig, MountError, Mounted, Owner, Unmounted, Users};
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
@@ -323,11 +322,4 @@ fn refused(error: &MountError) -> Failure {
         _ => Exit::Unavailable,
     };
     Failure::Said(exit, error.to_string())
-}
-
-/// Whether this process may do what root may.
-#[allow(unsafe_code)]
-pub(super) fn is_root() -> bool {
-    // SAFETY: geteuid only reads, and can't fail.
-    unsafe { libc::geteuid() == 0 }
 }

@@ -50,9 +50,19 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
     };
     match mount_directly(dir, &device, users) {
         Ok(()) => Ok(device.into()),
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => mount_by_helper(dir, users),
+        // The helper has no right that root lacks, as in a container without CAP_SYS_ADMIN.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_root() => {
+            mount_by_helper(dir, users)
+        }
         Err(error) => Err(MountError::Refused { dir: dir.into(), error }),
     }
+}
+
+/// Whether this process acts as root.
+#[allow(unsafe_code)]
+pub fn is_root() -> bool {
+    // SAFETY: geteuid only reads, and can't fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// mount(2), for root and whoever has `CAP_SYS_ADMIN`.

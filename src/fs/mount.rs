@@ -331,6 +331,10 @@ impl fmt::Display for MountError {
                 "/etc/fuse.conf does not let users serve other users; add the line \
                  'user_allow_other' to it, or leave out --allow-other"
             ),
+            Self::Refused { dir, error } if error.raw_os_error() == Some(libc::EPERM) => {
+                write!(f, "this root may not mount on {}; ", dir.display())?;
+                write!(f, "give the container the capability SYS_ADMIN")
+            }
             Self::Refused { dir, error } => {
                 write!(f, "the kernel does not mount on {}: {}", dir.display(), said(error))
             }
