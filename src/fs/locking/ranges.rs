@@ -1,0 +1,251 @@
+//! Byte ranges of one file: what fcntl(2) promises of them. Pure; it knows owners by number.
+//!
+//! One owner's ranges never overlap: locking a part again in another mode changes that part, and
+//! unlocking a part leaves the rest. Neighbours of one owner and mode are one range.
+
+use crate::engine::Mode;
+
+/// The end of a range that reaches to the end of the file, however far that is.
+pub(super) const TO_END: u64 = i64::MAX as u64;
+
+/// From the first byte to the last one, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// One locked range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) span: Span,
+    pub(super) mode: Mode,
+    /// Who has it, and by which open file and process.
+    pub(super) owner: Owner,
+}
+
+/// Who locks: what the kernel tells of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// The kernel's number for the process (fcntl) or the open file (flock, OFD). It is used
+    /// again for others as soon as this one is gone.
+    pub(super) id: u64,
+    /// Our number of the open file.
+    pub(super) fh: u64,
+    /// The process, for `F_GETLK`.
+    pub(super) pid: u32,
+}
+
+/// The locked ranges of one file, by their first byte.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ranges(Vec<Range>);
+
+impl Span {
+    /// The whole file.
+    pub(super) const WHOLE: Self = Self { start: 0, end: TO_END };
+
+    const fn meets(self, other: Self) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+impl Ranges {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The first range in the way of `id`, who wants `span` in `mode`.
+    pub(super) fn conflict(&self, id: u64, span: Span, mode: Mode) -> Option<&Range> {
+        self.conflicts(id, span, mode).next()
+    }
+
+    /// All of them, by their first byte.
+    pub(super) fn conflicts(
+        &self,
+        id: u64,
+        span: Span,
+        mode: Mode,
+    ) -> impl Iterator<Item = &Range> {
+        self.0.iter().filter(move |range| {
+            let both_read = range.mode == Mode::Shared && mode == Mode::Shared;
+            range.owner.id != id && range.span.meets(span) && !both_read
+        })
+    }
+
+    /// The mode that all of it together needs.
+    pub(super) fn mode(&self) -> Mode {
+        let writes = self.0.iter().any(|range| range.mode == Mode::Exclusive);
+        if writes { Mode::Exclusive } else { Mode::Shared }
+    }
+
+    /// `owner` has `span` in `mode` from now on.
+    pub(super) fn lock(&mut self, owner: Owner, span: Span, mode: Mode) {
+        assert!(self.conflict(owner.id, span, mode).is_none(), "a range follows conflict()");
+        self.unlock(owner.id, span);
+        self.insert(Range { span, mode, owner });
+        self.join_neighbours();
+    }
+
+    /// The same, unless somebody came in between; says whether it was done.
+    pub(super) fn lock_if_free(&mut self, owner: Owner, span: Span, mode: Mode) -> bool {
+        let free = self.conflict(owner.id, span, mode).is_none();
+        if free {
+            self.lock(owner, span, mode);
+        }
+        free
+    }
+
+    /// `id` has nothing of `span` any more.
+    pub(super) fn unlock(&mut self, id: u64, span: Span) {
+        let (mine, rest): (Vec<_>, _) =
+            self.0.drain(..).partition(|r| r.owner.id == id && r.span.meets(span));
+        self.0 = rest;
+        for range in mine {
+            if range.span.start < span.start {
+                let left = Span { start: range.span.start, end: span.start - 1 };
+                self.insert(Range { span: left, ..range });
+            }
+            if range.span.end > span.end {
+                let right = Span { start: span.end + 1, end: range.span.end };
+                self.insert(Range { span: right, ..range });
+            }
+        }
+    }
+
+    /// An open file is gone, and with it what was locked through it.
+    pub(super) fn drop_file(&mut self, fh: u64) {
+        self.0.retain(|range| range.owner.fh != fh);
+    }
+
+    fn insert(&mut self, range: Range) {
+        let place = self.0.partition_point(|other| other.span.start <= range.span.start);
+        self.0.insert(place, range);
+    }
+
+    fn join_neighbours(&mut self) {
+        let mut joined: Vec<Range> = Vec::with_capacity(self.0.len());
+        for range in self.0.drain(..) {
+            let neighbour = joined.iter_mut().find(|before| {
+                before.owner.id == range.owner.id
+                    && before.mode == range.mode
+                    && before.span.end.saturating_add(1) == range.span.start
+            });
+            match neighbour {
+                Some(before) => before.span.end = range.span.end,
+                None => joined.push(range),
+            }
+        }
+        self.0 = joined;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Mode::{Exclusive, Shared};
+
+    fn owner(id: u64) -> Owner {
+        Owner { id, fh: id * 10, pid: 1 }
+    }
+
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end }
+    }
+
+    fn shown(ranges: &Ranges) -> String {
+        let show = |r: &Range| {
+            let mode = if r.mode == Shared { 'r' } else { 'w' };
+            format!("{}{mode}{}-{}", r.owner.id, r.span.start, r.span.end)
+        };
+        ranges.0.iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_part_may_change_and_the_rest_stays() {
+        let mut ranges = Ranges::default();
+        ranges.lock(owner(1), span(0, 99), Exclusive);
+        ranges.lock(owner(1), span(10, 19), Shared);
+        assert_eq!(shown(&ranges), "1w0-9 1r10-19 1w20-99");
+        ranges.lock(owner(2), span(12, 14), Shared);
+        ranges.unlock(1, span(15, 49));
+        assert_eq!(shown(&ranges), "1w0-9 1r10-14 2r12-14 1w50-99");
+        ranges.unlock(1, Span::WHOLE);
+        assert_eq!(shown(&ranges), "2r12-14");
+        assert_eq!(ranges.mode(), Shared);
+    }
+
+    #[test]
+    fn neighbours_become_one() {
+        let mut ranges = Ranges::default();
+        ranges.lock(owner(1), span(0, 9), Exclusive);
+        ranges.lock(owner(1), span(20, 29), Exclusive);
+        ranges.lock(owner(1), span(10, 19), Exclusive);
+        assert_eq!(shown(&ranges), "1w0-29");
+    }
+
+    #[test]
+    fn the_first_conflict_is_the_one_with_the_lowest_start() {
+        let mut ranges = Ranges::default();
+        ranges.lock(owner(2), span(50, 59), Exclusive);
+        ranges.lock(owner(3), span(10, 19), Shared);
+        let first = |mode| ranges.conflict(1, Span::WHOLE, mode).map(|r| r.owner.id);
+        assert_eq!(first(Exclusive), Some(3));
+        assert_eq!(first(Shared), Some(2));
+        assert!(ranges.conflict(2, span(50, 59), Exclusive).is_none(), "one's own is no conflict");
+        assert!(ranges.conflict(1, span(20, 49), Exclusive).is_none());
+    }
+
+    #[test]
+    fn a_file_takes_its_ranges_along() {
+        let mut ranges = Ranges::default();
+        ranges.lock(owner(1), span(5, TO_END), Exclusive);
+        ranges.lock(owner(2), span(0, 4), Exclusive);
+        ranges.drop_file(10);
+        assert_eq!(shown(&ranges), "2w0-4");
+        ranges.drop_file(20);
+        assert!(ranges.is_empty());
+    }
+
+    /// Against an array of bytes: what a random sequence leaves must be the same.
+    #[test]
+    fn random_locks_and_unlocks_agree_with_an_array() {
+        let mut seed = 42_u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        let mut ranges = Ranges::default();
+        let mut bytes = [[None; 16]; 3];
+        for _ in 0..20_000 {
+            let (id, from) = (random(3), random(16));
+            let part = span(from, (from + random(16)).min(15));
+            let places = part.start as usize..=part.end as usize;
+            let mode = [Some(Shared), Some(Exclusive), None][random(3) as usize];
+            let Some(mode) = mode else {
+                ranges.unlock(id, part);
+                bytes[id as usize][places].fill(None);
+                continue;
+            };
+            let clash = |other: usize| {
+                other != id as usize
+                    && bytes[other][places.clone()].iter().any(|held| {
+                        matches!((held, mode), (Some(Exclusive), _) | (Some(_), Exclusive))
+                    })
+            };
+            let clashes = (0..3).any(clash);
+            assert_eq!(ranges.conflict(id, part, mode).is_some(), clashes);
+            if !clashes {
+                ranges.lock(owner(id), part, mode);
+                bytes[id as usize][places].fill(Some(mode));
+            }
+            for id in 0..3 {
+                let mut seen = [None; 16];
+                for range in ranges.0.iter().filter(|range| range.owner.id == id) {
+                    seen[range.span.start as usize..=range.span.end as usize]
+                        .fill(Some(range.mode));
+                }
+                assert_eq!(seen, bytes[id as usize]);
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The table with a real engine behind it, and programs that are numbers.
+
+use super::*;
+use crate::engine::{Engine, Event, Grace, LockView, OpenSession, What};
+use crate::time::{Span as Length, Time};
+use std::collections::BTreeMap;
+
+/// A mount, its engine, and what each program was told.
+struct Rig {
+    engine: Engine,
+    table: Table<u32>,
+    told: BTreeMap<u32, Result<(), No>>,
+    /// Numbers that are watched, by the thread.
+    watched: BTreeMap<u32, u64>,
+    now: u64,
+}
+
+const FILE: u64 = 7;
+
+fn span(start: u64, end: u64) -> Span {
+    Span { start, end }
+}
+
+fn name(ino: u64) -> LockName {
+    LockName::parse(&format!("f{ino}")).expect("valid")
+}
+
+/// Program `n` has the owner and open file of that number.
+fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
+    let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
+    let client = ClientId::parse("host:me").expect("valid");
+    let (patch, call) = (Patch::default(), Call::Fcntl);
+    let (ino, span) = (FILE, Span::WHOLE);
+    Ask { ino, owner, tid: n, span, mode, name: name(FILE), client, patch, line, call }
+}
+
+fn on(ino: u64, ask: Ask) -> Ask {
+    Ask { ino, name: name(ino), ..ask }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut engine = Engine::default();
+        let grace = Grace::new(Length::ZERO).expect("valid");
+        let client = ClientId::parse("host").expect("valid");
+        let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
+        let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
+        let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
+        let (told, watched) = (BTreeMap::new(), BTreeMap::new());
+        Self { engine, table: Table::new(session), told, watched, now: 1 }
+    }
+
+    /// Carries effects out until there are none.
+    fn run(&mut self, mut todo: Vec<Effect<u32>>) {
+        while !todo.is_empty() {
+            let mut next = Vec::new();
+            for effect in todo {
+                match effect {
+                    Effect::Submit { cookie, ino, ask } => {
+                        let of = (ask.name.clone(), ask.client.clone());
+                        let answer = self.apply(Op::Acquire(ask), &mut next);
+                        self.table.answered(cookie, ino, of, answer, &mut next);
+                    }
+                    Effect::Tell(op) => drop(self.apply(op, &mut next)),
+                    Effect::Reply(program, result) => {
+                        let before = self.told.insert(program, result);
+                        assert!(before.is_none(), "{program} is answered once");
+                    }
+                    Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
+                    Effect::Speaks(..) => {}
+                }
+            }
+            todo = next;
+        }
+        self.engine.check();
+        self.check();
+    }
+
+    fn apply(&mut self, op: Op, next: &mut Vec<Effect<u32>>) -> Answer {
+        let mut events = Vec::new();
+        self.now += 1;
+        let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
+        for Event { what, .. } in events {
+            match what {
+                What::Granted { hold: Hold::Open(open), token, name, holder, waited, .. } => {
+                    let key = LeaseKey { name, client: holder, token: Some(token) };
+                    let ticket = waited.map(|(ticket, _)| ticket);
+                    self.table.granted(open.number, ticket, key, next);
+                }
+                What::Ended { token, name, .. } => {
+                    self.table.ended(token, next);
+                    self.table.changed(&name, next);
+                }
+                _ => {}
+            }
+        }
+        answer
+    }
+
+    /// What the table believes to hold is what the engine says it holds.
+    fn check(&self) {
+        let mut believed = 0;
+        for file in self.table.files.values() {
+            let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+            for held in file.holds.iter().chain(bundle) {
+                believed += 1;
+                let view = self.view(&held.name);
+                let mode = view.mode;
+                let lease = view.holders.iter().find(|holder| holder.lease.token == held.token);
+                assert!(lease.is_some(), "a hold is the engine's");
+                assert_eq!(mode, held.mode, "in the same mode: {:?} {:?}", self.table, view);
+                assert_eq!(self.table.numbers.get(&held.number).copied().is_some(), true);
+            }
+        }
+        assert_eq!(
+            believed,
+            self.table.tenures.len(),
+            "each tenure is found by its token: {:?}",
+            self.table
+        );
+        if self.table.files.is_empty() {
+            assert!(self.table.numbers.is_empty(), "nothing is left behind");
+            assert_eq!((self.engine.locks(), self.engine.waiters()), (0, 0));
+        }
+    }
+
+    fn view(&self, name: &LockName) -> LockView {
+        self.engine.view(name, Time::from_secs(self.now))
+    }
+
+    fn lock(&mut self, ask: Ask) -> Option<Result<(), No>> {
+        let program = ask.owner.pid;
+        self.told.remove(&program);
+        let mut todo = Vec::new();
+        self.table.lock(ask, program, &mut todo);
+        self.run(todo);
+        self.told(program)
+    }
+
+    fn told(&mut self, program: u32) -> Option<Result<(), No>> {
+        self.told.get(&program).cloned()
+    }
+
+    fn unlock(&mut self, program: u32, span: Span) {
+        let mut todo = Vec::new();
+        self.table.unlock(FILE, u64::from(program), span, &mut todo);
+        self.run(todo);
+    }
+
+    fn closed(&mut self, program: u32) {
+        let mut todo = Vec::new();
+        self.table.closed(FILE, u64::from(program), &mut todo);
+        self.run(todo);
+    }
+
+    fn interrupt(&mut self, program: u32) {
+        let mut todo = Vec::new();
+        self.table.interrupt(self.watched[&program], &mut todo);
+        self.run(todo);
+    }
+
+    fn expire(&mut self, program: u32) {
+        let mut todo = Vec::new();
+        self.table.expire(self.watched[&program], &mut todo);
+        self.run(todo);
+    }
+}
+
+use Mode::{Exclusive, Shared};
+
+const GOT: Option<Result<(), No>> = Some(Ok(()));
+
+fn busy(told: Option<Result<(), No>>) -> bool {
+    matches!(told, Some(Err(No::Busy(_))))
+}
+
+#[test]
+fn waiters_are_served_in_order() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::No)), GOT);
+    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))));
+    assert_eq!(rig.lock(ask(3, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(ask(4, Exclusive, Waits::Yes)), None);
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!((rig.told(3), rig.told(4)), (GOT, None));
+    rig.closed(3);
+    assert_eq!(rig.told(4), GOT);
+    rig.closed(4);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn an_interrupted_waiter_keeps_its_place_for_a_moment() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(ask(3, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    assert_eq!(rig.told(2), Some(Err(No::Interrupted)));
+    assert_eq!(rig.lock(ask(2, Exclusive, Waits::Yes)), None, "it asks again");
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!((rig.told(2), rig.told(3)), (GOT, None), "and was still the first");
+    rig.unlock(2, Span::WHOLE);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn a_waiter_that_does_not_come_back_costs_a_moment_only() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(ask(3, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.told(3), None, "2 may still come back");
+    rig.expire(2);
+    assert_eq!(rig.told(3), GOT);
+    rig.interrupt(3);
+    rig.closed(3);
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    rig.closed(2);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty(), "the dead leave by RELEASE, at once");
+}
+
+#[test]
+fn ranges_share_one_hold_of_the_engine() {
+    let mut rig = Rig::new();
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Exclusive, Waits::No) };
+    assert_eq!(rig.lock(part(1, 0, 9)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    assert!(busy(rig.lock(part(3, 5, 14))));
+    assert!(busy(rig.lock(ask(4, Shared, Waits::No))));
+    assert_eq!(rig.view(&name(FILE)).holders.len(), 1);
+    let waits = Ask { line: Waits::Yes, ..part(3, 5, 14) };
+    assert_eq!(rig.lock(waits), None);
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.told(3), None);
+    rig.closed(2);
+    assert_eq!(rig.told(3), GOT);
+    rig.unlock(3, span(5, 14));
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn a_whole_lock_can_be_given_back_in_parts() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.unlock(1, span(10, 19));
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Exclusive, Waits::No) };
+    assert!(busy(rig.lock(part(2, 0, 3))));
+    assert_eq!(rig.lock(part(2, 12, 13)), GOT);
+    assert_eq!(
+        rig.table.conflict(FILE, 3, Span::WHOLE, Exclusive),
+        Some((span(0, 9), Exclusive, 1))
+    );
+    rig.unlock(1, Span::WHOLE);
+    rig.unlock(2, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn readers_become_writers_as_the_call_promises() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Shared, Waits::No));
+    rig.lock(ask(2, Shared, Waits::No));
+    assert!(busy(rig.lock(ask(1, Exclusive, Waits::No))));
+    assert!(rig.table.holds(FILE, 1), "fcntl keeps what it had");
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    let upgrade = rig.lock(ask(2, Exclusive, Waits::Yes));
+    assert_eq!(upgrade, Some(Err(No::Deadlock)), "each would wait for the other");
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+
+    let flock = |n, mode, line| Ask { call: Call::Flock, ..ask(n, mode, line) };
+    rig.lock(flock(1, Shared, Waits::No));
+    rig.lock(flock(2, Shared, Waits::No));
+    assert!(busy(rig.lock(flock(1, Exclusive, Waits::No))));
+    assert!(!rig.table.holds(FILE, 1), "flock has given the old lock back first");
+    assert_eq!(rig.lock(flock(1, Exclusive, Waits::Yes)), None);
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn a_circle_of_two_files_is_refused() {
+    let mut rig = Rig::new();
+    rig.lock(on(1, ask(1, Exclusive, Waits::No)));
+    let other_file = |n| Ask {
+        owner: Owner { fh: 50 + u64::from(n), ..ask(n, Shared, Waits::No).owner },
+        ..ask(n, Exclusive, Waits::Yes)
+    };
+    rig.lock(on(2, ask(2, Exclusive, Waits::No)));
+    assert_eq!(rig.lock(on(2, other_file(1))), None);
+    assert_eq!(rig.lock(on(1, other_file(2))), Some(Err(No::Deadlock)));
+}
+
+/// Random programs on three files: the table and the engine agree after every step, and when all
+/// are gone nothing is left.
+#[test]
+fn random_programs_leave_nothing_behind() {
+    for seed in 0..2_000_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = move |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u32 % below
+        };
+        let mut rig = Rig::new();
+        let mut waits = BTreeMap::new();
+        for _ in 0..150 {
+            waits.retain(|n, _| !rig.told.contains_key(n));
+            let n = 1 + random(6);
+            let busy = waits.contains_key(&n);
+            let from = u64::from(random(4));
+            let part = if random(2) == 0 { Span::WHOLE } else { span(from, from + 2) };
+            match random(8) {
+                0..=3 if !busy => {
+                    let mode = if random(2) == 0 { Shared } else { Exclusive };
+                    let line = if random(2) == 0 { Waits::Yes } else { Waits::No };
+                    // As in life: a flock is of the whole file, and one owner is of one kind.
+                    let call = if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
+                    let span = if n % 2 == 0 { Span::WHOLE } else { part };
+                    if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {
+                        waits.insert(n, ());
+                    }
+                }
+                4 if !busy => rig.unlock(n, if n % 2 == 0 { Span::WHOLE } else { part }),
+                5 if busy => rig.interrupt(n),
+                6 if rig.watched.contains_key(&n) => rig.expire(n),
+                7 if !busy => rig.closed(n),
+                _ => {}
+            }
+        }
+        for n in 1..=6 {
+            if waits.contains_key(&n) && rig.told(n).is_none() {
+                rig.interrupt(n);
+            }
+            rig.closed(n);
+        }
+        assert!(rig.table.files.is_empty(), "seed {seed}: {:?}", rig.table.files);
+        assert_eq!((rig.engine.locks(), rig.engine.waiters()), (0, 0), "seed {seed}");
+    }
+}
