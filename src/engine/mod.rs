@@ -51,7 +51,7 @@ pub use lease::{
 };
 pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};
-pub use term::{Grace, TermError, Ttl};
+pub use term::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use view::{Child, Holder, LockView, WaiterView};
 
 use crate::time::{Span, Time};

@@ -12,6 +12,10 @@ pub const TTL_DEFAULT: Ttl = Ttl(Span::from_secs(30));
 /// The seed's default.
 pub const GRACE_DEFAULT: Grace = Grace(Span::from_secs(5));
 
+/// How long what hung on a daemon's own process is in grace when that process is gone: time for
+/// the next daemon to bind what still lives.
+pub const GRACE_OF_PROCESS: Grace = Grace(Span::from_secs(5));
+
 /// How long a lease lasts unrenewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(Span);

@@ -45,6 +45,8 @@ pub(super) enum Act {
     Write,
     /// close.
     Close,
+    /// flock, fcntl.
+    Lock,
     /// `ls`.
     List,
     /// getfattr.
@@ -82,6 +84,7 @@ impl Act {
         Self::Read,
         Self::Write,
         Self::Close,
+        Self::Lock,
         Self::List,
         Self::GetXattr,
         Self::SetXattr,
@@ -111,6 +114,7 @@ impl Act {
             Self::Read => "read",
             Self::Write => "write",
             Self::Close => "close",
+            Self::Lock => "lock",
             Self::List => "list",
             Self::GetXattr => "getxattr",
             Self::SetXattr => "setxattr",
@@ -162,6 +166,7 @@ fn errno_of_conflict(act: Act) -> Errno {
         // "File exists" is what programs that lock by making something wait for.
         Act::Mkdir | Act::CreateNew | Act::Symlink | Act::Link | Act::RenameNew => Errno::EEXIST,
         Act::Unlink | Act::Rmdir | Act::Chmod => Errno::EPERM,
+        Act::Lock => Errno::EAGAIN,
         Act::Lookup
         | Act::Stat
         | Act::Touch
@@ -189,6 +194,7 @@ fn errno_of_not_held(act: Act) -> Errno {
         }
         Act::Lookup
         | Act::Stat
+        | Act::Lock
         | Act::Chmod
         | Act::Readlink
         | Act::Mkdir

@@ -186,7 +186,7 @@ pub(super) fn flush(fs: &Fs, caller: &Caller, fh: u64, reply: ReplyEmpty) {
     let Some(open) = fs.opens.get(fh) else { return reply.ok() };
     let idle = {
         let state = open.state.lock();
-        open.access.writes() && state.tenure.is_none() && !state.wrote
+        open.access.writes() && state.tenure.is_none() && !state.wrote && !state.locked
     };
     let (true, Target::Lock(_, name)) = (idle, &open.target) else { return reply.ok() };
     let opener = Caller { client: open.client.clone(), ..caller.clone() };

@@ -19,6 +19,7 @@ mod control;
 mod ctl;
 mod errno;
 mod files;
+mod locking;
 mod look;
 mod make;
 mod message;
@@ -38,8 +39,8 @@ use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
     PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mount::MountConfig;
 use owner::{Caller, Owners};
@@ -74,6 +75,7 @@ impl LatchFs {
             config: config.clone(),
             tree: Mutex::new(Tree::default()),
             opens: opens::Opens::default(),
+            locking: locking::Locking::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
@@ -106,7 +108,13 @@ impl Filesystem for LatchFs {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // O_TRUNC comes with the open, which saves a request and shows who truncates. Kernels
         // without one of these work too, a little slower.
-        for wanted in [InitFlags::FUSE_ATOMIC_O_TRUNC, InitFlags::FUSE_PARALLEL_DIROPS] {
+        // Without the locking ones locks would be the kernel's own, unseen by anybody else.
+        for wanted in [
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_FLOCK_LOCKS,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+        ] {
             if config.add_capabilities(wanted).is_err() {
                 log::debug!("this kernel's FUSE lacks {wanted:?}");
             }
@@ -268,24 +276,27 @@ impl Filesystem for LatchFs {
     fn flush(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        locking::flushed(&self.0, ino.0, lock_owner.0);
         files::flush(&self.0, &self.caller(req, Act::Close), fh.0, reply);
     }
 
     fn release(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        // By the handle and not by the kernel's owner: for OFD locks it names none.
+        locking::closed(&self.0, ino.0, fh.0);
         self.0.opens.remove(fh.0);
         reply.ok();
     }
@@ -389,6 +400,45 @@ impl Filesystem for LatchFs {
         reply: ReplyIoctl,
     ) {
         reply.error(self.unsupported(Errno::ENOTTY));
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
+        let asked = locking::Request { ino, fh, owner, start, end, kind: typ, pid };
+        locking::get(&self.0, &self.caller(req, Act::Lock), &asked, reply);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
+        let asked = locking::Request { ino, fh, owner, start, end, kind: typ, pid };
+        locking::set(&self.0, &self.caller(req, Act::Lock), &asked, sleep, reply);
+    }
+
+    fn destroy(&mut self) {
+        locking::ended(&self.0);
     }
 
     fn poll(

@@ -63,6 +63,8 @@ pub(super) struct State {
     pub(super) tenure: Option<Token>,
     /// Whether something was written, in vain or not.
     pub(super) wrote: bool,
+    /// Whether it was ever locked, in vain or not.
+    pub(super) locked: bool,
     /// Where the last message that was written through it ended.
     pub(super) end: Option<End>,
     /// What is being read, or the answers of a control file that were not read yet.

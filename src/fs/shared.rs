@@ -2,6 +2,7 @@
 
 use super::attr;
 use super::errno::{Act, errno_of, errno_of_name};
+use super::locking::Locking;
 use super::mount::MountConfig;
 use super::opens::Opens;
 use super::owner::{Caller, Owners};
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     pub(super) tree: Mutex<Tree>,
     /// Open files.
     pub(super) opens: Opens,
+    /// What open files hold and wait for.
+    pub(super) locking: Locking,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.

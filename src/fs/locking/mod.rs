@@ -1,6 +1,404 @@
-//! flock(2), fcntl(2) and OFD locks.
-#![allow(dead_code)]
+//! flock(2), fcntl(2) and OFD locks: what the kernel asks becomes requests to the engine, and
+//! its events become answers.
+//!
+//! [`table`] decides, purely, what is to be done; here it is done, with no mutex held: asking the
+//! engine, answering programs, watching those that wait ([`lookout`], [`signals`]). Byte ranges
+//! are in [`ranges`].
 
+mod lookout;
 mod ranges;
 mod signals;
 mod table;
+
+use super::errno::{Act, errno_of};
+use super::make::looks;
+use super::opens::Target;
+use super::owner::Caller;
+use super::shared::{Fs, Shared, flat};
+use crate::engine::{
+    Answer, ClientId, Command, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey, LockName,
+    LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, What,
+};
+use crate::locks::Failure;
+use crate::locks::feed::Watch;
+use fuser::{Errno, ReplyEmpty, ReplyLock};
+use lookout::Lookout;
+use parking_lot::Mutex;
+use ranges::{Owner, Span};
+use std::sync::{Arc, Weak};
+use table::{Ask, Call, Effect, No, Table, Waits};
+
+/// Events taken at once: a bound on how long the table is held.
+const EVENTS_MAX: usize = 256;
+
+/// The permission bits of a lock that was free, and is locked through a file that was open still.
+const MODE_OF_NEW: u32 = 0o644;
+
+/// The locking of one mount. Nothing of it exists until a program locks.
+#[derive(Default)]
+pub(super) struct Locking {
+    running: Mutex<Option<Arc<Running>>>,
+}
+
+/// Locking, once a program has.
+struct Running {
+    session: SessionId,
+    table: Mutex<Table<ReplyEmpty>>,
+    watch: Mutex<Watch>,
+    lookout: Lookout,
+}
+
+/// What the kernel tells of a request to lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) ino: u64,
+    pub(super) fh: u64,
+    /// The kernel's number for the process or the open file.
+    pub(super) owner: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub(super) kind: i32,
+    /// The process.
+    pub(super) pid: u32,
+}
+
+impl Request {
+    const fn span(&self) -> Span {
+        Span { start: self.start, end: self.end }
+    }
+
+    const fn mode(&self) -> Option<Mode> {
+        match self.kind {
+            libc::F_RDLCK => Some(Mode::Shared),
+            libc::F_WRLCK => Some(Mode::Exclusive),
+            _ => None,
+        }
+    }
+}
+
+/// `flock`, `F_SETLK`, `F_OFD_SETLK`, and the forms that wait.
+pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply: ReplyEmpty) {
+    let Some(mode) = asked.mode() else {
+        // Answered at once, whatever comes of it: the kernel has let go already.
+        if let Some(running) = fs.locking.running() {
+            run(fs, &running, |table, todo| {
+                table.unlock(asked.ino, asked.owner, asked.span(), todo)
+            });
+        }
+        return reply.ok();
+    };
+    let Some((name, client)) = lock_of(fs, asked.fh) else {
+        let sentence = "only the file of a lock can be locked; those in .latchfs are not";
+        return reply.error(fs.refuse_own(caller, Act::Lock, None, Errno::EINVAL, sentence));
+    };
+    let running = match fs.locking.start(fs) {
+        Ok(running) => running,
+        Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
+    };
+    let asked = *asked;
+    // To look first keeps how an own lock looks from being overwritten when it is taken over.
+    fs.view(caller, Act::Lock, &name.clone(), move |fs, caller, view| match view {
+        Ok(view) => {
+            let ask = ask_of(fs, caller, &asked, (name, client), (mode, sleep), &view);
+            run(fs, &running, |table, todo| table.lock(ask, reply, todo));
+        }
+        Err(errno) => reply.error(errno),
+    });
+}
+
+fn ask_of(
+    fs: &Fs,
+    caller: &Caller,
+    asked: &Request,
+    (name, client): (LockName, ClientId),
+    (mode, sleep): (Mode, bool),
+    view: &LockView,
+) -> Ask {
+    let new = view.holders.is_empty().then(|| looks(caller, Face::File, MODE_OF_NEW));
+    let holder_id = Some(fs.owners.holder_id(caller));
+    Ask {
+        ino: asked.ino,
+        owner: Owner { id: asked.owner, fh: asked.fh, pid: asked.pid },
+        tid: caller.pid,
+        span: asked.span(),
+        mode,
+        name,
+        client,
+        patch: Patch { holder_id, looks: new, ..Patch::default() },
+        line: if sleep { Waits::Yes } else { Waits::No },
+        call: call_of(caller.pid),
+    }
+}
+
+/// `F_GETLK`, `F_OFD_GETLK`.
+pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
+    let (Some(mode), Some((name, _))) = (asked.mode(), lock_of(fs, asked.fh)) else {
+        return reply.error(Errno::EINVAL);
+    };
+    let running = fs.locking.running();
+    let span = asked.span();
+    let own = running
+        .as_ref()
+        .and_then(|running| running.table.lock().conflict(asked.ino, asked.owner, span, mode));
+    if let Some((span, mode, pid)) = own {
+        return reply.locked(span.start, span.end, kind_of(mode), pid);
+    }
+    let session = running.map(|running| running.session);
+    let asked = *asked;
+    fs.view(caller, Act::Lock, &name, move |_, caller, view| {
+        let Ok(view) = view else { return reply.error(Errno::ETIMEDOUT) };
+        match in_the_way(&view, caller, session, mode) {
+            Some((mode, pid)) => reply.locked(0, ranges::TO_END, kind_of(mode), pid),
+            None => reply.locked(asked.start, asked.end, libc::F_UNLCK, 0),
+        }
+    });
+}
+
+/// A holder that no open file of this mount is, and that would not let the caller in.
+fn in_the_way(
+    view: &LockView,
+    caller: &Caller,
+    session: Option<SessionId>,
+    mode: Mode,
+) -> Option<(Mode, u32)> {
+    let other = view.holders.iter().find(|holder| match holder.lease.hold {
+        Hold::Open(OpenId { session: of, .. }) => Some(of) != session,
+        Hold::Loose => holder.lease.holder != caller.client,
+        Hold::Firm(_) => true,
+    })?;
+    let clash = view.mode == Mode::Exclusive || mode == Mode::Exclusive;
+    let pid = other.lease.details.holder_id.as_deref().and_then(|id| id.rsplit(':').nth(1));
+    clash.then(|| (view.mode, pid.and_then(|pid| pid.parse().ok()).unwrap_or(0)))
+}
+
+/// A descriptor was closed: what its process holds by fcntl goes.
+pub(super) fn flushed(fs: &Fs, ino: u64, owner: u64) {
+    if let Some(running) = fs.locking.running() {
+        run(fs, &running, |table, todo| table.flushed(ino, owner, todo));
+    }
+}
+
+/// An open file is gone: what was locked through it goes, whoever locked it.
+pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
+    if let Some(running) = fs.locking.running() {
+        run(fs, &running, |table, todo| table.closed(ino, fh, todo));
+    }
+}
+
+/// The mount is gone: what its open files hold is free.
+pub(super) fn ended(fs: &Shared) {
+    let Some(running) = fs.locking.running.lock().take() else { return };
+    running.lookout.stop();
+    let end = EndSession { session: running.session, end: SessionEnd::Closed };
+    fs.locks.submit(Op::EndSession(end), |_| {});
+}
+
+/// The lock that an open file speaks of, and in whose name.
+fn lock_of(fs: &Shared, fh: u64) -> Option<(LockName, ClientId)> {
+    let open = fs.opens.get(fh)?;
+    let Target::Lock(_, name) = &open.target else { return None };
+    open.state.lock().locked = true;
+    Some((name.clone(), open.client.clone()))
+}
+
+const fn kind_of(mode: Mode) -> i32 {
+    match mode {
+        Mode::Shared => libc::F_RDLCK,
+        Mode::Exclusive => libc::F_WRLCK,
+    }
+}
+
+/// By which system call the thread asks. The kernel does not say it; where `/proc` can't be read
+/// either it is taken for fcntl(2), which promises more.
+fn call_of(tid: u32) -> table::CallOf {
+    table::CallOf::new(move || {
+        let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
+        let number = text.split(' ').next().and_then(|number| number.parse().ok());
+        if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
+    })
+}
+
+impl Locking {
+    fn running(&self) -> Option<Arc<Running>> {
+        self.running.lock().clone()
+    }
+
+    /// The session on which the holds of this mount hang, for whoever makes a lock through an
+    /// open file.
+    pub(super) fn session(&self, fs: &Fs) -> Result<SessionId, Failure> {
+        self.start(fs).map(|running| running.session)
+    }
+
+    /// Opens the session, follows events and looks out for signals from now on.
+    fn start(&self, fs: &Fs) -> Result<Arc<Running>, Failure> {
+        let mut running = self.running.lock();
+        if let Some(running) = &*running {
+            return Ok(Arc::clone(running));
+        }
+        let session = open_session(fs)?;
+        let mut watch = fs.locks.watch(None);
+        let events_of = Arc::downgrade(fs);
+        watch.wake_by(Arc::new(move || on_events(&events_of)));
+        let started = Arc::new(Running {
+            session,
+            table: Mutex::new(Table::new(session)),
+            watch: Mutex::new(watch),
+            lookout: Lookout::start(Arc::downgrade(fs)),
+        });
+        *running = Some(Arc::clone(&started));
+        Ok(started)
+    }
+}
+
+/// The session of this mount lasts as long as the mount: while this machine sleeps, so does the
+/// engine, and nobody else is served.
+fn open_session(fs: &Fs) -> Result<SessionId, Failure> {
+    let client = fs.config.client.clone();
+    let op = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
+    let (send, receive) = std::sync::mpsc::channel();
+    fs.locks.submit(Command::from(op), move |answer| {
+        send.send(flat::<Outcome>(answer)).ok();
+    });
+    match receive.recv() {
+        Ok(Ok(Outcome::SessionOpened(session))) => Ok(session),
+        Ok(Ok(_)) | Err(_) => Err(Failure::Unavailable(crate::locks::Unavailable::Closing)),
+        Ok(Err(failure)) => Err(failure),
+    }
+}
+
+/// Called on the thread that decided a command, with no lock held.
+fn on_events(fs: &Weak<Shared>) {
+    let Some(fs) = fs.upgrade() else { return };
+    let Some(running) = fs.locking.running() else { return };
+    loop {
+        let mut todo = Vec::new();
+        let more = {
+            // Both at once, so that two threads can't tell the table in the wrong order.
+            let mut watch = running.watch.lock();
+            let batch = watch.take(EVENTS_MAX);
+            let mut table = running.table.lock();
+            for (_, event) in &batch.events {
+                hear(&mut table, running.session, event, &mut todo);
+            }
+            if batch.lost > 0 {
+                todo.extend(table.known().into_iter().map(Effect::Recall));
+            }
+            batch.events.len() == EVENTS_MAX
+        };
+        perform(&fs, &running, todo);
+        if !more {
+            return;
+        }
+    }
+}
+
+/// Tells the table of an event, if it is one for it.
+fn hear(
+    table: &mut Table<ReplyEmpty>,
+    session: SessionId,
+    event: &Event,
+    todo: &mut Vec<Effect<ReplyEmpty>>,
+) {
+    match &event.what {
+        What::Granted { hold: Hold::Open(open), token, name, holder, waited, .. }
+            if open.session == session =>
+        {
+            let (name, client) = (name.clone(), holder.clone());
+            let key = LeaseKey { name, client, token: Some(*token) };
+            table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
+        }
+        What::Ended { token, name, .. } => {
+            table.ended(*token, todo);
+            table.changed(name, todo);
+        }
+        What::Left { name, .. } => table.changed(name, todo),
+        _ => {}
+    }
+}
+
+/// Has the table decide, and does what it says.
+fn run(
+    fs: &Fs,
+    running: &Arc<Running>,
+    decide: impl FnOnce(&mut Table<ReplyEmpty>, &mut Vec<Effect<ReplyEmpty>>),
+) {
+    let mut todo = Vec::new();
+    decide(&mut running.table.lock(), &mut todo);
+    perform(fs, running, todo);
+}
+
+fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
+    for effect in todo {
+        match effect {
+            Effect::Submit { cookie, ino, ask } => {
+                let of = (ask.name.clone(), ask.client.clone());
+                let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
+                fs.locks.submit(Op::Acquire(ask), move |answer| {
+                    let answer = answer.map_err(|gone| Failure::Unavailable(gone));
+                    settle(&fs2, &running, cookie, ino, of, answer);
+                });
+            }
+            Effect::Tell(op) => fs.locks.submit(op, |_| {}),
+            Effect::Reply(reply, result) => reply_to(fs, reply, result),
+            Effect::Speaks(fh, token) => {
+                if let Some(open) = fs.opens.get(fh) {
+                    open.state.lock().tenure = Some(token);
+                }
+            }
+            Effect::Watch(number, tid) => running.lookout.watch(number, tid),
+            Effect::Recall((number, name)) => recall(fs, running, number, &name),
+        }
+    }
+}
+
+/// The answer to an acquire is here.
+fn settle(
+    fs: &Fs,
+    running: &Arc<Running>,
+    cookie: u64,
+    ino: u64,
+    of: (LockName, ClientId),
+    answer: Result<Answer, Failure>,
+) {
+    match answer {
+        Ok(answer) => {
+            run(fs, running, |table, todo| table.answered(cookie, ino, of, answer, todo));
+        }
+        Err(failure) => {
+            let reply = running.table.lock().unanswered(cookie, ino);
+            if let Some(reply) = reply {
+                reply.error(errno_of(&failure, Act::Lock));
+            }
+        }
+    }
+}
+
+/// Events were lost: what they would have said is asked for.
+fn recall(fs: &Fs, running: &Arc<Running>, number: u64, name: &LockName) {
+    let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
+    fs.locks.view(name, move |view| {
+        let Ok(view) = view else { return };
+        let session = running.session;
+        let own = Hold::Open(OpenId { session, number });
+        let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == own);
+        let key = lease.map(|lease| LeaseKey {
+            name: view.name.clone(),
+            client: lease.holder.clone(),
+            token: Some(lease.token),
+        });
+        run(&fs2, &running, |table, todo| table.recalled(number, key, todo));
+    });
+}
+
+fn reply_to(fs: &Shared, reply: ReplyEmpty, result: Result<(), No>) {
+    let errno = match result {
+        Ok(()) => return reply.ok(),
+        Err(No::Busy(_)) => Errno::EAGAIN,
+        Err(No::Interrupted) => Errno::EINTR,
+        Err(No::Deadlock) => Errno::EDEADLK,
+        Err(No::Refused(refusal)) => errno_of(&Failure::Refused(*refusal), Act::Lock),
+    };
+    fs.counters.errno(errno);
+    reply.error(errno);
+}

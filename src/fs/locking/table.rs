@@ -16,6 +16,8 @@ use crate::engine::{
     Patch, Reason, Refusal, Release, SessionId, Term, Ticket, Token, Why,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
 
 /// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
 /// numbers from here on.
@@ -37,7 +39,7 @@ pub(super) struct Ask {
     pub(super) patch: Patch,
     pub(super) line: Waits,
     /// flock(2) gives its lock back before it takes it in another mode; fcntl(2) does not.
-    pub(super) call: Call,
+    pub(super) call: CallOf,
 }
 
 /// Whether a program waits for a lock that is not to be had.
@@ -52,6 +54,23 @@ pub(super) enum Waits {
 pub(super) enum Call {
     Flock,
     Fcntl,
+}
+
+/// Finds the call out, while the program still waits in it. Asked only when it matters: it costs
+/// as much as the whole lock does otherwise.
+#[derive(Clone)]
+pub(super) struct CallOf(Arc<dyn Fn() -> Call + Send + Sync>);
+
+impl CallOf {
+    pub(super) fn new(find: impl Fn() -> Call + Send + Sync + 'static) -> Self {
+        Self(Arc::new(find))
+    }
+}
+
+impl fmt::Debug for CallOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallOf")
+    }
 }
 
 /// Why a program does not get a lock.
@@ -87,6 +106,9 @@ pub(super) enum Effect<R> {
     Speaks(u64, Token),
     /// This number waits: look after its thread until it has been answered.
     Watch(u64, u32),
+    /// Events were lost: find out what this number holds of this lock, and say it by
+    /// [`Table::recalled`].
+    Recall((u64, LockName)),
 }
 
 /// All open files of one mount that lock or wait. `R` is how a program is answered.
@@ -191,7 +213,7 @@ impl<R> Table<R> {
     }
 
     /// A program wants a lock.
-    pub(super) fn lock(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn lock(&mut self, mut ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
         if self.resume(&ask, &reply) {
             self.reattach(ask, reply, todo);
             return;
@@ -202,6 +224,10 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
         let number = self.number_for(&ask);
         let file = self.files.entry(ask.ino).or_default();
+        if let Some(held) = file.holds.iter().find(|held| held.number == number) {
+            // `mv` may have carried it over: an open file speaks of the lock that it holds.
+            ask.name = held.name.clone();
+        }
         let (reply, wants) = (Some(reply), Wants::Hold);
         let asking = Asking { number, cookie: 0, ask, reply, ticket: None, wants };
         let whole = asking.ask.span == Span::WHOLE;
@@ -432,8 +458,8 @@ impl<R> Table<R> {
         }
         let file = self.files.entry(ino).or_default();
         let own = file.holds.iter().position(|held| held.number == number);
-        match (own, asking.ask.call) {
-            (Some(place), Call::Flock) => {
+        match own.map(|place| (place, (asking.ask.call.0)())) {
+            Some((place, Call::Flock)) => {
                 // As flock(2) says: the conversion is not atomic, the old lock goes first.
                 let held = file.holds.remove(place);
                 self.tenures.remove(&held.token);
@@ -491,7 +517,7 @@ impl<R> Table<R> {
         match self.asking(number).map(|asking| asking.reply.is_some()) {
             Some(true) => Waiting::Asks,
             Some(false) => Waiting::Parked,
-            None if self.unclaimed(number).is_some() => Waiting::Parked,
+            None if self.unclaimed(number).is_some() => Waiting::Unclaimed,
             None => Waiting::Over,
         }
     }
@@ -557,6 +583,52 @@ impl<R> Table<R> {
         let file = self.files.get(self.tenures.get(&token)?)?;
         let bundle = file.bundle.iter().map(|bundle| &bundle.held);
         file.holds.iter().chain(bundle).find(|held| held.token == token).map(|held| held.owner)
+    }
+
+    /// No answer has come, and none will: the outcome is unknown. Gives back whom to tell so.
+    pub(super) fn unanswered(&mut self, cookie: u64, ino: u64) -> Option<R> {
+        let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie);
+        self.tidy(ino);
+        asking?.reply
+    }
+
+    /// All that is held or waited for, with the lock's name.
+    pub(super) fn known(&self) -> Vec<(u64, LockName)> {
+        let of_file = |file: &File<R>| {
+            let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+            let held = file.holds.iter().chain(bundle);
+            let asks = file.asks.iter().map(|asking| (asking.number, asking.ask.name.clone()));
+            held.map(|held| (held.number, held.name.clone())).chain(asks).collect::<Vec<_>>()
+        };
+        self.files.values().flat_map(of_file).collect()
+    }
+
+    /// What the engine says of a number after events were lost: its lease, if it has one.
+    pub(super) fn recalled(
+        &mut self,
+        number: u64,
+        lease: Option<LeaseKey>,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(file) = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino)) else {
+            return;
+        };
+        let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+        let held = file.holds.iter().chain(bundle).find(|held| held.number == number);
+        match (held.map(|held| held.token), lease) {
+            (Some(token), None) => self.ended(token, todo),
+            (Some(token), Some(key)) => {
+                self.renamed(number, key.token.unwrap_or(token), &key.name);
+            }
+            (None, Some(LeaseKey { token: Some(token), .. })) => {
+                let in_line =
+                    |asking: &Asking<R>| asking.number == number && asking.ticket.is_some();
+                if let Some(asking) = file.take(in_line) {
+                    self.grant(asking, token, todo);
+                }
+            }
+            (None, _) => {}
+        }
     }
 
     // What the above have in common.
@@ -743,6 +815,8 @@ pub(super) enum Waiting {
     Asks,
     /// A signal has interrupted it, and its place is kept.
     Parked,
+    /// The same, and its turn has come: it holds the lock, and does not know it yet.
+    Unclaimed,
     /// It has been answered.
     Over,
 }

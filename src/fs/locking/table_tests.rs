@@ -29,7 +29,7 @@ fn name(ino: u64) -> LockName {
 fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
     let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
     let client = ClientId::parse("host:me").expect("valid");
-    let (patch, call) = (Patch::default(), Call::Fcntl);
+    let (patch, call) = (Patch::default(), CallOf::new(|| Call::Fcntl));
     let (ino, span) = (FILE, Span::WHOLE);
     Ask { ino, owner, tid: n, span, mode, name: name(FILE), client, patch, line, call }
 }
@@ -67,7 +67,7 @@ impl Rig {
                         assert!(before.is_none(), "{program} is answered once");
                     }
                     Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
-                    Effect::Speaks(..) => {}
+                    Effect::Speaks(..) | Effect::Recall(_) => {}
                 }
             }
             todo = next;
@@ -277,7 +277,7 @@ fn readers_become_writers_as_the_call_promises() {
     rig.unlock(1, Span::WHOLE);
     assert!(rig.table.files.is_empty());
 
-    let flock = |n, mode, line| Ask { call: Call::Flock, ..ask(n, mode, line) };
+    let flock = |n, mode, line| Ask { call: CallOf::new(|| Call::Flock), ..ask(n, mode, line) };
     rig.lock(flock(1, Shared, Waits::No));
     rig.lock(flock(2, Shared, Waits::No));
     assert!(busy(rig.lock(flock(1, Exclusive, Waits::No))));
@@ -326,6 +326,7 @@ fn random_programs_leave_nothing_behind() {
                     let line = if random(2) == 0 { Waits::Yes } else { Waits::No };
                     // As in life: a flock is of the whole file, and one owner is of one kind.
                     let call = if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
+                    let call = CallOf::new(move || call);
                     let span = if n % 2 == 0 { Span::WHOLE } else { part };
                     if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {
                         waits.insert(n, ());
