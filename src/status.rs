@@ -1,13 +1,15 @@
 //! One lock as JSON: what `cat`, the control file and `latchfs status` show, in the order of the
 //! design: the seed's fields first.
 
-use crate::engine::{LockView, Phase};
+use crate::engine::{Ends, LockView, Phase};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
 /// The status of a lock. `wall` puts an engine time on the wall clock, for display.
 pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = |at: Time| Value::from(wall(at).to_string());
+    // What an open file holds ends with that file, and has no time to show.
+    let ending = |at: Time| if at == Time::NEVER { Value::Null } else { shown(at) };
     let mut status = Map::with_capacity(16);
     let mut put = |key: &str, value: Value| status.insert(key.to_owned(), value);
     put("name", view.name.as_str().into());
@@ -23,13 +25,13 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     let (lease, ends) = (&holder.lease, &holder.ends);
     let phase = view.phase();
     put("holder", lease.holder.as_str().into());
-    put("expires_at", shown(ends.expires_at));
+    put("expires_at", ending(ends.expires_at));
     put("is_expired", (phase != Phase::Held).into());
-    put("grace_until", shown(ends.grace_until));
+    put("grace_until", ending(ends.grace_until));
     put("phase", phase.as_str().into());
     put("mode", view.mode.as_str().into());
     put("token", lease.token.as_u64().into());
-    put("expires_in_ms", millis(ends.left(view.at)));
+    put("expires_in_ms", left(ends, view.at));
     put("acquired_at", shown(lease.acquired_at));
     put("renewed_at", shown(lease.renewed_at));
     put("ttl_ms", millis(ends.ttl.span()));
@@ -47,6 +49,10 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
 pub fn pretty(value: &Value) -> String {
     // `{:#}` of a value is serde_json's pretty form, and writing to a string can't fail.
     format!("{value:#}\n")
+}
+
+fn left(ends: &Ends, now: Time) -> Value {
+    if ends.expires_at == Time::NEVER { Value::Null } else { millis(ends.left(now)) }
 }
 
 fn millis(span: Span) -> Value {
@@ -68,7 +74,7 @@ fn holders_of(view: &LockView) -> Value {
             json!({
                 "client": holder.lease.holder.as_str(),
                 "token": holder.lease.token.as_u64(),
-                "expires_in_ms": holder.ends.left(view.at).as_millis(),
+                "expires_in_ms": left(&holder.ends, view.at),
             })
         })
         .collect()
@@ -78,9 +84,7 @@ fn holders_of(view: &LockView) -> Value {
 mod tests {
     use super::*;
     use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{
-        ClientId, Details, Ends, Hold, Holder, Lease, Life, LockName, Mode, Token,
-    };
+    use crate::engine::{ClientId, Details, Hold, Holder, Lease, Life, LockName, Mode, Token};
     use std::sync::Arc;
 
     fn wall(at: Time) -> Wall {

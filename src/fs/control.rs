@@ -241,6 +241,7 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
         target: Target::Control(control),
         client: caller.client.clone(),
         uid: caller.uid,
+        pid: caller.pid,
         access,
         append: false,
         made_new: false,

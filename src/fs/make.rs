@@ -7,7 +7,7 @@ use super::shared::{Fs, attr_of_one, flat};
 use super::{attr, change};
 use crate::engine::{
     Acquire, Annotate, Details, Face, Hold, Kind, Lease, LeaseKey, Life, Line, LockName, LockView,
-    Looks, Mode, Op, Outcome, Patch, Reads, Tenure, Term, TextPatch, Token,
+    Looks, Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch, Token,
 };
 use crate::locks::Failure;
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, ReplyCreate, ReplyEntry};
@@ -105,7 +105,11 @@ fn create_free(
 ) {
     let act = act_of(flags);
     let new = act == Act::CreateNew;
-    let hold = if new { Hold::Firm(None) } else { Hold::Loose };
+    let fh = fs.opens.number();
+    let hold = match maker_of(fs, new, fh) {
+        Ok(hold) => hold,
+        Err(failure) => return reply.error(fs.refuse(caller, act, Some(&name), failure)),
+    };
     let looks = looks(caller, Face::File, mode);
     let op = acquire(fs, caller, &Wanted { name: name.clone(), hold, looks, text: None });
     let (fs2, caller) = (Arc::clone(fs), caller.clone());
@@ -115,7 +119,7 @@ fn create_free(
             let attr = attr_of_tenure(&fs2, ino, &caller, looks, None, tenure);
             let open = Open { made_new: new, ..open_of(&caller, ino, name, flags) };
             open.state.lock().tenure = Some(tenure.token);
-            created(&fs2, reply, &attr, open);
+            created(&fs2, reply, &attr, fh, open);
         }
         Ok(_) if !new => open_as_it_is(&fs2, &caller, &name, flags, reply),
         // Opening never fails for whoever does not hold: `flock` and logs open first.
@@ -125,6 +129,15 @@ fn create_free(
         Ok(_) => reply.error(Errno::EIO),
         Err(failure) => reply.error(fs2.refuse(&caller, act, Some(&name), failure)),
     });
+}
+
+/// How a create holds: what was made exclusively only its own open file may lock by flock.
+fn maker_of(fs: &Fs, new: bool, fh: u64) -> Result<Hold, Failure> {
+    if !new {
+        return Ok(Hold::Loose);
+    }
+    let session = fs.locking.session(fs)?;
+    Ok(Hold::Firm(Some(OpenId { session, number: fh })))
 }
 
 /// The rest of a create that found the lock held: what an open of the name would have done.
@@ -148,7 +161,7 @@ fn open_as_it_is(fs: &Fs, caller: &Caller, name: &LockName, flags: i32, reply: R
                 Some(place) => attr_of_one(fs, ino, &place, &view),
                 None => attr::of_nobody(fs, ino, face, 0),
             };
-            created(fs, reply, &attr, open);
+            created(fs, reply, &attr, fs.opens.number(), open);
         });
     });
 }
@@ -341,6 +354,7 @@ pub(super) fn open_of(caller: &Caller, ino: u64, name: LockName, flags: i32) -> 
         target: Target::Lock(ino, name),
         client: caller.client.clone(),
         uid: caller.uid,
+        pid: caller.pid,
         access: Access::of_flags(flags),
         append: flags & libc::O_APPEND != 0,
         made_new: false,
@@ -355,7 +369,8 @@ fn entered(reply: ReplyEntry, made: Result<FileAttr, Errno>) {
     }
 }
 
-fn created(fs: &Fs, reply: ReplyCreate, attr: &FileAttr, open: Open) {
-    let fh = FileHandle(fs.opens.insert(open));
+fn created(fs: &Fs, reply: ReplyCreate, attr: &FileAttr, fh: u64, open: Open) {
+    fs.opens.insert_as(fh, open);
+    let fh = FileHandle(fh);
     reply.created(&NO_CACHE, attr, GENERATION, fh, FopenFlags::FOPEN_DIRECT_IO);
 }

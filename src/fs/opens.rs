@@ -25,6 +25,8 @@ pub(super) struct Open {
     pub(super) client: ClientId,
     /// The user who opened it.
     pub(super) uid: u32,
+    /// The thread that opened it, or 0.
+    pub(super) pid: u32,
     /// For reading, writing or both.
     pub(super) access: Access,
     /// Whether every write goes to the end.
@@ -102,8 +104,13 @@ impl Opens {
     /// Keeps an open file under a new number.
     pub(super) fn insert(&self, open: Open) -> u64 {
         let fh = self.number();
-        self.files.lock().insert(fh, Arc::new(open));
+        self.insert_as(fh, open);
         fh
+    }
+
+    /// Keeps an open file under a number that was taken for it.
+    pub(super) fn insert_as(&self, fh: u64, open: Open) {
+        self.files.lock().insert(fh, Arc::new(open));
     }
 
     /// The open file of this number.
@@ -141,7 +148,7 @@ impl Opens {
     }
 
     /// No number is used twice: late requests must not hit another's file.
-    fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 }

@@ -234,6 +234,27 @@ fn parse_start(stat: &[u8]) -> Option<u64> {
     fields.split(' ').nth(22 - 3)?.trim().parse().ok()
 }
 
+/// Whether the thread `tid` is of one of `processes`, or of a process below one of them.
+pub(super) fn descends_from(tid: u32, processes: &[u32]) -> bool {
+    /// Deeper than any tree of processes that a person makes; a bound against a changing one.
+    const GENERATIONS_MAX: usize = 64;
+    let mut at = leader_of(tid);
+    for _ in 0..GENERATIONS_MAX {
+        match at {
+            Some(pid) if pid != 0 && processes.contains(&pid) => return true,
+            Some(pid) if pid > 1 => at = parent_of(pid),
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
 /// The process that a thread belongs to.
 fn leader_of(tid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;

@@ -4,7 +4,7 @@ use super::errno::Act;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
 use crate::engine::{
-    ClientId, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Reason, Release,
+    ClientId, Hold, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Reason, Release, Token,
 };
 use crate::locks::Failure;
 use fuser::{Errno, RenameFlags, ReplyEmpty};
@@ -39,9 +39,57 @@ fn not_empty(fs: &Fs, caller: &Caller, act: Act, view: &LockView) -> Errno {
 }
 
 fn release(fs: &Fs, caller: &Caller, act: Act, name: LockName, reply: ReplyEmpty) {
+    fs.view(caller, act, &name, move |fs, caller, view| match view {
+        Ok(view) => match lease_to_end(fs, caller, act, &view) {
+            Ok(token) => release_token(fs, caller, act, view.name, token, reply),
+            Err(errno) => reply.error(errno),
+        },
+        Err(errno) => reply.error(errno),
+    });
+}
+
+/// The lease that `rm` or `mv` by the caller means, as far as that can be seen here: `None` lets
+/// the engine say who has it.
+///
+/// What an open file holds, only the process that opened or locked it may take away, and
+/// processes below it: `flock x sh -c 'rm x'` may, another program of the same user may not.
+fn lease_to_end(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    view: &LockView,
+) -> Result<Option<Token>, Errno> {
+    let own = || view.holders.iter().filter(|holder| holder.lease.holder == caller.client);
+    if let Some(lease) = own().find(|holder| !matches!(holder.lease.hold, Hold::Open(_))) {
+        return Ok(Some(lease.lease.token));
+    }
+    let mut tokens = own().map(|holder| holder.lease.token).peekable();
+    if tokens.peek().is_none() {
+        return Ok(None);
+    }
+    if let Some(token) = tokens.find(|token| super::locking::may_end(fs, caller, *token)) {
+        return Ok(Some(token));
+    }
+    let sentence = format!(
+        "lock '{}' is held by an open file of another program of {}; it is free when that \
+         program unlocks or closes it",
+        view.name, caller.client
+    );
+    Err(fs.refuse_own(caller, act, Some(&view.name), Errno::EBUSY, sentence))
+}
+
+fn release_token(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    name: LockName,
+    token: Option<Token>,
+    reply: ReplyEmpty,
+) {
     let (fs, caller) = (Arc::clone(fs), caller.clone());
     let door = fs.locks.clone();
-    door.submit(release_of(&name, &caller.client), move |answer| match flat(answer) {
+    let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
+    door.submit(Op::Release(Release { key }), move |answer| match flat(answer) {
         Ok(_) => {
             fs.tree.lock().removed(&name);
             reply.ok();
@@ -114,20 +162,37 @@ pub(super) fn rename(
         Ok(names) => names,
         Err(errno) => return reply.error(errno),
     };
-    fs.view(caller, act, &from.clone(), move |fs, caller, view| match view {
+    fs.view(caller, act, &from, move |fs, caller, view| match view {
         Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
-        Ok(_) => fs.view(caller, act, &to.clone(), move |fs, caller, view| match view {
-            Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
-            Ok(_) => carry(fs, caller, act, from, to, reply),
+        Ok(view) => match lease_to_end(fs, caller, act, &view) {
+            Ok(token) => rename_onto(fs, caller, act, (view.name, token), to, reply),
             Err(errno) => reply.error(errno),
-        }),
+        },
         Err(errno) => reply.error(errno),
     });
 }
 
-fn carry(fs: &Fs, caller: &Caller, act: Act, from: LockName, to: LockName, reply: ReplyEmpty) {
+fn rename_onto(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    (from, token): (LockName, Option<Token>),
+    to: LockName,
+    reply: ReplyEmpty,
+) {
+    fs.view(caller, act, &to, move |fs, caller, view| match view {
+        Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
+        Ok(view) => {
+            let key = LeaseKey { name: from, client: caller.client.clone(), token };
+            carry(fs, caller, act, key, view.name, reply);
+        }
+        Err(errno) => reply.error(errno),
+    });
+}
+
+fn carry(fs: &Fs, caller: &Caller, act: Act, key: LeaseKey, to: LockName, reply: ReplyEmpty) {
     let over = if act == Act::RenameNew { Over::Refuse } else { Over::Replace };
-    let key = LeaseKey { name: from.clone(), client: caller.client.clone(), token: None };
+    let from = key.name.clone();
     let op = Op::Move(Move { from: key, to: to.clone(), over });
     fs.submit(caller, act, &from.clone(), op, move |fs, _, outcome| match outcome {
         Ok(Outcome::Moved(tenure)) => {

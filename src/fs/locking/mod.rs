@@ -13,11 +13,11 @@ mod table;
 use super::errno::{Act, errno_of};
 use super::make::looks;
 use super::opens::Target;
-use super::owner::Caller;
+use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
     Answer, ClientId, Command, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey, LockName,
-    LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, What,
+    LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
 use crate::locks::Failure;
 use crate::locks::feed::Watch;
@@ -184,6 +184,15 @@ pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
     if let Some(running) = fs.locking.running() {
         run(fs, &running, |table, todo| table.closed(ino, fh, todo));
     }
+}
+
+/// Whether the caller may take away what an open file holds under `token`: it opened or locked
+/// that file, or a process above it did.
+pub(super) fn may_end(fs: &Fs, caller: &Caller, token: Token) -> bool {
+    let Some(running) = fs.locking.running() else { return false };
+    let Some(holder) = running.table.lock().holder(token) else { return false };
+    let opener = fs.opens.get(holder.fh).map_or(0, |open| open.pid);
+    descends_from(caller.pid, &[holder.pid, opener])
 }
 
 /// The mount is gone: what its open files hold is free.

@@ -202,16 +202,6 @@ impl<R> Table<R> {
         Self { session, files, numbers, tenures, queued, next_extra: EXTRA_NUMBERS, next_cookie: 1 }
     }
 
-    /// Another session from now on: the old one is over, and all that hung on it.
-    pub(super) fn restart(&mut self, session: SessionId) {
-        self.session = session;
-        self.tenures.clear();
-        for file in self.files.values_mut() {
-            file.holds.clear();
-            file.bundle = None;
-        }
-    }
-
     /// A program wants a lock.
     pub(super) fn lock(&mut self, mut ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
         if self.resume(&ask, &reply) {
@@ -572,7 +562,8 @@ impl<R> Table<R> {
     }
 
     /// Whether the owner itself holds the file, or parts of it.
-    pub(super) fn holds(&self, ino: u64, id: u64) -> bool {
+    #[cfg(test)]
+    fn holds(&self, ino: u64, id: u64) -> bool {
         self.files.get(&ino).is_some_and(|file| {
             file.holds.iter().any(|held| held.owner.id == id) || file.bundle.is_some()
         })
