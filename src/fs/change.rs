@@ -10,8 +10,8 @@ use super::tree::{Link, LockPlace};
 use super::why;
 use crate::engine::command::TEXT_BYTES_MAX;
 use crate::engine::{
-    Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Mode,
-    Op, Outcome, Patch, Reads, Renew, Term, TextPatch, Token, Ttl,
+    Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Looks,
+    Mode, Op, Outcome, Patch, Reads, Renew, Term, TextPatch, Token, Ttl,
 };
 use crate::time::Wall;
 use fuser::Errno;
@@ -72,8 +72,17 @@ pub(super) enum Times {
     Set(Option<Wall>, Option<Wall>),
 }
 
-/// Where a change goes when it is done: the tenure that it reached first.
-type Done = Box<dyn FnOnce(&Fs, &Caller, Result<Option<Token>, Errno>) + Send>;
+/// What a change has reached.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reached {
+    /// The tenure.
+    pub(super) token: Option<Token>,
+    /// The lock, looking as it does now. Its ends and its text are those from before.
+    pub(super) view: Option<LockView>,
+}
+
+/// Where a change goes when it is done.
+type Done = Box<dyn FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send>;
 
 /// Applies a change to every lease that is meant. It has succeeded if it reached one of them.
 pub(super) fn apply(
@@ -82,7 +91,7 @@ pub(super) fn apply(
     act: Act,
     meant: Vec<Meant>,
     change: Change,
-    then: impl FnOnce(&Fs, &Caller, Result<Option<Token>, Errno>) + Send + 'static,
+    then: impl FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send + 'static,
 ) {
     next(fs, caller, act, meant, Arc::new(change), Err(Errno::ESTALE), Box::new(then));
 }
@@ -93,7 +102,7 @@ fn next(
     act: Act,
     mut meant: Vec<Meant>,
     change: Arc<Change>,
-    reached: Result<Option<Token>, Errno>,
+    reached: Result<Reached, Errno>,
     then: Done,
 ) {
     let Some(one) = meant.pop() else { return then(fs, caller, reached) };
@@ -102,15 +111,21 @@ fn next(
             Ok(view) => view,
             Err(errno) => return then(fs, caller, Err(errno)),
         };
-        let Some(op) = change.op(caller, &view, one.token) else {
-            return next(fs, caller, act, meant, change, Ok(None), then);
+        let Some(op) = change.op(fs, caller, &view, one.token) else {
+            return next(fs, caller, act, meant, change, Ok(Reached::default()), then);
         };
+        let looks = looks_of(&op);
         let (fs, caller) = (Arc::clone(fs), caller.clone());
         let door = fs.locks.clone();
         door.submit(op, move |answer| {
             let reached = match flat(answer) {
-                Ok(Outcome::Renewed(tenure)) => Ok(Some(tenure.token)),
-                Ok(_) => Ok(one.token),
+                Ok(outcome) => {
+                    let token = match outcome {
+                        Outcome::Renewed(tenure) => Some(tenure.token),
+                        _ => one.token,
+                    };
+                    Ok(Reached { token, view: Some(looking(view, &caller, looks)) })
+                }
                 Err(failure) => {
                     let failure = why::in_the_way(&caller.client, &view, failure);
                     reached.or(Err(fs.refuse(&caller, act, Some(&one.name), failure)))
@@ -121,16 +136,34 @@ fn next(
     });
 }
 
+/// How the lease is to look after this.
+fn looks_of(op: &Op) -> Option<Looks> {
+    match op {
+        Op::Renew(ask) => ask.patch.looks,
+        Op::Annotate(ask) => ask.patch.looks,
+        Op::Acquire(ask) => ask.patch.looks,
+        _ => None,
+    }
+}
+
+fn looking(mut view: LockView, caller: &Caller, looks: Option<Looks>) -> LockView {
+    let Some(looks) = looks else { return view };
+    for holder in view.holders.iter_mut().filter(|h| h.lease.holder == caller.client) {
+        Arc::make_mut(&mut holder.lease.details).looks = looks;
+    }
+    view
+}
+
 impl Change {
     /// What to ask the engine for, given how things are; `None`: nothing would change.
-    fn op(&self, caller: &Caller, view: &LockView, token: Option<Token>) -> Option<Op> {
+    fn op(&self, fs: &Fs, caller: &Caller, view: &LockView, token: Option<Token>) -> Option<Op> {
         let client = caller.client.clone();
         let key = LeaseKey { name: view.name.clone(), client, token };
         let lease = view.holders.iter().map(|holder| &holder.lease).find(|lease| {
             lease.holder == caller.client && token.is_none_or(|token| lease.token == token)
         });
         // Without a lease the engine says no, and why.
-        let patch = lease.map(|lease| self.patch(lease)).unwrap_or_default();
+        let patch = lease.map(|lease| self.patch(fs, lease)).unwrap_or_default();
         let Some(firm) = self.renews else {
             // Truncating is the prelude of a write, which then says who may not.
             let may_be_idle = lease.is_some() || matches!(self.text, Some(Text::Cut(_)));
@@ -161,14 +194,14 @@ impl Change {
             .then(|| Term::Own(self.ttl.unwrap_or(ttl), self.grace.unwrap_or(grace)))
     }
 
-    fn patch(&self, lease: &Lease) -> Patch {
+    fn patch(&self, fs: &Fs, lease: &Lease) -> Patch {
         let mut looks = lease.details.looks;
         looks.times = match self.times {
             Times::Keep => looks.times,
             Times::Reset => None,
             Times::Set(accessed, modified) => {
                 let before = looks.times.unwrap_or_else(|| {
-                    let renewed = Wall::at_boot_time(lease.renewed_at);
+                    let renewed = fs.locks.wall(lease.renewed_at);
                     (renewed, renewed)
                 });
                 Some((accessed.unwrap_or(before.0), modified.unwrap_or(before.1)))

@@ -1,6 +1,6 @@
 //! Open files: open, read, write, close; and what setattr changes.
 
-use super::change::{Change, Text, Times};
+use super::change::{Change, Reached, Text, Times};
 use super::control::{self, Control, Fact};
 use super::errno::Act;
 use super::look::attr_of_top;
@@ -8,9 +8,9 @@ use super::make::{NO_CACHE, open_of, tenure_of};
 use super::message::{self, Message, Options};
 use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
-use super::shared::Fs;
+use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl};
+use super::{attr, change, ctl, why};
 use crate::engine::command::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -155,7 +155,7 @@ pub(super) fn write(
     let wanted = change::of_message(message, data, offset, &open);
     let length = data.len() as u32;
     change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
-        Ok(token) => {
+        Ok(Reached { token, .. }) => {
             let mut state = open.state.lock();
             state.tenure = state.tenure.or(token.map(|token| place.origin_of(token)));
             state.end = Some(End { at: offset + u64::from(length), is_text });
@@ -248,6 +248,11 @@ pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply
         Some(Place::Control(_)) => return reply.error(Errno::EPERM),
         None => return reply.error(Errno::ESTALE),
     };
+    if place.is_only_a_way() {
+        let (act, sentence) = (wanted.act(), why::only_a_way(&place.name));
+        let errno = fs.refuse_own(caller, act, Some(&place.name), Errno::EPERM, sentence);
+        return reply.error(errno);
+    }
     if let Some(size) = wanted.size.filter(|size| *size > TEXT_BYTES_MAX as u64) {
         let name = &place.name;
         let sentence = change::too_long(name, size);
@@ -263,6 +268,10 @@ pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply
     let meant = change::meant_by_path(&place);
     change::apply(fs, caller, act, meant, change, move |fs, caller, done| match done {
         Err(errno) if act != Act::Truncate => reply.error(errno),
+        // What was seen and set just now needs no second look.
+        Ok(Reached { view: Some(view), .. }) if act != Act::Truncate && place.links.len() == 1 => {
+            reply.attr(&NO_CACHE, &attr_of_one(fs, ino, &place, &view));
+        }
         // Truncating what another holds does nothing, and never fails.
         _ => fs.attr_now(caller, ino, place, move |_, attr| match attr {
             Ok(attr) => reply.attr(&NO_CACHE, &attr),

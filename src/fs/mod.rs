@@ -23,6 +23,7 @@ mod locking;
 mod look;
 mod make;
 mod message;
+mod numbered;
 mod opens;
 mod owner;
 mod pages;

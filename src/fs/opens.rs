@@ -1,10 +1,10 @@
 //! Open files: one number for every open and create, and what each of them may speak for.
 
 use super::control::Control;
+use super::numbered::Numbered;
 use crate::engine::{ClientId, LockName, Token};
 use fuser::FileType;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     last: AtomicU64,
-    files: Mutex<HashMap<u64, Arc<Open>>>,
-    listings: Mutex<HashMap<u64, Arc<Listing>>>,
+    files: Mutex<Numbered<Arc<Open>>>,
+    listings: Mutex<Numbered<Arc<Listing>>>,
 }
 
 /// One open file.

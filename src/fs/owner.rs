@@ -1,6 +1,7 @@
 //! Who asks: the client of a file operation, and the process that acquires.
 
 use super::mount::{MountConfig, Owner};
+use super::numbered::Numbered;
 use crate::engine::ClientId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +35,7 @@ pub(super) struct Caller {
 pub(super) struct Owners {
     host: ClientId,
     owner: Owner,
-    users: Mutex<HashMap<u32, User>>,
+    users: Mutex<Numbered<User>>,
     sessions: Mutex<HashMap<(u32, u32), ClientId>>,
     processes: Mutex<VecDeque<Known>>,
 }
@@ -74,7 +75,12 @@ impl Owners {
     fn client(&self, uid: u32, pid: u32) -> ClientId {
         match self.owner {
             Owner::Host => self.host.clone(),
-            Owner::User => self.user(uid).client,
+            Owner::User => {
+                if let Some(user) = self.users.lock().get(&uid.into()) {
+                    return user.client.clone();
+                }
+                self.user(uid).client
+            }
             Owner::Session => {
                 let session = session_of(pid);
                 if let Some(client) = self.sessions.lock().get(&(uid, session)) {
@@ -93,7 +99,7 @@ impl Owners {
     }
 
     fn user(&self, uid: u32) -> User {
-        if let Some(user) = self.users.lock().get(&uid) {
+        if let Some(user) = self.users.lock().get(&uid.into()) {
             return user.clone();
         }
         // Outside of the mutex: this may read files or ask a server.
@@ -103,7 +109,7 @@ impl Owners {
         if users.len() >= USERS_MAX {
             users.clear();
         }
-        users.insert(uid, user.clone());
+        users.insert(uid.into(), user.clone());
         user
     }
 

@@ -1,5 +1,6 @@
 //! The forms that give a lock back or carry it over: `rm`, `rmdir`, `mv`.
 
+use super::control::Fact;
 use super::errno::Act;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
@@ -13,10 +14,24 @@ use std::sync::Arc;
 
 /// `rm NAME`.
 pub(super) fn unlink(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-    match fs.name_in(caller, Act::Unlink, parent, name) {
-        Ok(name) => release(fs, caller, Act::Unlink, name, reply),
-        Err(errno) => reply.error(errno),
+    let is_fact = Fact::named(name).is_some();
+    let name = match fs.name_in(caller, Act::Unlink, parent, name) {
+        Ok(name) => name,
+        Err(errno) => return reply.error(errno),
+    };
+    if !is_fact || !fs.place(parent).is_some_and(|place| place.is_held_directory()) {
+        return release(fs, caller, Act::Unlink, name, reply);
     }
+    // `NAME/holder` may be a lock of that name, which then is what was looked up.
+    fs.view(caller, Act::Unlink, &name.clone(), move |fs, caller, view| match view {
+        Ok(view) if view.holders.is_empty() => {
+            let sentence = format!("'{name}' is a fact about a lock, and goes with it");
+            let errno = fs.refuse_own(caller, Act::Unlink, Some(&name), Errno::EPERM, sentence);
+            reply.error(errno);
+        }
+        Ok(_) => release(fs, caller, Act::Unlink, name, reply),
+        Err(errno) => reply.error(errno),
+    });
 }
 
 /// `rmdir NAME`.

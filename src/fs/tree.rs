@@ -6,6 +6,7 @@
 //! symlinks get a new number with each tenure. The names of one link group share a number.
 
 use super::control::Control;
+use super::numbered::Numbered;
 use crate::engine::{Face, LockName, NameError, Token};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -64,14 +65,14 @@ enum Key {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Tree {
-    nodes: HashMap<u64, Node>,
+    nodes: Numbered<Node>,
     numbers: HashMap<Key, u64>,
     next: u64,
 }
 
 impl Default for Tree {
     fn default() -> Self {
-        Self { nodes: HashMap::new(), numbers: HashMap::new(), next: FIRST }
+        Self { nodes: Numbered::default(), numbers: HashMap::new(), next: FIRST }
     }
 }
 
@@ -273,6 +274,12 @@ impl LockPlace {
     pub(super) fn origin_of(&self, token: Token) -> Token {
         let link = self.links.iter().find(|link| link.token == Some(token));
         link.and_then(|link| link.origin).unwrap_or(token)
+    }
+
+    /// Whether this is a directory that nobody made, there because of locks below it.
+    pub(super) fn is_only_a_way(&self) -> bool {
+        let held = self.links.first().is_some_and(|link| link.token.is_some());
+        self.face == Face::Directory && !self.links.is_empty() && !held
     }
 
     /// The names that an open file of this tenure speaks of. Where the tree knows none, the

@@ -138,7 +138,12 @@ pub(super) fn nothing(client: &ClientId) -> Value {
 /// What to say of a lock that a lookup found: what an acquire of it would be told now.
 pub(super) fn met(client: &ClientId, view: &LockView) -> Value {
     let Some(refusal) = conflict(client, view) else {
-        let message = format!("lock '{}' was in the way, and is free now; try again", view.name);
+        let name = &view.name;
+        let message = if view.has_below {
+            only_a_way(name)
+        } else {
+            format!("lock '{name}' was in the way, and is free now; try again")
+        };
         return json!({
             "client": client.as_str(),
             "name": view.name.as_str(),
@@ -154,6 +159,14 @@ pub(super) fn met(client: &ClientId, view: &LockView) -> Value {
         "errno": name_of(Errno::EEXIST),
         "message": refusal.to_string(),
     })
+}
+
+/// Why a directory that nobody made can't be what a lock can.
+pub(super) fn only_a_way(name: &LockName) -> String {
+    format!(
+        "'{name}' is no lock that anybody holds, only the way to locks below it; \
+         take the lock of that name with 'latchfs acquire {name}'"
+    )
 }
 
 /// A refusal to whoever does not hold a lock, in words that say until when it is held, or that
