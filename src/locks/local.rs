@@ -87,7 +87,7 @@ impl Local {
     pub fn open(path: &Path, rules: Rules) -> Result<Self, StateError> {
         let (mut dir, recovered) = StateDir::open(path)?;
         let restored = restore::restore(recovered, rules)?;
-        let unwritable = |error| StateError::NotWritable(path.to_path_buf(), error);
+        let unwritable = |error| StateError::io(path, error);
         for record in &restored.start_records {
             dir.append(record).map_err(unwritable)?;
         }

@@ -49,7 +49,7 @@ pub enum StateError {
 
 impl StateError {
     /// What the system said about `path`.
-    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+    pub(in crate::locks) fn io(path: &Path, error: io::Error) -> Self {
         let path = path.to_path_buf();
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

@@ -138,7 +138,7 @@ fn a_new_directory_is_private_and_explains_itself() {
     assert_eq!(mode(scratch.state()), 0o700);
     assert_eq!((mode(scratch.file("journal.1")), mode(scratch.file("tokens"))), (0o600, 0o600));
     let readme = fs::read_to_string(scratch.file("README")).expect("it is there");
-    for name in ["tokens", "snapshot.N", "journal.N", "clean", "lock"] {
+    for name in ["tokens", "snapshot.N", "journal.N", "clean", "audit.log", "lock"] {
         assert!(readme.contains(&format!("\n  {name} ")), "{name}");
     }
 }
