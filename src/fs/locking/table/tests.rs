@@ -1,7 +1,11 @@
 //! The table with a real engine behind it, and programs that are numbers.
 
+use super::super::ranges::Owner;
 use super::*;
-use crate::engine::{Engine, Event, Grace, LockView, OpenSession, What};
+use crate::engine::{
+    Answer, ClientId, Engine, Event, Grace, LeaseKey, LockName, LockView, Op, OpenSession, Outcome,
+    Patch, What,
+};
 use crate::time::{Span as Length, Time};
 use std::collections::BTreeMap;
 
