@@ -143,9 +143,10 @@ fn the_mount_is_found() {
 fn the_only_mount_is_meant() {
     let scratch = Scratch::new();
     let script = "
-        # A fresh namespace has the mounts of the other tests: they are taken away here.
-        grep -o ' /[^ ]*latchfs-test[^ ]*' /proc/self/mountinfo | sort -r | uniq |
-            while read dir; do umount -l \"$dir\"; done
+        # A fresh namespace has the mounts of others too: they are taken away here.
+        for dir in $(grep -w latchfs /proc/self/mountinfo | cut -d ' ' -f 5); do
+            umount -l $dir
+        done
         cd $T; mkdir locks
         latchfs ls 2>none; echo $?; cat none >&2
         latchfs mount locks --state state --background >&2 || exit 1
@@ -205,6 +206,15 @@ fn a_dead_daemon_is_said() {
 fn a_stopped_daemon_is_not_waited_for() {
     let m = mount();
     signal(m.pid(), libc::SIGSTOP);
+    // A thread that still reads a request would stop with it in its hands: then not even SIGKILL
+    // ends the program that waits for the answer.
+    eventually("all threads stopped", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", m.pid())).expect("it lives");
+        let stats =
+            tasks.map(|task| std::fs::read_to_string(task.expect("there").path().join("stat")));
+        let mut stats = stats.map(|stat| stat.expect("a stopped thread stays"));
+        stats.all(|stat| stat.rsplit(')').next().is_some_and(|s| s.starts_with(" T"))).then_some(())
+    });
     let seen = m.latchfs_outside(&["ls"]);
     signal(m.pid(), libc::SIGCONT);
     seen.exits(69);
