@@ -13,6 +13,10 @@ use std::{io, ptr};
 /// What latchfs may cost beside nothing.
 const RATIO_WANTED: f64 = 1.2;
 
+/// A median this many times the least says more about the other work on the machine, and about
+/// which processor woke which, than about what is measured.
+const DISTURBED: f64 = 1.3;
+
 /// One thing that programs do, on a directory, so many times.
 type Work = fn(&Path, usize) -> f64;
 
@@ -48,6 +52,12 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
         }
     }
     let columns = ["", "tmpfs", "nothing", "latchfs", "ratio", "wanted", "", "least", "ratio"];
+    let disturbed = |micros: &Vec<f64>| median(micros) > DISTURBED * least(micros);
+    if rounds.iter().flat_map(|of_work| &of_work[1..]).any(disturbed) {
+        println!(
+            "\nThe machine is busy: medians are far from the least. Trust --pin, and the least"
+        );
+    }
     let title = "System calls, us: medians of interleaved rounds, and the least";
     let mut table = Table::new(title, &columns);
     for ((what, _), [tmpfs, null, latchfs]) in WORKS.iter().zip(&rounds) {
