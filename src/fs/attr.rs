@@ -45,7 +45,11 @@ pub(super) fn of_lease(
     let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
         (system_time(accessed), system_time(modified))
     } else {
-        let renewed = system_time(shared.locks.wall(lease.renewed_at));
+        let renewed = if lease.renewed_at == lease.acquired_at {
+            changed
+        } else {
+            system_time(shared.locks.wall(lease.renewed_at))
+        };
         (renewed, renewed)
     };
     let size = match face {

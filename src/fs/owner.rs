@@ -49,8 +49,9 @@ struct User {
 /// A process that was asked for, and a descriptor that tells whether it still is the same.
 #[derive(Debug)]
 struct Known {
-    pid: u32,
-    start: u64,
+    tid: u32,
+    uid: u32,
+    id: Arc<str>,
     alive: OwnedFd,
 }
 
@@ -121,35 +122,28 @@ impl Owners {
 
     /// `host:user:pid:start_time` of the caller: which process it was, even after its end.
     pub(super) fn holder_id(&self, caller: &Caller) -> Arc<str> {
-        let user = self.user(caller.uid);
-        let (pid, start) = self.process(caller.pid);
-        format!("{}:{}:{pid}:{start}", self.host, user.name).into()
-    }
-
-    /// The process of a thread, and when it started (0 if that can't be known any more).
-    fn process(&self, tid: u32) -> (u32, u64) {
-        if tid == 0 {
-            return (0, 0);
-        }
-        if let Some(known) = self.processes.lock().iter().find(|known| known.pid == tid)
+        let (tid, uid) = (caller.pid, caller.uid);
+        let is_same = |known: &Known| (known.tid, known.uid) == (tid, uid);
+        if let Some(known) = self.processes.lock().iter().find(|known| is_same(known))
             && is_alive(&known.alive)
         {
-            return (tid, known.start);
+            return Arc::clone(&known.id);
         }
         // First the descriptor, then the start time: what is read is then the time of the process
         // that the descriptor stands for, or the descriptor says that it is dead.
-        let Some(alive) = open_process(tid) else {
-            let pid = leader_of(tid).unwrap_or(tid);
-            return (pid, start_of(pid).unwrap_or(0));
-        };
-        let start = start_of(tid).unwrap_or(0);
-        let mut processes = self.processes.lock();
-        processes.retain(|known| known.pid != tid);
-        if processes.len() >= PROCESSES_MAX {
-            processes.pop_front();
+        let alive = open_process(tid);
+        let pid = if alive.is_some() { tid } else { leader_of(tid).unwrap_or(tid) };
+        let start = start_of(pid).unwrap_or(0);
+        let id: Arc<str> = format!("{}:{}:{pid}:{start}", self.host, self.user(uid).name).into();
+        if let Some(alive) = alive {
+            let mut processes = self.processes.lock();
+            processes.retain(|known| !is_same(known));
+            if processes.len() >= PROCESSES_MAX {
+                processes.pop_front();
+            }
+            processes.push_back(Known { tid, uid, id: Arc::clone(&id), alive });
         }
-        processes.push_back(Known { pid: tid, start, alive });
-        (tid, start)
+        id
     }
 }
 
@@ -209,6 +203,9 @@ fn name_of_user(uid: u32) -> Option<String> {
 /// A descriptor of a process, if `tid` is one and not a mere thread of one.
 #[allow(unsafe_code)]
 fn open_process(tid: u32) -> Option<OwnedFd> {
+    if tid == 0 {
+        return None;
+    }
     // SAFETY: the call takes two numbers and touches no memory.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, 0) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
@@ -227,6 +224,9 @@ fn is_alive(process: &OwnedFd) -> bool {
 
 /// When a process started, in ticks since boot.
 fn start_of(pid: u32) -> Option<u64> {
+    if pid == 0 {
+        return None;
+    }
     let mut buffer = [0_u8; 1_024];
     let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
     let length = file.read(&mut buffer).ok()?;
@@ -312,43 +312,43 @@ mod tests {
         assert_eq!(parse_start(b"7 (x"), None);
     }
 
+    /// Process and start time, as the holder's id tells them.
+    fn process(owners: &Owners, pid: u32) -> (u32, u64) {
+        let client = owners.client(0, pid);
+        let id = owners.holder_id(&Caller { uid: 0, gid: 0, pid, client });
+        let parts: Vec<&str> = id.split(':').collect();
+        assert_eq!(parts[..2], ["laptop1", "root"]);
+        (parts[2].parse().expect("a number"), parts[3].parse().expect("a number"))
+    }
+
     #[test]
     fn a_process_is_known_while_it_lives() {
         let owners = owners(Owner::User);
         let own = std::process::id();
         let start = start_of(own).expect("we run");
-        assert_eq!(owners.process(own), (own, start));
-        assert_eq!(owners.process(own), (own, start), "from the cache");
+        assert_eq!(process(&owners, own), (own, start));
+        assert_eq!(process(&owners, own), (own, start), "from the cache");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = child.id();
-        assert_ne!(owners.process(pid).1, 0);
+        assert_ne!(process(&owners, pid).1, 0);
         child.kill().expect("it runs");
         child.wait().expect("it ends");
-        assert_eq!(owners.process(pid).1, 0, "gone, and not taken from the cache");
-        assert_eq!(owners.process(0), (0, 0));
+        assert_eq!(process(&owners, pid).1, 0, "gone, and not taken from the cache");
+        assert_eq!(process(&owners, 0), (0, 0));
     }
 
     #[test]
     fn a_thread_speaks_for_its_process() {
         let owners = owners(Owner::User);
         let own = std::process::id();
-        let thread = std::thread::spawn(|| {
-            let link = std::fs::read_link("/proc/thread-self").expect("a thread");
-            let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
-            tid.parse::<u32>().expect("a number")
+        let told = std::thread::scope(|scope| {
+            let of_a_thread = scope.spawn(|| {
+                let link = std::fs::read_link("/proc/thread-self").expect("a thread");
+                let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
+                process(&owners, tid.parse().expect("a number"))
+            });
+            of_a_thread.join().expect("it ends")
         });
-        // The thread may have ended; ask from one that surely lives.
-        let _ = thread.join();
-        let process = std::thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    let link = std::fs::read_link("/proc/thread-self").expect("a thread");
-                    let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
-                    owners.process(tid.parse().expect("a number"))
-                })
-                .join()
-                .expect("it ends")
-        });
-        assert_eq!(process, (own, start_of(own).expect("we run")));
+        assert_eq!(told, (own, start_of(own).expect("we run")));
     }
 }
