@@ -8,6 +8,8 @@ pub mod locks;
 
 pub mod status;
 
+pub mod event;
+
 pub mod fs;
 
 pub mod cli;

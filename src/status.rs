@@ -62,7 +62,13 @@ fn millis(span: Span) -> Value {
 fn waiters_of(view: &LockView, shown: impl Fn(Time) -> Value) -> Value {
     let waiters = view.waiters.iter();
     waiters
-        .map(|waiter| json!({ "client": waiter.client.as_str(), "since": shown(waiter.since) }))
+        .map(|waiter| {
+            json!({
+                "client": waiter.client.as_str(),
+                "since": shown(waiter.since),
+                "waited_ms": millis(view.at.since(waiter.since)),
+            })
+        })
         .collect()
 }
 
@@ -84,7 +90,9 @@ fn holders_of(view: &LockView) -> Value {
 mod tests {
     use super::*;
     use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{ClientId, Details, Hold, Holder, Lease, Life, LockName, Mode, Token};
+    use crate::engine::{
+        ClientId, Details, Hold, Holder, Lease, Life, LockName, Mode, Ticket, Token, WaiterView,
+    };
     use std::sync::Arc;
 
     fn wall(at: Time) -> Wall {
@@ -146,6 +154,18 @@ mod tests {
         let status = status_of(&view, wall);
         assert_eq!((&status["phase"], &status["is_expired"]), (&json!("grace"), &json!(true)));
         assert_eq!(status["expires_in_ms"], 0);
+    }
+
+    #[test]
+    fn who_waits_is_shown_and_for_how_long() {
+        let mut view = held("build");
+        let client = ClientId::parse("laptop2:bob").expect("valid");
+        let (mode, since) = (Mode::Exclusive, Time::from_secs(4));
+        view.waiters = vec![WaiterView { client, ticket: Ticket::named(3), mode, since }];
+        assert_eq!(
+            status_of(&view, wall)["waiters"].to_string(),
+            r#"[{"client":"laptop2:bob","since":"2024-01-15T10:29:34.000Z","waited_ms":6000}]"#
+        );
     }
 
     #[test]

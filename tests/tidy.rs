@@ -202,9 +202,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/time.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
     ("src/locks/", &["time", "engine", "locks"]),
-    ("src/fs/", &["time", "engine", "locks", "status", "metrics", "fs"]),
+    ("src/fs/", &["time", "engine", "locks", "status", "event", "metrics", "fs"]),
     // The command line mounts, so it calls what mounts; it knows nothing else of the files.
     ("src/cli/", &["time", "engine", "locks", "status", "metrics", "cli", "fs"]),
+    ("src/status.rs", &["time", "engine"]),
+    ("src/event.rs", &["time", "engine"]),
+    // The library uses a mount as any program does, and knows nothing of what is behind it.
+    ("src/mutex/", &["time", "mutex"]),
 ];
 
 #[test]

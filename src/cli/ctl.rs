@@ -33,6 +33,7 @@ pub(super) trait Ask {
         let mut answer = self.ask(request)?;
         let mut status = answer["status"].take();
         show_own(&mut status, &answer["token"]);
+        show_place(&mut status, &answer["you"]);
         Ok(status)
     }
 
@@ -46,7 +47,11 @@ pub(super) trait Ask {
                 request["after"] = after;
             }
             let mut answer = self.ask(&request)?;
+            let you = answer["you"].take();
             if let Some(locks) = answer["locks"].as_array_mut() {
+                for status in locks.iter_mut() {
+                    show_place(status, &you);
+                }
                 all.append(locks);
             }
             after = answer["next"].take();
@@ -67,6 +72,14 @@ fn show_own(status: &mut Value, token: &Value) {
     status["holder"] = own["client"].clone();
     for field in ["token", "expires_in_ms"] {
         status[field] = own[field].clone();
+    }
+}
+
+/// Adds `place` to a status: how far in front the caller waits, from 1.
+fn show_place(status: &mut Value, you: &Value) {
+    let Some(waiters) = status["waiters"].as_array() else { return };
+    if let Some(ahead) = waiters.iter().position(|waiter| waiter["client"] == *you) {
+        status["place"] = (ahead + 1).into();
     }
 }
 
@@ -194,6 +207,19 @@ mod tests {
         show_own(&mut status, &json!(5));
         let shown = (&status["holder"], &status["token"], &status["expires_in_ms"]);
         assert_eq!(shown, (&json!("b"), &json!(5), &json!(200)));
+    }
+
+    #[test]
+    fn who_waits_sees_the_own_place() {
+        let mut status = json!({"waiters": [{"client": "a"}, {"client": "b"}, {"client": "b"}]});
+        let before = status.clone();
+        show_place(&mut status, &json!("c"));
+        assert_eq!(status, before);
+        show_place(&mut status, &json!("b"));
+        assert_eq!(status["place"], 2);
+        let mut free = json!({"phase": "free"});
+        show_place(&mut free, &json!("b"));
+        assert_eq!(free, json!({"phase": "free"}));
     }
 
     /// Three pages of one lock each.

@@ -49,10 +49,27 @@ impl Status<'_> {
         }
     }
 
-    /// Who waits.
-    pub(super) fn waiters(self) -> Vec<(String, String)> {
-        let Some(waiters) = self.0["waiters"].as_array() else { return Vec::new() };
-        waiters.iter().map(|w| (Status(w).text("client"), Status(w).text("since"))).collect()
+    /// Who waits, first served first.
+    fn waiters(self) -> Vec<Self> {
+        self.0["waiters"].as_array().into_iter().flatten().map(Status).collect()
+    }
+
+    /// `2 (you: 1)`: how many wait, and where among them the reader does.
+    fn line(self) -> String {
+        let count = self.waiters().len();
+        match self.number("place") {
+            Some(place) => format!("{count} (you: {place})"),
+            None => count.to_string(),
+        }
+    }
+
+    /// `laptop2:bob, for 24s, since ...`: one who waits, `number` in line.
+    fn waiting(self, number: i64, own: Option<i64>) -> String {
+        let client = self.text("client");
+        let waited = self.number("waited_ms").map(|ms| Span::from_millis(ms.unsigned_abs()));
+        let waited = waited.map_or_else(String::new, |span| format!(", for {span}"));
+        let own = if own == Some(number) { ", you" } else { "" };
+        format!("{number}. {client}{waited}, since {}{own}", self.text("since"))
     }
 
     /// `token 7, expires in 30s, grace 5s`.
@@ -104,7 +121,7 @@ fn row(status: Status<'_>) -> [String; 6] {
         status.phase(),
         or_dash(holder),
         or_dash(status.left().unwrap_or_default()),
-        status.waiters().len().to_string(),
+        status.line(),
         status.text("note"),
     ]
 }
@@ -141,8 +158,8 @@ pub(super) fn page(status: Status<'_>, look: Look) -> String {
         facts.push(("process", status.text("holder_id")));
         facts.push(("note", status.text("note")));
     }
-    for (client, since) in status.waiters() {
-        facts.push(("waiting", format!("{client}, since {since}")));
+    for (number, waiter) in (1..).zip(status.waiters()) {
+        facts.push(("waiting", waiter.waiting(number, status.number("place"))));
     }
     facts.retain(|(_, fact)| !fact.is_empty());
     facts.iter().fold(String::new(), |mut text, (name, fact)| {
@@ -161,7 +178,11 @@ mod tests {
             "name": "build", "holder": "laptop1:alice", "phase": "held", "mode": "exclusive",
             "expires_at": "2024-01-15T10:30:30.000Z", "expires_in_ms": 23_100, "token": 7,
             "grace_ms": 5_000, "acquired_at": "2024-01-15T10:30:00.000Z", "note": "nightly",
-            "waiters": [{"client": "laptop2:bob", "since": "2024-01-15T10:30:05.000Z"}],
+            "waiters": [
+                {"client": "b", "since": "2024-01-15T10:30:05.000Z", "waited_ms": 1_900},
+                {"client": "c", "since": "2024-01-15T10:30:06.000Z", "waited_ms": 900},
+            ],
+            "place": 2,
         })
     }
 
@@ -173,8 +194,8 @@ mod tests {
             "expires_in_ms": 1_000, "holders": [{"client": "a"}, {"client": "b"}]});
         let text = table(&[held(), grace, shared], Look::Plain);
         let expected = "\
-NAME               PHASE  HOLDER         EXPIRES IN  WAITERS  NOTE
-build              held   laptop1:alice  24s         1        nightly
+NAME               PHASE  HOLDER         EXPIRES IN  WAITERS     NOTE
+build              held   laptop1:alice  24s         2 (you: 2)  nightly
 deploy/production  grace  ci (shared)    expired     0
 read               held   a and 1 more   1s          0
 ";
@@ -198,7 +219,8 @@ expires   in 24s, at 2024-01-15T10:30:30.000Z
 token     7
 since     2024-01-15T10:30:00.000Z
 note      nightly
-waiting   laptop2:bob, since 2024-01-15T10:30:05.000Z
+waiting   1. b, for 1.9s, since 2024-01-15T10:30:05.000Z
+waiting   2. c, for 900ms, since 2024-01-15T10:30:06.000Z, you
 ";
         assert_eq!(text, expected);
         let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free"});

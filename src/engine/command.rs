@@ -304,6 +304,11 @@ impl Ticket {
     pub const fn as_u64(self) -> u64 {
         self.0
     }
+
+    /// The place that a caller names by number. Naming one does not make one.
+    pub const fn named(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 impl From<Op> for Command {

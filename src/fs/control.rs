@@ -7,9 +7,9 @@ use super::look::FOREVER;
 use super::make::{GENERATION, NO_CACHE};
 use super::opens::{Access, Entry, Open, State, Target};
 use super::owner::Caller;
-use super::pages;
 use super::shared::Fs;
 use super::why::{self, Why};
+use super::{pages, poll};
 use crate::engine::{Face, LockName, LockView};
 use crate::status::{pretty, status_of};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, ReplyEntry, ReplyOpen};
@@ -255,7 +255,7 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
 pub(super) fn render(
     fs: &Fs,
     caller: &Caller,
-    open: &Open,
+    open: &Arc<Open>,
     control: &Control,
     then: impl FnOnce(Result<Arc<[u8]>, Errno>) + Send + 'static,
 ) {
@@ -277,9 +277,12 @@ pub(super) fn render(
             }
         },
         Control::Report(_, name) | Control::Fact(_, name) => {
-            let control = control.clone();
+            let (open, control) = (Arc::clone(open), control.clone());
             fs.view(caller, Act::Read, name, move |fs, _, view| {
-                then(view.map(|view| told(fs, &control, &view)));
+                then(view.map(|view| {
+                    poll::saw(&open, &view);
+                    told(fs, &control, &view)
+                }));
             });
         }
     }

@@ -45,7 +45,10 @@ pub(super) fn take(open: &Open, size: u32) -> Arc<[u8]> {
 /// Answers the request in `data`. The write has done its work when the answer can be read.
 pub(super) fn request(fs: &Fs, caller: &Caller, open: &Arc<Open>, data: &[u8], reply: ReplyWrite) {
     let (open, length) = (Arc::clone(open), data.len() as u32);
-    let then: Then = Box::new(move |answer| {
+    let you = caller.client.clone();
+    let then: Then = Box::new(move |mut answer: Value| {
+        // Who asks can find itself among holders and waiters.
+        answer["you"] = you.as_str().into();
         let line = format!("{answer}\n");
         let mut state = open.state.lock();
         let mut unread = state.bytes.to_vec();

@@ -59,10 +59,15 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
 }
 
 /// Whether this process acts as root.
-#[allow(unsafe_code)]
 pub fn is_root() -> bool {
+    own_uid() == 0
+}
+
+/// The user as whom this process acts.
+#[allow(unsafe_code)]
+pub(super) fn own_uid() -> u32 {
     // SAFETY: geteuid only reads, and can't fail.
-    unsafe { libc::geteuid() == 0 }
+    unsafe { libc::geteuid() }
 }
 
 /// mount(2), for root and whoever has `CAP_SYS_ADMIN`.

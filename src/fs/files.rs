@@ -10,7 +10,7 @@ use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl, why};
+use super::{attr, change, ctl, poll, why};
 use crate::engine::command::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -47,6 +47,7 @@ fn open_lock(fs: &Fs, caller: &Caller, of: (u64, LockName), flags: i32, reply: R
         };
         let open = open_of(caller, ino, name, flags);
         open.state.lock().tenure = tenure_of(fs, caller, ino, &view);
+        poll::saw(&open, &view);
         change::truncate_at_open(fs, caller, view, flags, move |fs, _, _| {
             let fh = FileHandle(fs.opens.insert(open));
             reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO);
@@ -71,6 +72,7 @@ pub(super) fn read(
         let bytes = Arc::clone(&open.state.lock().bytes);
         return reply.data(window(&bytes, offset, size));
     }
+    fs.polls.reads(fh);
     let kept = Arc::clone(&open);
     let then = move |bytes: Result<Arc<[u8]>, Errno>| match bytes {
         Ok(bytes) => {
@@ -82,18 +84,25 @@ pub(super) fn read(
     match &open.target {
         Target::Control(control) => control::render(fs, caller, &open, control, then),
         Target::Lock(ino, name) => {
-            // An open file speaks of the lock that it holds, else of the name it was opened under.
-            let place = fs.lock_place(*ino);
-            let name = place
-                .map(|place| change::meant_by_open(&place, &open).swap_remove(0).name)
-                .filter(|_| open.tenure().is_some())
-                .unwrap_or_else(|| name.clone());
+            let name = spoken_of(fs, &open, *ino, name);
             let access = open.access;
             fs.view(caller, Act::Read, &name, move |fs, _, view| {
-                then(view.map(|view| content_of(fs, &view, access)));
+                then(view.map(|view| {
+                    poll::saw(&open, &view);
+                    content_of(fs, &view, access)
+                }));
             });
         }
     }
+}
+
+/// An open file speaks of the lock that it holds, else of the name it was opened under.
+pub(super) fn spoken_of(fs: &Fs, open: &Open, ino: u64, name: &LockName) -> LockName {
+    let place = fs.lock_place(ino);
+    place
+        .map(|place| change::meant_by_open(&place, open).swap_remove(0).name)
+        .filter(|_| open.tenure().is_some())
+        .unwrap_or_else(|| name.clone())
 }
 
 /// What a reader of a lock's file gets.

@@ -27,6 +27,7 @@ mod numbered;
 mod opens;
 mod owner;
 mod pages;
+mod poll;
 mod remove;
 mod shared;
 mod tree;
@@ -77,11 +78,12 @@ impl LatchFs {
             tree: Mutex::new(Tree::default()),
             opens: opens::Opens::default(),
             locking: locking::Locking::default(),
+            polls: poll::Polls::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
             since: Wall::now(),
-            mounter: own_uid(),
+            mounter: device::own_uid(),
         }))
     }
 
@@ -97,12 +99,6 @@ impl LatchFs {
         self.0.counters.errno(errno);
         errno
     }
-}
-
-#[allow(unsafe_code)]
-fn own_uid() -> u32 {
-    // SAFETY: geteuid always succeeds and touches no memory.
-    unsafe { libc::geteuid() }
 }
 
 impl Filesystem for LatchFs {
@@ -298,6 +294,7 @@ impl Filesystem for LatchFs {
     ) {
         // By the handle and not by the kernel's owner: for OFD locks it names none.
         locking::closed(&self.0, ino.0, fh.0);
+        self.0.polls.closed(fh.0);
         self.0.opens.remove(fh.0);
         reply.ok();
     }
@@ -446,15 +443,13 @@ impl Filesystem for LatchFs {
         &self,
         _req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
-        _ph: PollNotifier,
+        fh: FileHandle,
+        ph: PollNotifier,
         events: PollEvents,
-        _flags: PollFlags,
+        flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        // As regular files are: always ready.
-        let ready = PollEvents::POLLIN | PollEvents::POLLOUT;
-        reply.poll(events & (ready | PollEvents::POLLRDNORM | PollEvents::POLLWRNORM));
+        poll::poll(&self.0, fh.0, ph, (events, flags), reply);
     }
 
     fn fallocate(

@@ -2,6 +2,7 @@
 
 use super::control::Control;
 use super::numbered::Numbered;
+use super::poll::Seen;
 use crate::engine::{ClientId, LockName, Token};
 use fuser::FileType;
 use parking_lot::Mutex;
@@ -69,6 +70,8 @@ pub(super) struct State {
     pub(super) locked: bool,
     /// Where the last message that was written through it ended.
     pub(super) end: Option<End>,
+    /// What was last seen of its lock, by whoever polls it.
+    pub(super) seen: Option<Seen>,
     /// What is being read, or the answers of a control file that were not read yet.
     pub(super) bytes: Arc<[u8]>,
 }

@@ -6,6 +6,7 @@ use super::locking::Locking;
 use super::mount::MountConfig;
 use super::opens::Opens;
 use super::owner::{Caller, Owners};
+use super::poll::Polls;
 use super::tree::{LockPlace, Place, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     pub(super) opens: Opens,
     /// What open files hold and wait for.
     pub(super) locking: Locking,
+    /// Open files that are polled.
+    pub(super) polls: Polls,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.

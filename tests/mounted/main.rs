@@ -10,6 +10,7 @@ mod harness;
 
 mod control;
 mod ending;
+mod following;
 mod keeping;
 mod making;
 mod owners;

@@ -1,0 +1,216 @@
+//! One event as one line of JSON: what `.latchfs/events` streams and `latchfs events --json`
+//! prints. Its number and time come first, then what happened, then to what and to whom.
+
+use crate::engine::{End, Event, SessionEnd, Token, What, Why};
+use crate::time::{Span, Time, Wall};
+use serde_json::{Map, Value, json};
+
+/// An event, under its number in the feed. `wall` puts an engine time on the wall clock.
+pub fn event_of(number: u64, event: &Event, wall: impl Fn(Time) -> Wall) -> Value {
+    let mut line = Map::with_capacity(10);
+    line.insert("n".to_owned(), number.into());
+    line.insert("at".to_owned(), wall(event.at).to_string().into());
+    if let Value::Object(fields) = fields_of(&event.what) {
+        line.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    Value::Object(line)
+}
+
+/// What a reader gets who was too slow: so many events were dropped before it came for them.
+pub fn lost(count: u64) -> Value {
+    json!({ "event": "lost", "count": count })
+}
+
+/// Each kind's own fields; what is null is left out.
+fn fields_of(what: &What) -> Value {
+    match what {
+        What::Granted { name, holder, token, mode, hold: _, waited } => json!({
+            "event": "granted",
+            "name": name.as_str(),
+            "holder": holder.as_str(),
+            "token": token.as_u64(),
+            "mode": mode.as_str(),
+            "ticket": waited.map(|(ticket, _)| ticket.as_u64()),
+            "waited_ms": waited.map(|(_, span)| span.as_millis()),
+        }),
+        What::Renewed { name, holder, token } => {
+            of_tenure("renewed", name.as_str(), Some(holder.as_str()), *token)
+        }
+        What::Annotated { name, token } => of_tenure("annotated", name.as_str(), None, *token),
+        What::Expired { name, holder, token } => {
+            of_tenure("expired", name.as_str(), Some(holder.as_str()), *token)
+        }
+        What::Ended { name, holder, token, held, end } => {
+            ended(of_tenure(kind_of(end), name.as_str(), Some(holder.as_str()), *token), *held, end)
+        }
+        What::Joined { name, client, ticket } => json!({
+            "event": "joined",
+            "name": name.as_str(),
+            "client": client.as_str(),
+            "ticket": ticket.as_u64(),
+        }),
+        What::Left { name, client, ticket, why } => json!({
+            "event": "left",
+            "name": name.as_str(),
+            "client": client.as_str(),
+            "ticket": ticket.as_u64(),
+            "why": why_of(*why),
+        }),
+        What::SessionOpened { session, client } => json!({
+            "event": "session_opened",
+            "session": session.as_u64(),
+            "client": client.as_str(),
+        }),
+        What::SessionKept { session } => json!({
+            "event": "session_kept",
+            "session": session.as_u64(),
+        }),
+        What::SessionOver { session, client, end } => json!({
+            "event": "session_over",
+            "session": session.as_u64(),
+            "client": client.as_str(),
+            "why": match end {
+                SessionEnd::Closed => "closed",
+                SessionEnd::Expired => "expired",
+            },
+        }),
+    }
+}
+
+fn of_tenure(event: &str, name: &str, holder: Option<&str>, token: Token) -> Value {
+    json!({ "event": event, "name": name, "holder": holder, "token": token.as_u64() })
+}
+
+const fn kind_of(end: &End) -> &'static str {
+    match end {
+        End::Released => "released",
+        End::Lapsed => "lapsed",
+        End::Moved { .. } => "moved",
+        End::Replaced => "replaced",
+        End::Stolen { .. } => "stolen",
+    }
+}
+
+fn ended(mut line: Value, held: Span, end: &End) -> Value {
+    line["held_ms"] = held.as_millis().into();
+    match end {
+        End::Moved { to } => line["to"] = to.as_str().into(),
+        End::Stolen { by, reason } => {
+            line["by"] = by.as_str().into();
+            line["reason"] = reason.as_str().into();
+        }
+        End::Released | End::Lapsed | End::Replaced => {}
+    }
+    line
+}
+
+const fn why_of(why: Why) -> &'static str {
+    match why {
+        Why::Asked => "asked",
+        Why::Gone => "gone",
+        Why::TimedOut => "timed_out",
+        Why::SessionOver => "session_over",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{ClientId, Hold, LockName, Mode, SessionId, StealReason, Ticket};
+
+    /// The line of an event, without its number and time, which are checked here.
+    fn line(what: What) -> String {
+        let wall = |at: Time| Wall { secs: (at.as_nanos() / 1_000_000_000) as i64, nanos: 0 };
+        let line = event_of(12, &Event { at: Time::from_secs(3), what }, wall).to_string();
+        let head = r#"{"n":12,"at":"1970-01-01T00:00:03.000Z","#;
+        line.strip_prefix(head).unwrap_or_else(|| panic!("{line} has another head")).to_owned()
+    }
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    fn granted(waited: Option<Span>) -> What {
+        let (name, holder, token) = (name("team/build"), client("a"), Token::named(7));
+        let waited = waited.map(|span| (Ticket::named(3), span));
+        What::Granted { name, holder, token, mode: Mode::Shared, hold: Hold::Loose, waited }
+    }
+
+    #[test]
+    fn a_grant_says_how_long_it_was_waited_for() {
+        let alone = r#""event":"granted","name":"team/build","holder":"a","token":7,"#;
+        assert_eq!(line(granted(None)), format!(r#"{alone}"mode":"shared"}}"#));
+        assert_eq!(
+            line(granted(Some(Span::from_millis(1_500)))),
+            format!(r#"{alone}"mode":"shared","ticket":3,"waited_ms":1500}}"#)
+        );
+    }
+
+    #[test]
+    fn tenures_go_on() {
+        let (build, token) = (name("build"), Token::named(7));
+        let renewed = What::Renewed { name: build.clone(), holder: client("a"), token };
+        let of = r#""name":"build","holder":"a","token":7}"#;
+        assert_eq!(line(renewed), format!(r#""event":"renewed",{of}"#));
+        let expired = What::Expired { name: build.clone(), holder: client("a"), token };
+        assert_eq!(line(expired), format!(r#""event":"expired",{of}"#));
+        let annotated = What::Annotated { name: build, token };
+        assert_eq!(line(annotated), r#""event":"annotated","name":"build","token":7}"#);
+    }
+
+    #[test]
+    fn tenures_end_in_five_ways() {
+        let end = |end| {
+            let (name, holder, token) = (name("build"), client("a"), Token::named(7));
+            line(What::Ended { name, holder, token, held: Span::from_secs(2), end })
+        };
+        let of = r#""name":"build","holder":"a","token":7,"held_ms":2000"#;
+        assert_eq!(end(End::Released), format!(r#""event":"released",{of}}}"#));
+        assert_eq!(end(End::Lapsed), format!(r#""event":"lapsed",{of}}}"#));
+        assert_eq!(end(End::Replaced), format!(r#""event":"replaced",{of}}}"#));
+        let moved = end(End::Moved { to: name("other") });
+        assert_eq!(moved, format!(r#""event":"moved",{of},"to":"other"}}"#));
+        let reason = StealReason::parse("host died").expect("a reason");
+        let stolen = end(End::Stolen { by: client("b"), reason });
+        assert_eq!(stolen, format!(r#""event":"stolen",{of},"by":"b","reason":"host died"}}"#));
+    }
+
+    #[test]
+    fn waiters_come_and_go() {
+        let ticket = Ticket::named(3);
+        let of = r#""name":"build","client":"a","ticket":3"#;
+        let joined = What::Joined { name: name("build"), client: client("a"), ticket };
+        assert_eq!(line(joined), format!(r#""event":"joined",{of}}}"#));
+        for (why, said) in [
+            (Why::Asked, "asked"),
+            (Why::Gone, "gone"),
+            (Why::TimedOut, "timed_out"),
+            (Why::SessionOver, "session_over"),
+        ] {
+            let left = What::Left { name: name("build"), client: client("a"), ticket, why };
+            assert_eq!(line(left), format!(r#""event":"left",{of},"why":"{said}"}}"#));
+        }
+    }
+
+    #[test]
+    fn sessions_begin_go_on_and_end() {
+        let session = SessionId::named(5);
+        let opened = line(What::SessionOpened { session, client: client("a") });
+        assert_eq!(opened, r#""event":"session_opened","session":5,"client":"a"}"#);
+        let kept = line(What::SessionKept { session });
+        assert_eq!(kept, r#""event":"session_kept","session":5}"#);
+        let over = |end| line(What::SessionOver { session, client: client("a"), end });
+        let of = r#""event":"session_over","session":5,"client":"a","why":"#;
+        assert_eq!(over(SessionEnd::Closed), format!(r#"{of}"closed"}}"#));
+        assert_eq!(over(SessionEnd::Expired), format!(r#"{of}"expired"}}"#));
+    }
+
+    #[test]
+    fn the_slow_are_told_how_many_they_lost() {
+        assert_eq!(lost(5).to_string(), r#"{"event":"lost","count":5}"#);
+    }
+}

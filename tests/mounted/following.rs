@@ -1,0 +1,156 @@
+//! Following what happens: poll(2) on a lock's file, and the line as status and ls show it.
+
+use crate::harness::*;
+
+/// What the Python programs here begin with: a poller with a limit, in milliseconds.
+const POLLER: &str = r#"
+import select, threading
+LIMIT = 20_000
+def poller(fd, events=select.POLLPRI):
+    poller = select.poll()
+    poller.register(fd, events)
+    return poller
+def changed(fd, wait=LIMIT):
+    "Whether POLLPRI comes in time."
+    return any(seen & select.POLLPRI for _, seen in poller(fd).poll(wait))
+def again(fd):
+    "Reads what there is, which ends the telling of a change."
+    return os.pread(fd, 65536, 0)
+def soon(call):
+    "Calls it on another thread when the kernel has seen this one poll, or just before."
+    thread = threading.Timer(0.05, call)
+    thread.start()
+    return thread
+"#;
+
+/// Runs a Python program behind [`POLLER`], which is at the margin as the program will be.
+fn py(m: &Mount, program: &str) -> Output {
+    let lines = program.lines().map(|line| line.strip_prefix("        ").unwrap_or(line));
+    m.py(&format!("{POLLER}\n{}", lines.collect::<Vec<_>>().join("\n")))
+}
+
+/// `poll(2)` on a lock file wakes when its phase or holder changes, once until it is read again.
+#[test]
+fn a_change_wakes_pollers() {
+    let m = Setup::new().with("--ttl 1s --grace 1s").start();
+    py(
+        &m,
+        r#"
+        os.close(exclusive('build'))
+        fd = os.open('build', os.O_RDONLY)
+        token = json.loads(again(fd))['token']
+        eq(changed(fd, 0), False)
+        eq(poller(fd, select.POLLIN).poll(0)[0][1], select.POLLIN)
+        # It expires, lapses and is taken anew: each is a change, and none is told twice.
+        eq(changed(fd), True)
+        eq(changed(fd, 0), True)
+        eq(json.loads(again(fd))['phase'], 'grace')
+        eq(changed(fd), True)
+        eq(json.loads(again(fd))['phase'], 'free')
+        eq(changed(fd, 0), False)
+        with user(A):
+            thread = soon(lambda: os.close(exclusive('build')))
+            eq(changed(fd), True)
+            thread.join()
+        seen = json.loads(again(fd))
+        eq(seen['phase'], 'held')
+        assert seen['token'] > token, seen
+    "#,
+    )
+    .ok();
+}
+
+/// Renewing is no change, but it is one in grace; and what changed before the first poll is told.
+#[test]
+fn what_is_no_change_wakes_nobody() {
+    let m = Setup::new().with("--ttl 60s --grace 10s").start();
+    py(
+        &m,
+        r#"
+        os.close(exclusive('build'))
+        fd = os.open('build', os.O_RDONLY)
+        report = os.open('.latchfs/status/build', os.O_RDONLY)
+        again(fd), again(report)
+        eq(changed(fd, 0), False)
+        os.utime('build')
+        eq(write('build', '1s'), 'ok')
+        eq(changed(fd, 50), False)
+        eq(changed(fd), True)
+        eq(json.loads(again(fd))['phase'], 'grace')
+        thread = soon(lambda: os.utime('build'))
+        eq(changed(fd), True)
+        thread.join()
+        eq(json.loads(again(fd))['phase'], 'held')
+        # This one was read long ago, and is polled for the first time.
+        os.remove('build')
+        eq(changed(report, 0), True)
+        eq(json.loads(again(report))['phase'], 'free')
+        eq(changed(report, 0), False)
+    "#,
+    )
+    .ok();
+}
+
+/// Edge-triggered users are woken too, several at once, and select(2) tells in its third set.
+#[test]
+fn all_ways_of_polling_are_woken() {
+    let m = mount();
+    py(
+        &m,
+        r#"
+        os.mkdir('build')
+        files = [os.open('build/status.json', os.O_RDONLY) for _ in range(3)]
+        for fd in files: again(fd)
+        edges = select.epoll()
+        edges.register(files[0], select.EPOLLPRI | select.EPOLLET)
+        eq(edges.poll(0), [])
+        eq(select.select([], [], files[1:2], 0)[2], [])
+        seen = []
+        watch = threading.Thread(target=lambda: seen.append(changed(files[2])))
+        watch.start()
+        thread = soon(lambda: os.rmdir('build'))
+        eq(edges.poll(LIMIT / 1000), [(files[0], select.EPOLLPRI)])
+        eq(select.select([], [], files[1:2], LIMIT / 1000)[2], files[1:2])
+        watch.join(LIMIT / 1000)
+        eq(seen, [True])
+        thread.join()
+        eq(edges.poll(0), [])
+    "#,
+    )
+    .ok();
+}
+
+/// `status` and `ls` show the line, one's own place in it, and for how long.
+#[test]
+fn the_line_is_shown() {
+    let m = mount();
+    m.py(r#"
+        holder = os.open('build', os.O_RDWR | os.O_CREAT)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        pids = []
+        for name in (A, 'root', A):
+            pid = os.fork()
+            if pid == 0:
+                if name != 'root': os.seteuid(pwd.getpwnam(name).pw_uid)
+                fcntl.flock(os.open('build', os.O_RDWR), fcntl.LOCK_EX)
+                os._exit(0)
+            pids.append(pid)
+            for _ in range(1000):
+                if len(status('build').get('waiters', [])) == len(pids): break
+                time.sleep(0.01)
+        waiters = status('build')['waiters']
+        eq([waiter['client'] for waiter in waiters],
+           ['laptop1:' + A, 'laptop1:root', 'laptop1:' + A])
+        assert all(waiter['waited_ms'] >= 0 for waiter in waiters), waiters
+        def latchfs(*args): return subprocess.check_output(['latchfs', *args], text=True)
+        lines = [line for line in latchfs('status', 'build').splitlines() if 'waiting' in line]
+        eq(len(lines), 3)
+        assert lines[1].startswith('waiting   2. laptop1:root, for '), lines
+        eq([line.endswith(', you') for line in lines], [False, True, False])
+        eq(json.loads(latchfs('status', 'build', '--json'))['place'], 2)
+        assert '3 (you: 2)' in latchfs('ls'), latchfs('ls')
+        fcntl.flock(holder, fcntl.LOCK_UN)
+        eq([os.waitpid(pid, 0)[1] for pid in pids], [0, 0, 0])
+    "#)
+        .ok();
+}
