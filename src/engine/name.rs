@@ -1,6 +1,8 @@
 //! Names of locks and clients: parsed once at the edge, valid ever after.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Bytes in a whole name: what a lock costs in memory must have a bound.
@@ -15,8 +17,82 @@ pub const RESERVED_PREFIX: &str = ".latchfs";
 /// The name of a lock: `build`, `team/build`.
 ///
 /// Names are ordered as texts.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockName(Arc<str>);
+#[derive(Clone)]
+pub struct LockName(Text);
+
+/// The text of a name. A short one is kept in place: among a million locks, what takes time is
+/// to follow a pointer to each name that one is compared with.
+#[derive(Clone)]
+enum Text {
+    Short(u8, [u8; SHORT_BYTES_MAX]),
+    Long(Arc<str>),
+}
+
+/// As long as fits beside the length into three words; a pointer and its length need two.
+const SHORT_BYTES_MAX: usize = 22;
+
+impl Text {
+    fn new(text: &str) -> Self {
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        match bytes.get_mut(..text.len()) {
+            Some(begin) => {
+                begin.copy_from_slice(text.as_bytes());
+                Self::Short(text.len() as u8, bytes)
+            }
+            None => Self::Long(text.into()),
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Self::Long(text) => text.as_bytes(),
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Short(..) => {
+                std::str::from_utf8(self.as_bytes()).expect("it was text when it was made")
+            }
+            Self::Long(text) => text,
+        }
+    }
+}
+
+impl PartialEq for LockName {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_bytes() == other.0.as_bytes()
+    }
+}
+
+impl Eq for LockName {}
+
+impl PartialOrd for LockName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockName {
+    /// Bytes of UTF-8 are ordered as their texts.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.as_bytes().cmp(other.0.as_bytes())
+    }
+}
+
+impl Hash for LockName {
+    /// As the text's, which a table may be asked for instead.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockName").field(&self.as_str()).finish()
+    }
+}
 
 /// Who asks: `laptop1`, `laptop1:alice`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +125,7 @@ impl LockName {
             return Err(NameError::Reserved);
         }
         text.split('/').try_for_each(check_part)?;
-        Ok(Self(text.into()))
+        Ok(Self(Text::new(text)))
     }
 
     /// The name that `bytes` spell, if they do.
@@ -63,19 +139,19 @@ impl LockName {
 
     /// As text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 
     /// The last part: `build` of `team/build`.
     pub fn last_part(&self) -> &str {
-        self.0.rsplit('/').next().unwrap_or(&self.0)
+        self.as_str().rsplit('/').next().unwrap_or_default()
     }
 }
 
 /// So that a lock can be looked up by a text, without making a name of it first.
 impl std::borrow::Borrow<str> for LockName {
     fn borrow(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
@@ -113,7 +189,7 @@ fn check_part(part: &str) -> Result<(), NameError> {
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
