@@ -3,6 +3,7 @@
 use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Patch, Release, Renew, Tenure};
 use super::event::{End, Event, What};
 use super::lease::{Hold, Lease, Life, Term, Token};
+use super::lock::Lock;
 use super::name::LockName;
 use super::planted::{Bug, planted};
 use super::refusal::{Reason, Refusal, Way};
@@ -65,8 +66,12 @@ impl Engine {
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let ttl = self.books.ends(lease.life).ttl;
         self.books.unbook(name, lease);
-        self.give_back(name, token, ttl, events);
-        self.serve(name, events);
+        self.books.give_back(lock, name, token, ttl, events);
+        if lock.is_idle() {
+            self.locks.remove(name);
+        } else {
+            self.serve(name, events);
+        }
         Ok(Outcome::Released)
     }
 
@@ -82,12 +87,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) {
         let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
-        let lease = lock.lease_mut(token).expect("a tenure that ends is there");
-        if lease.acquired_at <= self.books.clock || planted(Bug::ThiefServesLine) {
-            return self.finish(name, token, End::Released, events);
-        }
-        lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
-        self.books.book(name, lease);
+        self.books.give_back(lock, name, token, ttl, events);
     }
 
     fn meant_by_release(&self, key: &LeaseKey) -> Result<Token, Refusal> {
@@ -114,7 +114,7 @@ impl Engine {
         let lock = self.locks.get_mut(&key.name).expect("a tenure that ends has its lock");
         let lease = lock.lease_mut(token).expect("a tenure that ends is there");
         self.books.unbook(&key.name, lease);
-        self.finish(&key.name, token, end, events);
+        self.books.finish(lock, &key.name, token, end, events);
     }
 
     /// Within the steal grace nobody may use the lock, not even who stole it.
@@ -176,6 +176,22 @@ impl Books {
     /// An open file whose session is over may be anywhere; its lease is then like any other.
     pub(super) fn is_open(&self, hold: Hold) -> bool {
         matches!(hold, Hold::Open(open) if self.sessions.contains_key(&open.session))
+    }
+
+    fn give_back(
+        &mut self,
+        lock: &mut Lock,
+        name: &LockName,
+        token: Token,
+        ttl: Ttl,
+        events: &mut Vec<Event>,
+    ) {
+        let lease = lock.lease_mut(token).expect("a tenure that ends is there");
+        if lease.acquired_at <= self.clock || planted(Bug::ThiefServesLine) {
+            return self.finish(lock, name, token, End::Released, events);
+        }
+        lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
+        self.book(name, lease);
     }
 
     fn patch_fits(&self, key: &LeaseKey, patch: &Patch, lease: &Lease) -> Result<(), Refusal> {

@@ -58,6 +58,11 @@ impl Lock {
         }
     }
 
+    /// Whether nobody has it or waits for it: then it is not to be stored.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.tenancy, Tenancy::Nobody) && self.line.is_empty()
+    }
+
     pub(super) const fn mode(&self) -> Mode {
         match self.tenancy {
             Tenancy::Shared(_) => Mode::Shared,

@@ -74,7 +74,9 @@ impl Engine {
     }
 
     fn has_below(&self, name: &str) -> bool {
-        let below = format!("{name}/");
+        let mut below = String::with_capacity(name.len() + 1);
+        below.push_str(name);
+        below.push('/');
         let mut range = self.locks.range::<str, _>((Bound::Included(&*below), Bound::Unbounded));
         range.next().is_some_and(|(name, _)| name.as_str().starts_with(&below))
     }

@@ -42,7 +42,7 @@ pub(super) fn rmdir(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply: 
     };
     fs.view(caller, Act::Rmdir, &name, move |fs, caller, view| match view {
         Ok(view) if view.has_below => reply.error(not_empty(fs, caller, Act::Rmdir, &view)),
-        Ok(view) => release(fs, caller, Act::Rmdir, view.name, reply),
+        Ok(view) => release_seen(fs, caller, Act::Rmdir, view, reply),
         Err(errno) => reply.error(errno),
     });
 }
@@ -55,12 +55,16 @@ fn not_empty(fs: &Fs, caller: &Caller, act: Act, view: &LockView) -> Errno {
 
 fn release(fs: &Fs, caller: &Caller, act: Act, name: LockName, reply: ReplyEmpty) {
     fs.view(caller, act, &name, move |fs, caller, view| match view {
-        Ok(view) => match lease_to_end(fs, caller, act, &view) {
-            Ok(token) => release_token(fs, caller, act, view.name, token, reply),
-            Err(errno) => reply.error(errno),
-        },
+        Ok(view) => release_seen(fs, caller, act, view, reply),
         Err(errno) => reply.error(errno),
     });
+}
+
+fn release_seen(fs: &Fs, caller: &Caller, act: Act, view: LockView, reply: ReplyEmpty) {
+    match lease_to_end(fs, caller, act, &view) {
+        Ok(token) => release_token(fs, caller, act, view.name, token, reply),
+        Err(errno) => reply.error(errno),
+    }
 }
 
 /// The lease that `rm` or `mv` by the caller means, as far as that can be seen here: `None` lets
