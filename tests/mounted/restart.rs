@@ -311,6 +311,15 @@ fn in_the_background_it_returns_when_usable() {
     eventually("the state is free", || (run(&mut command).code == 0).then_some(()));
     assert_eq!(m.phase("build"), "held");
     run(Command::new(LATCHFS).arg("umount").arg(m.dir())).ok();
+    eventually("the daemon has ended", || (!is_named_by_a_process(&m.state())).then_some(()));
+}
+
+/// Whether a process was started with this path.
+fn is_named_by_a_process(path: &Path) -> bool {
+    let path = path.display().to_string();
+    let processes = std::fs::read_dir("/proc").expect("proc is mounted").flatten();
+    let mut commands = processes.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
+    commands.any(|command| String::from_utf8_lossy(&command).contains(&path))
 }
 
 /// A small file system, gone with the test.
