@@ -505,7 +505,7 @@ pub(crate) fn text(value: &Value) -> String {
 }
 
 /// Takes away what a program is indented by in a test.
-fn dedent(program: &str) -> String {
+pub(crate) fn dedent(program: &str) -> String {
     let indent = program
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -520,7 +520,7 @@ fn dedent(program: &str) -> String {
 }
 
 /// What every Python program of the tests may use.
-const PRELUDE: &str = r#"
+pub(crate) const PRELUDE: &str = r#"
 import contextlib, errno, fcntl, json, os, pathlib, pwd, signal, stat, subprocess, sys, time
 
 def no(call, *args, **named):

@@ -7,6 +7,7 @@
 #![allow(clippy::needless_raw_string_hashes)]
 
 mod harness;
+mod locking;
 
 mod control;
 mod ending;
@@ -25,3 +26,7 @@ mod bad_input;
 mod commands;
 mod many;
 mod restart;
+
+mod flock;
+mod holding;
+mod waiting;

@@ -1,0 +1,211 @@
+//! flock, fcntl and OFD locks: modes, byte ranges, what is in the way, circles.
+
+use crate::harness::*;
+use crate::locking::locks_py;
+
+/// A sole shared holder becomes the exclusive one, and back: upgrade and downgrade of one tenure.
+#[test]
+fn up_and_down() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        for kind in ('flock', 'fcntl', 'ofd'):
+            one, other = Peer(A), Peer(B)
+            for peer in (one, other): peer(f'fd = opened({kind!r})')
+            one(f'lock(fd, "{kind}_sh")')
+            token = status(kind)['token']
+            one(f'lock(fd, "{kind}_ex")')
+            eq((status(kind)['mode'], status(kind)['token']), ('exclusive', token))
+            eq(other(f'no(lock, fd, "{kind}_sh")'), 'EAGAIN')
+            one(f'lock(fd, "{kind}_sh")')
+            eq((status(kind)['mode'], status(kind)['token']), ('shared', token))
+            other(f'lock(fd, "{kind}_sh")')
+            # Two readers: neither can write at once.
+            eq(one(f'no(lock, fd, "{kind}_ex")'), 'EAGAIN')
+            one.start(f'lock(fd, "{kind}_ex", wait=True)')
+            until(lambda: waits(one.pid))
+            other(f'unlock(fd, "{kind}_sh")')
+            eq(one.answer(), None)
+            eq((status(kind)['holder'], status(kind)['mode']), ('laptop1:' + A, 'exclusive'))
+            # What waits for the writer comes in when it only reads.
+            other.start(f'lock(fd, "{kind}_sh", wait=True)')
+            until(lambda: waits(other.pid))
+            one(f'lock(fd, "{kind}_sh")')
+            eq(other.answer(), None)
+            for peer in (one, other): peer.end()
+        until(lambda: listed() == [])
+        "#,
+    )
+    .ok();
+}
+
+/// A refused upgrade: flock(2) has given the old lock back, fcntl(2) has kept it; as on tmpfs.
+#[test]
+fn a_refused_upgrade_is_as_on_tmpfs() {
+    let m = mount();
+    let program = r#"
+        for kind in ('flock', 'fcntl', 'ofd'):
+            one, other, third = Peer(), Peer(), Peer()
+            for peer in (one, other, third): peer(f'fd = opened(where + {kind!r})')
+            for peer in (one, other): peer(f'lock(fd, "{kind}_sh")')
+            print(kind, one(f'no(lock, fd, "{kind}_ex")'))
+            other(f'unlock(fd, "{kind}_sh")')
+            # Whether the first one still reads.
+            print(third(f'no(lock, fd, "{kind}_ex")'), third(f'no(lock, fd, "{kind}_sh")'))
+            for peer in (one, other, third): peer.end()
+        "#;
+    let at = |place: &str| format!("where = {place}\n{}", dedent(program));
+    let ours = locks_py(&m, &at("''")).ok();
+    assert_eq!(ours, locks_py(&m, &at("'/dev/shm/latchfs-' + str(os.getpid())")).ok());
+}
+
+/// Readers behind a waiting writer wait: it does not starve.
+#[test]
+fn a_waiting_writer_does_not_starve() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        reader, writer, late = Peer(A), Peer(B), Peer(A)
+        for peer in (reader, writer, late): peer('fd = opened("x")')
+        reader('fcntl.flock(fd, SH)')
+        writer.start('fcntl.flock(fd, EX)')
+        until(lambda: line('x') == 1)
+        eq(late('no(fcntl.flock, fd, SH | NB)'), 'EAGAIN')
+        late.start('fcntl.flock(fd, SH)')
+        until(lambda: line('x') == 2)
+        reader('fcntl.flock(fd, UN)')
+        eq(writer.answer(), None)
+        assert late.silent()
+        writer('fcntl.flock(fd, UN)')
+        eq(late.answer(), None)
+        "#,
+    )
+    .ok();
+}
+
+/// Byte ranges across processes, fcntl and OFD: only what overlaps is in the way.
+#[test]
+fn byte_ranges() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        for ofd in (False, True):
+            one, other = Peer(A), Peer(B)
+            for peer in (one, other): peer(f'ofd, fd = {ofd}, opened("x")')
+            one('setlk(fd, W, 0, 10, ofd=ofd)')
+            other('setlk(fd, W, 10, 10, ofd=ofd)')
+            eq(other('no(setlk, fd, W, 9, 1, ofd=ofd)'), 'EAGAIN')
+            eq(one('no(setlk, fd, R, 19, 100, ofd=ofd)'), 'EAGAIN')
+            one('setlk(fd, R, 20, 0, ofd=ofd)')
+            other('setlk(fd, R, 100, 1, ofd=ofd)')
+            eq(other('no(setlk, fd, W, 100, 1, ofd=ofd)'), 'EAGAIN')
+            # A hole in the middle.
+            one('setlk(fd, U, 4, 2, ofd=ofd)')
+            other('setlk(fd, W, 4, 2, ofd=ofd)')
+            eq(other('no(setlk, fd, W, 3, 2, ofd=ofd)'), 'EAGAIN')
+            # Whoever waits for a range gets it when that range is free, not before.
+            other.start('setlk(fd, W, 6, 4, wait=True, ofd=ofd)')
+            until(lambda: waits(other.pid))
+            one('setlk(fd, U, 0, 4, ofd=ofd)')
+            assert other.silent()
+            one('setlk(fd, U, 6, 4, ofd=ofd)')
+            eq(other.answer(), None)
+            # flock and fcntl conflict, as over NFS.
+            third = Peer(B)
+            eq(third('tries("flock_ex", "x")'), 'EAGAIN')
+            one.end()
+            other('setlk(fd, U, ofd=ofd)')
+            until(lambda: status('x')['phase'] == 'free')
+            other.end()
+        "#,
+    )
+    .ok();
+}
+
+/// Across two clients any range takes the whole lock.
+#[test]
+fn a_range_takes_the_whole_lock_elsewhere() {
+    let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
+    locks_py(
+        &m,
+        r#"
+        one, other = Peer(), Peer()
+        one('os.chdir(os.environ["D"]); fd = opened("x"); setlk(fd, W, 0, 10)')
+        other('os.chdir(os.environ["D2"]); fd = opened("x")')
+        eq(other('no(setlk, fd, W, 50, 1)'), 'EAGAIN')
+        assert other('getlk(fd, W, 50, 1)') is not None
+        other.start('setlk(fd, W, 50, 1, wait=True)')
+        until(lambda: waits(other.pid))
+        one('setlk(fd, U, 0, 5)')
+        assert other.silent()
+        one('setlk(fd, U)')
+        eq(other.answer(), None)
+        eq(one('no(setlk, fd, R, 0, 1)'), 'EAGAIN')
+        "#,
+    )
+    .ok();
+}
+
+/// `F_GETLK`: the first conflict by its start, and the pid that holds it; -1 for an OFD lock.
+#[test]
+fn what_is_in_the_way() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        one, other, asks = Peer(A), Peer(B), Peer(A)
+        for peer in (one, other, asks): peer('fd = opened("x")')
+        eq(asks('getlk(fd, W)'), None)
+        one('setlk(fd, R, 50, 10)')
+        eq(asks('getlk(fd, W)'), [R, 50, 10, one.pid])
+        eq(asks('getlk(fd, R)'), None)
+        other('setlk(fd, W, 20, 5)')
+        eq(asks('getlk(fd, W)'), [W, 20, 5, other.pid])
+        eq(asks('getlk(fd, R)'), [W, 20, 5, other.pid])
+        eq(asks('getlk(fd, W, 30, 0)'), [R, 50, 10, one.pid])
+        eq(asks('getlk(fd, W, 0, 20)'), None)
+        eq(one('getlk(fd, W, 50, 1)'), None)
+        for peer in (one, other): peer('setlk(fd, U)')
+        one('setlk(fd, W)')
+        eq(asks('getlk(fd, R, 7, 1)'), [W, 0, 0, one.pid])
+        one('setlk(fd, U)')
+        other('setlk(fd, W, 5, 5, ofd=True)')
+        eq(asks('getlk(fd, R)')[:3], [W, 5, 5])
+        other('setlk(fd, U, ofd=True)')
+        eq(asks('getlk(fd, W)'), None)
+        "#,
+    )
+    .ok();
+}
+
+/// A circle of waiting fcntl locks is found (EDEADLK), of two files and of three; a flock that
+/// only seems to close one is not taken for it.
+#[test]
+fn circles_are_found() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        for count in (2, 3):
+            for span in ('', ', 3, 4'):
+                peers = [Peer(A) for _ in range(count)]
+                for number, peer in enumerate(peers):
+                    peer(f'fds = [opened(str(n)) for n in range({count})]')
+                    peer(f'setlk(fds[{number}], W{span})')
+                for number, peer in enumerate(peers[:-1]):
+                    peer.start(f'setlk(fds[{number + 1}], W{span}, wait=True)')
+                    until(lambda: waits(peer.pid))
+                eq(peers[-1](f'no(setlk, fds[0], W{span}, wait=True)'), errno.errorcode[errno.EDEADLK])
+                # It keeps what it has; the others go on when it lets go.
+                assert all(peer.silent() for peer in peers[:-1])
+                for peer in reversed(peers):
+                    if peer is not peers[-1]: eq(peer.answer(), None)
+                    peer('[os.close(fd) for fd in fds]')
+                for peer in peers: peer.end()
+        "#,
+    )
+    .ok();
+}

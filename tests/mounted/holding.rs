@@ -1,0 +1,237 @@
+//! Each kind of hold with each way to end: seen from another process of the same owner, and from
+//! another owner.
+
+use crate::harness::*;
+use crate::locking::locks_py;
+
+/// The ends of holds that hang on an open file.
+const ENDS: &str = "
+ENDS = {
+    'unlock': 'unlock(held[name], form)',
+    'close': 'drop(name)',
+    'last dup': 'os.close(held.pop(name)); os.close(copy)',
+    'exit': 'os._exit(0)',
+    'exec': 'os.execvp(\"sleep\", [\"sleep\", \"600\"])',
+    'kill': 'os.kill(os.getpid(), 9)',
+    'rm': 'os.unlink(name)',
+}
+";
+
+/// One kind of hold by an open file, with all ends.
+fn by_open_file(form: &str) {
+    let m = mount();
+    let program = r#"
+FORM = '@'
+def clash(one, other): return 'ex' in (one[-2:], other[-2:])
+for end, code in ENDS.items():
+    for who in (A, B):
+        name = f'{end}-{who}'.replace(' ', '-')
+        holder, other = Peer(A), Peer(who)
+        for peer in (holder, other): peer(f'form, name = {FORM!r}, {name!r}')
+        holder('take(form, name)')
+        if end == 'last dup':
+            # fcntl: closing any descriptor would end it, so there it must be the first one.
+            holder('copy = os.dup(held[name])')
+            if not FORM.startswith('fcntl'):
+                holder('os.close(copy); copy = os.dup(held[name])')
+        eq(status(name)['mode'], 'exclusive' if FORM.endswith('ex') else 'shared')
+        for form in ('mkdir', 'symlink', 'excl', 'ln'):
+            eq(other(f'tries({form!r}, name)'), 'EEXIST')
+        for form in ('flock_ex', 'flock_sh', 'fcntl_ex', 'fcntl_sh', 'ofd_ex', 'ofd_sh'):
+            wanted = 'EAGAIN' if clash(FORM, form) else 'ok'
+            eq((form, other(f'tries({form!r}, name)')), (form, wanted))
+            if wanted == 'ok': other(f'drop(name)')
+        token = status(name)['token']
+        other('opened(name)')
+        other.start('take("flock_ex", name, wait=True)')
+        until(lambda: line(name) == 1)
+        assert other.silent()
+        holder.start(code)
+        eq(other.answer(), None)
+        if end in ('unlock', 'close', 'last dup', 'rm'): holder.answer()
+        seen = status(name)
+        eq((seen['holder'], seen['phase'], seen['mode']), (f'laptop1:{who}', 'held', 'exclusive'))
+        assert seen['token'] > token, (seen, token)
+        if end not in ('exit', 'kill'): holder('1') if end != 'exec' else None
+        other('drop(name)')
+        eq(status(name)['phase'], 'free')
+        holder.end(); other.end()
+eq(listed(), [])
+"#;
+    locks_py(&m, &format!("{ENDS}{}", program.replace('@', form))).ok();
+}
+
+/// flock exclusively: unlock, close, last dup, exit, exec, kill -9, rm.
+#[test]
+fn flock_exclusive() {
+    by_open_file("flock_ex");
+}
+
+/// flock shared.
+#[test]
+fn flock_shared() {
+    by_open_file("flock_sh");
+}
+
+/// fcntl with a write lock.
+#[test]
+fn fcntl_exclusive() {
+    by_open_file("fcntl_ex");
+}
+
+/// fcntl with a read lock.
+#[test]
+fn fcntl_shared() {
+    by_open_file("fcntl_sh");
+}
+
+/// Open file description locks, to write. For them no message but the end of the file comes.
+#[test]
+fn ofd_exclusive() {
+    by_open_file("ofd_ex");
+}
+
+/// Open file description locks, to read.
+#[test]
+fn ofd_shared() {
+    by_open_file("ofd_sh");
+}
+
+/// mkdir, `O_EXCL`, `ln -s`, `ln`: neither exit nor `kill -9` nor a close end them; removing does,
+/// by any process of the owner and by nobody else.
+#[test]
+fn leases_end_by_removal() {
+    let m = Setup::new().with("--ttl 1h").start();
+    locks_py(
+        &m,
+        r#"
+        KINDS = {'mkdir': os.rmdir, 'excl': os.unlink, 'ln': os.unlink, 'symlink': os.unlink}
+        for kind, remove in KINDS.items():
+            for end in ('os._exit(0)', 'os.kill(os.getpid(), 9)', 'held and drop(name)'):
+                name = kind
+                holder, same, other = Peer(A), Peer(A), Peer(B)
+                for peer in (holder, same, other): peer(f'name = {name!r}')
+                holder(f'take({kind!r}, name)')
+                holder.start(end)
+                holder.answer()
+                for peer in (same, other):
+                    for form in KINDS: eq(peer(f'tries({form!r}, name)'), 'EEXIST')
+                    if kind in ('excl', 'ln'):
+                        for form in ('flock_ex', 'flock_sh', 'fcntl_ex', 'ofd_sh'):
+                            eq((form, peer(f'tries({form!r}, name)')), (form, 'EAGAIN'))
+                eq(other(f'no(os.{remove.__name__}, name)'), 'EPERM')
+                eq(status(name)['holder'], 'laptop1:' + A)
+                if kind in ('excl', 'ln'):
+                    other('opened(name)')
+                    other.start('take("flock_ex", name, wait=True)')
+                    until(lambda: line(name) == 1)
+                    same(f'os.{remove.__name__}(name)')
+                    eq(other.answer(), None)
+                    eq(status(name)['holder'], 'laptop1:' + B)
+                    other('drop(name)')
+                else:
+                    same(f'os.{remove.__name__}(name)')
+                eq(status(name)['phase'], 'free')
+                eq(other(f'tries({kind!r}, name)'), 'ok')
+                other(f'os.{remove.__name__}(name)')
+                for peer in (holder, same, other): peer.end()
+        "#,
+    )
+    .ok();
+}
+
+/// A lease that nobody renews ends after its ttl and grace, and whoever waits has it then; an
+/// open file's hold does not end.
+#[test]
+fn leases_end_by_their_ttl() {
+    let m = Setup::new().with("--ttl 1s --grace 1s").start();
+    locks_py(
+        &m,
+        r#"
+        waiters = []
+        began = time.monotonic()
+        holder = Peer(A)
+        holder('take("flock_ex", "open")')
+        for kind in ('excl', 'ln'):
+            holder(f'take({kind!r}, {kind!r})')
+            for number, who in enumerate((A, B)):
+                peer = Peer(who)
+                peer(f'fd = os.open({kind!r}, os.O_RDWR)')
+                peer.start('fcntl.flock(fd, EX)')
+                until(lambda: line(kind) == number + 1)
+                waiters.append((kind, peer))
+        for kind, peer in waiters:
+            eq(peer.answer(), None)
+            took = time.monotonic() - began
+            assert 2 <= took < 10, took
+            peer('os.close(fd)')
+        for kind in ('mkdir', 'symlink'):
+            holder(f'take({kind!r}, {kind!r})')
+            for who in (A, B): until(lambda: Peer(who)(f'tries({kind!r}, {kind!r})') == 'ok')
+        eq(status('open')['phase'], 'held')
+        "#,
+    )
+    .ok();
+}
+
+/// Section 6: a plain lease of the same owner becomes the open file's hold; one that was given a
+/// ttl or text by a write does not; one made exclusively only through the file that made it.
+#[test]
+fn a_lease_may_become_a_hold() {
+    let m = Setup::new().with("--ttl 1h").start();
+    locks_py(
+        &m,
+        r#"
+        for form in ('flock_ex', 'fcntl_ex', 'ofd_ex'):
+            one, same, other = Peer(A), Peer(A), Peer(B)
+            one('os.close(os.open("loose", os.O_WRONLY | os.O_CREAT))')
+            token = status('loose')['token']
+            eq(other(f'tries({form!r}, "loose")'), 'EAGAIN')
+            eq(same(f'tries({form!r}, "loose")'), 'ok')
+            eq(one(f'tries({form!r}, "loose")'), 'EAGAIN')
+            same('drop("loose")')
+            eq(status('loose')['phase'], 'free')
+            for text in ('60s', 'a text', '{"ttl":"60s"}'):
+                one(f'write("firm", {text!r})')
+                eq(status('firm')['holder'], 'laptop1:' + A)
+                for peer in (one, same, other):
+                    eq((text, peer(f'tries({form!r}, "firm")')), (text, 'EAGAIN'))
+                one('os.unlink("firm")')
+            one('take("excl", "mine")')
+            for peer in (same, other): eq(peer(f'tries({form!r}, "mine")'), 'EAGAIN')
+            eq(one(f'no(lock, os.open("mine", os.O_RDWR), {form!r})'), 'EAGAIN')
+            one(f'lock(held["mine"], {form!r})')
+            one('drop("mine")')
+            eq(status('mine')['phase'], 'free')
+            for peer in (one, same, other): peer.end()
+        "#,
+    )
+    .ok();
+}
+
+/// `rm` and `mv` of what an open file holds: the process that locked it and those below it may;
+/// the same owner gets EBUSY, others EPERM; `mv` over it gets EBUSY.
+#[test]
+fn removing_what_an_open_file_holds() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        for form in ('flock_ex', 'fcntl_ex', 'ofd_ex', 'flock_sh'):
+            one, same, other = Peer(A), Peer(A), Peer(B)
+            one(f'take({form!r}, "x")')
+            for act in ('no(os.unlink, "x")', 'no(os.rename, "x", "y")'):
+                eq((form, act, same(act)), (form, act, 'EBUSY'))
+                eq((form, act, other(act)), (form, act, 'EPERM'))
+            same('take("excl", "z")')
+            eq(same('no(os.rename, "z", "x")'), 'EBUSY')
+            same('os.unlink("z")')
+            eq(status('x')['phase'], 'held')
+            eq((form, one('subprocess.call(["sh", "-c", "mv x y && rm y"])')), (form, 0))
+            eq([status(name)['phase'] for name in 'xy'], ['free', 'free'])
+            for peer in (one, same, other): peer.end()
+        "#,
+    )
+    .ok();
+    m.sh("flock x sh -c 'rm x' && test ! -e x").ok();
+}
