@@ -150,11 +150,16 @@ pub fn boot_now() -> Time {
     Time(read(libc::CLOCK_BOOTTIME))
 }
 
+/// How long the calling thread has had a processor: what it costs, however loaded the machine is.
+pub fn thread_work() -> Duration {
+    Duration::from_nanos(read(libc::CLOCK_THREAD_CPUTIME_ID))
+}
+
 /// Reads one of the kernel's clocks, in nanoseconds.
 #[allow(unsafe_code)]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid timespec to write to, and both clocks exist since Linux 2.6.39.
+    // SAFETY: `now` is a valid timespec to write to, and these clocks exist since Linux 2.6.39.
     let result = unsafe { libc::clock_gettime(clock, &raw mut now) };
     assert_eq!(result, 0, "the kernel has this clock");
     now.tv_sec as u64 * NANOS_PER_SEC + now.tv_nsec as u64

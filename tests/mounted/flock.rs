@@ -198,7 +198,8 @@ fn circles_are_found() {
                 for number, peer in enumerate(peers[:-1]):
                     peer.start(f'setlk(fds[{number + 1}], W{span}, wait=True)')
                     until(lambda: waits(peer.pid))
-                eq(peers[-1](f'no(setlk, fds[0], W{span}, wait=True)'), errno.errorcode[errno.EDEADLK])
+                said = peers[-1](f'no(setlk, fds[0], W{span}, wait=True)')
+                eq(said, errno.errorcode[errno.EDEADLK])
                 # It keeps what it has; the others go on when it lets go.
                 assert all(peer.silent() for peer in peers[:-1])
                 for peer in reversed(peers):

@@ -6,7 +6,7 @@
 use super::signals::{Sight, Watched};
 use super::table::Waiting;
 use super::{Shared, run};
-use crate::time::{Span, Time, boot_now};
+use crate::time::{Span, Time, boot_now, thread_work};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -80,24 +80,13 @@ impl Lookout {
 impl Inner {
     fn keep_looking(&self, fs: &Weak<Shared>) {
         let mut period = PERIOD_MIN;
-        loop {
-            let mut waiters = {
-                let mut posts = self.posts.lock();
-                while posts.waiters.is_empty() && !posts.stopped {
-                    self.called.wait(&mut posts);
-                }
-                if !posts.stopped {
-                    self.called.wait_for(&mut posts, period);
-                }
-                if posts.stopped {
-                    return;
-                }
-                std::mem::take(&mut posts.waiters)
-            };
+        while let Some(mut waiters) = self.next_round(period) {
             let Some(fs) = fs.upgrade() else { return };
-            let begun = boot_now();
+            // Time on the processor: on a loaded machine the thread itself waits, which costs
+            // nobody anything, and is no reason to look less often.
+            let begun = thread_work();
             waiters.retain_mut(|post| look_at(&fs, post));
-            let work = boot_now().since(begun).as_duration();
+            let work = thread_work().saturating_sub(begun);
             period = (work * REST_PER_WORK).clamp(PERIOD_MIN, PERIOD_MAX);
             let mut posts = self.posts.lock();
             // Who came or came back while we looked has the newer post.
@@ -105,6 +94,21 @@ impl Inner {
                 posts.waiters.iter().map(|post| post.number).collect();
             posts.waiters.extend(waiters.into_iter().filter(|post| !known.contains(&post.number)));
         }
+    }
+
+    /// Sleeps until somebody waits, and then for a period more, whoever else comes: or a thousand
+    /// who come one after the other would each have all the others looked at. `None`: no more.
+    fn next_round(&self, mut period: Duration) -> Option<Vec<Post>> {
+        let mut posts = self.posts.lock();
+        while posts.waiters.is_empty() && !posts.stopped {
+            self.called.wait(&mut posts);
+            period = PERIOD_MIN;
+        }
+        let ends = boot_now() + Span::from_millis(period.as_millis() as u64);
+        while boot_now() < ends && !posts.stopped {
+            self.called.wait_for(&mut posts, ends.since(boot_now()).as_duration());
+        }
+        (!posts.stopped).then(|| std::mem::take(&mut posts.waiters))
     }
 }
 

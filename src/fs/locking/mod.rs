@@ -16,8 +16,9 @@ use super::opens::Target;
 use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
-    Answer, ClientId, Command, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey, LockName,
-    LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
+    Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
+    LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId,
+    Token, What,
 };
 use crate::locks::Failure;
 use crate::locks::feed::Watch;
@@ -317,6 +318,8 @@ fn hear(
             let key = LeaseKey { name, client, token: Some(*token) };
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
+        // The grant under the new name follows, and finds the hold by its number.
+        What::Ended { end: End::Moved { .. }, name, .. } => table.changed(name, todo),
         What::Ended { token, name, .. } => {
             table.ended(*token, todo);
             table.changed(name, todo);

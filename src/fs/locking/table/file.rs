@@ -6,7 +6,7 @@ use crate::engine::{
     Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, OpenId, Patch, Release, SessionId,
     Term, Ticket, Token,
 };
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// One file, by its inode.
 #[derive(Debug)]
@@ -106,11 +106,12 @@ impl<R> File<R> {
         holds_none && self.asks.is_empty() && self.queue.is_empty()
     }
 
-    pub(super) fn uses(&self, number: u64) -> bool {
-        let asks = self.asks.iter().chain(&self.queue);
-        self.holds.iter().any(|held| held.number == number)
-            || self.bundle.as_ref().is_some_and(|bundle| bundle.held.number == number)
-            || asks.into_iter().any(|asking| asking.number == number)
+    /// The numbers of all that is held, asked for or waited for.
+    pub(super) fn used(&self) -> HashSet<u64> {
+        let bundle = self.bundle.iter().map(|bundle| &bundle.held);
+        let held = self.holds.iter().chain(bundle).map(|held| held.number);
+        let asks = self.asks.iter().chain(&self.queue).map(|asking| asking.number);
+        held.chain(asks).collect()
     }
 
     /// Whether trying again could end otherwise than by waiting again.

@@ -94,14 +94,21 @@ impl<R> Table<R> {
             Waits::Yes => Line::Join(None),
             Waits::No => Line::Skip,
         };
+        // The bundle's hold is that of whoever locked the first range, whoever needs more of it.
+        let bundle = self.files.get(&ask.ino).and_then(|file| file.bundle.as_ref());
+        let bundle = bundle.map(|bundle| &bundle.held).filter(|held| held.number == *number);
+        let (name, client, patch) = match bundle {
+            Some(held) => (held.name.clone(), held.client.clone(), Patch::default()),
+            None => (ask.name.clone(), ask.client.clone(), ask.patch.clone()),
+        };
         let acquire = Acquire {
-            name: ask.name.clone(),
-            client: ask.client.clone(),
+            name,
+            client,
             mode: ask.mode,
             hold: Hold::Open(OpenId { session: self.session, number: *number }),
             term: Term::Session(self.session),
             line,
-            patch: ask.patch.clone(),
+            patch,
         };
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);
@@ -273,19 +280,25 @@ impl<R> Table<R> {
     /// Numbers that nobody uses any more are forgotten, and a file that nobody locks or waits for.
     fn tidy(&mut self, ino: u64) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let (used, free) =
-            std::mem::take(&mut file.numbers).into_iter().partition(|number| file.uses(*number));
-        file.numbers = used;
-        let free: Vec<u64> = free;
-        for number in free {
-            self.numbers.remove(&number);
-        }
         if file.queue.is_empty() {
             self.queued.remove(&ino);
         }
         if file.is_idle() {
+            for number in &file.numbers {
+                self.numbers.remove(number);
+            }
             self.files.remove(&ino);
+            return;
         }
+        // All at once: with a thousand waiters, one by one would be a million looks.
+        let (used, index) = (file.used(), &mut self.numbers);
+        file.numbers.retain(|number| {
+            let stays = used.contains(number);
+            if !stays {
+                index.remove(number);
+            }
+            stays
+        });
     }
 
     /// The number of the engine's hold that a whole-file request is about: that of the owner's

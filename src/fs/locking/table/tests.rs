@@ -3,8 +3,8 @@
 use super::super::ranges::Owner;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, Engine, Event, Grace, LeaseKey, LockName, LockView, Op, OpenSession, Outcome,
-    Patch, What,
+    Answer, ClientId, End, Engine, Event, Grace, LeaseKey, LockName, LockView, Op, OpenSession,
+    Outcome, Patch, What,
 };
 use crate::time::{Span as Length, Time};
 use std::collections::BTreeMap;
@@ -90,6 +90,9 @@ impl Rig {
                     let key = LeaseKey { name, client: holder, token: Some(token) };
                     let ticket = waited.map(|(ticket, _)| ticket);
                     self.table.granted(open.number, ticket, key, next);
+                }
+                What::Ended { end: End::Moved { .. }, name, .. } => {
+                    self.table.changed(&name, next);
                 }
                 What::Ended { token, name, .. } => {
                     self.table.ended(token, next);
