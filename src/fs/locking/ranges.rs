@@ -239,12 +239,12 @@ mod tests {
                 bytes[id as usize][places].fill(Some(mode));
             }
             for id in 0..3 {
-                let mut seen = [None; 16];
+                let mut found = [None; 16];
                 for range in ranges.0.iter().filter(|range| range.owner.id == id) {
-                    seen[range.span.start as usize..=range.span.end as usize]
+                    found[range.span.start as usize..=range.span.end as usize]
                         .fill(Some(range.mode));
                 }
-                assert_eq!(seen, bytes[id as usize]);
+                assert_eq!(found, bytes[id as usize]);
             }
         }
     }
