@@ -319,12 +319,13 @@ fn hear(
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
         // The grant under the new name follows, and finds the hold by its number.
-        What::Ended { end: End::Moved { .. }, name, .. } => table.changed(name, todo),
+        What::Ended { end: End::Moved { .. }, name, .. } | What::Left { name, .. } => {
+            table.changed(name, todo);
+        }
         What::Ended { token, name, .. } => {
             table.ended(*token, todo);
             table.changed(name, todo);
         }
-        What::Left { name, .. } => table.changed(name, todo),
         _ => {}
     }
 }

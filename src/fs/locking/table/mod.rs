@@ -21,7 +21,9 @@ mod ways;
 pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waiting, Waits};
 
 use super::ranges::{Ranges, Span};
-use crate::engine::{Acquire, Hold, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Token};
+use crate::engine::{
+    Acquire, Hold, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Token,
+};
 use file::{Asking, Bundle, File, Held, Turn, Wants, answer};
 use std::collections::{HashMap, HashSet};
 
