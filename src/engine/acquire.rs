@@ -1,10 +1,10 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
 use super::agenda::Due;
-use super::command::{Acquire, Answer, Leave, Line, Outcome, Tenure, Ticket};
+use super::command::{Acquire, Answer, Leave, Line, Outcome, Tenure};
 use super::event::{Event, What, Why};
 use super::keep::again;
-use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Token};
+use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
 use super::name::LockName;
 use super::planted::{Bug, planted};

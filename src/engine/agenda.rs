@@ -1,7 +1,7 @@
 //! What is due when, in order: expiry finds its work without walking all locks.
 
-use super::command::{RequestId, Ticket};
-use super::lease::{SessionId, Token};
+use super::command::RequestId;
+use super::lease::{SessionId, Ticket, Token};
 use super::name::LockName;
 use super::planted::{Bug, planted};
 use crate::time::Time;

@@ -6,11 +6,12 @@
 
 use super::command::{
     Acquire, Annotate, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, Tenure, TextPatch, Ticket,
+    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
 use super::event::{SessionEnd, Why};
 use super::lease::{
-    Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, Term, Token,
+    Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, StealReason,
+    Term, Ticket, Token,
 };
 use super::lock::{Lock, Tenancy, Waiter};
 use super::mint::Mint;

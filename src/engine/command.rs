@@ -1,7 +1,7 @@
 //! What can be asked of the engine: a closed list, and what it answers.
 
 use super::event::{SessionEnd, Why};
-use super::lease::{Hold, Life, Looks, Mode, Process, SessionId, Term, Token};
+use super::lease::{Hold, Life, Looks, Mode, Process, SessionId, StealReason, Term, Ticket, Token};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
 use super::term::{Grace, Ttl};
@@ -28,11 +28,6 @@ pub struct RequestId {
 
 /// A UUID has 36 bytes; twice that leaves room for a prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
-/// A note is a word to a person, not a document.
-pub const NOTE_BYTES_MAX: usize = 1_024;
-/// Programs write pids, host names, small JSON.
-pub const TEXT_BYTES_MAX: usize = 4_096;
-
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -172,10 +167,6 @@ pub struct Leave {
     pub why: Why,
 }
 
-/// A place in a line. Numbers rise; the lowest is served first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub(super) u64);
-
 /// `mv A NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
@@ -209,24 +200,6 @@ pub struct Steal {
     pub term: Term,
     /// What the lease will say.
     pub patch: Patch,
-}
-
-/// Why a live lock is taken away: a sentence, never nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StealReason(Arc<str>);
-
-impl StealReason {
-    /// The reason that `text` gives, if it gives one.
-    pub fn parse(text: &str) -> Option<Self> {
-        let text = text.trim();
-        let fits = !text.is_empty() && text.len() <= NOTE_BYTES_MAX;
-        (fits && !text.chars().any(char::is_control)).then(|| Self(text.into()))
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 /// Rule 8.
@@ -297,18 +270,6 @@ pub struct Tenure {
     pub life: Life,
     /// When it began, or will begin.
     pub acquired_at: Time,
-}
-
-impl Ticket {
-    /// As a number.
-    pub const fn as_u64(self) -> u64 {
-        self.0
-    }
-
-    /// The place that a caller names by number. Naming one does not make one.
-    pub const fn named(number: u64) -> Self {
-        Self(number)
-    }
 }
 
 impl From<Op> for Command {

@@ -1,7 +1,6 @@
 //! What has happened, in the order in which it did.
 
-use super::command::{StealReason, Ticket};
-use super::lease::{Hold, Mode, SessionId, Token};
+use super::lease::{Hold, Mode, SessionId, StealReason, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
 

@@ -26,6 +26,10 @@ pub struct OpenId {
     pub number: u64,
 }
 
+/// A place in a line. Numbers rise; the lowest is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(super) u64);
+
 /// How many may hold at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
@@ -103,6 +107,11 @@ pub enum Phase {
     Grace,
 }
 
+/// A note is a word to a person, not a document.
+pub const NOTE_BYTES_MAX: usize = 1_024;
+/// Programs write pids, host names, small JSON.
+pub const TEXT_BYTES_MAX: usize = 4_096;
+
 /// What the holder said about its lock: shown to others, read by no rule.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
@@ -173,6 +182,18 @@ impl Token {
     }
 
     /// The token that a caller names by number. Naming one does not make one.
+    pub const fn named(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl Ticket {
+    /// As a number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The place that a caller names by number. Naming one does not make one.
     pub const fn named(number: u64) -> Self {
         Self(number)
     }
@@ -257,6 +278,24 @@ impl Phase {
             Self::Held => "held",
             Self::Grace => "grace",
         }
+    }
+}
+
+/// Why a live lock is taken away: a sentence, never nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StealReason(Arc<str>);
+
+impl StealReason {
+    /// The reason that `text` gives, if it gives one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let fits = !text.is_empty() && text.len() <= NOTE_BYTES_MAX;
+        (fits && !text.chars().any(char::is_control)).then(|| Self(text.into()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 

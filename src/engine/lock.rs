@@ -1,7 +1,7 @@
 //! One lock: who has it, and who waits.
 
-use super::command::{Acquire, Patch, TEXT_BYTES_MAX, TextPatch, Ticket};
-use super::lease::{Details, Hold, Lease, Mode, SessionId, Term, Token};
+use super::command::{Acquire, Patch, TextPatch};
+use super::lease::{Details, Hold, Lease, Mode, SessionId, TEXT_BYTES_MAX, Term, Ticket, Token};
 use super::name::ClientId;
 use super::planted::{Bug, planted};
 use crate::time::Time;

@@ -41,13 +41,12 @@ pub mod view;
 
 pub use command::{
     Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, Tenure,
-    TextPatch, Ticket,
+    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
 pub use lease::{
     Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Phase, Process, Reads, SessionId,
-    Term, Token,
+    StealReason, Term, Ticket, Token,
 };
 pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};

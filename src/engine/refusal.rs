@@ -52,7 +52,7 @@ pub enum Reason {
     SameName(LockName),
     /// There are as many as there may be.
     Limit(Limit),
-    /// The text would be longer than [`super::command::TEXT_BYTES_MAX`].
+    /// The text would be longer than [`super::lease::TEXT_BYTES_MAX`].
     TextTooLong(LockName),
 }
 
@@ -210,7 +210,7 @@ impl fmt::Display for Refusal {
             Reason::Limit(limit) => limit.fmt(f),
             Reason::TextTooLong(name) => {
                 write!(f, "the text of lock '{name}' would be longer than ")?;
-                write!(f, "{} bytes; keep it short", super::command::TEXT_BYTES_MAX)
+                write!(f, "{} bytes; keep it short", super::lease::TEXT_BYTES_MAX)
             }
         }
     }

@@ -1,9 +1,9 @@
 //! A session: one keep-alive renews all that hangs on it, at a cost that does not grow.
 
 use super::agenda::Due;
-use super::command::{Answer, EndSession, OpenSession, Outcome, Ticket};
+use super::command::{Answer, EndSession, OpenSession, Outcome};
 use super::event::{Event, SessionEnd, What};
-use super::lease::{Ends, Life, SessionId, Token};
+use super::lease::{Ends, Life, SessionId, Ticket, Token};
 use super::name::{ClientId, LockName};
 use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason};

@@ -1,9 +1,8 @@
 //! Rule 4, and all else that happens by itself: what is due ends, who is next is served.
 
 use super::agenda::Due;
-use super::command::Ticket;
 use super::event::{End, Event, What, Why};
-use super::lease::Token;
+use super::lease::{Ticket, Token};
 use super::lock::{Lock, Waiter};
 use super::name::LockName;
 use super::planted::{Bug, planted};

@@ -1,7 +1,6 @@
 //! What can be seen of a lock: facts at a moment, owned, so that no lock is held while showing.
 
-use super::command::Ticket;
-use super::lease::{Ends, Lease, Mode, Phase};
+use super::lease::{Ends, Lease, Mode, Phase, Ticket};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 

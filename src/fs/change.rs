@@ -8,7 +8,7 @@ use super::owner::Caller;
 use super::shared::{Fs, flat};
 use super::tree::{Link, LockPlace};
 use super::why;
-use crate::engine::command::TEXT_BYTES_MAX;
+use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Looks,
     Mode, Op, Outcome, Patch, Reads, Renew, Term, TextPatch, Token, Ttl,

@@ -8,7 +8,7 @@ use super::opens::Open;
 use super::owner::Caller;
 use super::pages;
 use super::shared::{Fs, flat};
-use crate::engine::command::StealReason;
+use crate::engine::StealReason;
 use crate::engine::{
     Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release,
     Renew, Steal, Term, Token,

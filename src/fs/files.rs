@@ -11,7 +11,7 @@ use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
 use super::{attr, change, ctl, poll, why};
-use crate::engine::command::TEXT_BYTES_MAX;
+use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
 use crate::time::Wall;

@@ -1,6 +1,6 @@
 //! What a write to a lock's file means. One write is one message. Pure: it reads bytes only.
 
-use crate::engine::command::NOTE_BYTES_MAX;
+use crate::engine::lease::NOTE_BYTES_MAX;
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::term::looks_like_a_duration;
 use crate::engine::{Grace, Mode, Token, Ttl};

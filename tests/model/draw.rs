@@ -2,11 +2,12 @@
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, StealReason, TextPatch,
-    Ticket,
+    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, TextPatch,
 };
 use super::super::event::{SessionEnd, Why};
-use super::super::lease::{Face, Hold, Looks, Mode, OpenId, Process, SessionId, Term, Token};
+use super::super::lease::{
+    Face, Hold, Looks, Mode, OpenId, Process, SessionId, StealReason, Term, Ticket, Token,
+};
 use super::super::term::{Grace, Ttl};
 use super::super::{ClientId, Engine, LockName, Rules};
 use crate::time::{Span, Time};

@@ -1,13 +1,16 @@
 //! The rules of a lock once more, written from the design as plainly as they can be said: flat
 //! lists, looked through from the start each time. Slow, and easy to see through.
 
+use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch, Ticket,
+    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
-use super::super::command::{Firm, TEXT_BYTES_MAX};
 use super::super::event::{End, Event, SessionEnd, What, Why};
-use super::super::lease::{Details, Ends, Hold, Lease, Life, Mode, Phase, SessionId, Term, Token};
+use super::super::lease::TEXT_BYTES_MAX;
+use super::super::lease::{
+    Details, Ends, Hold, Lease, Life, Mode, Phase, SessionId, Term, Ticket, Token,
+};
 use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::super::term::{Grace, TTL_DEFAULT, Ttl};
 use super::super::view::{Holder, LockView, WaiterView};
