@@ -20,7 +20,7 @@ pub(super) fn unlink(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         Err(errno) => return reply.error(errno),
     };
     if !is_fact || !fs.place(parent).is_some_and(|place| place.is_held_directory()) {
-        return release(fs, caller, Act::Unlink, name, reply);
+        return release(fs, caller, Act::Unlink, &name, reply);
     }
     // `NAME/holder` may be a lock of that name, which then is what was looked up.
     fs.view(caller, Act::Unlink, &name.clone(), move |fs, caller, view| match view {
@@ -29,7 +29,7 @@ pub(super) fn unlink(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
             let errno = fs.refuse_own(caller, Act::Unlink, Some(&name), Errno::EPERM, sentence);
             reply.error(errno);
         }
-        Ok(_) => release(fs, caller, Act::Unlink, name, reply),
+        Ok(_) => release(fs, caller, Act::Unlink, &name, reply),
         Err(errno) => reply.error(errno),
     });
 }
@@ -53,8 +53,8 @@ fn not_empty(fs: &Fs, caller: &Caller, act: Act, view: &LockView) -> Errno {
     fs.refuse_own(caller, act, Some(name), Errno::ENOTEMPTY, sentence)
 }
 
-fn release(fs: &Fs, caller: &Caller, act: Act, name: LockName, reply: ReplyEmpty) {
-    fs.view(caller, act, &name, move |fs, caller, view| match view {
+fn release(fs: &Fs, caller: &Caller, act: Act, name: &LockName, reply: ReplyEmpty) {
+    fs.view(caller, act, name, move |fs, caller, view| match view {
         Ok(view) => release_seen(fs, caller, act, view, reply),
         Err(errno) => reply.error(errno),
     });
@@ -184,7 +184,7 @@ pub(super) fn rename(
     fs.view(caller, act, &from, move |fs, caller, view| match view {
         Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
         Ok(view) => match lease_to_end(fs, caller, act, &view) {
-            Ok(token) => rename_onto(fs, caller, act, (view.name, token), to, reply),
+            Ok(token) => rename_onto(fs, caller, act, (view.name, token), &to, reply),
             Err(errno) => reply.error(errno),
         },
         Err(errno) => reply.error(errno),
@@ -196,10 +196,10 @@ fn rename_onto(
     caller: &Caller,
     act: Act,
     (from, token): (LockName, Option<Token>),
-    to: LockName,
+    to: &LockName,
     reply: ReplyEmpty,
 ) {
-    fs.view(caller, act, &to, move |fs, caller, view| match view {
+    fs.view(caller, act, to, move |fs, caller, view| match view {
         Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
         Ok(view) => {
             let key = LeaseKey { name: from, client: caller.client.clone(), token };

@@ -84,7 +84,7 @@ pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply:
         // Answered at once, whatever comes of it: the kernel has let go already.
         if let Some(running) = fs.locking.running() {
             run(fs, &running, |table, todo| {
-                table.unlock(asked.ino, asked.owner, asked.span(), todo)
+                table.unlock(asked.ino, asked.owner, asked.span(), todo);
             });
         }
         return reply.ok();
@@ -348,7 +348,7 @@ fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
                 let of = (ask.name.clone(), ask.client.clone());
                 let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
                 fs.locks.submit(Op::Acquire(ask), move |answer| {
-                    let answer = answer.map_err(|gone| Failure::Unavailable(gone));
+                    let answer = answer.map_err(Failure::Unavailable);
                     settle(&fs2, &running, cookie, ino, of, answer);
                 });
             }

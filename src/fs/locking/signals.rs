@@ -1,6 +1,6 @@
 //! Whether a waiting thread has a signal to attend to.
 //!
-//! The kernel would tell by FUSE_INTERRUPT, but fuser answers the first of those with ENOSYS, and
+//! The kernel would tell by an interrupt, but fuser answers the first of those with ENOSYS, and
 //! then no more come: a waiter could not even be killed. So whoever waits is looked at, in
 //! `/proc/TID/status`, while it waits. A signal is deliverable when it is pending and neither
 //! blocked nor ignored; only then may the wait be answered with EINTR, for a program without such

@@ -61,7 +61,7 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         if self.may_resume(&ask) {
-            self.reattach(ask, reply, todo);
+            self.reattach(&ask, reply, todo);
             return;
         }
         // It came back for something else: what was kept for it is not wanted any more.
@@ -338,7 +338,7 @@ impl<R> Table<R> {
             })
     }
 
-    fn reattach(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
+    fn reattach(&mut self, ask: &Ask, reply: R, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ask.ino) else { return };
         let unclaimed = file
             .holds
@@ -350,7 +350,7 @@ impl<R> Table<R> {
             return;
         }
         let parked = file.asks.iter_mut().chain(&mut file.queue);
-        if let Some(asking) = parked.into_iter().find(|asking| asking.is_parked_for(&ask)) {
+        if let Some(asking) = parked.into_iter().find(|asking| asking.is_parked_for(ask)) {
             asking.reply = Some(reply);
             asking.ask.tid = ask.tid;
             todo.push(Effect::Watch(asking.number, ask.tid));
