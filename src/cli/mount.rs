@@ -7,7 +7,9 @@ use super::signals;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
 use crate::fs::device::{Gone, is_root, said};
-use crate::fs::mount::{self, Content, MountConfig, MountError, Mounted, Owner, Unmounted, Users};
+use crate::fs::mount::{
+    self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
+};
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
 use clap::ValueEnum;
@@ -41,6 +43,9 @@ pub(super) struct MountArgs {
     /// What 'cat NAME' shows: the status as JSON, or the text that was written
     #[arg(long, value_enum, default_value = "status")]
     content: ContentArg,
+    /// What keeps a lease alive that was made by file
+    #[arg(long, value_enum, default_value = "renewal")]
+    hold: HoldArg,
     /// Serve all users [default: as root]
     #[arg(long, overrides_with = "no_allow_other")]
     allow_other: bool,
@@ -78,6 +83,14 @@ enum ContentArg {
     Status,
     /// The text
     Note,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum HoldArg {
+    /// Renewals, by whoever holds it
+    Renewal,
+    /// The login session that made it: released when its leader ends
+    Session,
 }
 
 /// A duration that is shown as people write it.
@@ -236,6 +249,10 @@ fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
         content: match args.content {
             ContentArg::Status => Content::Status,
             ContentArg::Note => Content::Note,
+        },
+        hold: match args.hold {
+            HoldArg::Renewal => HoldBy::Renewal,
+            HoldArg::Session => HoldBy::Session,
         },
         users: match () {
             () if args.allow_other => Users::All,

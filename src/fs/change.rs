@@ -5,13 +5,14 @@ use super::errno::Act;
 use super::message::{Message, Options};
 use super::opens::{Access, Open};
 use super::owner::Caller;
+use super::process::{self, Living};
 use super::shared::{Fs, flat};
 use super::tree::{Link, LockPlace};
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Looks,
-    Mode, Op, Outcome, Patch, Reads, Renew, Term, TextPatch, Token, Ttl,
+    Mode, Op, Outcome, Patch, Reads, Renew, Tenure, Term, TextPatch, Token, Ttl,
 };
 use crate::time::Wall;
 use fuser::Errno;
@@ -45,6 +46,8 @@ pub(super) struct Change {
     pub(super) times: Times,
     /// The permission bits.
     pub(super) permissions: Option<u32>,
+    /// The process that keeps it alive from now on.
+    pub(super) process: Option<Arc<Living>>,
     /// The user and the group.
     pub(super) user: (Option<u32>, Option<u32>),
 }
@@ -121,7 +124,10 @@ fn next(
             let reached = match flat(answer) {
                 Ok(outcome) => {
                     let token = match outcome {
-                        Outcome::Renewed(tenure) => Some(tenure.token),
+                        Outcome::Renewed(tenure) => {
+                            change.bind(&fs, &caller, &one.name, tenure);
+                            Some(tenure.token)
+                        }
                         _ => one.token,
                     };
                     Ok(Reached { token, view: Some(looking(view, &caller, looks)) })
@@ -182,6 +188,13 @@ impl Change {
         Some(Op::Renew(Renew { key, term, firm, patch }))
     }
 
+    fn bind(&self, fs: &Fs, caller: &Caller, name: &LockName, tenure: Tenure) {
+        let Some(living) = &self.process else { return };
+        let (name, client) = (name.clone(), caller.client.clone());
+        let key = LeaseKey { name, client, token: Some(tenure.token) };
+        process::bind(fs, key, tenure.life, living);
+    }
+
     fn term(&self, lease: Option<&Lease>) -> Option<Term> {
         let (ttl, grace) = match lease?.life {
             Life::Own { ttl, grace, .. } => (ttl, grace),
@@ -227,7 +240,8 @@ impl Change {
             Some(Text::Cut(_)) | None => None,
         };
         let looks = (looks != lease.details.looks).then_some(looks);
-        Patch { note: self.note.clone(), text, looks, ..Patch::default() }
+        let process = self.process.as_ref().map(|living| Some(living.process));
+        Patch { note: self.note.clone(), text, looks, process, ..Patch::default() }
     }
 }
 
@@ -267,8 +281,9 @@ pub(super) fn of_message(message: Message, data: &[u8], offset: u64, open: &Open
     match message {
         Message::Renew => renewal,
         Message::Options(options) => {
-            let Options { ttl, grace, note, mode, pid: _, token: _ } = options;
-            let firm = if ttl.is_some() || grace.is_some() { Firm::Make } else { Firm::Keep };
+            let Options { ttl, grace, note, mode, pid, token: _ } = options;
+            let makes_firm = ttl.is_some() || grace.is_some() || pid.is_some();
+            let firm = if makes_firm { Firm::Make } else { Firm::Keep };
             Change { renews: Some(firm), ttl, grace, mode, note, ..renewal }
         }
         Message::Text => {

@@ -7,6 +7,7 @@ use super::message::{self, Options};
 use super::opens::Open;
 use super::owner::Caller;
 use super::pages;
+use super::process::{self, Living};
 use super::shared::{Fs, flat};
 use crate::engine::StealReason;
 use crate::engine::{
@@ -116,7 +117,10 @@ fn answer(fs: &Fs, caller: &Caller, request: &Request, then: Then) {
         "list" => list_of(request).map(Asked::List),
         "status" => request.name().map(Asked::Status),
         "acquire" => acquiring(request).map(Asked::Acquire),
-        "renew" => renew_of(fs, caller, request).map(Asked::Op),
+        "renew" => match renewing(fs, caller, request) {
+            Ok((name, op, process)) => return decide_bound(fs, caller, name, op, process, then),
+            Err(refused) => return then(refused),
+        },
         "release" => release_of(caller, request).map(Asked::Op),
         "steal" if !caller.is_root() && caller.uid != fs.mounter => {
             let sentence = "only root and whoever mounted may steal a lock; ask one of them";
@@ -130,7 +134,10 @@ fn answer(fs: &Fs, caller: &Caller, request: &Request, then: Then) {
     match done {
         Ok(Asked::List(query)) => list(fs, query, then),
         Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
-        Ok(Asked::Acquire(ask)) => acquire(fs, caller, ask, then),
+        Ok(Asked::Acquire(ask)) => match process_of(fs, caller, &ask.options, &ask.name) {
+            Ok(process) => acquire(fs, caller, ask, process, then),
+            Err(refused) => then(refused),
+        },
         Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
         Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
     }
@@ -153,9 +160,42 @@ fn about(fs: &Fs) -> Value {
 }
 
 fn decide(fs: &Fs, caller: &Caller, name: LockName, op: Op, then: Then) {
+    decide_bound(fs, caller, name, op, None, then);
+}
+
+/// The process that a request names, or the answer that refuses it.
+fn process_of(
+    fs: &Fs,
+    caller: &Caller,
+    options: &Options,
+    name: &LockName,
+) -> Result<Option<Living>, Value> {
+    let Some(pid) = options.pid else { return Ok(None) };
+    process::named(caller, pid).map(Some).map_err(|(errno, why)| {
+        let sentence = format!("lock '{name}': {why}");
+        fs.refuse_own(caller, Act::Control, Some(name), errno, sentence.clone());
+        wrong(process::kind_of(errno), &sentence)
+    })
+}
+
+fn decide_bound(
+    fs: &Fs,
+    caller: &Caller,
+    name: LockName,
+    op: Op,
+    process: Option<Living>,
+    then: Then,
+) {
     let (shared, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.submit(op, move |answer| {
-        let answer = match flat(answer) {
+        let answer = flat(answer);
+        if let (Some(living), Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) =
+            (&process, &answer)
+        {
+            let key = key_of(&caller, &name, Some(tenure.token));
+            process::bind(&shared, key, tenure.life, living);
+        }
+        let answer = match answer {
             // Of a shared lock the status shows the first holder, and the caller may be another.
             Ok(
                 Outcome::Granted(tenure)
@@ -250,7 +290,7 @@ fn acquiring(request: &Request) -> Result<Acquiring, String> {
     Ok(Acquiring { name, options, fresh })
 }
 
-fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, then: Then) {
+fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, process: Option<Living>, then: Then) {
     let (shared, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.view(&ask.name.clone(), move |view| {
         let view = match view {
@@ -259,8 +299,11 @@ fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, then: Then) {
         };
         let Acquiring { name, mut options, fresh } = ask;
         let own = view.held_by(&caller.client).filter(|_| !fresh);
-        let by_name = fresh || options.ttl.is_some() || options.grace.is_some();
-        let patch = match own {
+        let by_name =
+            fresh || options.ttl.is_some() || options.grace.is_some() || process.is_some();
+        let process =
+            process.or_else(|| process::by_default(&shared, &caller).filter(|_| own.is_none()));
+        let mut patch = match own {
             // What it says about itself, and how it looks, outlives a renewal.
             Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
             None => patch_of(&shared, &caller, &options),
@@ -269,17 +312,24 @@ fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, then: Then) {
             options.ttl = options.ttl.or(Some(own.ends.ttl));
             options.grace = options.grace.or(Some(own.ends.grace));
         }
+        let mode = options.mode.unwrap_or(Mode::Exclusive);
+        patch.process = process.as_ref().map(|living| Some(living.process));
+        if own.is_some() && process.is_some() && view.mode == mode {
+            let (key, firm) = (key_of(&caller, &name, None), Firm::Make);
+            let op = Op::Renew(Renew { key, term: Some(term_of(&shared, &options)), firm, patch });
+            return decide_bound(&shared, &caller, name, op, process, then);
+        }
         let op = Op::Acquire(Acquire {
             name: name.clone(),
             client: caller.client.clone(),
-            mode: options.mode.unwrap_or(Mode::Exclusive),
+            mode,
             // A loose acquire renews in whatever way the lock is held.
             hold: if own.is_none() && by_name { Hold::Firm(None) } else { Hold::Loose },
             term: term_of(&shared, &options),
             line: Line::Skip,
             patch,
         });
-        decide(&shared, &caller, name, op, then);
+        decide_bound(&shared, &caller, name, op, process, then);
     });
 }
 
@@ -287,16 +337,27 @@ fn key_of(caller: &Caller, name: &LockName, token: Option<Token>) -> LeaseKey {
     LeaseKey { name: name.clone(), client: caller.client.clone(), token }
 }
 
-fn renew_of(fs: &Fs, caller: &Caller, request: &Request) -> Result<(LockName, Op), String> {
-    let (name, options) = (request.name()?, message::options_of(&request.fields)?);
+fn renewing(
+    fs: &Fs,
+    caller: &Caller,
+    request: &Request,
+) -> Result<(LockName, Op, Option<Living>), Value> {
+    let told = |sentence: String| wrong(Kind::Invalid, &sentence);
+    let name = request.name().map_err(told)?;
+    let options = message::options_of(&request.fields).map_err(told)?;
+    let process = process_of(fs, caller, &options, &name)?;
     let changes = options.ttl.is_some() || options.grace.is_some();
     let op = Op::Renew(Renew {
         key: key_of(caller, &name, options.token),
         term: changes.then(|| term_of(fs, &options)),
-        firm: if changes { Firm::Make } else { Firm::Keep },
-        patch: Patch { note: options.note.clone(), ..Patch::default() },
+        firm: if changes || process.is_some() { Firm::Make } else { Firm::Keep },
+        patch: Patch {
+            note: options.note.clone(),
+            process: process.as_ref().map(|living| Some(living.process)),
+            ..Patch::default()
+        },
     });
-    Ok((name, op))
+    Ok((name, op, process))
 }
 
 fn release_of(caller: &Caller, request: &Request) -> Result<(LockName, Op), String> {

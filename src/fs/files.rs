@@ -10,7 +10,7 @@ use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl, poll, why};
+use super::{attr, change, ctl, poll, process, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -147,9 +147,15 @@ pub(super) fn write(
     };
     let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::ESTALE) };
     let mut meant = change::meant_by_open(&place, &open);
+    let mut process = None;
     if let Message::Options(Options { pid, token, .. }) = &message {
-        if pid.is_some() {
-            return reply.error(refuse(Errno::ENOTSUP, no_process_holds(name)));
+        if let Some(pid) = pid {
+            process = match process::named(caller, *pid) {
+                Ok(living) => Some(Arc::new(living)),
+                Err((errno, why)) => {
+                    return reply.error(refuse(errno, format!("lock '{name}': {why}")));
+                }
+            };
         }
         if let Some(token) = token {
             for meant in &mut meant {
@@ -161,7 +167,7 @@ pub(super) fn write(
     if is_text && is_far(&open, offset) {
         return reply.error(refuse(Errno::EFBIG, change::too_long(name, offset)));
     }
-    let wanted = change::of_message(message, data, offset, &open);
+    let wanted = Change { process, ..change::of_message(message, data, offset, &open) };
     let length = data.len() as u32;
     change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
         Ok(Reached { token, .. }) => {
@@ -180,13 +186,6 @@ pub(super) fn write(
 fn is_far(open: &Open, offset: u64) -> bool {
     let follows = open.state.lock().end.is_some_and(|end| end.at == offset);
     offset > TEXT_BYTES_MAX as u64 && !open.append && !follows
-}
-
-/// The one place that says that a lock can't be bound to a process.
-pub(super) fn no_process_holds(name: &LockName) -> String {
-    format!(
-        "lock '{name}' can't be bound to a process yet; write a ttl such as 60s, and renew in time"
-    )
 }
 
 /// close(2) of one descriptor. A file that was opened for writing by whoever does not hold the

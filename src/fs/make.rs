@@ -3,6 +3,7 @@
 use super::errno::Act;
 use super::opens::{Access, Open, State, Target};
 use super::owner::Caller;
+use super::process::{self, Living};
 use super::shared::{Fs, attr_of_one, flat};
 use super::{attr, change};
 use crate::engine::{
@@ -111,10 +112,12 @@ fn create_free(
         Err(failure) => return reply.error(fs.refuse(caller, act, Some(&name), failure)),
     };
     let looks = looks(caller, Face::File, mode);
-    let op = acquire(fs, caller, &Wanted { name: name.clone(), hold, looks, text: None });
+    let wanted = Wanted { name: name.clone(), hold, looks, text: None };
+    let (op, session) = acquire(fs, caller, &wanted);
     let (fs2, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.submit(op, move |answer| match flat(answer) {
         Ok(Outcome::Granted(tenure)) => {
+            bind(&fs2, &caller, &name, tenure, session.as_ref());
             let ino = fs2.tree.lock().made(&name, Face::File, tenure.token);
             let attr = attr_of_tenure(&fs2, ino, &caller, looks, None, tenure);
             let open = Open { made_new: new, ..open_of(&caller, ino, name, flags) };
@@ -209,6 +212,7 @@ pub(super) fn link(
         let details = &held.lease.details;
         let looks = Looks { reads: Reads::Text, ..details.looks };
         let key = held_key(&view, caller);
+        let process = details.process.and_then(Living::again);
         let op = Op::Acquire(Acquire {
             name: name.clone(),
             client: caller.client.clone(),
@@ -220,6 +224,7 @@ pub(super) fn link(
         });
         fs.submit(caller, Act::Link, &name.clone(), op, move |fs, caller, outcome| match outcome {
             Ok(Outcome::Granted(tenure)) => {
+                bind(fs, caller, &name, tenure, process.as_ref());
                 fs.tree.lock().linked(ino, &name, tenure.token, &key.name);
                 read_as_text(fs, caller, ino, key, looks, reply);
             }
@@ -258,10 +263,11 @@ fn make(
     wanted: Wanted,
     then: impl FnOnce(Result<FileAttr, Errno>) + Send + 'static,
 ) {
-    let op = acquire(fs, caller, &wanted);
+    let (op, session) = acquire(fs, caller, &wanted);
     fs.submit(caller, act, &wanted.name.clone(), op, move |fs, caller, outcome| {
         then(match outcome {
             Ok(Outcome::Granted(tenure)) => {
+                bind(fs, caller, &wanted.name, tenure, session.as_ref());
                 let Wanted { name, looks, text, .. } = wanted;
                 let ino = fs.tree.lock().made(&name, looks.face, tenure.token);
                 Ok(attr_of_tenure(fs, ino, caller, looks, text, tenure))
@@ -272,8 +278,10 @@ fn make(
     });
 }
 
-fn acquire(fs: &Fs, caller: &Caller, wanted: &Wanted) -> Op {
-    Op::Acquire(Acquire {
+/// The request, and what the lease will be bound to by itself.
+fn acquire(fs: &Fs, caller: &Caller, wanted: &Wanted) -> (Op, Option<Living>) {
+    let session = process::by_default(fs, caller);
+    let op = Op::Acquire(Acquire {
         name: wanted.name.clone(),
         client: caller.client.clone(),
         mode: Mode::Exclusive,
@@ -284,9 +292,18 @@ fn acquire(fs: &Fs, caller: &Caller, wanted: &Wanted) -> Op {
             holder_id: Some(fs.owners.holder_id(caller)),
             text: wanted.text.clone().map(TextPatch::Set),
             looks: Some(wanted.looks),
+            process: session.as_ref().map(|living| Some(living.process)),
             ..Patch::default()
         },
-    })
+    });
+    (op, session)
+}
+
+fn bind(fs: &Fs, caller: &Caller, name: &LockName, tenure: Tenure, to: Option<&Living>) {
+    let Some(living) = to else { return };
+    let (name, client) = (name.clone(), caller.client.clone());
+    let key = LeaseKey { name, client, token: Some(tenure.token) };
+    process::bind(fs, key, tenure.life, living);
 }
 
 /// How something new looks.

@@ -28,6 +28,7 @@ mod opens;
 mod owner;
 mod pages;
 mod poll;
+mod process;
 mod remove;
 mod shared;
 mod tree;
@@ -79,6 +80,7 @@ impl LatchFs {
             opens: opens::Opens::default(),
             locking: locking::Locking::default(),
             polls: poll::Polls::default(),
+            processes: process::Processes::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
@@ -119,6 +121,7 @@ impl Filesystem for LatchFs {
         if let Err(nearest) = config.set_max_background(BACKGROUND_MAX) {
             log::warn!("the kernel takes {nearest} requests in the background at most");
         }
+        process::resume(&self.0);
         Ok(())
     }
 
@@ -437,6 +440,7 @@ impl Filesystem for LatchFs {
 
     fn destroy(&mut self) {
         locking::ended(&self.0);
+        process::ended(&self.0);
     }
 
     fn poll(

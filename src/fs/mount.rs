@@ -35,6 +35,8 @@ pub struct MountConfig {
     pub content: Content,
     /// Whether other users may use the mount.
     pub users: Users,
+    /// What keeps a lease alive that a program made by file.
+    pub hold: HoldBy,
 }
 
 /// What makes two callers two clients.
@@ -55,6 +57,15 @@ pub enum Content {
     Status,
     /// The text, always.
     Note,
+}
+
+/// What keeps a lease alive that a program made by file, unless the program says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldBy {
+    /// The program renews it.
+    Renewal,
+    /// The login session in which it was made, as long as its leader lives.
+    Session,
 }
 
 /// Whom the mount serves.

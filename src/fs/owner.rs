@@ -6,7 +6,7 @@ use crate::engine::ClientId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl Owners {
         }
         // First the descriptor, then the start time: what is read is then the time of the process
         // that the descriptor stands for, or the descriptor says that it is dead.
-        let alive = open_process(tid);
+        let alive = pidfd_of(tid).ok();
         let pid = if alive.is_some() { tid } else { leader_of(tid).unwrap_or(tid) };
         let start = start_of(pid).unwrap_or(0);
         let id: Arc<str> = format!("{}:{}:{pid}:{start}", self.host, self.user(uid).name).into();
@@ -161,7 +161,7 @@ fn joined(host: &ClientId, part: &str) -> ClientId {
 
 /// The login session of a thread; 0 if it is gone or in a foreign pid namespace.
 #[allow(unsafe_code)]
-fn session_of(tid: u32) -> u32 {
+pub(super) fn session_of(tid: u32) -> u32 {
     if tid == 0 {
         return 0;
     }
@@ -202,20 +202,21 @@ fn name_of_user(uid: u32) -> Option<String> {
 
 /// A descriptor of a process, if `tid` is one and not a mere thread of one.
 #[allow(unsafe_code)]
-fn open_process(tid: u32) -> Option<OwnedFd> {
+pub(super) fn pidfd_of(tid: u32) -> io::Result<OwnedFd> {
     if tid == 0 {
-        return None;
+        return Err(io::ErrorKind::NotFound.into());
     }
     // SAFETY: the call takes two numbers and touches no memory.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, 0) };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let fd = fd.ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel has just made this descriptor for us.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether a process has not ended. While that is so, its number is nobody else's.
 #[allow(unsafe_code)]
-fn is_alive(process: &OwnedFd) -> bool {
+pub(super) fn is_alive(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd, and no waiting.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
@@ -223,7 +224,7 @@ fn is_alive(process: &OwnedFd) -> bool {
 }
 
 /// When a process started, in ticks since boot.
-fn start_of(pid: u32) -> Option<u64> {
+pub(super) fn start_of(pid: u32) -> Option<u64> {
     if pid == 0 {
         return None;
     }
@@ -255,6 +256,26 @@ pub(super) fn descends_from(tid: u32, processes: &[u32]) -> bool {
     false
 }
 
+/// Whose a process is, as kill(2) sees it, and where.
+pub(super) struct Ids {
+    /// Its real and its saved user.
+    pub(super) users: [u32; 2],
+    /// In how many pid namespaces it has a number, from ours on down.
+    pub(super) spaces: usize,
+}
+
+/// Whose the thread `tid` is; `None` if it is gone.
+pub(super) fn ids_of(tid: u32) -> Option<Ids> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    // Real, effective, saved, and that of the file system.
+    let mut users = fields("Uid:")?.split_whitespace();
+    let mut next = |skip| users.nth(skip)?.parse().ok();
+    let users = [next(0)?, next(1)?];
+    let spaces = fields("NSpid:").map_or(1, |numbers| numbers.split_whitespace().count());
+    Some(Ids { users, spaces })
+}
+
 fn parent_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
@@ -272,7 +293,7 @@ fn leader_of(tid: u32) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::fs::mount::{Content, Users};
+    use crate::fs::mount::{Content, HoldBy, Users};
 
     fn owners(owner: Owner) -> Owners {
         Owners::new(&MountConfig {
@@ -283,6 +304,7 @@ mod tests {
             grace: GRACE_DEFAULT,
             content: Content::Status,
             users: Users::All,
+            hold: HoldBy::Renewal,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The pages of `.latchfs` that speak of the mount as a whole.
 
 use super::errno::name_of;
-use super::mount::{Content, Owner, Users};
+use super::mount::{Content, HoldBy, Owner, Users};
 use super::shared::Shared;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -33,12 +33,17 @@ pub(super) fn server(fs: &Shared) -> Value {
             Users::Mounter => "mounter",
             Users::All => "all",
         },
+        "hold": match config.hold {
+            HoldBy::Renewal => "renewal",
+            HoldBy::Session => "session",
+        },
         "mounted_at": fs.since.to_string(),
         "state": about.state,
         "locks": about.locks,
         "waiters": about.waiters,
         "sessions": about.sessions,
         "open_files": fs.opens.count(),
+        "bound_to_processes": fs.processes.count(),
     })
 }
 

@@ -7,6 +7,7 @@ use super::mount::MountConfig;
 use super::opens::Opens;
 use super::owner::{Caller, Owners};
 use super::poll::Polls;
+use super::process::Processes;
 use super::tree::{LockPlace, Place, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     pub(super) locking: Locking,
     /// Open files that are polled.
     pub(super) polls: Polls,
+    /// The processes that leases are bound to.
+    pub(super) processes: Processes,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.

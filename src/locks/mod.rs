@@ -10,7 +10,7 @@ mod restore;
 pub mod state;
 mod tally;
 mod timeline;
-mod timer;
+pub(crate) mod timer;
 
 use crate::engine::{Answer, Child, Command, Kind, LockName, LockView, Refusal};
 use crate::time::{Time, Wall};

@@ -5,11 +5,11 @@
 
 use crate::time::Time;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The alarm. Anybody may set it; one thread waits for it.
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     fd: OwnedFd,
     /// When it will ring, in nanoseconds of the boot clock; `u64::MAX` when it will not.
     set_for: AtomicU64,
@@ -18,7 +18,7 @@ pub(super) struct Alarm {
 
 impl Alarm {
     #[allow(unsafe_code)]
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes no pointers; the result is checked before it becomes an owner.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
         if fd < 0 {
@@ -31,7 +31,7 @@ impl Alarm {
 
     /// Rings at `at` on the boot clock, unless it rings earlier anyway. To be called under the
     /// lock that guards what the deadline is for, so that settings come in order.
-    pub(super) fn set(&self, at: Time) {
+    pub(crate) fn set(&self, at: Time) {
         // 0 would switch the timer off; everything that is due is due by the first nanosecond.
         let at = at.as_nanos().max(1);
         if at < self.set_for.load(Ordering::Relaxed) {
@@ -42,7 +42,7 @@ impl Alarm {
 
     /// Waits until it rings; false when it never will again.
     #[allow(unsafe_code)]
-    pub(super) fn wait(&self) -> bool {
+    pub(crate) fn wait(&self) -> bool {
         let mut rings = 0_u64;
         // SAFETY: reads 8 bytes into a u64 of this frame.
         while unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut rings).cast(), 8) } < 0 {
@@ -52,12 +52,12 @@ impl Alarm {
     }
 
     /// It has rung: what is set next counts, however late. Under the same lock as [`Self::set`].
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.set_for.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Wakes the waiting thread for the last time.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.ring_at(1);
     }
@@ -76,6 +76,13 @@ impl Alarm {
         let result =
             unsafe { libc::timerfd_settime(fd, absolute, &raw const spec, std::ptr::null_mut()) };
         assert_eq!(result, 0, "a timer of our own takes any valid time");
+    }
+}
+
+impl AsRawFd for Alarm {
+    /// For whoever waits for other things as well.
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 

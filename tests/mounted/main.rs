@@ -15,6 +15,7 @@ mod following;
 mod keeping;
 mod making;
 mod owners;
+mod process;
 mod showing;
 mod unprivileged;
 

@@ -1,0 +1,201 @@
+//! Section 6, third way to hold: a process. Its life keeps the lock, its death frees it.
+
+use crate::harness::*;
+use std::process::{Child, Command, Stdio};
+
+/// A process that does nothing; killed and reaped with its handle.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn new() -> Self {
+        let mut command = Command::new("sleep");
+        Self(command.arg("300").stdin(Stdio::null()).spawn().expect("sleep is there"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it, and leaves it a zombie: its end is its death, not its burial.
+    fn kill(&self) {
+        signal(self.pid().cast_signed(), libc::SIGKILL);
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// `echo pid=$$ > NAME`: held while that process lives, however short the ttl; its death by
+/// `kill -9` frees the lock within 100 ms.
+#[test]
+fn a_process_keeps_its_lock_and_its_death_frees_it() {
+    let m = Setup::new().with("--ttl 1s --grace 0s").start();
+    let sleeper = Sleeper::new();
+    m.sh(&format!("touch build && echo pid={} > build && touch other", sleeper.pid())).ok();
+    let token = m.token("build");
+    // The other lock's end tells that more than a ttl has passed.
+    m.until("other", "free");
+    m.sh("touch other").ok();
+    m.until("other", "free");
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+    let freed = format!(
+        r#"
+        os.kill({}, signal.SIGKILL)
+        begun = time.monotonic()
+        while status('build')['phase'] != 'free':
+            assert time.monotonic() < begun + 0.1, 'not free within 100 ms'
+            time.sleep(0.002)
+        "#,
+        sleeper.pid()
+    );
+    m.py(&freed).ok();
+    assert_eq!(m.sh("ls").ok(), "", "its name goes");
+}
+
+/// The same through `ctl` in a lock that is a directory, as JSON, and by the control file.
+#[test]
+fn a_process_is_named_in_all_ways_to_write() {
+    let m = mount();
+    let sleepers = [Sleeper::new(), Sleeper::new(), Sleeper::new(), Sleeper::new()];
+    let [a, b, c, d] = [0, 1, 2, 3].map(|n: usize| sleepers[n].pid());
+    m.sh(&format!("mkdir dir && echo pid={a} > dir/ctl")).ok();
+    m.sh(&format!("touch json && echo '{{\"pid\":{b},\"ttl\":\"2m\"}}' > json")).ok();
+    m.py(&format!(
+        r#"
+        def ctl(**request):
+            with open('.latchfs/ctl', 'r+b', buffering=0) as file:
+                file.write(json.dumps(request).encode())
+                return json.loads(file.read())
+        eq(ctl(do='acquire', name='acquired', pid={c})['ok'], True)
+        eq(ctl(do='acquire', name='renewed')['ok'], True)
+        eq(ctl(do='renew', name='renewed', pid={d})['ok'], True)
+        eq(json.load(open('.latchfs/server'))['bound_to_processes'], 4)
+        "#
+    ))
+    .ok();
+    for (name, sleeper) in ["dir", "json", "acquired", "renewed"].into_iter().zip(&sleepers) {
+        assert_eq!(m.phase(name), "held");
+        sleeper.kill();
+        m.until(name, "free");
+    }
+}
+
+/// What moves, moves with its process; what is linked hangs on it too.
+#[test]
+fn the_process_goes_with_the_hold() {
+    let m = mount();
+    let (mover, linker) = (Sleeper::new(), Sleeper::new());
+    m.sh(&format!("touch a && echo pid={} > a && mv a b", mover.pid())).ok();
+    m.sh(&format!("touch c && echo pid={} > c && ln c d", linker.pid())).ok();
+    mover.kill();
+    m.until("b", "free");
+    assert_eq!(m.phase("d"), "held");
+    linker.kill();
+    m.until("c", "free");
+    m.until("d", "free");
+}
+
+/// A release by name ends the bond: the process may live on, and its later death frees nothing.
+#[test]
+fn a_release_ends_the_bond() {
+    let m = mount();
+    let sleeper = Sleeper::new();
+    m.sh(&format!("touch build && echo pid={} > build && rm build && mkdir build", sleeper.pid()))
+        .ok();
+    let server = json(&m.sh("cat .latchfs/server").ok());
+    assert_eq!(server["bound_to_processes"], 0);
+    let token = m.token("build");
+    let (witness, name) = (Sleeper::new(), "witness");
+    m.sh(&format!("touch {name} && echo pid={} > {name}", witness.pid())).ok();
+    sleeper.kill();
+    witness.kill();
+    m.until(name, "free");
+    assert_eq!(m.token("build"), token);
+}
+
+/// A pid that is not the caller's to name is refused: another user's, none at all, a thread's.
+#[test]
+fn only_ones_own_process_can_be_named() {
+    let m = mount();
+    let roots = Sleeper::new();
+    let line = format!("touch build && echo pid={} > build", roots.pid());
+    m.sh_as(ALICE, &line).fails();
+    let why = m.sh_as(ALICE, "cat .latchfs/why").ok();
+    assert!(why.contains("belongs to another user") && why.contains("EPERM"), "{why}");
+    assert_eq!(m.status("build")["holder"], format!("laptop1:{ALICE}"), "and still is held");
+    m.sh_as(ALICE, "sleep 100 & echo pid=$! > build; kill -9 $!").ok();
+    m.until("build", "free");
+    m.py(r#"
+        gone = subprocess.Popen(['true'])
+        gone.wait()
+        os.close(exclusive('build'))
+        eq(write('build', f'pid={gone.pid}'), 'ESRCH')
+        assert 'there is no process' in why(), why()
+        eq(write('build', 'pid=0'), 'EINVAL')
+        eq(status('build')['phase'], 'held')
+    "#)
+        .ok();
+}
+
+/// A caller that counts processes otherwise means another process than it says.
+#[test]
+fn a_foreign_namespace_names_nobody() {
+    let m = mount();
+    m.sh("touch build && unshare --pid --fork --mount-proc sh -c 'echo pid=1 > build'").fails();
+    let why = m.sh("cat .latchfs/why").ok();
+    assert!(why.contains("pid namespace"), "{why}");
+}
+
+/// After a restart of the daemon they are bound again if that very process still lives, and are
+/// released otherwise.
+#[test]
+fn a_restart_binds_again() {
+    let mut m = Setup::new().with("--ttl 10s").prepare();
+    m.start();
+    let (lives, dies) = (Sleeper::new(), Sleeper::new());
+    m.sh(&format!("touch lives && echo pid={} > lives", lives.pid())).ok();
+    m.sh(&format!("touch dies && echo pid={} > dies", dies.pid())).ok();
+    let token = m.token("lives");
+    m.crash();
+    dies.kill();
+    m.start();
+    m.until("dies", "free");
+    assert_eq!((m.phase("lives").as_str(), m.token("lives")), ("held", token));
+    assert_eq!(json(&m.sh("cat .latchfs/server").ok())["bound_to_processes"], 1);
+    lives.kill();
+    m.until("lives", "free");
+}
+
+/// `mount --hold session`: a lease made by file lasts as long as the login session that made it.
+#[test]
+fn a_login_session_keeps_what_it_made() {
+    let m = Setup::new().with("--ttl 1s --grace 0s --hold session").start();
+    let script = "mkdir dir && touch file && ln -s x link && echo made && exec sleep 300";
+    let mut command = Command::new("setsid");
+    let mut session = m
+        .within(command.args(["sh", "-c", script]))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("setsid is there");
+    let said = lines(session.stdout.take().expect("piped"));
+    said.recv_timeout(std::time::Duration::from_secs(20)).expect("it makes them");
+    let sleeper = Sleeper(session);
+    // A lock beside them shows that a ttl has passed, and a short one passes after it.
+    let other = Setup::new().with("--ttl 1s --grace 0s").start();
+    for _ in 0..2 {
+        other.sh("mkdir other").ok();
+        other.until("other", "free");
+    }
+    for name in ["dir", "file", "link"] {
+        assert_eq!(m.phase(name), "held", "{name}");
+    }
+    sleeper.kill();
+    for name in ["dir", "file", "link"] {
+        m.until(name, "free");
+    }
+}
