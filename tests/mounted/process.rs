@@ -61,9 +61,11 @@ fn a_process_keeps_its_lock_and_its_death_frees_it() {
 fn a_process_is_named_in_all_ways_to_write() {
     let m = mount();
     let sleepers = [Sleeper::new(), Sleeper::new(), Sleeper::new(), Sleeper::new()];
-    let [a, b, c, d] = [0, 1, 2, 3].map(|n: usize| sleepers[n].pid());
-    m.sh(&format!("mkdir dir && echo pid={a} > dir/ctl")).ok();
-    m.sh(&format!("touch json && echo '{{\"pid\":{b},\"ttl\":\"2m\"}}' > json")).ok();
+    let pids = [0, 1, 2, 3].map(|n: usize| sleepers[n].pid());
+    m.sh(&format!("mkdir dir && echo pid={} > dir/ctl", pids[0])).ok();
+    let pid = pids[1];
+    m.sh(&format!("touch json && echo '{{\"pid\":{pid},\"ttl\":\"2m\"}}' > json")).ok();
+    let [c, d] = [pids[2], pids[3]];
     m.py(&format!(
         r#"
         def ctl(**request):
