@@ -28,6 +28,7 @@ mod commands;
 mod many;
 mod restart;
 
+mod contention;
 mod flock;
 mod holding;
 mod waiting;
