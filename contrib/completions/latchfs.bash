@@ -25,6 +25,9 @@ _latchfs() {
             latchfs,doctor)
                 cmd="latchfs__subcmd__doctor"
                 ;;
+            latchfs,events)
+                cmd="latchfs__subcmd__events"
+                ;;
             latchfs,ls)
                 cmd="latchfs__subcmd__ls"
                 ;;
@@ -56,7 +59,7 @@ _latchfs() {
 
     case "${cmd}" in
         latchfs)
-            opts="-h -V --help --version mount umount ls status acquire renew release steal doctor completions man"
+            opts="-h -V --help --version mount umount ls status acquire renew release steal events doctor completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -121,6 +124,28 @@ _latchfs() {
             fi
             case "${prev}" in
                 --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__events)
+            opts="-h --dir --json --since --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --since)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -34,6 +34,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "acquire" -d 'Take a
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Make a lease last for another ttl'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Give a lock back'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; root and whoever mounted may'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show what happens as it happens, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Look at all that a mount needs, and say what to mend'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print what a shell needs to complete these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
@@ -87,6 +88,10 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'A word to whoever finds the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Begin with event N, if it is kept still, and not now' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'

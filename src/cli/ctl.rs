@@ -146,7 +146,7 @@ fn understand(answer: Value) -> Done<Value> {
 }
 
 /// What it means that the control file can't be used.
-fn no_answer(dir: &Path, error: &io::Error) -> Failure {
+pub(super) fn no_answer(dir: &Path, error: &io::Error) -> Failure {
     let shown = dir.display();
     match error.raw_os_error() {
         _ if mountinfo::is_dead(error) => Failure::unavailable(format!(

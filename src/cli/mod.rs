@@ -3,6 +3,7 @@
 mod background;
 mod ctl;
 mod doctor;
+mod events;
 mod exit;
 mod generate;
 mod hold;
@@ -51,6 +52,12 @@ Examples:
   latchfs ls team/   those whose names begin so
   latchfs ls --json | jq -r '.[] | select(.phase == \"grace\").name'";
 
+const EVENTS_EXAMPLES: &str = "\
+Examples:
+  latchfs events            all that happens from now on
+  latchfs events team/      to locks whose names begin so
+  latchfs events --since 0 --json | jq -c 'select(.event == \"stolen\")'";
+
 const ACQUIRE_EXAMPLES: &str = "\
 Examples:
   latchfs acquire build && ./build; latchfs release build
@@ -98,6 +105,9 @@ enum Command {
     /// The holder is told, the reason is logged, and for a second nobody may use the lock:
     /// this command answers when you may.
     Steal(hold::StealArgs),
+    /// Show what happens as it happens, until Ctrl-C
+    #[command(after_long_help = EVENTS_EXAMPLES)]
+    Events(events::EventsArgs),
     /// Look at all that a mount needs, and say what to mend
     Doctor(doctor::DoctorArgs),
     /// Print what a shell needs to complete these commands
@@ -129,6 +139,7 @@ fn run(command: &Command) -> Done {
         Command::Renew(args) => hold::renew(args),
         Command::Release(args) => hold::release(args),
         Command::Steal(args) => hold::steal(args),
+        Command::Events(args) => events::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

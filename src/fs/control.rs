@@ -8,6 +8,7 @@ use super::make::{GENERATION, NO_CACHE};
 use super::opens::{Access, Entry, Open, State, Target};
 use super::owner::Caller;
 use super::shared::Fs;
+use super::stream::Stream;
 use super::why::{self, Why};
 use super::{pages, poll};
 use crate::engine::{Face, LockName, LockView};
@@ -24,6 +25,8 @@ pub(super) enum Control {
     Top,
     /// A file in it.
     Page(Page),
+    /// What happens, from an event on or from now on.
+    Events(Option<u64>),
     /// A directory of reports, or one within where locks lie below a name.
     Reports(Report, Option<LockName>),
     /// A report on a lock, held or free.
@@ -127,7 +130,7 @@ impl Control {
 
     /// Whether it is there whatever becomes of the locks.
     const fn is_constant(&self) -> bool {
-        matches!(self, Self::Top | Self::Page(_) | Self::Reports(_, None))
+        matches!(self, Self::Top | Self::Page(_) | Self::Events(None) | Self::Reports(_, None))
     }
 }
 
@@ -157,10 +160,11 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, dir: &Control, name: &OsStr, repl
         Control::Top => {
             let page = Page::ALL.into_iter().find(|page| text == Some(page.as_str()));
             let report = Report::ALL.into_iter().find(|report| text == Some(report.as_str()));
-            match (page, report) {
-                (Some(page), _) => entered(fs, &Control::Page(page), reply),
-                (_, Some(report)) => entered(fs, &Control::Reports(report, None), reply),
-                (None, None) => reply.error(Errno::ENOENT),
+            match (page, report, text.and_then(events)) {
+                (Some(page), ..) => entered(fs, &Control::Page(page), reply),
+                (_, Some(report), _) => entered(fs, &Control::Reports(report, None), reply),
+                (_, _, Some(events)) => entered(fs, &events, reply),
+                (None, None, None) => reply.error(Errno::ENOENT),
             }
         }
         Control::Reports(report, parent) => {
@@ -176,8 +180,21 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, dir: &Control, name: &OsStr, repl
                 Err(errno) => reply.error(errno),
             });
         }
-        Control::Page(_) | Control::Report(..) | Control::Fact(..) => {
+        Control::Page(_) | Control::Events(_) | Control::Report(..) | Control::Fact(..) => {
             reply.error(Errno::ENOTDIR);
+        }
+    }
+}
+
+/// `events`, or `events@N`. Neither is listed: who reads all files of a directory would never come
+/// to an end.
+fn events(text: &str) -> Option<Control> {
+    match text.strip_prefix("events")? {
+        "" => Some(Control::Events(None)),
+        since => {
+            let number = since.strip_prefix('@')?;
+            let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
+            number.parse().ok().filter(|_| is_plain).map(|since| Control::Events(Some(since)))
         }
     }
 }
@@ -237,6 +254,10 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
     if access.writes() && !control.takes_writes() {
         return reply.error(Errno::EACCES);
     }
+    let (stream, how) = match control {
+        Control::Events(since) => (Some(Stream::open(fs, since)), FopenFlags::FOPEN_NONSEEKABLE),
+        _ => (None, FopenFlags::empty()),
+    };
     let open = Open {
         target: Target::Control(control),
         client: caller.client.clone(),
@@ -245,10 +266,10 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
         access,
         append: false,
         made_new: false,
-        state: State::default().into(),
+        state: State { stream, ..State::default() }.into(),
     };
     let fh = FileHandle(fs.opens.insert(open));
-    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO);
+    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO | how);
 }
 
 /// What one of our files says now.
@@ -265,7 +286,7 @@ pub(super) fn render(
         Control::Page(Page::Readme) => then(Ok(pages::README.as_bytes().into())),
         Control::Page(Page::Server) => then(say(pretty(&pages::server(fs)))),
         Control::Page(Page::Metrics) => then(say(pages::metrics(fs))),
-        Control::Page(Page::Ctl) => then(Ok(Arc::default())),
+        Control::Page(Page::Ctl) | Control::Events(_) => then(Ok(Arc::default())),
         Control::Page(Page::Why) => match fs.whys.of(&open.client) {
             Why::Nothing => then(say(pretty(&why::nothing(&open.client)))),
             Why::Refused(value) => then(say(pretty(&value))),
@@ -326,6 +347,16 @@ mod tests {
         assert_eq!(escaped("a/b%"), "a%2Fb%25");
         for wrong in ["%", "%2", "%41", "a%2"] {
             assert_eq!(unescaped(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn events_begin_now_or_at_a_number() {
+        assert_eq!(events("events"), Some(Control::Events(None)));
+        assert_eq!(events("events@0"), Some(Control::Events(Some(0))));
+        assert_eq!(events("events@17"), Some(Control::Events(Some(17))));
+        for wrong in ["event", "events@", "events@x", "events@-1", "events@+1", "events17"] {
+            assert_eq!(events(wrong), None, "{wrong}");
         }
     }
 

@@ -10,7 +10,7 @@ use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl, poll, process, why};
+use super::{attr, change, ctl, poll, process, stream, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -60,10 +60,13 @@ pub(super) fn read(
     fs: &Fs,
     caller: &Caller,
     fh: u64,
-    (offset, size): (u64, u32),
+    (offset, size, flags): (u64, u32, i32),
     reply: ReplyData,
 ) {
     let Some(open) = fs.opens.get(fh) else { return reply.error(Errno::EBADF) };
+    if let Some(stream) = stream::of(&open) {
+        return stream::read(fs, &stream, caller.pid, (size, flags), reply);
+    }
     if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
         let bytes = ctl::take(&open, size);
         return reply.data(&bytes);

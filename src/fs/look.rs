@@ -8,10 +8,13 @@ use super::opens::Entry;
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
-use crate::engine::name::RESERVED_PREFIX;
+use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{Child, Face, LockName, LockView, NameError};
 use crate::locks::{Children, Failure};
-use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry};
+use fuser::{
+    Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry,
+    ReplyStatfs,
+};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +25,12 @@ pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
 const PAGE: usize = 4_096;
 /// The number of a name that the kernel does not know, as libfuse gives it; 0 would hide it.
 const INO_UNKNOWN: u64 = 0xffff_ffff;
+/// The size of a block in statfs.
+const BLOCK_BYTES: u32 = 4_096;
+/// Room that statfs shows: locks take none, but many programs refuse to write to a full disk.
+const BLOCKS: u64 = 1 << 20;
+/// Names that statfs shows room for.
+const FILES: u64 = 1 << 20;
 
 /// lookup.
 pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply: ReplyEntry) {
@@ -77,6 +86,14 @@ fn no_such_name(fs: &Fs, caller: &Caller, name: &OsStr, error: NameError) -> Err
         return fs.refuse_own(caller, Act::Lookup, None, errno, wrong_name(name, error));
     }
     errno
+}
+
+/// statfs.
+pub(super) fn statfs(fs: &Fs, reply: ReplyStatfs) {
+    let used = fs.locks.about().locks as u64;
+    let name_bytes = PART_BYTES_MAX as u32;
+    let free = FILES.saturating_sub(used);
+    reply.statfs(BLOCKS, BLOCKS, BLOCKS, FILES, free, BLOCK_BYTES, name_bytes, BLOCK_BYTES);
 }
 
 /// stat.

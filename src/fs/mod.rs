@@ -19,6 +19,7 @@ mod control;
 mod ctl;
 mod errno;
 mod files;
+mod held;
 mod locking;
 mod look;
 mod make;
@@ -31,6 +32,7 @@ mod poll;
 mod process;
 mod remove;
 mod shared;
+mod stream;
 mod tree;
 mod why;
 mod xattr;
@@ -60,13 +62,6 @@ use tree::Tree;
 /// Requests that the kernel sends without a program waiting for them, such as the closing of
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
-/// The size of a block in statfs.
-const BLOCK_BYTES: u32 = 4_096;
-/// Room that statfs shows: locks take none, but many programs refuse to write to a full disk.
-const BLOCKS: u64 = 1 << 20;
-/// Names that statfs shows room for.
-const FILES: u64 = 1 << 20;
-
 /// One mount, as fuser drives it.
 pub struct LatchFs(Fs);
 
@@ -81,6 +76,7 @@ impl LatchFs {
             locking: locking::Locking::default(),
             polls: poll::Polls::default(),
             processes: process::Processes::default(),
+            held: held::Held::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
@@ -251,11 +247,11 @@ impl Filesystem for LatchFs {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        files::read(&self.0, &self.caller(req, Act::Read), fh.0, (offset, size), reply);
+        files::read(&self.0, &self.caller(req, Act::Read), fh.0, (offset, size, flags.0), reply);
     }
 
     fn write(
@@ -340,10 +336,7 @@ impl Filesystem for LatchFs {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let used = self.0.locks.about().locks as u64;
-        let name_bytes = crate::engine::name::PART_BYTES_MAX as u32;
-        let free = FILES.saturating_sub(used);
-        reply.statfs(BLOCKS, BLOCKS, BLOCKS, FILES, free, BLOCK_BYTES, name_bytes, BLOCK_BYTES);
+        look::statfs(&self.0, reply);
     }
 
     fn setxattr(

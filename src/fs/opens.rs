@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::numbered::Numbered;
 use super::poll::Seen;
+use super::stream::Stream;
 use crate::engine::{ClientId, LockName, Token};
 use fuser::FileType;
 use parking_lot::Mutex;
@@ -72,6 +73,8 @@ pub(super) struct State {
     pub(super) end: Option<End>,
     /// What was last seen of its lock, by whoever polls it.
     pub(super) seen: Option<Seen>,
+    /// The place in the feed, for a reader of events.
+    pub(super) stream: Option<Arc<Stream>>,
     /// What is being read, or the answers of a control file that were not read yet.
     pub(super) bytes: Arc<[u8]>,
 }

@@ -6,9 +6,9 @@
 //! has changed; from then on events do.
 
 use super::control::Control;
-use super::files;
 use super::opens::{Open, Target};
 use super::shared::{Fs, Shared};
+use super::{files, stream};
 use crate::engine::{Event, LockName, LockView, Phase, Token, What};
 use crate::locks::feed::Watch;
 use fuser::{PollEvents, PollFlags, PollNotifier, ReplyPoll};
@@ -148,6 +148,9 @@ pub(super) fn poll(
     reply: ReplyPoll,
 ) {
     let Some(open) = fs.opens.get(fh) else { return reply.poll(PollEvents::POLLERR) };
+    if let Some(stream) = stream::of(&open) {
+        return stream::poll(&stream, notifier, (events, flags), reply);
+    }
     let (true, Some(name)) = (events.contains(PollEvents::POLLPRI), lock_of(fs, &open)) else {
         return reply.poll(events & ALWAYS);
     };
@@ -172,7 +175,7 @@ fn lock_of(fs: &Fs, open: &Open) -> Option<LockName> {
     match &open.target {
         Target::Lock(ino, name) => Some(files::spoken_of(fs, open, *ino, name)),
         Target::Control(Control::Report(_, name) | Control::Fact(_, name)) => Some(name.clone()),
-        Target::Control(Control::Top | Control::Page(_) | Control::Reports(..)) => None,
+        Target::Control(_) => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::attr;
 use super::errno::{Act, errno_of, errno_of_name};
+use super::held::Held;
 use super::locking::Locking;
 use super::mount::MountConfig;
 use super::opens::Opens;
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     pub(super) polls: Polls,
     /// The processes that leases are bound to.
     pub(super) processes: Processes,
+    /// READs that are not answered yet.
+    pub(super) held: Held,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.

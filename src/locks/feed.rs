@@ -78,6 +78,11 @@ impl Watch {
         Batch { lost, events }
     }
 
+    /// Whether something has come since the last call of [`take`](Self::take).
+    pub fn has_more(&self) -> bool {
+        self.next < self.feed.0.lock().next
+    }
+
     /// Has `waker` called whenever there is more, until this watch is dropped.
     pub fn wake_by(&mut self, waker: Waker) {
         let mut ring = self.feed.0.lock();
@@ -119,7 +124,9 @@ mod tests {
         let mut early = feed.watch(Some(0));
         feed.publish(&mut vec![event(1), event(2)]);
         let numbers = |batch: Batch| batch.events.iter().map(|(n, _)| *n).collect::<Vec<_>>();
+        assert!(watch.has_more());
         assert_eq!(numbers(watch.take(10)), [1, 2]);
+        assert!(!watch.has_more());
         assert_eq!(numbers(watch.take(10)), [0; 0]);
         assert_eq!(numbers(early.take(2)), [0, 1]);
         assert_eq!(numbers(early.take(2)), [2]);

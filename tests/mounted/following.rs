@@ -25,8 +25,12 @@ def soon(call):
 
 /// Runs a Python program behind [`POLLER`], which is at the margin as the program will be.
 fn py(m: &Mount, program: &str) -> Output {
+    behind(m, POLLER, program)
+}
+
+fn behind(m: &Mount, prelude: &str, program: &str) -> Output {
     let lines = program.lines().map(|line| line.strip_prefix("        ").unwrap_or(line));
-    m.py(&format!("{POLLER}\n{}", lines.collect::<Vec<_>>().join("\n")))
+    m.py(&format!("{prelude}\n{}", lines.collect::<Vec<_>>().join("\n")))
 }
 
 /// `poll(2)` on a lock file wakes when its phase or holder changes, once until it is read again.
@@ -153,4 +157,144 @@ fn the_line_is_shown() {
         eq([os.waitpid(pid, 0)[1] for pid in pids], [0, 0, 0])
     "#)
         .ok();
+}
+
+/// What the programs that follow events begin with.
+const READER: &str = r#"
+def opened(process):
+    "Waits until a program has the stream open."
+    for _ in range(1000):
+        fds = f'/proc/{process.pid}/fd'
+        if any('/events' in os.readlink(f'{fds}/{fd}') for fd in os.listdir(fds)): return
+        time.sleep(0.02)
+    raise AssertionError('it never opened the events')
+def events(fd, limit=LIMIT):
+    "What there is to read, once there is something, as objects."
+    assert poller(fd, select.POLLIN).poll(limit), 'no events came'
+    text = b''
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(fd, 65536): text += part
+    return [json.loads(line) for line in text.splitlines()]
+def said(event): return event['event'], event.get('name')
+"#;
+
+fn py_events(m: &Mount, program: &str) -> Output {
+    behind(m, &format!("{POLLER}\n{READER}"), program)
+}
+
+/// `events`: a stream of JSON lines that a reader follows as they happen. `cat` prints each, and
+/// any signal ends it at once.
+#[test]
+fn cat_follows_events() {
+    let m = mount();
+    py_events(
+        &m,
+        r#"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            cat = subprocess.Popen(['cat', '.latchfs/events'], stdout=subprocess.PIPE, text=True)
+            opened(cat)
+            os.mkdir('build')
+            event = json.loads(cat.stdout.readline())
+            eq(said(event), ('granted', 'build'))
+            eq((event['holder'], event['token']), ('laptop1:root', status('build')['token']))
+            os.rmdir('build')
+            eq(said(json.loads(cat.stdout.readline())), ('released', 'build'))
+            # Nothing more comes, so it waits in its next read.
+            cat.send_signal(number)
+            eq(cat.wait(timeout=20), -number)
+    "#,
+    )
+    .ok();
+}
+
+/// Each reader reads from where it opened, or from event N by `events@N`; it can be polled, and
+/// does not wait if it does not want to.
+#[test]
+fn each_reader_has_its_own_place() {
+    let m = mount();
+    py_events(
+        &m,
+        r#"
+        how = os.O_RDONLY | os.O_NONBLOCK
+        os.mkdir('before')
+        fd = os.open('.latchfs/events', how)
+        eq(no(os.read, fd, 100), 'EAGAIN')
+        eq(poller(fd, select.POLLIN).poll(0), [])
+        thread = soon(lambda: os.mkdir('build'))
+        (event,) = events(fd)
+        eq(said(event), ('granted', 'build'))
+        thread.join()
+        os.rmdir('build')
+        (last,) = events(fd)
+        eq((said(last), last['n']), (('released', 'build'), event['n'] + 1))
+        assert last['held_ms'] >= 1, last
+        first = events(os.open('.latchfs/events@0', how))
+        eq(said(first[0]), ('granted', 'before'))
+        eq([event['n'] for event in first], list(range(len(first))))
+        again = os.open(f".latchfs/events@{event['n']}", how)
+        # A small buffer gets lines in parts, and none of them twice.
+        text = b''
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(again, 7): text += part
+        eq([json.loads(line) for line in text.splitlines()], [event, last])
+        eq(no(os.pread, again, 10, 0), 'ESPIPE')
+        eq(no(os.open, '.latchfs/events@x', how), 'ENOENT')
+        eq(no(os.open, '.latchfs/events', os.O_WRONLY), 'EACCES')
+    "#,
+    )
+    .ok();
+}
+
+/// A reader that is too slow gets a `lost` line with the count, and never blocks anyone.
+#[test]
+fn a_slow_reader_is_told_what_it_missed() {
+    let m = mount();
+    py_events(
+        &m,
+        r#"
+        slow = os.open('.latchfs/events', os.O_RDONLY | os.O_NONBLOCK)
+        for _ in range(5_000):
+            os.mkdir('build')
+            os.rmdir('build')
+        seen = events(slow)
+        eq(seen[0]['event'], 'lost')
+        eq(seen[0]['count'] + len(seen) - 1, 10_000)
+        assert seen[0]['count'] > 0, seen[0]
+        os.mkdir('build')
+        eq([said(event) for event in events(slow)], [('granted', 'build')])
+    "#,
+    )
+    .ok();
+}
+
+/// `latchfs events`: sentences for people, JSON lines for programs; it ends with its reader.
+#[test]
+fn the_command_follows_events() {
+    let m = mount();
+    m.sh("mkdir build team && touch team/a && rmdir build").ok();
+    let first = m.sh("timeout 20 latchfs events --since 0 --json | head -n 1").ok();
+    assert_eq!(json(&first)["event"], "granted", "{first}");
+    let of_team = m.sh("timeout 20 latchfs events --since 0 team/ | head -n 1").ok();
+    assert!(of_team.contains("  team/a  granted to laptop1:root, token "), "{of_team}");
+    py_events(
+        &m,
+        r#"
+        def follow(*args):
+            command = ['latchfs', 'events', *args]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            opened(process)
+            return process
+        people = follow()
+        os.mkdir('build')
+        line = people.stdout.readline()
+        assert '  build  granted to laptop1:root, token ' in line, line
+        people.send_signal(signal.SIGINT)
+        eq(people.wait(timeout=20), -signal.SIGINT)
+        # Nothing happens any more, and still it ends with its reader.
+        unread = follow()
+        unread.stdout.close()
+        eq(unread.wait(timeout=20), 0)
+    "#,
+    )
+    .ok();
 }

@@ -7,7 +7,7 @@
 
 mod lookout;
 mod ranges;
-mod signals;
+pub(super) mod signals;
 mod table;
 
 use super::errno::{Act, errno_of};

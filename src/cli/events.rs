@@ -1,0 +1,189 @@
+//! `events`: what happens, line by line, until Ctrl-C or until nobody reads any more.
+
+use super::ctl::no_answer;
+use super::exit::{Done, Failure};
+use super::out::{self, harmless};
+use super::table::Status;
+use super::target::TargetArgs;
+use crate::time::Span;
+use serde_json::Value;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// As much as one read of the stream gives.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// `events`.
+#[derive(Debug, clap::Args)]
+pub(super) struct EventsArgs {
+    /// Only what happens to locks whose names begin so
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    prefix: String,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Begin with event N, if it is kept still, and not now
+    #[arg(long, value_name = "N")]
+    since: Option<u64>,
+}
+
+pub(super) fn run(args: &EventsArgs) -> Done {
+    let dir = args.target.mount()?;
+    let since = args.since.map_or_else(String::new, |since| format!("@{since}"));
+    let path = dir.join(format!(".latchfs/events{since}"));
+    let stream = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let mut stream = stream.map_err(|error| no_answer(&dir, &error))?;
+    let mut unfinished = Vec::new();
+    loop {
+        wait(&stream)?;
+        read(&mut stream, &dir, &mut unfinished)?;
+        let end = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let rest = unfinished.split_off(end);
+        let lines = String::from_utf8_lossy(&unfinished);
+        let mut text = String::new();
+        for line in lines.lines() {
+            if let Some(line) = told(line, args) {
+                text += &line;
+                text.push('\n');
+            }
+        }
+        if !text.is_empty() {
+            out::write(&text)?;
+        }
+        unfinished = rest;
+    }
+}
+
+/// Waits until there is something to read, or nobody to read what would be written.
+#[allow(unsafe_code)]
+fn wait(stream: &File) -> Done {
+    let mut files = [
+        libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 },
+        libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 },
+    ];
+    // SAFETY: two valid pollfds that live until the call returns. An error is a signal's, and the
+    // read that follows finds nothing then.
+    unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
+    if files[1].revents & libc::POLLERR != 0 { Err(Failure::Pipe) } else { Ok(()) }
+}
+
+fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> Done {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    match stream.read(&mut buffer) {
+        Ok(0) => Err(Failure::unavailable(format!("the events of {} have ended", dir.display()))),
+        Ok(count) => {
+            unfinished.extend_from_slice(&buffer[..count]);
+            Ok(())
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(())
+        }
+        Err(error) => Err(no_answer(dir, &error)),
+    }
+}
+
+/// What is printed for a line of the stream, if anything is.
+fn told(line: &str, args: &EventsArgs) -> Option<String> {
+    let event: Value = serde_json::from_str(line).ok()?;
+    concerns(&event, &args.prefix)
+        .then(|| if args.json { line.to_owned() } else { sentence(&event) })
+}
+
+/// Whether an event is about a lock whose name begins so. That some were lost concerns everybody.
+fn concerns(event: &Value, prefix: &str) -> bool {
+    let begins = |field: &str| event[field].as_str().is_some_and(|name| name.starts_with(prefix));
+    prefix.is_empty() || event["event"] == "lost" || begins("name") || begins("to")
+}
+
+/// An event as people say it.
+fn sentence(event: &Value) -> String {
+    let of = Status(event);
+    let span = |field| of.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()).to_string());
+    let (holder, client) = (of.text("holder"), of.text("client"));
+    let held = span("held_ms").map_or_else(String::new, |held| format!(", held for {held}"));
+    let what = match event["event"].as_str().unwrap_or_default() {
+        "granted" => {
+            let token = of.number("token").unwrap_or_default();
+            let shared = if of.text("mode") == "shared" { ", shared" } else { "" };
+            let waited = span("waited_ms").map(|waited| format!(", waited {waited}"));
+            format!("granted to {holder}, token {token}{shared}{}", waited.unwrap_or_default())
+        }
+        "renewed" => format!("renewed by {holder}"),
+        "annotated" => "annotated by its holder".to_owned(),
+        "expired" => format!("expired; in grace for {holder}"),
+        "released" => format!("released by {holder}{held}"),
+        "lapsed" => format!("lapsed, not renewed by {holder}{held}"),
+        "moved" => format!("moved to {} by {holder}{held}", of.text("to")),
+        "replaced" => format!("replaced by another hold of {holder}{held}"),
+        "stolen" => {
+            format!("stolen from {holder} by {}: {}{held}", of.text("by"), of.text("reason"))
+        }
+        "joined" => format!("{client} waits"),
+        "left" => format!("{client} waits no more ({})", of.text("why").replace('_', " ")),
+        "session_opened" => format!("{client} opened it"),
+        "session_kept" => "kept alive".to_owned(),
+        "session_over" => format!("{client} is done with it ({})", of.text("why")),
+        "lost" => {
+            let count = of.number("count").unwrap_or_default();
+            return format!(
+                "{count} events are missing here: they came faster than they were read"
+            );
+        }
+        _ => return harmless(&event.to_string()),
+    };
+    let of_what = match of.number("session") {
+        Some(session) => format!("session {session}"),
+        None => of.text("name"),
+    };
+    format!("{}  {of_what}  {what}", of.text("at"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn said(fields: &Value) -> String {
+        let mut event = json!({"n": 1, "at": "T", "name": "build", "holder": "a", "token": 7});
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            event[key] = value.clone();
+        }
+        sentence(&event)
+    }
+
+    #[test]
+    fn events_are_sentences() {
+        let waited = json!({"event": "granted", "mode": "shared", "waited_ms": 1_500});
+        assert_eq!(said(&waited), "T  build  granted to a, token 7, shared, waited 1.5s");
+        let alone = json!({"event": "granted", "mode": "exclusive"});
+        assert_eq!(said(&alone), "T  build  granted to a, token 7");
+        assert_eq!(said(&json!({"event": "renewed"})), "T  build  renewed by a");
+        assert_eq!(said(&json!({"event": "expired"})), "T  build  expired; in grace for a");
+        let released = json!({"event": "released", "held_ms": 2_000});
+        assert_eq!(said(&released), "T  build  released by a, held for 2s");
+        let stolen = json!({"event": "stolen", "by": "b", "reason": "dead\u{1b}", "held_ms": 1});
+        assert_eq!(said(&stolen), "T  build  stolen from a by b: dead , held for 1ms");
+        let left = json!({"event": "left", "client": "c", "why": "timed_out"});
+        assert_eq!(said(&left), "T  build  c waits no more (timed out)");
+        let session = json!({"event": "session_opened", "session": 5, "client": "c", "at": "T"});
+        assert_eq!(sentence(&session), "T  session 5  c opened it");
+        assert!(
+            sentence(&json!({"event": "lost", "count": 9})).starts_with("9 events are missing")
+        );
+    }
+
+    #[test]
+    fn a_prefix_chooses_locks() {
+        let event = |name: &str| json!({"event": "granted", "name": name});
+        assert!(concerns(&event("team/a"), "team/") && concerns(&event("x"), ""));
+        assert!(!concerns(&event("x"), "team/"));
+        assert!(concerns(&json!({"event": "moved", "name": "x", "to": "team/a"}), "team/"));
+        assert!(!concerns(&json!({"event": "session_kept", "session": 5}), "team/"));
+        assert!(concerns(&json!({"event": "lost", "count": 1}), "team/"));
+    }
+}
