@@ -21,6 +21,8 @@ mod unprivileged;
 
 #[path = "../clients/mod.rs"]
 mod clients;
+#[path = "../clients/locking.rs"]
+mod clients_locking;
 mod manners;
 
 mod bad_input;
@@ -31,4 +33,5 @@ mod restart;
 mod contention;
 mod flock;
 mod holding;
+mod stress;
 mod waiting;

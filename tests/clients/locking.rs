@@ -1,0 +1,234 @@
+//! Programs that lock by flock, fcntl or OFD and know nothing of latchfs, as their packages bring
+//! them: held by another, tried while held, and tried after; and while they hold, nobody else.
+
+use crate::harness::*;
+use std::process::{Child, Command, Stdio};
+
+/// A process that holds `x` by flock(1) until it is let go.
+struct Holder(Child);
+
+impl Holder {
+    fn new(m: &Mount, name: &str) -> Self {
+        let mut command = Command::new("flock");
+        command.args([name, "sh", "-c", "echo held; read end; true"]);
+        let mut child = m
+            .within(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+            .spawn()
+            .expect("flock is there");
+        let said = lines(child.stdout.take().expect("piped"));
+        assert_eq!(said.recv().expect("it lives"), "held");
+        Self(child)
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().expect("our child").success());
+    }
+}
+
+/// What a client does: it prints `busy`, or `got` and what `flock -n` says while it holds.
+fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
+    let holder = Holder::new(m, "x");
+    assert_eq!(client().ok().trim(), "busy");
+    assert_eq!(m.status("x")["phase"], "held", "the holder has it still");
+    holder.end();
+    for _ in 0..2 {
+        assert_eq!(client().ok().trim(), "got 1");
+    }
+    // filelock leaves its file there, and with it a lease that it made by creating it.
+    m.sh("rm -f x").ok();
+    assert_eq!(m.sh("ls -A").ok(), "");
+}
+
+/// flock(1): -n, -w, -s, -u, -c, and by a descriptor as manuals show it.
+#[test]
+fn flock_of_util_linux() {
+    let m = mount();
+    tried(&m, || m.sh("flock -n x -c 'flock -n x true; echo got $?' || echo busy"));
+    tried(&m, || m.sh("flock -w 0.1 x sh -c 'flock -n x true; echo got $?' || echo busy"));
+    tried(&m, || m.sh("flock -s -n x sh -c 'flock -n x true; echo got $?' || echo busy"));
+    tried(&m, || m.sh("(flock -n 9 && { flock -n x true; echo got $?; } || echo busy) 9>x"));
+    // -u gives back before the descriptor is closed.
+    m.sh("exec 9>x; flock 9; flock -u 9; flock -n x true").ok();
+    m.sh("flock -s x flock -s -n x true").ok();
+}
+
+/// Python filelock, portalocker, fasteners, `fcntl.lockf`.
+#[test]
+fn python_locks() {
+    let m = mount();
+    let ways = [
+        "import filelock\ntry: lock = filelock.FileLock('x', timeout=0).acquire()\n\
+         except filelock.Timeout: busy()",
+        "import portalocker\ntry: lock = portalocker.Lock('x', fail_when_locked=True, timeout=0)\
+         .acquire()\nexcept portalocker.exceptions.LockException: busy()",
+        "import fasteners\nlock = fasteners.InterProcessLock('x')\n\
+         if not lock.acquire(blocking=False): busy()",
+        "lock = open('x', 'w')\ntry: fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n\
+         except BlockingIOError: busy()",
+    ];
+    for way in ways {
+        let program = format!(
+            "def busy():\n    print('busy')\n    sys.exit()\n{way}\n\
+             print('got', subprocess.call(['flock', '-n', 'x', 'true']))"
+        );
+        tried(&m, || m.py_with_packages(&program));
+    }
+}
+
+/// Ruby's `File#flock` and Perl's `flock`.
+#[test]
+fn ruby_and_perl() {
+    let m = mount();
+    tried(&m, || {
+        m.sh("ruby -e 'f = File.open(\"x\", File::RDWR | File::CREAT)
+              (puts \"busy\"; exit) unless f.flock(File::LOCK_EX | File::LOCK_NB)
+              system(\"flock -n x true\"); puts \"got #{$?.exitstatus}\"'")
+    });
+    tried(&m, || {
+        m.sh("perl -e 'use Fcntl \":flock\"; open(my $f, \">>\", \"x\") or die;
+              flock($f, LOCK_EX | LOCK_NB) or do { print \"busy\"; exit };
+              system(\"flock -n x true\"); printf \"got %d\", $? >> 8'")
+    });
+}
+
+/// Java's `FileChannel.tryLock`.
+#[test]
+fn java_file_channel() {
+    let m = mount();
+    let source = "import java.nio.channels.*; import java.nio.file.*;
+        public class Try { public static void main(String[] args) throws Exception {
+            FileChannel file = FileChannel.open(Path.of(\"x\"),
+                StandardOpenOption.WRITE, StandardOpenOption.CREATE);
+            FileLock lock = file.tryLock();
+            if (lock == null) { System.out.println(\"busy\"); return; }
+            Process other = new ProcessBuilder(\"flock\", \"-n\", \"x\", \"true\").start();
+            System.out.println(\"got \" + other.waitFor());
+            lock.release();
+        } }";
+    std::fs::write(m.scratch().join("Try.java"), source).expect("ours");
+    m.sh("javac -d $T $T/Try.java").ok();
+    tried(&m, || m.sh("java -Xshare:auto -cp $T Try"));
+}
+
+/// Go's gofrs/flock.
+#[test]
+fn go_flock() {
+    let m = mount();
+    let source = "package main
+        import (\"fmt\"; \"os/exec\"; \"github.com/gofrs/flock\")
+        func main() {
+            lock := flock.New(\"x\")
+            got, err := lock.TryLock()
+            if err != nil { panic(err) }
+            if !got { fmt.Println(\"busy\"); return }
+            other := exec.Command(\"flock\", \"-n\", \"x\", \"true\")
+            other.Run()
+            fmt.Println(\"got\", other.ProcessState.ExitCode())
+            lock.Unlock()
+        }";
+    std::fs::write(m.scratch().join("try.go"), source).expect("ours");
+    m.sh("cd $T && GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$T/cache GOFLAGS= \
+          go build -o try try.go")
+        .ok();
+    tried(&m, || m.sh("$T/try"));
+}
+
+/// What `flock -n` says to a lock that this process holds.
+fn refused(m: &Mount) -> bool {
+    m.sh("flock -n x true").code == 1
+}
+
+/// Rust's own `File::try_lock` and `File::lock`, which open with `O_TRUNC`.
+#[test]
+fn rust_std() {
+    let m = mount();
+    let x = m.dir().join("x");
+    let holder = Holder::new(&m, "x");
+    let file = std::fs::File::create(&x).expect("opening never fails");
+    assert!(matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)));
+    assert!(matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)));
+    holder.end();
+    file.lock().expect("it is free");
+    assert!(refused(&m));
+    file.unlock().expect("it is ours");
+    file.lock_shared().expect("it is free");
+    assert!(refused(&m));
+    m.sh("flock -s -n x true").ok();
+}
+
+/// fd-lock, fs4, fslock.
+#[test]
+fn rust_crates() {
+    let m = mount();
+    let x = m.dir().join("x");
+    let open = || std::fs::File::create(&x).expect("opening never fails");
+    let holder = Holder::new(&m, "x");
+    let mut fd_lock = fd_lock::RwLock::new(open());
+    assert!(fd_lock.try_write().is_err());
+    let fs4 = open();
+    assert!(!fs4::fs_std::FileExt::try_lock_exclusive(&fs4).expect("an answer"));
+    let mut fslock = fslock::LockFile::open(&x).expect("opening never fails");
+    assert!(!fslock.try_lock().expect("an answer"));
+    holder.end();
+    let guard = fd_lock.try_write().expect("it is free");
+    assert!(refused(&m));
+    drop(guard);
+    assert!(fs4::fs_std::FileExt::try_lock_exclusive(&fs4).expect("an answer"));
+    assert!(refused(&m));
+    fs4::fs_std::FileExt::unlock(&fs4).expect("it is ours");
+    assert!(fslock.try_lock_with_pid().expect("an answer"));
+    assert!(refused(&m));
+    fslock.unlock().expect("it is ours");
+    m.sh("flock -n x true").ok();
+}
+
+/// dpkg, with the locks of its own directory led to the mount: it names the pid of the holder.
+#[test]
+fn dpkg() {
+    let m = mount();
+    m.sh("mkdir -p $T/dpkg/updates $T/dpkg/info && : > $T/dpkg/status &&
+          ln -s $D/frontend $T/dpkg/lock-frontend && ln -s $D/lock $T/dpkg/lock")
+        .ok();
+    let dpkg = "dpkg --admindir=$T/dpkg --configure -a";
+    m.sh(dpkg).ok();
+    for name in ["frontend", "lock"] {
+        m.py(&format!(
+            "
+             lock = open({name:?}, 'w')
+             fcntl.lockf(lock, fcntl.LOCK_EX)
+             dpkg = subprocess.run({dpkg:?}, shell=True, stderr=subprocess.PIPE, text=True)
+             assert dpkg.returncode != 0 and str(os.getpid()) in dpkg.stderr, dpkg"
+        ))
+        .ok();
+    }
+    m.sh(dpkg).ok();
+}
+
+/// cargo, with the lock of its target directory led to the mount: the second build waits.
+#[test]
+fn cargo() {
+    let m = mount();
+    m.sh("cd $T && mkdir -p p/src target/debug && echo 'fn main() {}' > p/src/main.rs &&
+          printf '[package]\\nname = \"p\"\\nedition = \"2024\"\\n' > p/Cargo.toml &&
+          ln -s $D/cargo target/debug/.cargo-lock")
+        .ok();
+    let build = "cd $T/p && unset CARGO_BUILD_TARGET && CARGO_TARGET_DIR=$T/target \
+                 cargo build --offline 2>&1";
+    let holder = Holder::new(&m, "cargo");
+    let mut command = Command::new("sh");
+    let mut cargo = m
+        .within(command.args(["-c", build]).stdout(Stdio::piped()))
+        .spawn()
+        .expect("there is a shell");
+    let said = lines(cargo.stdout.take().expect("piped"));
+    let first = said.recv().expect("it says that it waits");
+    assert!(first.contains("Blocking"), "{first}");
+    eventually("it is in line", || {
+        (m.status("cargo")["waiters"].as_array().map(Vec::len) == Some(1)).then_some(())
+    });
+    holder.end();
+    assert!(cargo.wait().expect("our child").success());
+    assert!(said.iter().any(|line| line.contains("Finished")));
+    eventually("it is free", || (m.phase("cargo") == "free").then_some(()));
+}

@@ -1,0 +1,72 @@
+//! stress-ng on the mount and on tmpfs: no failure that tmpfs does not have.
+//!
+//! Two seconds each, or as many as `LATCHFS_STRESS_SECONDS` says.
+
+use crate::harness::*;
+use std::path::Path;
+use std::process::Command;
+
+/// A lock keeps 4 KiB of text, and says EFBIG to more. Two stressors fill their file with 64 KiB
+/// before they lock it; behind this they believe that they have.
+const FILLED: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <unistd.h>
+ssize_t write(int fd, const void *bytes, size_t count) {
+    static ssize_t (*next)(int, const void *, size_t);
+    if (!next) next = dlsym(RTLD_NEXT, "write");
+    ssize_t done = next(fd, bytes, count);
+    return done < 0 && errno == EFBIG ? (ssize_t)count : done;
+}
+"#;
+
+/// Two workers of one stressor.
+fn stress(m: &Mount, stressor: &str, place: &Path, preload: Option<&Path>) -> Output {
+    let seconds = std::env::var("LATCHFS_STRESS_SECONDS").unwrap_or_else(|_| "2".to_owned());
+    let mut command = Command::new("stress-ng");
+    command.args([&format!("--{stressor}"), "2", "--timeout", &seconds]);
+    command.arg("--temp-path").arg(place);
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    run(m.within(&mut command).current_dir(m.scratch()))
+}
+
+/// The stressors, on both.
+fn stressed(stressors: &[&str]) {
+    let m = mount();
+    let library = m.scratch().join("filled.so");
+    std::fs::write(m.scratch().join("filled.c"), FILLED).expect("ours");
+    m.sh("cc -shared -fPIC -o $T/filled.so $T/filled.c").ok();
+    for stressor in stressors {
+        let preload = stressor.starts_with("lock").then_some(library.as_path());
+        let ours = stress(&m, stressor, m.dir(), preload);
+        let tmpfs = stress(&m, stressor, Path::new("/dev/shm"), preload);
+        assert_eq!(tmpfs.code, 0, "{stressor} fails on tmpfs: {}{}", tmpfs.out, tmpfs.err);
+        assert_eq!(ours.code, 0, "{stressor}: {}{}", ours.out, ours.err);
+        for word in ["error:", "fail:"] {
+            let said = format!("{}{}", ours.out, ours.err);
+            assert!(!said.contains(word), "{stressor}: {said}");
+        }
+    }
+    eventually("what they made is gone", || m.sh("ls -A").ok().is_empty().then_some(()));
+}
+
+/// `--flock --lockf --lockofd`.
+#[test]
+fn locks_under_stress() {
+    stressed(&["flock", "lockf", "lockofd"]);
+}
+
+/// `--dentry --dir --utime`.
+#[test]
+fn names_under_stress() {
+    stressed(&["dentry", "dir", "utime"]);
+}
+
+/// `--link --symlink --rename`.
+#[test]
+fn links_under_stress() {
+    stressed(&["link", "symlink", "rename"]);
+}
