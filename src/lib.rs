@@ -12,4 +12,8 @@ pub mod event;
 
 pub mod fs;
 
+pub mod mutex;
+
+pub use mutex::Mutex;
+
 pub mod cli;

@@ -208,7 +208,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/status.rs", &["time", "engine"]),
     ("src/event.rs", &["time", "engine"]),
     // The library uses a mount as any program does, and knows nothing of what is behind it.
-    ("src/mutex/", &["time", "mutex"]),
+    ("src/mutex/", &["time", "engine", "mutex"]),
 ];
 
 #[test]

@@ -14,6 +14,7 @@ mod ending;
 mod following;
 mod keeping;
 mod making;
+mod mutex;
 mod owners;
 mod process;
 mod showing;

@@ -1,0 +1,191 @@
+//! `latchfs::Mutex`: the mount as a mutex of programs in Rust.
+
+use crate::harness::*;
+use latchfs::Mutex;
+use latchfs::mutex::{Mode, Notice, Unexpected};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// Nothing takes so long unless it hangs.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn open(m: &Mount, name: &str) -> Mutex {
+    Mutex::open(m.dir(), name).expect("it is mounted")
+}
+
+#[track_caller]
+fn next<T>(told: &Receiver<T>) -> T {
+    told.recv_timeout(LIMIT).expect("it is told")
+}
+
+/// The example of the documentation, run.
+#[test]
+fn the_example_works() {
+    fn example(dir: &std::path::Path) -> std::io::Result<u64> {
+        let build = Mutex::open(dir, "build")?;
+        build.on_unexpected(|what| match what {
+            Unexpected::Lost { token } => eprintln!("the lock of token {token} is lost; stopping"),
+            Unexpected::Granted { token } => eprintln!("this process held it already, by {token}"),
+        });
+        let mut seen = 0;
+        if let Some(guard) = build.lock_timeout(Duration::from_secs(10))? {
+            // Give the token to what the lock guards, and let that refuse lesser ones.
+            println!("mine, with token {}", guard.token());
+            let again = build.lock()?; // The same thread may: this is the same hold.
+            assert_eq!(again.token(), guard.token());
+            seen = guard.token();
+        } // Here it is given back, to whoever has waited longest.
+        Ok(seen)
+    }
+    let m = mount();
+    let first = example(m.dir()).expect("it works");
+    assert!(first > 0);
+    assert_eq!(m.phase("build"), "free");
+    assert!(example(m.dir()).expect("it works") > first, "a new tenure has a greater token");
+}
+
+/// Threads exclude each other, also through mutexes of their own; a counter comes out exact.
+#[test]
+fn threads_take_turns() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 50;
+    let m = mount();
+    let (count, last) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mutex = open(&m, "count");
+                for _ in 0..ROUNDS {
+                    let guard = mutex.lock().expect("granted");
+                    let seen = count.load(Ordering::Relaxed);
+                    thread::yield_now();
+                    count.store(seen + 1, Ordering::Relaxed);
+                    let before = last.swap(guard.token(), Ordering::Relaxed);
+                    assert!(before < guard.token(), "tokens rise: {before}, {}", guard.token());
+                }
+            });
+        }
+    });
+    assert_eq!(count.load(Ordering::Relaxed), THREADS * ROUNDS);
+    assert_eq!(m.phase("count"), "free");
+}
+
+/// Other processes are excluded, and exclude: it is the flock that everybody uses.
+#[test]
+fn processes_take_turns() {
+    let m = mount();
+    let mutex = open(&m, "build");
+    let guard = mutex.try_lock().expect("asked").expect("it is free");
+    assert_eq!((m.token("build"), guard.is_held()), (guard.token(), true));
+    m.sh("flock -n build true").exits(1);
+    drop(guard);
+    m.sh("flock -n build true").ok();
+    let mut command = Command::new("flock");
+    m.within(command.args(["build", "sh", "-c", "echo locked; cat"]));
+    let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let said = lines(other.stdout.take().expect("piped"));
+    assert_eq!(next(&said), "locked");
+    assert!(mutex.try_lock().expect("asked").is_none());
+    assert!(mutex.lock_timeout(Duration::from_millis(50)).expect("asked").is_none());
+    // The other ends when its input does, and the wait with it.
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| mutex.lock_timeout(LIMIT).expect("asked").is_some());
+        drop(other.stdin.take());
+        assert!(waits.join().expect("no panic"));
+    });
+    assert!(other.wait().expect("our child").success());
+}
+
+/// A thread may lock again what it holds; what would wait for itself is an error.
+#[test]
+fn a_thread_reenters() {
+    let m = mount();
+    let (mutex, same) = (open(&m, "build"), open(&m, "build"));
+    let outer = mutex.lock().expect("granted");
+    let inner = same.lock().expect("the same thread");
+    let reads = mutex.read().expect("who has it alone may read");
+    assert_eq!((inner.token(), reads.mode()), (outer.token(), Mode::Exclusive));
+    drop((outer, reads));
+    assert_eq!(m.phase("build"), "held");
+    drop(inner);
+    assert_eq!(m.phase("build"), "free");
+    let reads = mutex.read().expect("granted");
+    assert_eq!(mutex.try_lock().expect_err("itself").kind(), ErrorKind::Deadlock);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(same.read().expect("readers are many")));
+    });
+    m.sh("flock -n build true").exits(1);
+    m.sh("flock -n -s build true").ok();
+    drop(reads);
+    assert_eq!(m.phase("build"), "free");
+}
+
+/// A listener is told of waiting and of grants.
+#[test]
+fn a_listener_is_told() {
+    let m = mount();
+    let (holder, mutex) = (open(&m, "build"), open(&m, "build"));
+    let (tell, told) = channel();
+    mutex.listen(move |notice| tell.send(notice).expect("the test listens"));
+    let guard = holder.lock().expect("granted");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| mutex.lock().expect("granted").token());
+        assert_eq!(next(&told), Notice::Waiting);
+        // In line, where the engine can see it, and so before whoever comes later.
+        eventually("a waiter", || {
+            let waiting = m.status("build")["waiters"].as_array().is_some_and(|w| w.len() == 1);
+            waiting.then_some(())
+        });
+        drop(guard);
+        let token = waits.join().expect("no panic");
+        assert_eq!(next(&told), Notice::Granted { token });
+    });
+    drop(mutex);
+    assert!(told.recv_timeout(LIMIT).is_err(), "giving it back is no loss");
+}
+
+/// A loss is told while the lock is held, and what is lost can't be entered again.
+#[test]
+fn a_loss_is_told() {
+    let m = mount();
+    let mutex = open(&m, "build");
+    let (tell, told) = channel();
+    let (tell_unexpected, unexpected) = channel();
+    mutex.listen(move |notice| tell.send(notice).expect("the test listens"));
+    mutex.on_unexpected(move |what| tell_unexpected.send(what).expect("the test listens"));
+    let guard = mutex.lock().expect("granted");
+    let token = guard.token();
+    assert_eq!(next(&told), Notice::Granted { token });
+    m.latchfs(&["steal", "build", "--reason", "a test"]).ok();
+    assert_eq!(next(&told), Notice::Lost { token });
+    assert_eq!(next(&unexpected), Unexpected::Lost { token });
+    assert!(!guard.is_held());
+    let error = mutex.lock().expect_err("lost");
+    assert_eq!(error.kind(), ErrorKind::StaleNetworkFileHandle, "{error}");
+    drop(guard);
+    assert_eq!(m.phase("build"), "held", "what is lost can't be given back");
+    m.latchfs(&["release", "build"]).ok();
+    assert!(mutex.lock().expect("granted").token() > token);
+}
+
+/// What this process holds without having asked for it by a mutex is told before locking.
+#[test]
+fn an_unasked_hold_is_told() {
+    let m = mount();
+    let mutex = open(&m, "build");
+    let (tell, told) = channel();
+    mutex.on_unexpected(move |what| tell.send(what).expect("the test listens"));
+    drop(mutex.lock().expect("granted"));
+    let file = File::create(m.dir().join("build")).expect("it is free");
+    let token = m.token("build");
+    let guard = mutex.lock().expect("a plain lease is taken over");
+    assert_eq!(next(&told), Unexpected::Granted { token });
+    assert!(guard.is_held());
+    drop((guard, file));
+    assert!(told.try_recv().is_err(), "told once");
+}
