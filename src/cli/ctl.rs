@@ -30,11 +30,7 @@ pub(super) trait Ask {
 
     /// The status of a lock that a request leads to.
     fn status(&self, request: &Value) -> Done<Value> {
-        let mut answer = self.ask(request)?;
-        let mut status = answer["status"].take();
-        show_own(&mut status, &answer["token"]);
-        show_place(&mut status, &answer["you"]);
-        Ok(status)
+        self.ask(request).map(own_status)
     }
 
     /// The statuses of all locks whose names begin with `prefix`.
@@ -62,6 +58,14 @@ pub(super) trait Ask {
     }
 }
 
+/// The status in an answer, as the one who asked sees it.
+pub(super) fn own_status(mut answer: Value) -> Value {
+    let mut status = answer["status"].take();
+    show_own(&mut status, &answer["token"]);
+    show_place(&mut status, &answer["you"]);
+    status
+}
+
 /// Puts the holder whose token this is in front: a shared lock's status shows its first holder,
 /// and whoever has just acquired it wants to see its own token.
 fn show_own(status: &mut Value, token: &Value) {
@@ -84,6 +88,7 @@ fn show_place(status: &mut Value, you: &Value) {
 }
 
 /// The control file of a mount.
+#[derive(Debug, Clone)]
 pub(super) struct Ctl {
     dir: PathBuf,
 }
@@ -92,6 +97,24 @@ impl Ctl {
     /// That of the mount at `dir`.
     pub(super) fn of(dir: PathBuf) -> Self {
         Self { dir }
+    }
+
+    /// The answer to a request, however long it takes: a place in line.
+    pub(super) fn wait(&self, request: &Value) -> Done<Value> {
+        let path = self.dir.join(".latchfs/ctl");
+        let answer = exchange(&path, &request.to_string());
+        understand(self.read(answer)?)
+    }
+
+    fn read(&self, answer: io::Result<Vec<u8>>) -> Done<Value> {
+        let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
+        serde_json::from_slice(&answer).map_err(|_| {
+            Failure::unavailable(format!(
+                "the daemon of {} answered what this program does not understand; \
+                 see whether both are of the same version",
+                self.dir.display()
+            ))
+        })
     }
 }
 
@@ -111,14 +134,7 @@ impl Ask for Ctl {
                  see whether it is stopped, or start it again"
             )));
         };
-        let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
-        let Ok(answer) = serde_json::from_slice::<Value>(&answer) else {
-            return Err(Failure::unavailable(format!(
-                "the daemon of {dir} answered what this program does not understand; \
-                 see whether both are of the same version"
-            )));
-        };
-        understand(answer)
+        understand(self.read(answer)?)
     }
 }
 

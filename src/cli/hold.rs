@@ -1,10 +1,11 @@
 //! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
 
-use super::ctl::{Ask, Ctl};
+use super::ctl::{Ask, Ctl, own_status};
 use super::exit::Done;
 use super::out::{self, Look};
 use super::table::{Status, page};
 use super::target::{NameArg, Target, TargetArgs};
+use crate::engine::term::parse_span;
 use crate::engine::{Grace, Ttl};
 use crate::time::Span;
 use serde_json::{Map, Value, json};
@@ -53,6 +54,21 @@ pub(super) struct AcquireArgs {
     /// Be refused also when you hold it already, instead of renewing
     #[arg(long)]
     fresh: bool,
+}
+
+/// `wait`.
+#[derive(Debug, clap::Args)]
+pub(super) struct WaitArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    term: TermArgs,
+    /// Hold it together with others that ask for the same
+    #[arg(long)]
+    shared: bool,
+    /// Give up after so long: 10m, 1h30m [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = parse_span)]
+    timeout: Option<Span>,
 }
 
 /// `renew`.
@@ -112,6 +128,16 @@ pub(super) fn acquire(args: &AcquireArgs) -> Done {
     let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
+}
+
+pub(super) fn wait(args: &WaitArgs) -> Done {
+    let mode = if args.shared { "shared" } else { "exclusive" };
+    let wait = args.timeout.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
+    let how = json!({"mode": mode, "wait": wait});
+    let Target { dir, name } = args.lock.target.lock(&args.lock.name.name)?;
+    let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
+    let answer = Ctl::of(dir).wait(&request)?;
+    tell(&args.lock, &own_status(answer), "acquired")
 }
 
 pub(super) fn renew(args: &RenewArgs) -> Done {

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and to whom it is handed.
 
 mod background;
+mod children;
 mod ctl;
 mod doctor;
 mod events;
@@ -10,6 +11,7 @@ mod hold;
 mod list;
 mod mount;
 mod out;
+mod run;
 mod signals;
 mod table;
 mod target;
@@ -65,6 +67,16 @@ Examples:
   latchfs acquire build --json | jq .token   the fencing token
   latchfs acquire build --fresh              refused also if you have it already";
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  latchfs run build -- ./build               waits in line, runs, releases
+  latchfs run build --wait 10m -- ./build    exits with 75 when it has waited so long
+  latchfs run build --try -- ./build         exits with 75 if another has it
+  latchfs run backup --slot 2026-01-15 -- ./backup   on one of many hosts, once
+
+The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
+is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -96,6 +108,8 @@ enum Command {
     /// Take a lock, or renew it if you have it already
     #[command(after_long_help = ACQUIRE_EXAMPLES)]
     Acquire(hold::AcquireArgs),
+    /// Wait in line for a lock, and have it when this returns
+    Wait(hold::WaitArgs),
     /// Make a lease last for another ttl
     Renew(hold::RenewArgs),
     /// Give a lock back
@@ -108,6 +122,9 @@ enum Command {
     /// Show what happens as it happens, until Ctrl-C
     #[command(after_long_help = EVENTS_EXAMPLES)]
     Events(events::EventsArgs),
+    /// Run a command under a lock: wait for it, keep it while the command runs, give it back
+    #[command(after_long_help = RUN_EXAMPLES)]
+    Run(run::RunArgs),
     /// Look at all that a mount needs, and say what to mend
     Doctor(doctor::DoctorArgs),
     /// Print what a shell needs to complete these commands
@@ -136,10 +153,12 @@ fn run(command: &Command) -> Done {
         Command::Ls(args) => list::run(args),
         Command::Status(args) => hold::status(args),
         Command::Acquire(args) => hold::acquire(args),
+        Command::Wait(args) => hold::wait(args),
         Command::Renew(args) => hold::renew(args),
         Command::Release(args) => hold::release(args),
         Command::Steal(args) => hold::steal(args),
         Command::Events(args) => events::run(args),
+        Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

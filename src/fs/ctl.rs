@@ -2,6 +2,7 @@
 //! what is read is what was not yet read of the answers.
 
 use super::errno::Act;
+use super::locking::waiting::{self, Ended, Held};
 use super::make::looks;
 use super::message::{self, Options};
 use super::opens::Open;
@@ -10,13 +11,15 @@ use super::pages;
 use super::process::{self, Living};
 use super::shared::{Fs, flat};
 use crate::engine::StealReason;
+use crate::engine::term::parse_span;
 use crate::engine::{
     Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release,
     Renew, Steal, Term, Token,
 };
 use crate::locks::{Failure, List};
 use crate::status::status_of;
-use fuser::ReplyWrite;
+use crate::time::Span;
+use fuser::{ReplyData, ReplyWrite};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -43,9 +46,40 @@ pub(super) fn take(open: &Open, size: u32) -> Arc<[u8]> {
     now.into()
 }
 
-/// Answers the request in `data`. The write has done its work when the answer can be read.
-pub(super) fn request(fs: &Fs, caller: &Caller, open: &Arc<Open>, data: &[u8], reply: ReplyWrite) {
+/// Reads what was not yet read; while an answer is still to come, and nothing else is there, the
+/// read waits for it.
+pub(super) fn read(fs: &Fs, caller: &Caller, fh: u64, open: &Open, size: u32, reply: ReplyData) {
+    let mut state = open.state.lock();
+    if state.bytes.is_empty() && state.pending > 0 {
+        let number = fs.opens.number();
+        state.held.push(Held { number, size, reply });
+        drop(state);
+        return fs.locking.watch_read(fs, fh, number, caller.pid);
+    }
+    drop(state);
+    reply.data(&take(open, size));
+}
+
+/// Answers the request in `data`. The write has done its work when the answer can be read; that
+/// of a request that waits is done at once, and the read waits.
+pub(super) fn request(
+    fs: &Fs,
+    caller: &Caller,
+    fh: u64,
+    open: &Arc<Open>,
+    data: &[u8],
+    reply: ReplyWrite,
+) {
     let (open, length) = (Arc::clone(open), data.len() as u32);
+    let request = parse(data);
+    let waits = request.as_ref().is_ok_and(Request::waits);
+    let reply = if waits {
+        open.state.lock().pending += 1;
+        reply.written(length);
+        None
+    } else {
+        Some(reply)
+    };
     let you = caller.client.clone();
     let then: Then = Box::new(move |mut answer: Value| {
         // Who asks can find itself among holders and waiters.
@@ -59,11 +93,20 @@ pub(super) fn request(fs: &Fs, caller: &Caller, open: &Arc<Open>, data: &[u8], r
         }
         unread.extend_from_slice(line.as_bytes());
         state.bytes = unread.into();
+        let Some(reply) = reply else {
+            state.pending -= 1;
+            let held = std::mem::take(&mut state.held);
+            drop(state);
+            for Held { size, reply, .. } in held {
+                reply.data(&take(&open, size));
+            }
+            return;
+        };
         drop(state);
         reply.written(length);
     });
-    match parse(data) {
-        Ok(request) => answer(fs, caller, &request, then),
+    match request {
+        Ok(request) => answer(fs, caller, fh, &request, then),
         Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
     }
 }
@@ -80,6 +123,24 @@ impl Request {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(format!("'{key}' is a text, not {other}")),
+        }
+    }
+
+    /// Whether the answer may take as long as the line is.
+    fn waits(&self) -> bool {
+        self.what == "acquire" && matches!(self.line(), Ok(Line::Join(_)))
+    }
+
+    /// How long to wait in line: not at all, for ever, or so long.
+    fn line(&self) -> Result<Line, String> {
+        match self.fields.get("wait") {
+            None | Some(Value::Null | Value::Bool(false)) => Ok(Line::Skip),
+            Some(Value::Bool(true)) => Ok(Line::Join(None)),
+            Some(Value::String(text)) => match parse_span(text) {
+                Ok(span) => Ok(Line::Join(Some(span))),
+                Err(error) => Err(format!("'wait': {error}")),
+            },
+            Some(other) => Err(format!("'wait' is true or a duration, not {other}")),
         }
     }
 
@@ -111,7 +172,7 @@ fn wrong(kind: Kind, sentence: &str) -> Value {
     json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
 }
 
-fn answer(fs: &Fs, caller: &Caller, request: &Request, then: Then) {
+fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
     let done = match request.what.as_str() {
         "about" => return then(about(fs)),
         "list" => list_of(request).map(Asked::List),
@@ -135,7 +196,7 @@ fn answer(fs: &Fs, caller: &Caller, request: &Request, then: Then) {
         Ok(Asked::List(query)) => list(fs, query, then),
         Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
         Ok(Asked::Acquire(ask)) => match process_of(fs, caller, &ask.options, &ask.name) {
-            Ok(process) => acquire(fs, caller, ask, process, then),
+            Ok(process) => acquire(fs, caller, fh, ask, process, then),
             Err(refused) => then(refused),
         },
         Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
@@ -278,6 +339,7 @@ struct Acquiring {
     name: LockName,
     options: Options,
     fresh: bool,
+    line: Line,
 }
 
 fn acquiring(request: &Request) -> Result<Acquiring, String> {
@@ -287,17 +349,17 @@ fn acquiring(request: &Request) -> Result<Acquiring, String> {
         Some(Value::Bool(fresh)) => *fresh,
         Some(other) => return Err(format!("'fresh' is true or false, not {other}")),
     };
-    Ok(Acquiring { name, options, fresh })
+    Ok(Acquiring { name, options, fresh, line: request.line()? })
 }
 
-fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, process: Option<Living>, then: Then) {
+fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Living>, then: Then) {
     let (shared, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.view(&ask.name.clone(), move |view| {
         let view = match view {
             Ok(view) => view,
             Err(why) => return then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
         };
-        let Acquiring { name, mut options, fresh } = ask;
+        let Acquiring { name, mut options, fresh, line } = ask;
         let own = view.held_by(&caller.client).filter(|_| !fresh);
         let by_name =
             fresh || options.ttl.is_some() || options.grace.is_some() || process.is_some();
@@ -319,7 +381,8 @@ fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, process: Option<Living>, th
             let op = Op::Renew(Renew { key, term: Some(term_of(&shared, &options)), firm, patch });
             return decide_bound(&shared, &caller, name, op, process, then);
         }
-        let op = Op::Acquire(Acquire {
+        let is_own = own.is_some();
+        let ask = Acquire {
             name: name.clone(),
             client: caller.client.clone(),
             mode,
@@ -328,8 +391,51 @@ fn acquire(fs: &Fs, caller: &Caller, ask: Acquiring, process: Option<Living>, th
             term: term_of(&shared, &options),
             line: Line::Skip,
             patch,
-        });
-        decide_bound(&shared, &caller, name, op, process, then);
+        };
+        match line {
+            Line::Join(patience) if !is_own => {
+                wait(&shared, &caller, fh, patience, ask, process, then)
+            }
+            _ => decide_bound(&shared, &caller, name, Op::Acquire(ask), process, then),
+        }
+    });
+}
+
+fn wait(
+    fs: &Fs,
+    caller: &Caller,
+    fh: u64,
+    patience: Option<Span>,
+    ask: Acquire,
+    process: Option<Living>,
+    then: Then,
+) {
+    let (shared, caller, name) = (Arc::clone(fs), caller.clone(), ask.name.clone());
+    waiting::join(fs, fh, patience, ask, move |ended| match ended {
+        Ended::Granted(tenure) => {
+            if let Some(living) = &process {
+                process::bind(
+                    &shared,
+                    key_of(&caller, &name, Some(tenure.token)),
+                    tenure.life,
+                    living,
+                );
+            }
+            status(&shared, &name, json!({ "ok": true, "token": tenure.token.as_u64() }), then);
+        }
+        Ended::Failed(failure) => {
+            let answer = wrong(failure.kind(), &failure.to_string());
+            shared.refuse(&caller, Act::Control, Some(&name), failure);
+            then(answer);
+        }
+        Ended::TimedOut => {
+            let patience = patience.unwrap_or_default();
+            let sentence = format!(
+                "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' \
+                 for who has it, or wait longer"
+            );
+            status(&shared, &name, wrong(Kind::LockConflict, &sentence), then);
+        }
     });
 }
 
@@ -346,6 +452,8 @@ fn renewing(
     let name = request.name().map_err(told)?;
     let options = message::options_of(&request.fields).map_err(told)?;
     let process = process_of(fs, caller, &options, &name)?;
+    // What outlives its process, such as a slot that is done.
+    let unbinds = request.fields.get("unbind") == Some(&Value::Bool(true));
     let changes = options.ttl.is_some() || options.grace.is_some();
     let op = Op::Renew(Renew {
         key: key_of(caller, &name, options.token),
@@ -353,10 +461,16 @@ fn renewing(
         firm: if changes || process.is_some() { Firm::Make } else { Firm::Keep },
         patch: Patch {
             note: options.note.clone(),
-            process: process.as_ref().map(|living| Some(living.process)),
+            process: match &process {
+                Some(living) => Some(Some(living.process)),
+                None => unbinds.then_some(None),
+            },
             ..Patch::default()
         },
     });
+    if let Some(token) = options.token.filter(|_| unbinds) {
+        fs.processes.unbind_for(token, &caller.client);
+    }
     Ok((name, op, process))
 }
 

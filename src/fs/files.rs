@@ -68,8 +68,7 @@ pub(super) fn read(
         return stream::read(fs, &stream, caller.pid, (size, flags), reply);
     }
     if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
-        let bytes = ctl::take(&open, size);
-        return reply.data(&bytes);
+        return ctl::read(fs, caller, fh, &open, size, reply);
     }
     if offset > 0 {
         let bytes = Arc::clone(&open.state.lock().bytes);
@@ -131,7 +130,7 @@ pub(super) fn write(
     let caller = &Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
     let (ino, name) = match &open.target {
         Target::Control(Control::Page(control::Page::Ctl)) => {
-            return ctl::request(fs, caller, &open, data, reply);
+            return ctl::request(fs, caller, fh, &open, data, reply);
         }
         Target::Control(_) => return reply.error(Errno::EBADF),
         Target::Lock(ino, name) => (*ino, name),

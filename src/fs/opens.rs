@@ -1,6 +1,7 @@
 //! Open files: one number for every open and create, and what each of them may speak for.
 
 use super::control::Control;
+use super::locking::waiting::Held;
 use super::numbered::Numbered;
 use super::poll::Seen;
 use super::stream::Stream;
@@ -71,6 +72,10 @@ pub(super) struct State {
     pub(super) locked: bool,
     /// Where the last message that was written through it ended.
     pub(super) end: Option<End>,
+    /// Answers that will come: requests that wait in line.
+    pub(super) pending: usize,
+    /// Reads that wait for them.
+    pub(super) held: Vec<Held>,
     /// What was last seen of its lock, by whoever polls it.
     pub(super) seen: Option<Seen>,
     /// The place in the feed, for a reader of events.

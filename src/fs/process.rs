@@ -26,10 +26,8 @@ use std::sync::{Arc, Weak};
 const RENEWALS_PER_TTL: u64 = 3;
 /// How soon a renewal is tried again that got no answer.
 const RETRY: Span = Span::from_secs(1);
-/// Ends of processes taken at once.
-const NEWS_MAX: usize = 64;
-/// Events taken at once.
-const EVENTS_MAX: usize = 256;
+/// Events, and ends of processes, taken at once.
+const NEWS_MAX: usize = 256;
 /// Locks looked at in one step after a restart.
 const PAGE: usize = 1_024;
 /// What the alarm is called in the epoll: no token is so great.
@@ -258,6 +256,16 @@ impl Processes {
         binding
     }
 
+    /// The holder wants the lease to outlive the process.
+    pub(super) fn unbind_for(&self, token: Token, client: &ClientId) {
+        let state = self.0.lock();
+        let is_own = state.bindings.get(&token).is_some_and(|bound| bound.key.client == *client);
+        drop(state);
+        if is_own {
+            self.unbind(token);
+        }
+    }
+
     fn renew_now(&self, token: Token) {
         let mut state = self.0.lock();
         if let Some(keeper) = state.keeper.clone() {
@@ -372,8 +380,8 @@ fn on_events(fs: &Weak<Shared>) {
         let (events, more) = {
             let mut state = fs.processes.0.lock();
             let Some(watch) = &mut state.watch else { return };
-            let batch = watch.take(EVENTS_MAX);
-            let more = batch.events.len() == EVENTS_MAX;
+            let batch = watch.take(NEWS_MAX);
+            let more = batch.events.len() == NEWS_MAX;
             if batch.lost > 0 {
                 // A renewal of each tells what became of it.
                 let all: Vec<_> = state.bindings.keys().copied().collect();

@@ -30,6 +30,7 @@ mod bad_input;
 mod commands;
 mod many;
 mod restart;
+mod run;
 
 mod contention;
 mod flock;

@@ -5,7 +5,7 @@
 
 use super::signals::{Sight, Watched};
 use super::table::Waiting;
-use super::{Shared, run};
+use super::{Shared, run, waiting};
 use crate::time::{Span, Time, boot_now, thread_work};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
@@ -38,6 +38,8 @@ struct Posts {
 /// One who waits.
 struct Post {
     number: u64,
+    /// The open file through which it reads, if it does not lock.
+    reads: Option<u64>,
     watched: Option<Watched>,
     /// Seen with a signal that another thread of its process may take.
     doubtful: bool,
@@ -59,13 +61,22 @@ impl Lookout {
 
     /// `number` waits in thread `tid`, from now on or again.
     pub(super) fn watch(&self, number: u64, tid: u32) {
+        self.post(number, None, tid);
+    }
+
+    /// The read `number` of the open file `fh` is held in thread `tid`.
+    pub(super) fn watch_read(&self, fh: u64, number: u64, tid: u32) {
+        self.post(number, Some(fh), tid);
+    }
+
+    fn post(&self, number: u64, reads: Option<u64>, tid: u32) {
         let watched = Watched::new(tid);
         if watched.is_none() {
             log::debug!("thread {tid} waits in another pid namespace, and can't be interrupted");
         }
-        let post = Post { number, watched, doubtful: false, parked_at: None };
+        let post = Post { number, reads, watched, doubtful: false, parked_at: None };
         let mut posts = self.0.posts.lock();
-        posts.waiters.retain(|other| other.number != number);
+        posts.waiters.retain(|other| (other.number, other.reads) != (number, reads));
         posts.waiters.push(post);
         self.0.called.notify_one();
     }
@@ -91,8 +102,9 @@ impl Inner {
             let mut posts = self.posts.lock();
             // Who came or came back while we looked has the newer post.
             let known: std::collections::HashSet<_> =
-                posts.waiters.iter().map(|post| post.number).collect();
-            posts.waiters.extend(waiters.into_iter().filter(|post| !known.contains(&post.number)));
+                posts.waiters.iter().map(|post| (post.number, post.reads)).collect();
+            let older = |post: &Post| !known.contains(&(post.number, post.reads));
+            posts.waiters.extend(waiters.into_iter().filter(older));
         }
     }
 
@@ -116,6 +128,14 @@ impl Inner {
 fn look_at(fs: &Arc<Shared>, post: &mut Post) -> bool {
     let Some(running) = fs.locking.running() else { return false };
     let number = post.number;
+    if let Some(fh) = post.reads {
+        let waits = waiting::is_held(fs, fh, number);
+        if waits && is_signalled(post) {
+            waiting::interrupt(fs, fh, number);
+            return false;
+        }
+        return waits;
+    }
     let state = running.table.lock().is_waiting(number);
     let sight = post.watched.as_ref().map_or(Sight::Quiet, Watched::look);
     match state {
@@ -132,17 +152,26 @@ fn look_at(fs: &Arc<Shared>, post: &mut Post) -> bool {
         }
         Waiting::Asks => {}
     }
-    let signalled = match sight {
+    if signalled(post, sight) {
+        post.parked_at = Some(boot_now());
+        run(fs, &running, |table, todo| table.interrupt(number, todo));
+    }
+    true
+}
+
+fn is_signalled(post: &mut Post) -> bool {
+    let sight = post.watched.as_ref().map_or(Sight::Quiet, Watched::look);
+    signalled(post, sight)
+}
+
+/// Whether the thread has a signal to attend to, as far as can be known.
+fn signalled(post: &mut Post, sight: Sight) -> bool {
+    match sight {
         Sight::Signalled | Sight::Gone => post.watched.is_some(),
         Sight::PerhapsSignalled => std::mem::replace(&mut post.doubtful, true),
         Sight::Quiet | Sight::Stopped => {
             post.doubtful = false;
             false
         }
-    };
-    if signalled {
-        post.parked_at = Some(boot_now());
-        run(fs, &running, |table, todo| table.interrupt(number, todo));
     }
-    true
 }

@@ -9,6 +9,7 @@ mod lookout;
 mod ranges;
 pub(super) mod signals;
 mod table;
+pub(super) mod waiting;
 
 use super::errno::{Act, errno_of};
 use super::make::looks;
@@ -39,6 +40,7 @@ const MODE_OF_NEW: u32 = 0o644;
 #[derive(Default)]
 pub(super) struct Locking {
     running: Mutex<Option<Arc<Running>>>,
+    waits: waiting::Waits,
 }
 
 /// Locking, once a program has.
@@ -182,6 +184,7 @@ pub(super) fn flushed(fs: &Fs, ino: u64, owner: u64) {
 
 /// An open file is gone: what was locked through it goes, whoever locked it.
 pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
+    waiting::closed(fs, fh);
     if let Some(running) = fs.locking.running() {
         run(fs, &running, |table, todo| table.closed(ino, fh, todo));
     }

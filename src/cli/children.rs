@@ -1,0 +1,239 @@
+//! The processes of a command: its group, what left the group, the signals between us and them,
+//! and the terminal.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+/// What is passed on to the command.
+const PASSED_ON: [libc::c_int; 8] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+];
+/// Between two looks at whether all are dead.
+const LOOK: Duration = Duration::from_millis(10);
+/// So often it is looked: a process that SIGKILL does not end hangs in the kernel.
+const LOOKS_MAX: usize = 500;
+
+/// Signals that wait to be taken by this thread.
+pub(super) struct Signals(libc::sigset_t);
+
+/// A command that runs, with all that it started.
+pub(super) struct Group {
+    pid: libc::pid_t,
+    /// Our own group, where a terminal is handed back and forth.
+    terminal_of: Option<libc::pid_t>,
+}
+
+#[allow(unsafe_code)]
+fn empty_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set that it is given.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+impl Signals {
+    /// Lets the signals wait from now on, here and in threads that are made later.
+    #[allow(unsafe_code)]
+    pub(super) fn take() -> io::Result<Self> {
+        let mut set = empty_set();
+        for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+            // SAFETY: the set is initialised, and the number valid.
+            unsafe { libc::sigaddset(&raw mut set, signal) };
+        }
+        let mut blocked = set;
+        // Whoever is not in the foreground and changes the terminal would be stopped by this.
+        // SAFETY: as above; the mask is read, and no old one is written.
+        let result = unsafe {
+            libc::sigaddset(&raw mut blocked, libc::SIGTTOU);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, ptr::null_mut())
+        };
+        if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
+    }
+
+    /// The next signal, if one comes in time.
+    #[allow(unsafe_code)]
+    pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
+        let patience = libc::timespec {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+        };
+        // SAFETY: the set and the time live through the call, and no details are asked for.
+        let signal =
+            unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const patience) };
+        (signal > 0).then_some(signal)
+    }
+}
+
+/// Has the command start with no signal blocked.
+#[allow(unsafe_code)]
+pub(super) fn unblock(command: &mut Command) {
+    let none = empty_set();
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+            Ok(())
+        });
+    }
+}
+
+impl Group {
+    /// Starts the command in a group of its own, which has the terminal if we have it.
+    #[allow(unsafe_code)]
+    pub(super) fn start(mut command: Command) -> io::Result<Self> {
+        // SAFETY: these take numbers and touch no memory.
+        let (has_terminal, own) = unsafe {
+            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+            let own = libc::getpgrp();
+            (io::stdin().is_terminal() && libc::tcgetpgrp(libc::STDIN_FILENO) == own, own)
+        };
+        command.process_group(0);
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe {
+            command.pre_exec(move || {
+                // Our death frees the lock, so the command must not outlive us.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                if has_terminal {
+                    libc::tcsetpgrp(libc::STDIN_FILENO, libc::getpid());
+                }
+                Ok(())
+            });
+        }
+        unblock(&mut command);
+        let child = command.spawn()?;
+        let terminal_of = has_terminal.then_some(own);
+        Ok(Self { pid: child.id().cast_signed(), terminal_of })
+    }
+
+    /// Sends a signal to the whole group.
+    pub(super) fn signal(&self, signal: libc::c_int) {
+        kill(-self.pid, signal);
+    }
+
+    /// Buries what has ended; the command's own end is told.
+    #[allow(unsafe_code)]
+    pub(super) fn reap(&mut self) -> Option<ExitStatus> {
+        let mut ended = None;
+        loop {
+            let mut status = 0;
+            let flags = libc::WNOHANG | libc::WUNTRACED;
+            // SAFETY: the status is a valid place to write to.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
+            if pid <= 0 {
+                break;
+            }
+            if libc::WIFSTOPPED(status) {
+                if pid == self.pid {
+                    self.stop_with_it();
+                }
+            } else if pid == self.pid {
+                ended = Some(ExitStatus::from_raw(status));
+            }
+        }
+        if ended.is_some() {
+            self.take_terminal();
+        }
+        ended
+    }
+
+    /// The user has stopped the command at the terminal, and means us as well: the shell gets the
+    /// terminal, until it continues us.
+    fn stop_with_it(&self) {
+        let Some(_) = self.terminal_of else { return };
+        self.take_terminal();
+        kill(0, libc::SIGSTOP);
+        self.give_terminal();
+        self.signal(libc::SIGCONT);
+    }
+
+    #[allow(unsafe_code)]
+    fn take_terminal(&self) {
+        if let Some(own) = self.terminal_of {
+            // SAFETY: takes two numbers.
+            unsafe { libc::tcsetpgrp(libc::STDIN_FILENO, own) };
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn give_terminal(&self) {
+        // SAFETY: takes two numbers.
+        unsafe { libc::tcsetpgrp(libc::STDIN_FILENO, self.pid) };
+    }
+
+    /// Ends the group and all that has left it: asks first, and kills after `notice`.
+    pub(super) fn end_all(&mut self, notice: Duration) {
+        self.signal(libc::SIGTERM);
+        self.signal(libc::SIGCONT);
+        for pid in descendants() {
+            kill(pid, libc::SIGTERM);
+        }
+        let looks = notice.as_millis() / LOOK.as_millis();
+        for _ in 0..looks {
+            self.reap();
+            if descendants().is_empty() {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+        for _ in 0..LOOKS_MAX {
+            let left = descendants();
+            if left.is_empty() {
+                return;
+            }
+            // Again and again: they may have made others meanwhile.
+            self.signal(libc::SIGKILL);
+            for pid in left {
+                kill(pid, libc::SIGKILL);
+            }
+            self.reap();
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn kill(pid: libc::pid_t, signal: libc::c_int) {
+    // SAFETY: takes two numbers. Whoever is gone needs no signal.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// All that descend from us and live: as their subreaper we inherit whoever loses its parent.
+fn descendants() -> Vec<libc::pid_t> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<libc::pid_t>().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
+        let mut fields = rest.split(' ');
+        let is_dead = matches!(fields.next(), Some("Z" | "X"));
+        let parent: Option<libc::pid_t> = fields.next().and_then(|field| field.parse().ok());
+        if let (Some(parent), false) = (parent, is_dead) {
+            parents.push((pid, parent));
+        }
+    }
+    let mut found = vec![std::process::id().cast_signed()];
+    let mut at = 0;
+    while let Some(parent) = found.get(at).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found.split_off(1)
+}

@@ -1,0 +1,257 @@
+//! `run`: a command under a lock. It begins when the lock is ours, and ends before the lock can
+//! be another's.
+
+use super::children::{self, Signals};
+use super::ctl::{Ask, Ctl};
+use super::exit::{Done, Exit, Failure};
+use super::out;
+use super::target::{NameArg, Target, TargetArgs};
+use crate::engine::term::parse_span;
+use crate::engine::{LockName, Ttl};
+use crate::time::{Span, Time, boot_now};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Between two looks at the lock: a steal leaves 1 s to stop in.
+const LOOK_MAX: Span = Span::from_millis(250);
+/// With a ttl of 1 s.
+const LOOK_MIN: Span = Span::from_millis(100);
+/// What a command has between SIGTERM and SIGKILL when the lock was taken away: with the look
+/// before it well within the steal grace.
+const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
+/// With less grace than this the command is told before the lease has run out.
+const ENOUGH_GRACE: Span = Span::from_secs(1);
+/// How long a slot stays done by default.
+const SLOT_TTL: &str = "1h";
+
+/// `run`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    name: NameArg,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Wait in line so long at most: 10m, 1h30m [default: for ever]
+    #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "try_only")]
+    wait: Option<Span>,
+    /// Do not wait: exit with 75 if another has the lock
+    #[arg(long = "try")]
+    try_only: bool,
+    /// Hold it together with others that ask for the same
+    #[arg(long)]
+    shared: bool,
+    /// How long the lock stays held when this machine dies [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    ttl: Option<Ttl>,
+    /// A word to whoever finds the lock held
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// What to run, by sh -c, when the lock was lost and the command is dead
+    #[arg(long, value_name = "CMD")]
+    on_lost: Option<String>,
+    /// Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for
+    /// --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["shared", "wait", "try_only"])]
+    slot: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The lock while the command runs.
+struct Held {
+    ctl: Ctl,
+    name: LockName,
+    token: u64,
+    ttl: Span,
+    grace: Span,
+    /// Until when the lock is surely ours, in nanoseconds of the boot clock.
+    sure: Arc<AtomicU64>,
+}
+
+/// How the command came to its end.
+enum Ended {
+    /// By itself.
+    Exited(ExitStatus),
+    /// By us, for the lock is lost.
+    Lost(String),
+}
+
+pub(super) fn run(args: &RunArgs) -> Done {
+    let Target { dir, name } = args.target.lock(&args.name.name)?;
+    let name = slot_name(name, args.slot.as_deref())?;
+    let ctl = Ctl::of(dir.clone());
+    let held = match acquire(args, ctl, &name) {
+        Err(Failure::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
+            out::say(&format!("nothing is left to do: {sentence}"));
+            return Ok(());
+        }
+        acquired => acquired?,
+    };
+    let signals = Signals::take().map_err(|error| Failure::system("signals", &error))?;
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
+    command.env("LATCHFS_DIR", &dir);
+    let ended = match children::Group::start(command) {
+        Ok(mut group) => held.look_after(&mut group, &signals),
+        Err(error) => {
+            let _ = held.release();
+            let shown = args.command[0].display();
+            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            out::say(&format!("{shown} can't be run: {}", crate::fs::device::said(&error)));
+            std::process::exit(code);
+        }
+    };
+    match ended {
+        Ended::Lost(why) => {
+            lost(args, &held, &dir);
+            Err(Failure::Said(Exit::Lost, why))
+        }
+        Ended::Exited(status) => {
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            // Last of all, when the work is done.
+            if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
+            if code == 0 { Ok(()) } else { std::process::exit(code) }
+        }
+    }
+}
+
+fn slot_name(name: LockName, slot: Option<&str>) -> Done<LockName> {
+    let Some(key) = slot else { return Ok(name) };
+    LockName::parse(&format!("{name}@{key}"))
+        .map_err(|error| Failure::usage(format!("'{key}' can't be the key of a slot: {error}")))
+}
+
+fn acquire(args: &RunArgs, ctl: Ctl, name: &LockName) -> Done<Held> {
+    let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
+    let ttl = args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl);
+    let wait = match args.wait {
+        _ if args.try_only || args.slot.is_some() => Value::Null,
+        Some(wait) => format!("{}ms", wait.as_millis()).into(),
+        None => true.into(),
+    };
+    let answer = ctl.wait(&json!({
+        "do": "acquire",
+        "name": name.as_str(),
+        "mode": if args.shared { "shared" } else { "exclusive" },
+        "ttl": ttl,
+        "note": args.note,
+        "fresh": true,
+        "pid": std::process::id(),
+        "wait": wait,
+    }))?;
+    let number = |value: &Value| value.as_u64();
+    let (token, ttl) = (number(&answer["token"]), number(&answer["status"]["ttl_ms"]));
+    let grace = Span::from_millis(number(&answer["status"]["grace_ms"]).unwrap_or(0));
+    let (Some(token), Some(ttl)) = (token, ttl) else {
+        return Err(Failure::unavailable(
+            "the daemon's answer has no token; is it of this version?",
+        ));
+    };
+    // The first look says how long it is surely ours, counted from before asking.
+    let sure = Arc::new(AtomicU64::new(u64::MAX));
+    let held = Held { ctl, name: name.clone(), token, ttl: Span::from_millis(ttl), grace, sure };
+    let first = look(&held.ctl, &held.name, held.token)?;
+    held.sure.store(first.as_nanos(), Ordering::Release);
+    Ok(held)
+}
+
+/// Until when the tenure `token` is surely ours. `Time::ZERO`: it is over.
+fn look(ctl: &Ctl, name: &LockName, token: u64) -> Done<Time> {
+    let asked_at = boot_now();
+    let answer = ctl.wait(&json!({"do": "status", "name": name.as_str()}))?;
+    let status = &answer["status"];
+    let more = status["holders"].as_array().into_iter().flatten();
+    let own = std::iter::once(status).chain(more).find(|holder| holder["token"] == token);
+    let left = own.and_then(|holder| holder["expires_in_ms"].as_u64());
+    Ok(left.map_or(Time::ZERO, |left| asked_at + Span::from_millis(left)))
+}
+
+impl Held {
+    /// Passes signals on and looks at the lock until the command or the lock is gone.
+    fn look_after(&self, group: &mut children::Group, signals: &Signals) -> Ended {
+        let period = Span::from_nanos(self.ttl.as_nanos() / 10).clamp(LOOK_MIN, LOOK_MAX);
+        self.start_looking(period);
+        loop {
+            match signals.next(period.as_duration()) {
+                Some(libc::SIGCHLD) | None => {}
+                Some(signal) => group.signal(signal),
+            }
+            if let Some(status) = group.reap() {
+                return Ended::Exited(status);
+            }
+            let sure = Time::from_nanos(self.sure.load(Ordering::Acquire));
+            let (margin, notice) = self.times(sure);
+            if boot_now() >= sure - margin {
+                group.end_all(notice.as_duration());
+                let (name, token) = (&self.name, self.token);
+                return Ended::Lost(format!(
+                    "lock '{name}' was lost (token {token}), so the command was ended; \
+                     see 'latchfs status {name}' for who has it now"
+                ));
+            }
+        }
+    }
+
+    /// How long before the end of the lease the command is told to end, and how long it may take:
+    /// all is dead before another can be served, which is after the grace, or the steal grace.
+    fn times(&self, sure: Time) -> (Span, Span) {
+        let part = |span: Span, of: u64| Span::from_nanos(span.as_nanos() / of);
+        match sure {
+            Time::ZERO => (Span::ZERO, NOTICE_AFTER_STEAL),
+            _ if self.grace >= ENOUGH_GRACE => (Span::ZERO, part(self.grace, 2)),
+            _ => (part(self.ttl, 5), part(self.ttl, 10)),
+        }
+    }
+
+    /// On a thread of its own: a daemon that is stopped answers late, and signals go on.
+    fn start_looking(&self, period: Span) {
+        let (ctl, name, token) = (self.ctl.clone(), self.name.clone(), self.token);
+        let sure = Arc::clone(&self.sure);
+        thread::spawn(move || {
+            loop {
+                thread::sleep(period.as_duration());
+                match look(&ctl, &name, token) {
+                    Ok(until) => sure.store(until.as_nanos(), Ordering::Release),
+                    // The mount is gone: nobody renews any more.
+                    Err(_) => sure.store(0, Ordering::Release),
+                }
+            }
+        });
+    }
+
+    fn release(&self) -> Done {
+        self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
+    }
+
+    /// A slot stays done until its ttl is over, whoever made it.
+    fn keep(&self) -> Done {
+        let ttl = format!("{}ms", self.ttl.as_millis());
+        self.tell(&json!({
+            "do": "renew", "name": self.name.as_str(), "token": self.token, "ttl": ttl,
+            "note": "done", "unbind": true,
+        }))
+    }
+
+    fn tell(&self, request: &Value) -> Done {
+        self.ctl.ask(request).map(drop)
+    }
+}
+
+/// Tells whoever wanted to know that the lock is lost.
+fn lost(args: &RunArgs, held: &Held, dir: &std::path::Path) {
+    let Some(script) = &args.on_lost else { return };
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());
+    command.env("LATCHFS_TOKEN", held.token.to_string()).env("LATCHFS_DIR", dir);
+    children::unblock(&mut command);
+    if let Err(error) = command.status() {
+        out::say(&format!("'{script}' can't be run: {error}"));
+    }
+}

@@ -1,0 +1,265 @@
+//! Waiting in line through the control file: the answer to a request is read when the lock is
+//! there, and whoever closes the file before leaves the line.
+//!
+//! Each waiter asks in the name of an attempt of its own (an [`OpenId`]), by which its grant is
+//! known among the events.
+
+use super::super::shared::{Fs, Shared, flat};
+use super::{EVENTS_MAX, Locking};
+use crate::engine::command::Leave;
+use crate::engine::lease::Ticket;
+use crate::engine::{
+    Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Release, Tenure, What,
+    Why,
+};
+use crate::locks::Failure;
+use crate::locks::feed::Watch;
+use crate::time::Span;
+use fuser::{Errno, ReplyData};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Who waits through files of one mount.
+#[derive(Default)]
+pub(super) struct Waits(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    waits: HashMap<u64, Wait>,
+    /// Followed while anybody waits.
+    watch: Option<Watch>,
+}
+
+/// One waiter.
+struct Wait {
+    fh: u64,
+    ask: Acquire,
+    ticket: Option<Ticket>,
+    then: Then,
+}
+
+/// How a wait ends.
+pub(in super::super) enum Ended {
+    /// The lock is the waiter's.
+    Granted(Tenure),
+    /// It was refused.
+    Failed(Failure),
+    /// Its patience was over.
+    TimedOut,
+}
+
+type Then = Box<dyn FnOnce(Ended) + Send>;
+
+/// A read that is answered later.
+#[derive(Debug)]
+pub(in super::super) struct Held {
+    /// By this number the lookout knows it.
+    pub(in super::super) number: u64,
+    /// How much is wanted.
+    pub(in super::super) size: u32,
+    /// Where it goes.
+    pub(in super::super) reply: ReplyData,
+}
+
+/// Takes the lock that `ask` names for the open file `fh`, or waits for it.
+pub(in super::super) fn join(
+    fs: &Fs,
+    fh: u64,
+    patience: Option<Span>,
+    mut ask: Acquire,
+    then: impl FnOnce(Ended) + Send + 'static,
+) {
+    let session = match fs.locking.session(fs) {
+        Ok(session) => session,
+        Err(failure) => return then(Ended::Failed(failure)),
+    };
+    let number = fs.opens.number();
+    ask.hold = Hold::Firm(Some(OpenId { session, number }));
+    ask.line = Line::Join(patience);
+    let op = Op::Acquire(ask.clone());
+    let wait = Wait { fh, ask, ticket: None, then: Box::new(then) };
+    // Before asking: the grant may be told before the answer.
+    fs.locking.waits.insert(fs, number, wait);
+    let shared = Arc::clone(fs);
+    fs.locks.submit(op, move |answer| match flat(answer) {
+        Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
+            end(&shared, number, Ended::Granted(tenure));
+        }
+        Ok(Outcome::Waiting { ticket, .. }) => {
+            if shared.locking.waits.in_line(number, ticket) {
+                // What happened before the ticket was known was not understood.
+                look_again(&shared, number);
+            }
+        }
+        Ok(_) => {}
+        Err(failure) => end(&shared, number, Ended::Failed(failure)),
+    });
+}
+
+/// An open file is gone, and with it its places in line.
+pub(super) fn closed(fs: &Fs, fh: u64) {
+    for wait in fs.locking.waits.of_file(fh) {
+        leave(fs, wait);
+    }
+}
+
+fn leave(fs: &Fs, wait: Wait) {
+    let Wait { ask, ticket: Some(ticket), .. } = wait else { return };
+    let shared = Arc::clone(fs);
+    let op = Leave { name: ask.name.clone(), ticket, why: Why::Gone };
+    fs.locks.submit(Op::Leave(op), move |answer| {
+        if flat(answer).is_ok() {
+            return;
+        }
+        // Served at the last moment, and nobody there to take it.
+        let door = shared.locks.clone();
+        shared.locks.view(&ask.name.clone(), move |view| {
+            if let Some(tenure) = view.ok().and_then(|view| granted(&view, ask.hold)) {
+                let (name, client) = (ask.name, ask.client);
+                let key = LeaseKey { name, client, token: Some(tenure.token) };
+                door.submit(Op::Release(Release { key }), |_| {});
+            }
+        });
+    });
+}
+
+/// A signal has come for the reader `number` of the open file `fh`: it gets an errno, and keeps
+/// its place, for it may read again; if it does not, it closes the file.
+pub(super) fn interrupt(fs: &Shared, fh: u64, number: u64) {
+    let Some(open) = fs.opens.get(fh) else { return };
+    let held = {
+        let mut state = open.state.lock();
+        let at = state.held.iter().position(|held| held.number == number);
+        at.map(|at| state.held.remove(at))
+    };
+    if let Some(held) = held {
+        fs.counters.errno(Errno::EINTR);
+        held.reply.error(Errno::EINTR);
+    }
+}
+
+/// Whether that reader still waits.
+pub(super) fn is_held(fs: &Shared, fh: u64, number: u64) -> bool {
+    let open = fs.opens.get(fh);
+    open.is_some_and(|open| open.state.lock().held.iter().any(|held| held.number == number))
+}
+
+fn end(fs: &Shared, number: u64, how: Ended) {
+    if let Some(wait) = fs.locking.waits.take(number) {
+        (wait.then)(how);
+    }
+}
+
+/// The tenure that was granted to this attempt, if one was.
+fn granted(view: &LockView, hold: Hold) -> Option<Tenure> {
+    let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
+    let (token, life, acquired_at) = (lease.token, lease.life, lease.acquired_at);
+    Some(Tenure { token, life, acquired_at })
+}
+
+/// Sees what has become of a waiter.
+fn look_again(fs: &Fs, number: u64) {
+    let Some((name, hold, ticket)) = fs.locking.waits.asked(number) else { return };
+    let shared = Arc::clone(fs);
+    fs.locks.view(&name, move |view| {
+        let Ok(view) = view else { return };
+        if let Some(tenure) = granted(&view, hold) {
+            end(&shared, number, Ended::Granted(tenure));
+        } else if !view.waiters.iter().any(|waiter| Some(waiter.ticket) == ticket) {
+            end(&shared, number, Ended::TimedOut);
+        }
+    });
+}
+
+/// Called on the thread that decided a command, with no lock held.
+fn on_events(fs: &Weak<Shared>) {
+    let Some(fs) = fs.upgrade() else { return };
+    loop {
+        let (numbers, more) = fs.locking.waits.concerned();
+        for number in numbers {
+            look_again(&fs, number);
+        }
+        if !more {
+            return;
+        }
+    }
+}
+
+impl Waits {
+    fn insert(&self, fs: &Fs, number: u64, wait: Wait) {
+        let mut inner = self.0.lock();
+        if inner.watch.is_none() {
+            let mut watch = fs.locks.watch(None);
+            let events_of = Arc::downgrade(fs);
+            watch.wake_by(Arc::new(move || on_events(&events_of)));
+            inner.watch = Some(watch);
+        }
+        inner.waits.insert(number, wait);
+    }
+
+    fn take(&self, number: u64) -> Option<Wait> {
+        let mut inner = self.0.lock();
+        let wait = inner.waits.remove(&number);
+        let watch = if inner.waits.is_empty() { inner.watch.take() } else { None };
+        drop(inner);
+        drop(watch);
+        wait
+    }
+
+    fn in_line(&self, number: u64, ticket: Ticket) -> bool {
+        let mut inner = self.0.lock();
+        let wait = inner.waits.get_mut(&number);
+        wait.map(|wait| wait.ticket = Some(ticket)).is_some()
+    }
+
+    fn asked(&self, number: u64) -> Option<(LockName, Hold, Option<Ticket>)> {
+        let inner = self.0.lock();
+        let wait = inner.waits.get(&number)?;
+        Some((wait.ask.name.clone(), wait.ask.hold, wait.ticket))
+    }
+
+    fn of_file(&self, fh: u64) -> Vec<Wait> {
+        let numbers: Vec<_> = {
+            let inner = self.0.lock();
+            let of_file = inner.waits.iter().filter(|(_, wait)| wait.fh == fh);
+            of_file.map(|(number, _)| *number).collect()
+        };
+        numbers.into_iter().filter_map(|number| self.take(number)).collect()
+    }
+
+    /// Whom the latest events concern, and whether there are more.
+    fn concerned(&self) -> (Vec<u64>, bool) {
+        let mut inner = self.0.lock();
+        let Inner { waits, watch } = &mut *inner;
+        let Some(watch) = watch else { return (Vec::new(), false) };
+        let batch = watch.take(EVENTS_MAX);
+        let known = |number: &u64| waits.get(number).is_some_and(|wait| wait.ticket.is_some());
+        let of_ticket = |ticket| {
+            let mut all = waits.iter();
+            all.find(|(_, wait)| wait.ticket == Some(ticket)).map(|(number, _)| *number)
+        };
+        let numbers = if batch.lost > 0 {
+            waits.keys().copied().filter(known).collect()
+        } else {
+            let concerned = batch.events.iter().filter_map(|(_, event)| match &event.what {
+                What::Granted { hold: Hold::Firm(Some(open)), waited: Some(_), .. } => {
+                    Some(open.number).filter(known)
+                }
+                What::Left { ticket, .. } => of_ticket(*ticket),
+                _ => None,
+            });
+            concerned.collect()
+        };
+        (numbers, batch.events.len() == EVENTS_MAX)
+    }
+}
+
+impl Locking {
+    /// Looks after a read that waits, for the sake of signals.
+    pub(in super::super) fn watch_read(&self, fs: &Fs, fh: u64, number: u64, tid: u32) {
+        if let Ok(running) = self.start(fs) {
+            running.lookout.watch_read(fh, number, tid);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `latchfs run`: a command under a lock; and waiting in line through the control file.
+
+use crate::harness::*;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A script in the background, killed with its handle; its lines as they come.
+struct Job(Child, std::sync::mpsc::Receiver<String>);
+
+impl Job {
+    fn new(m: &Mount, script: &str) -> Self {
+        let mut command = Command::new("sh");
+        let command = m.within(command.args(["-c", script]));
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("sh is there");
+        let said = lines(child.stdout.take().expect("piped"));
+        Self(child, said)
+    }
+
+    #[track_caller]
+    fn says(&self, wanted: &str) {
+        let line = self.1.recv_timeout(Duration::from_secs(20)).expect("it says something");
+        assert_eq!(line, wanted);
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    /// Its exit code.
+    #[track_caller]
+    fn ends(&mut self) -> Option<i32> {
+        let status = eventually("its end", || self.0.try_wait().expect("it is our child"));
+        status.code()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// Held while the command runs, also beyond the ttl, and released after it; its exit code is
+/// given back, and it finds lock, token and directory in its environment.
+#[test]
+fn a_command_runs_under_a_lock() {
+    let m = Setup::new().with("--ttl 1s --grace 0s").start();
+    let script = "echo $LATCHFS_LOCK $LATCHFS_DIR; cat .latchfs/status/build; sleep 1.5; \
+                  cat .latchfs/status/build; exit 7";
+    let seen = m.latchfs(&["run", "build", "--", "sh", "-c", script]);
+    assert_eq!(seen.code, 7, "{seen:?}");
+    assert_eq!(seen.out.matches("\"phase\": \"held\"").count(), 2, "{}", seen.out);
+    assert!(seen.out.starts_with(&format!("build {}\n", m.dir().display())), "{}", seen.out);
+    assert_eq!(m.phase("build"), "free");
+    assert_eq!(m.latchfs(&["run", "x", "--", "sh", "-c", "kill -9 $$"]).code, 128 + 9);
+    assert_eq!(m.latchfs(&["run", "x", "--", "/no/such/program"]).code, 127);
+    assert_eq!(m.phase("x"), "free");
+}
+
+/// Two of the same user exclude each other: the second waits in line, `--try` and a short
+/// `--wait` give up with 75, and who waits can be interrupted.
+#[test]
+fn the_second_waits_in_line() {
+    let m = mount();
+    let mut first = Job::new(&m, "exec latchfs run build -- sh -c 'echo on; exec sleep 100'");
+    first.says("on");
+    let tried = m.latchfs(&["run", "build", "--try", "--", "true"]);
+    assert!(tried.exits(75).contains("is held by"));
+    let waited = m.latchfs(&["run", "build", "--wait", "200ms", "--", "true"]);
+    assert!(waited.exits(75).contains("within 200ms"));
+    let waiting = |count: usize| {
+        eventually("the line", || {
+            let line = m.status("build")["waiters"].as_array().map(Vec::len);
+            (line.unwrap_or(0) == count).then_some(())
+        });
+    };
+    let mut second = Job::new(&m, "exec latchfs run build -- echo second");
+    waiting(1);
+    let mut third = Job::new(&m, "exec latchfs run build -- echo third");
+    waiting(2);
+    signal(second.pid(), libc::SIGINT);
+    assert_eq!(second.ends(), None, "SIGINT ends it");
+    waiting(1);
+    signal(first.pid(), libc::SIGTERM);
+    assert_eq!(first.ends(), Some(128 + libc::SIGTERM), "the signal was passed on");
+    third.says("third");
+    assert_eq!(third.ends(), Some(0));
+    assert_eq!(m.phase("build"), "free");
+}
+
+/// When the lock is taken away, all that the command started is dead before the new holder may
+/// begin, also what left its group; then `--on-lost` runs, and the exit code is 76.
+#[test]
+fn all_is_dead_when_the_lock_is_lost() {
+    let m = mount();
+    let mut job = Job::new(
+        &m,
+        "exec latchfs run build --on-lost 'echo lost $LATCHFS_LOCK' -- \
+         sh -c 'trap \"\" TERM; setsid sleep 300 & echo $!; while :; do sleep 1; done'",
+    );
+    let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of the one that left");
+    let left: i32 = line.parse().expect("a pid");
+    let end = format!(
+        "latchfs steal build --reason test && ! grep -qv '^.*) Z' /proc/{left}/stat 2>/dev/null"
+    );
+    m.sh(&end).ok();
+    job.says("lost build");
+    assert_eq!(job.ends(), Some(76));
+}
+
+/// The death of `run` itself frees the lock, and its command dies with it.
+#[test]
+fn run_does_not_outlive_its_death() {
+    let m = mount();
+    let mut job = Job::new(&m, "exec latchfs run build -- sh -c 'echo $$; exec sleep 300'");
+    let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the command's pid");
+    signal(job.pid(), libc::SIGKILL);
+    assert_eq!(job.ends(), None);
+    m.until("build", "free");
+    eventually("the command's end", || {
+        let stat = std::fs::read_to_string(format!("/proc/{line}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z")).then_some(())
+    });
+}
+
+/// `latchfs wait`: in line like the others; the lock is the caller's when it returns.
+#[test]
+fn wait_returns_with_the_lock() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir build").ok();
+    m.latchfs(&["wait", "build", "--timeout", "100ms"]).exits(75);
+    assert_eq!(m.status("build")["waiters"].as_array().map_or(0, Vec::len), 0);
+    let mut job = Job::new(&m, "exec latchfs wait build --json | grep holder_id | cut -d: -f3");
+    eventually("the waiter", || {
+        let line = m.status("build")["waiters"].as_array().map(Vec::len);
+        (line == Some(1)).then_some(())
+    });
+    m.sh_as(ALICE, "rmdir build").ok();
+    job.says("root");
+    assert_eq!(job.ends(), Some(0));
+    assert_eq!(m.status("build")["holder"], "laptop1:root");
+    m.latchfs(&["wait", "build"]).ok();
+    m.latchfs(&["release", "build"]).ok();
+}
+
+/// `--slot KEY`: once per key; a failed command gives the slot back.
+#[test]
+fn a_slot_is_done_once() {
+    let m = mount();
+    let run =
+        |script: &str| m.latchfs(&["run", "backup", "--slot", "monday", "--", "sh", "-c", script]);
+    assert_eq!(run("exit 3").code, 3);
+    assert_eq!(run("echo done").ok(), "done\n");
+    let again = run("echo twice");
+    assert_eq!((again.code, again.out.as_str()), (0, ""), "{}", again.err);
+    assert!(again.err.contains("nothing is left to do"), "{}", again.err);
+    let status = m.status("backup@monday");
+    assert_eq!((status["phase"].clone(), status["note"].clone()), ("held".into(), "done".into()));
+}
