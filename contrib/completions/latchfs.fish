@@ -31,10 +31,12 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "umount" -d 'Unmount
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show what is held, and by whom'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show one lock, also a free one'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "acquire" -d 'Take a lock, or renew it if you have it already'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "wait" -d 'Wait in line for a lock, and have it when this returns'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "renew" -d 'Make a lease last for another ttl'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Give a lock back'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; root and whoever mounted may'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show what happens as it happens, until Ctrl-C'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Look at all that a mount needs, and say what to mend'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print what a shell needs to complete these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
@@ -71,6 +73,14 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Pri
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l fresh -d 'Be refused also when you hold it already, instead of renewing'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l timeout -d 'Give up after so long: 10m, 1h30m [default: never]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
@@ -92,6 +102,15 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The m
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Begin with event N, if it is kept still, and not now' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l wait -d 'Wait in line so long at most: 10m, 1h30m [default: for ever]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ttl -d 'How long the lock stays held when this machine dies [default: the mount\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l note -d 'A word to whoever finds the lock held' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l on-lost -d 'What to run, by sh -c, when the lock was lost and the command is dead' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'

@@ -394,7 +394,7 @@ fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Li
         };
         match line {
             Line::Join(patience) if !is_own => {
-                wait(&shared, &caller, fh, patience, ask, process, then)
+                wait(&shared, &caller, fh, patience, ask, process, then);
             }
             _ => decide_bound(&shared, &caller, name, Op::Acquire(ask), process, then),
         }
