@@ -173,14 +173,16 @@ impl<R> Table<R> {
         let ino = asking.ask.ino;
         let file = self.files.entry(ino).or_default();
         let Ask { owner, mode, span, .. } = asking.ask;
-        let held = Held {
+        // A signal has ended the wait, and the program has been told that it got nothing.
+        let claimed = asking.reply.is_some();
+        let mut held = Held {
             number,
             owner,
             name: asking.ask.name.clone(),
             client: asking.ask.client.clone(),
             token,
             mode,
-            unclaimed: asking.reply.is_none(),
+            unclaimed: !claimed,
         };
         todo.push(Effect::Speaks(owner.fh, token));
         let mut placed = true;
@@ -188,16 +190,16 @@ impl<R> Table<R> {
             // Perhaps asked for as a whole lock, which has become the bundle meanwhile.
             Some(bundle) if bundle.held.number == number => {
                 bundle.held.mode = mode;
-                placed = bundle.ranges.lock_if_free(owner, span, mode);
+                placed = !claimed || bundle.ranges.lock_if_free(owner, span, mode);
             }
             // One bundle is enough: both are shared, or the engine had not granted this one.
             Some(bundle) if asking.wants == Wants::Bundle => {
                 todo.push(Effect::Tell(held.release()));
-                placed = bundle.ranges.lock_if_free(owner, span, mode);
+                placed = !claimed || bundle.ranges.lock_if_free(owner, span, mode);
             }
             None if asking.wants == Wants::Bundle => {
                 let mut ranges = Ranges::default();
-                if asking.reply.is_some() {
+                if claimed {
                     ranges.lock(owner, span, mode);
                 }
                 file.bundle = Some(Bundle { held, ranges });
@@ -206,6 +208,12 @@ impl<R> Table<R> {
                 if let Some(place) = file.holds.iter().position(|other| other.number == number) {
                     let before = file.holds.remove(place);
                     self.tenures.remove(&before.token);
+                    // Then it has still what it had: an upgrade alone came to nothing.
+                    held.unclaimed &= before.unclaimed;
+                    if !claimed && !held.unclaimed && before.mode == Mode::Shared {
+                        held.mode = Mode::Shared;
+                        todo.push(Effect::Tell(held.share(self.session)));
+                    }
                 }
                 file.holds.push(held);
             }

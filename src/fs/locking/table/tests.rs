@@ -233,6 +233,44 @@ fn a_waiter_that_does_not_come_back_costs_a_moment_only() {
     assert!(rig.table.files.is_empty(), "the dead leave by RELEASE, at once");
 }
 
+/// The engine may be on another machine: then a signal comes between question and answer. An
+/// upgrade that nobody waits for any more takes nothing away, and leaves nothing behind.
+#[test]
+fn an_interrupted_upgrade_keeps_what_was_held() {
+    for part in [Span::WHOLE, span(0, 9)] {
+        let mut rig = Rig::new();
+        let own = |mode, line| Ask { span: part, ..ask(1, mode, line) };
+        assert_eq!(rig.lock(own(Shared, Waits::No)), GOT);
+        rig.told.clear();
+        let mut asked = Vec::new();
+        rig.table.lock(own(Exclusive, Waits::Yes), 1, &mut asked);
+        let number = asked.iter().find_map(|effect| match effect {
+            Effect::Submit { ask, .. } => match ask.hold {
+                Hold::Open(open) => Some(open.number),
+                _ => None,
+            },
+            _ => None,
+        });
+        let number = number.expect("the engine is asked");
+        let mut todo = Vec::new();
+        rig.table.interrupt(number, &mut todo);
+        rig.run(todo);
+        assert_eq!(rig.told(1), Some(Err(No::Interrupted)));
+        rig.run(asked);
+        let mut todo = Vec::new();
+        rig.table.expire(number, &mut todo);
+        rig.run(todo);
+        let reads = |n| Ask { span: part, ..ask(n, Shared, Waits::No) };
+        let writes = |n| Ask { span: part, ..ask(n, Exclusive, Waits::No) };
+        assert!(busy(rig.lock(writes(2))), "it reads still");
+        assert_eq!(rig.lock(reads(2)), GOT, "and only reads");
+        rig.closed(1);
+        assert_eq!(rig.lock(writes(2)), GOT);
+        rig.closed(2);
+        assert!(rig.table.files.is_empty());
+    }
+}
+
 #[test]
 fn ranges_share_one_hold_of_the_engine() {
     let mut rig = Rig::new();
