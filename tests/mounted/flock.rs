@@ -40,7 +40,8 @@ fn up_and_down() {
     .ok();
 }
 
-/// A refused upgrade: flock(2) has given the old lock back, fcntl(2) has kept it; as on a local disk.
+/// A refused upgrade, as on a local disk: flock(2) has given the old lock back, fcntl(2) has kept
+/// it.
 #[test]
 fn a_refused_upgrade_is_as_on_a_local_disk() {
     let m = mount();
