@@ -36,8 +36,8 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("renewed_at", shown(lease.renewed_at));
     put("ttl_ms", millis(ends.ttl.span()));
     put("grace_ms", millis(ends.grace.span()));
-    put("holder_id", lease.details.holder_id.as_deref().unwrap_or("").into());
-    put("note", lease.details.note.as_deref().unwrap_or("").into());
+    put("holder_id", lease.details.holder_id().unwrap_or("").into());
+    put("note", lease.details.note().map_or("", |note| note).into());
     put("waiters", waiters_of(view, shown));
     if view.holders.len() > 1 {
         put("holders", holders_of(view));
@@ -120,7 +120,7 @@ mod tests {
             life: Life::Own { ttl, grace, expires_at },
             acquired_at: Time::ZERO,
             renewed_at: Time::ZERO,
-            details: Arc::new(Details { note: Some("hi".into()), ..Details::default() }),
+            details: Arc::new(Details::default().with_note(Some("hi".into()))),
         };
         let ends = Ends { expires_at, grace_until: Time::from_secs(35), ttl, grace };
         LockView { holders: vec![Holder { lease, ends }], ..free(name) }

@@ -448,7 +448,7 @@ fn say_view(view: &LockView) -> String {
                 write!(text, ", {kind} {session}.{number}").expect("a string");
             }
         }
-        if let Some(note) = &lease.details.note {
+        if let Some(note) = lease.details.note() {
             write!(text, ", note {note}").expect("a string");
         }
     }

@@ -149,7 +149,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Outcome {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
-        let before = lock.line.remove(&ticket).expect("who asks again is in line");
+        let before = lock.line.remove(ticket).expect("who asks again is in line");
         self.books.unbook_waiter(&ask.name, ticket, &before);
         let mut waiter = Waiter::new(ask, before.since, until);
         if planted(Bug::AskingAgainKeepsMode) {
@@ -187,7 +187,7 @@ impl Engine {
         why: Why,
         events: &mut Vec<Event>,
     ) -> bool {
-        let waiter = self.locks.get_mut(name).and_then(|lock| lock.line.remove(&ticket));
+        let waiter = self.locks.get_mut(name).and_then(|lock| lock.line.remove(ticket));
         let Some(waiter) = waiter else { return false };
         self.books.unbook_waiter(name, ticket, &waiter);
         let (name, client) = (name.clone(), waiter.client);
@@ -202,7 +202,7 @@ impl Engine {
             if !lock.admits(mode) || self.books.is_full(lock) {
                 break;
             }
-            let waiter = lock.line.remove(&ticket).expect("who is next is in line");
+            let waiter = lock.line.remove(ticket).expect("who is next is in line");
             self.books.unbook_waiter(name, ticket, &waiter);
             if self.books.is_alive(&waiter) {
                 self.books.let_in(lock, name, &waiter, Some(ticket), events);
@@ -348,7 +348,7 @@ impl Books {
     pub(super) fn book_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &Waiter) {
         self.waiting += 1;
         if let Some(until) = waiter.until {
-            self.agenda.add(until, Due::Patience(ticket, name.clone()));
+            self.agenda.add(until, Due::Patience(Box::new((ticket, name.clone()))));
         }
         for id in waiter.sessions() {
             let session = self.sessions.get_mut(&id).expect("a waiter's session is open");
@@ -359,7 +359,7 @@ impl Books {
     fn unbook_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &Waiter) {
         self.waiting -= 1;
         if let Some(until) = waiter.until {
-            self.agenda.discard(until, Due::Patience(ticket, name.clone()));
+            self.agenda.discard(until, Due::Patience(Box::new((ticket, name.clone()))));
         }
         for id in waiter.sessions() {
             if let Some(session) = self.sessions.get_mut(&id) {

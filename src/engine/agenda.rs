@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub(super) enum Due {
     /// A session runs out. First, so that its waiters are gone before any lock is given on.
     Session(SessionId),
-    /// A waiter's patience is over.
-    Patience(Ticket, LockName),
+    /// A waiter's patience is over. Boxed, so that what most of these are needs less room.
+    Patience(Box<(Ticket, LockName)>),
     /// A lease runs out, or its grace does.
     Lease(Token, LockName),
     /// A request id may be forgotten.

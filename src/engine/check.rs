@@ -57,7 +57,7 @@ impl Engine {
 
     fn check_line(&self, name: &LockName, lock: &Lock) {
         let mut seen = BTreeSet::new();
-        for (ticket, waiter) in &lock.line {
+        for (ticket, waiter) in lock.line.iter() {
             assert!(self.books.is_alive(waiter), "the dead do not wait");
             assert!(ticket.as_u64() < self.books.next_ticket, "places are given out once");
             assert!(seen.insert((&waiter.client, waiter.hold)), "nobody waits twice in one line");

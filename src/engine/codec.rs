@@ -13,7 +13,7 @@ use super::lease::{
     Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, StealReason,
     Term, Ticket, Token,
 };
-use super::lock::{Lock, Tenancy, Waiter};
+use super::lock::{Lock, Queue, Tenancy, Waiter};
 use super::mint::Mint;
 use super::name::{ClientId, LockName};
 use super::planted::{Bug, planted};
@@ -119,7 +119,7 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         require(last.is_none_or(|(last, _)| *last < name))?;
         require_sound(&lock, &engine.books)?;
         lock.leases().iter().for_each(|lease| engine.books.book(&name, lease));
-        for (ticket, waiter) in &lock.line {
+        for (ticket, waiter) in lock.line.iter() {
             engine.books.book_waiter(&name, *ticket, waiter);
         }
         engine.locks.insert(name, Box::new(lock));
@@ -384,7 +384,6 @@ wire_struct! {
     Tenure { token, life, acquired_at }
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
-    Details { holder_id, note, text, process, looks }
     Process { pid, start }
     Looks { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
@@ -393,6 +392,33 @@ wire_struct! {
     Session { client, ttl, grace, renewed_at; leases, waiters }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
+    }
+}
+
+impl Wire for Queue {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        BTreeMap::take(from).map(Self::from)
+    }
+}
+
+impl Wire for Details {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.holder_id().map(Arc::<str>::from).put(out);
+        self.note().cloned().put(out);
+        self.shared_text().put(out);
+        self.process().put(out);
+        self.looks().put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        let holder_id: Option<Arc<str>> = Wire::take(from)?;
+        let details = Self::default().with_holder_id(holder_id.as_deref());
+        let details = details.with_note(Wire::take(from)?).with_text(Wire::take(from)?);
+        Ok(details.with_process(Wire::take(from)?).with_looks(Wire::take(from)?))
     }
 }
 

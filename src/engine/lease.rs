@@ -113,18 +113,106 @@ pub const NOTE_BYTES_MAX: usize = 1_024;
 pub const TEXT_BYTES_MAX: usize = 4_096;
 
 /// What the holder said about its lock: shown to others, read by no rule.
+///
+/// A million locks may be held, and most say nothing but which process took them and how they
+/// look; so what few say lies apart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
+    holder_id: Option<Box<str>>,
+    face: Face,
+    reads: Reads,
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    /// Never a box of nothing, so that equal details are equal.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Rare {
+    note: Option<Arc<str>>,
+    text: Arc<[u8]>,
+    process: Option<Process>,
+    times: Option<(Wall, Wall)>,
+}
+
+impl Details {
     /// `host:user:pid:start_time` of the process that acquired.
-    pub holder_id: Option<Arc<str>>,
+    pub fn holder_id(&self) -> Option<&str> {
+        self.holder_id.as_deref()
+    }
+
     /// A word to whoever finds the lock held.
-    pub note: Option<Arc<str>>,
+    pub fn note(&self) -> Option<&Arc<str>> {
+        self.rare.as_ref()?.note.as_ref()
+    }
+
     /// The text that a program wrote into the lock's file.
-    pub text: Arc<[u8]>,
+    pub fn text(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.text)
+    }
+
+    /// The same, to keep.
+    pub fn shared_text(&self) -> Arc<[u8]> {
+        self.rare.as_ref().map(|rare| Arc::clone(&rare.text)).unwrap_or_default()
+    }
+
     /// The process that keeps the lease alive.
-    pub process: Option<Process>,
+    pub fn process(&self) -> Option<Process> {
+        self.rare.as_ref()?.process
+    }
+
     /// How the lock looks as a file.
-    pub looks: Looks,
+    pub fn looks(&self) -> Looks {
+        let Self { face, reads, mode, uid, gid, .. } = *self;
+        let times = self.rare.as_ref().and_then(|rare| rare.times);
+        Looks { face, reads, mode, uid, gid, times }
+    }
+
+    /// The same, by this process.
+    #[must_use]
+    pub fn with_holder_id(mut self, holder_id: Option<&str>) -> Self {
+        self.holder_id = holder_id.map(Into::into);
+        self
+    }
+
+    /// The same with this note, or with none.
+    #[must_use]
+    pub fn with_note(self, note: Option<Arc<str>>) -> Self {
+        self.with(|rare| rare.note = note)
+    }
+
+    /// The same with this text.
+    #[must_use]
+    pub fn with_text(self, text: Arc<[u8]>) -> Self {
+        self.with(|rare| rare.text = text)
+    }
+
+    /// The same, kept alive by this process, or by none.
+    #[must_use]
+    pub fn with_process(self, process: Option<Process>) -> Self {
+        self.with(|rare| rare.process = process)
+    }
+
+    /// The same with other looks.
+    #[must_use]
+    pub fn with_looks(mut self, looks: Looks) -> Self {
+        let Looks { face, reads, mode, uid, gid, times } = looks;
+        (self.face, self.reads, self.mode) = (face, reads, mode);
+        (self.uid, self.gid) = (uid, gid);
+        if times.is_none() && self.rare.is_none() {
+            return self;
+        }
+        self.with(|rare| rare.times = times)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Rare)) -> Self {
+        let mut rare = self.rare.take().map(|rare| *rare).unwrap_or_default();
+        change(&mut rare);
+        self.rare = (rare != Rare::default()).then(|| Box::new(rare));
+        self
+    }
 }
 
 /// A process that a reused pid cannot be mistaken for.

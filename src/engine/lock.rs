@@ -13,7 +13,39 @@ use std::sync::Arc;
 pub(super) struct Lock {
     pub(super) tenancy: Tenancy,
     /// Who waits, by place: the lowest is served first.
-    pub(super) line: BTreeMap<Ticket, Waiter>,
+    pub(super) line: Queue,
+}
+
+/// Who waits. Most locks have nobody, and then it is one word.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Queue(Option<Box<BTreeMap<Ticket, Waiter>>>);
+
+impl Queue {
+    pub(super) fn insert(&mut self, ticket: Ticket, waiter: Waiter) {
+        self.0.get_or_insert_default().insert(ticket, waiter);
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.0.as_mut()?.remove(&ticket);
+        // Never a box of nothing, so that equal lines are equal.
+        self.0.take_if(|line| line.is_empty());
+        waiter
+    }
+}
+
+impl std::ops::Deref for Queue {
+    type Target = BTreeMap<Ticket, Waiter>;
+
+    fn deref(&self) -> &Self::Target {
+        static NOBODY: BTreeMap<Ticket, Waiter> = BTreeMap::new();
+        self.0.as_deref().unwrap_or(&NOBODY)
+    }
+}
+
+impl From<BTreeMap<Ticket, Waiter>> for Queue {
+    fn from(line: BTreeMap<Ticket, Waiter>) -> Self {
+        Self((!line.is_empty()).then(|| Box::new(line)))
+    }
 }
 
 /// Who has it.
@@ -182,7 +214,7 @@ impl Patch {
         let length = match &self.text {
             None => 0,
             Some(TextPatch::Set(text)) => text.len(),
-            Some(TextPatch::Append(more)) => before.text.len().saturating_add(more.len()),
+            Some(TextPatch::Append(more)) => before.text().len().saturating_add(more.len()),
         };
         length <= TEXT_BYTES_MAX
     }
@@ -192,25 +224,27 @@ impl Patch {
         if *self == Self::default() {
             return;
         }
-        let details = Arc::make_mut(details);
+        let mut said = Arc::unwrap_or_clone(std::mem::take(details));
         if let Some(holder_id) = &self.holder_id {
-            details.holder_id = Some(Arc::clone(holder_id));
+            said = said.with_holder_id(Some(holder_id));
         }
         if let Some(note) = &self.note {
-            details.note = (!note.is_empty()).then(|| Arc::clone(note));
+            said = said.with_note((!note.is_empty()).then(|| Arc::clone(note)));
         }
         match &self.text {
             None => {}
-            Some(TextPatch::Set(text)) => details.text = Arc::clone(text),
+            Some(TextPatch::Set(text)) => said = said.with_text(Arc::clone(text)),
             Some(TextPatch::Append(more)) => {
-                details.text = [&*details.text, more].concat().into();
+                let text = [said.text(), more].concat();
+                said = said.with_text(text.into());
             }
         }
         if let Some(process) = self.process {
-            details.process = process;
+            said = said.with_process(process);
         }
         if let Some(looks) = self.looks {
-            details.looks = looks;
+            said = said.with_looks(looks);
         }
+        *details = Arc::new(said);
     }
 }

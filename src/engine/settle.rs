@@ -23,7 +23,8 @@ impl Engine {
                     let session = session.expect("a session that is due is open");
                     self.expire_session(id, session, events);
                 }
-                Due::Patience(ticket, name) => {
+                Due::Patience(place) => {
+                    let (ticket, name) = *place;
                     self.unqueue(&name, ticket, Why::TimedOut, events);
                     self.serve(&name, events);
                 }

@@ -25,7 +25,7 @@ pub(super) const fn chosen_mode(mode: u32) -> u16 {
 /// What a view of a name shows of it as a file: its kind, and the tenure if it is held.
 pub(super) fn shown(view: &LockView) -> Option<(Face, Option<Token>)> {
     match view.holder() {
-        Some(holder) => Some((holder.lease.details.looks.face, Some(holder.lease.token))),
+        Some(holder) => Some((holder.lease.details.looks().face, Some(holder.lease.token))),
         None if !view.waiters.is_empty() => Some((Face::File, None)),
         None if view.has_below => Some((Face::Directory, None)),
         None => None,
@@ -40,7 +40,7 @@ pub(super) fn of_lease(
     nlink: u32,
     lease: &Lease,
 ) -> FileAttr {
-    let looks = &lease.details.looks;
+    let looks = &lease.details.looks();
     let changed = system_time(shared.locks.wall(lease.acquired_at));
     let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
         (system_time(accessed), system_time(modified))
@@ -53,8 +53,8 @@ pub(super) fn of_lease(
         (renewed, renewed)
     };
     let size = match face {
-        Face::Symlink => lease.details.text.len() as u64,
-        Face::File if reads(shared, looks) == Reads::Text => lease.details.text.len() as u64,
+        Face::Symlink => lease.details.text().len() as u64,
+        Face::File if reads(shared, looks) == Reads::Text => lease.details.text().len() as u64,
         // As in /proc: reads are direct, and the length changes by the millisecond.
         Face::File | Face::Directory => 0,
     };

@@ -155,7 +155,8 @@ fn looks_of(op: &Op) -> Option<Looks> {
 fn looking(mut view: LockView, caller: &Caller, looks: Option<Looks>) -> LockView {
     let Some(looks) = looks else { return view };
     for holder in view.holders.iter_mut().filter(|h| h.lease.holder == caller.client) {
-        Arc::make_mut(&mut holder.lease.details).looks = looks;
+        let said = Arc::unwrap_or_clone(std::mem::take(&mut holder.lease.details));
+        holder.lease.details = Arc::new(said.with_looks(looks));
     }
     view
 }
@@ -208,7 +209,7 @@ impl Change {
     }
 
     fn patch(&self, fs: &Fs, lease: &Lease) -> Patch {
-        let mut looks = lease.details.looks;
+        let mut looks = lease.details.looks();
         looks.times = match self.times {
             Times::Keep => looks.times,
             Times::Reset => None,
@@ -234,12 +235,12 @@ impl Change {
                 looks.reads = reads.unwrap_or(looks.reads);
                 Some(TextPatch::Append(Arc::clone(text)))
             }
-            Some(Text::Cut(length)) if *length < lease.details.text.len() => {
-                Some(TextPatch::Set(lease.details.text[..*length].into()))
+            Some(Text::Cut(length)) if *length < lease.details.text().len() => {
+                Some(TextPatch::Set(lease.details.text()[..*length].into()))
             }
             Some(Text::Cut(_)) | None => None,
         };
-        let looks = (looks != lease.details.looks).then_some(looks);
+        let looks = (looks != lease.details.looks()).then_some(looks);
         let process = self.process.as_ref().map(|living| Some(living.process));
         Patch { note: self.note.clone(), text, looks, process, ..Patch::default() }
     }
@@ -309,7 +310,7 @@ pub(super) fn truncate_at_open(
 ) {
     let truncates = flags & libc::O_TRUNC != 0 && Access::of_flags(flags).writes();
     let held = view.held_by(&caller.client);
-    let Some(token) = held.filter(|held| truncates && !held.lease.details.text.is_empty()) else {
+    let Some(token) = held.filter(|held| truncates && !held.lease.details.text().is_empty()) else {
         return then(fs, caller, view);
     };
     let token = token.lease.token;

@@ -315,7 +315,7 @@ fn told(fs: &Fs, control: &Control, view: &LockView) -> Arc<[u8]> {
     let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");
     let text = match control {
         Control::Report(Report::Content, _) => {
-            let text = holder.map(|holder| Arc::clone(&holder.lease.details.text));
+            let text = holder.map(|holder| holder.lease.details.shared_text());
             return text.unwrap_or_default();
         }
         Control::Fact(Fact::Holder, _) => line(holder.map(|h| h.lease.holder.to_string())),

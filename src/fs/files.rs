@@ -110,9 +110,9 @@ pub(super) fn spoken_of(fs: &Fs, open: &Open, ino: u64, name: &LockName) -> Lock
 /// What a reader of a lock's file gets.
 fn content_of(fs: &Fs, view: &LockView, access: Access) -> Arc<[u8]> {
     let details = view.holder().map(|holder| &holder.lease.details);
-    let reads = details.map_or(Reads::Status, |details| attr::reads(fs, &details.looks));
+    let reads = details.map_or(Reads::Status, |details| attr::reads(fs, &details.looks()));
     if access == Access::Both || reads == Reads::Text {
-        return details.map(|details| Arc::clone(&details.text)).unwrap_or_default();
+        return details.map(|details| details.shared_text()).unwrap_or_default();
     }
     pretty(&status_of(view, |at| fs.locks.wall(at))).into_bytes().into()
 }

@@ -133,7 +133,7 @@ pub(super) fn readlink(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyData) {
 fn text_of<'a>(place: &LockPlace, view: &'a LockView) -> Option<&'a [u8]> {
     let token = place.links.iter().find(|link| link.name == view.name)?.token;
     let lease = &view.holder()?.lease;
-    (token == Some(lease.token)).then_some(&*lease.details.text)
+    (token == Some(lease.token)).then_some(lease.details.text())
 }
 
 /// `ls`. A listing is of one moment: it is taken when reading begins, and again when the reader
@@ -181,7 +181,7 @@ pub(super) fn readdir(
 
 fn kind_of(child: &Child) -> FileType {
     match &child.lock {
-        Some(lease) => attr::kind_of(lease.details.looks.face),
+        Some(lease) => attr::kind_of(lease.details.looks().face),
         None => FileType::Directory,
     }
 }

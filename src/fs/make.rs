@@ -210,9 +210,9 @@ pub(super) fn link(
             Life::Session(session) => Term::Session(session),
         };
         let details = &held.lease.details;
-        let looks = Looks { reads: Reads::Text, ..details.looks };
+        let looks = Looks { reads: Reads::Text, ..details.looks() };
         let key = held_key(&view, caller);
-        let process = details.process.and_then(Living::again);
+        let process = details.process().and_then(Living::again);
         let op = Op::Acquire(Acquire {
             name: name.clone(),
             client: caller.client.clone(),
@@ -320,10 +320,10 @@ pub(super) fn looks(caller: &Caller, face: Face, mode: u32) -> Looks {
 
 fn patch_like(details: &Details, looks: Looks) -> Patch {
     Patch {
-        holder_id: details.holder_id.clone(),
-        note: details.note.clone(),
-        text: Some(TextPatch::Set(Arc::clone(&details.text))),
-        process: Some(details.process),
+        holder_id: details.holder_id().map(Into::into),
+        note: details.note().cloned(),
+        text: Some(TextPatch::Set(details.shared_text())),
+        process: Some(details.process()),
         looks: Some(looks),
     }
 }
@@ -360,7 +360,7 @@ fn attr_of_tenure(
         life: tenure.life,
         acquired_at: tenure.acquired_at,
         renewed_at: tenure.acquired_at,
-        details: Arc::new(Details { text, looks, ..Details::default() }),
+        details: Arc::new(Details::default().with_text(text).with_looks(looks)),
     };
     attr::of_lease(fs, ino, looks.face, attr::LINKS, &lease)
 }

@@ -175,7 +175,7 @@ fn resume_from(fs: &Fs, after: Option<LockName>) {
 fn resume_lock(fs: &Fs, view: &LockView) {
     for holder in &view.holders {
         let lease = &holder.lease;
-        let Some(process) = lease.details.process else { continue };
+        let Some(process) = lease.details.process() else { continue };
         if !fs.owners.is_local(&lease.holder) {
             continue;
         }
@@ -441,7 +441,7 @@ fn follow(fs: &Fs, to: &LockName, client: ClientId, living: Living) {
     fs.locks.view(to, move |view| {
         let Ok(view) = view else { return };
         let lease = view.held_by(&client).map(|holder| &holder.lease);
-        if let Some(lease) = lease.filter(|l| l.details.process == Some(living.process)) {
+        if let Some(lease) = lease.filter(|l| l.details.process() == Some(living.process)) {
             bind(&shared, key_of(&view.name, &client, lease.token), lease.life, &living);
         }
     });

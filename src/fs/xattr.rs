@@ -28,7 +28,7 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
         "token" => Some(holder.lease.token.to_string()),
         "holder" => Some(holder.lease.holder.as_str().to_owned()),
         "expires_in_ms" => Some(holder.ends.left(view.at).as_millis().to_string()),
-        "note" => holder.lease.details.note.as_deref().map(str::to_owned),
+        "note" => holder.lease.details.note().map(|note| &**note).map(str::to_owned),
         // Not listed, but what can be set can be read.
         "ttl" => Some(format!("{}ms", holder.ends.ttl.span().as_millis())),
         _ => None,

@@ -449,7 +449,7 @@ impl Naive {
 
     fn fits(&self, name: &LockName, patch: &Patch, before: &Details) -> Result<(), Refusal> {
         let changed = patch.text.is_some();
-        if changed && patched(before, patch).text.len() > TEXT_BYTES_MAX {
+        if changed && patched(before, patch).text().len() > TEXT_BYTES_MAX {
             return self.no(Reason::TextTooLong(name.clone()));
         }
         Ok(())
@@ -794,16 +794,15 @@ fn tenure(lease: &Lease) -> Tenure {
 /// What a lease says after a change.
 fn patched(before: &Details, patch: &Patch) -> Details {
     let text = match &patch.text {
-        None => before.text.to_vec(),
+        None => before.text().to_vec(),
         Some(TextPatch::Set(text)) => text.to_vec(),
-        Some(TextPatch::Append(text)) => [&before.text[..], text].concat(),
+        Some(TextPatch::Append(text)) => [before.text(), text].concat(),
     };
-    let note = patch.note.clone().or_else(|| before.note.clone());
-    Details {
-        holder_id: patch.holder_id.clone().or_else(|| before.holder_id.clone()),
-        note: note.filter(|note| !note.is_empty()),
-        text: text.into(),
-        process: patch.process.unwrap_or(before.process),
-        looks: patch.looks.unwrap_or(before.looks),
-    }
+    let note = patch.note.clone().or_else(|| before.note().cloned());
+    Details::default()
+        .with_holder_id(patch.holder_id.as_deref().or_else(|| before.holder_id()))
+        .with_note(note.filter(|note| !note.is_empty()))
+        .with_text(text.into())
+        .with_process(patch.process.unwrap_or_else(|| before.process()))
+        .with_looks(patch.looks.unwrap_or_else(|| before.looks()))
 }

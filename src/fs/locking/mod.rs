@@ -171,7 +171,7 @@ fn in_the_way(
         Hold::Firm(_) => true,
     })?;
     let clash = view.mode == Mode::Exclusive || mode == Mode::Exclusive;
-    let pid = other.lease.details.holder_id.as_deref().and_then(|id| id.rsplit(':').nth(1));
+    let pid = other.lease.details.holder_id().and_then(|id| id.rsplit(':').nth(1));
     clash.then(|| (view.mode, pid.and_then(|pid| pid.parse().ok()).unwrap_or(0)))
 }
 
