@@ -11,6 +11,7 @@ use super::planted::{Bug, planted};
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::{Books, Engine};
 use crate::time::{Span, Time};
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, LazyLock};
 
 /// What nothing was said about. Shared, so that a plain lease costs no memory for it.
@@ -30,11 +31,19 @@ impl Engine {
     pub(super) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
-        let Some(lock) = self.locks.get(&ask.name) else {
-            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-            self.books.limit(held, max, Limit::Locks)?;
-            self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
-            return Ok(Outcome::Granted(self.grant(ask, events)));
+        let (held, max) = (self.locks.len(), self.books.rules.locks_max);
+        // Among a million locks, finding the place is what costs: a new one is put there at once.
+        let lock = match self.locks.entry(ask.name.clone()) {
+            Entry::Occupied(slot) => slot.into_mut(),
+            Entry::Vacant(slot) => {
+                self.books.limit(held, max, Limit::Locks)?;
+                self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
+                let mut lock = Box::default();
+                let waiter = Waiter::new(ask, self.books.clock, None);
+                let tenure = self.books.let_in(&mut lock, &ask.name, &waiter, None, events);
+                slot.insert(lock);
+                return Ok(Outcome::Granted(tenure));
+            }
         };
         match self.books.stance(lock, ask) {
             Stance::Conflict(conflict)
