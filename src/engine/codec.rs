@@ -21,7 +21,7 @@ use super::session::Session;
 use super::term::{Grace, Ttl};
 use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -113,8 +113,12 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.book_session(id, &session);
         engine.books.sessions.insert(id, session);
     }
+    let mut clients = Clients::default();
     for _ in 0..u64::take(from)? {
-        let (name, lock) = (LockName::take(from)?, Lock::take(from)?);
+        let (name, mut lock) = (LockName::take(from)?, Lock::take(from)?);
+        for lease in lock.leases_mut() {
+            lease.holder = clients.same(&lease.holder);
+        }
         let last = engine.locks.last_key_value();
         require(last.is_none_or(|(last, _)| *last < name))?;
         require_sound(&lock, &engine.books)?;
@@ -132,6 +136,22 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.restore_reply(request, until, Outcome::take(from)?);
     }
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }
+}
+
+/// Clients that were read, each kept once: a million locks of one client share its name, as they
+/// did before they were written.
+#[derive(Debug, Default)]
+pub struct Clients(BTreeSet<ClientId>);
+
+impl Clients {
+    /// The first client that was equal to this one.
+    pub fn same(&mut self, client: &ClientId) -> ClientId {
+        if let Some(known) = self.0.get(client) {
+            return known.clone();
+        }
+        self.0.insert(client.clone());
+        client.clone()
+    }
 }
 
 fn require(sound: bool) -> Result<(), Malformed> {
