@@ -18,6 +18,7 @@ pub(super) struct Lock {
 
 /// Who waits. Most locks have nobody, and then it is one word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(clippy::box_collection)] // One word instead of three, a million times.
 pub(super) struct Queue(Option<Box<BTreeMap<Ticket, Waiter>>>);
 
 impl Queue {
