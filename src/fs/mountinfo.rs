@@ -143,13 +143,17 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
+/// A name that nothing has, so that only the daemon can say so: what the mount point itself looks
+/// like the kernel remembers for a while after the daemon's death.
+const PROBE_NAME: &str = ".latchfs-probe";
+
 /// Whether somebody serves the mount at `dir`. Takes two seconds at most.
 pub fn probe(dir: &Path) -> Life {
     let (send, answer) = mpsc::channel();
-    let dir = dir.to_path_buf();
+    let name = dir.join(PROBE_NAME);
     // On a thread of its own: a stopped daemon would keep the caller for ever.
     let asked = thread::Builder::new().name("probe".into()).spawn(move || {
-        let _ = send.send(std::fs::symlink_metadata(&dir).map(|_| ()));
+        let _ = send.send(std::fs::symlink_metadata(&name).map(|_| ()));
     });
     if asked.is_err() {
         return Life::Silent;

@@ -38,6 +38,18 @@ fn a_crash_forgets_nothing() {
 
 const LISTING: &str = "file\nlink\nteam\ntext\nhello\n";
 
+/// The kernel remembers for a while what the mount point looked like, also when the daemon is
+/// dead: the next start must not take that for life.
+#[test]
+fn a_dead_mount_is_known_at_once() {
+    let mut m = mount();
+    for _ in 0..5 {
+        m.sh("stat . && ls -la").ok();
+        m.crash();
+        m.start();
+    }
+}
+
 /// Ten crashes in a row, each with a new tenure: tokens rise, and none comes twice.
 #[test]
 fn tokens_rise_through_crashes() {
