@@ -167,7 +167,9 @@ fn leases_end_by_their_ttl() {
             peer('os.close(fd)')
         for kind in ('mkdir', 'symlink'):
             holder(f'take({kind!r}, {kind!r})')
-            for who in (A, B): until(lambda: Peer(who)(f'tries({kind!r}, {kind!r})') == 'ok')
+            for who in (A, B):
+                peer = Peer(who)
+                until(lambda: peer(f'tries({kind!r}, {kind!r})') == 'ok')
         eq(status('open')['phase'], 'held')
         "#,
     )
