@@ -113,11 +113,11 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.book_session(id, &session);
         engine.books.sessions.insert(id, session);
     }
-    let mut clients = Clients::default();
+    let mut known = Known::default();
     for _ in 0..u64::take(from)? {
         let (name, mut lock) = (LockName::take(from)?, Lock::take(from)?);
         for lease in lock.leases_mut() {
-            lease.holder = clients.same(&lease.holder);
+            known.share_lease(lease);
         }
         let last = engine.locks.last_key_value();
         require(last.is_none_or(|(last, _)| *last < name))?;
@@ -138,19 +138,47 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }
 }
 
-/// Clients that were read, each kept once: a million locks of one client share its name, as they
-/// did before they were written.
+/// Clients and processes that were read, each kept once: a million locks of one client share its
+/// name, as they did before they were written.
 #[derive(Debug, Default)]
-pub struct Clients(BTreeSet<ClientId>);
+pub struct Known {
+    clients: BTreeSet<ClientId>,
+    holder_ids: BTreeSet<Arc<str>>,
+}
 
-impl Clients {
+impl Known {
     /// The first client that was equal to this one.
-    pub fn same(&mut self, client: &ClientId) -> ClientId {
-        if let Some(known) = self.0.get(client) {
+    fn client(&mut self, client: &ClientId) -> ClientId {
+        if let Some(known) = self.clients.get(client) {
             return known.clone();
         }
-        self.0.insert(client.clone());
+        self.clients.insert(client.clone());
         client.clone()
+    }
+
+    fn holder_id(&mut self, id: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.holder_ids.get(id) {
+            return Arc::clone(known);
+        }
+        self.holder_ids.insert(Arc::clone(id));
+        Arc::clone(id)
+    }
+
+    /// Has a command that was read share what is known.
+    pub fn share(&mut self, command: &mut Command) {
+        if let Op::Acquire(ask) = &mut command.op {
+            ask.client = self.client(&ask.client);
+            let id = ask.patch.holder_id.take();
+            ask.patch.holder_id = id.map(|id| self.holder_id(&id));
+        }
+    }
+
+    fn share_lease(&mut self, lease: &mut Lease) {
+        lease.holder = self.client(&lease.holder);
+        if let Some(id) = lease.details.holder_id().map(|id| self.holder_id(id)) {
+            let patch = Patch { holder_id: Some(id), ..Patch::default() };
+            patch.apply(&mut lease.details);
+        }
     }
 }
 
@@ -427,7 +455,7 @@ impl Wire for Queue {
 
 impl Wire for Details {
     fn put(&self, out: &mut Vec<u8>) {
-        self.holder_id().map(Arc::<str>::from).put(out);
+        self.holder_id().cloned().put(out);
         self.note().cloned().put(out);
         self.shared_text().put(out);
         self.process().put(out);
@@ -435,8 +463,7 @@ impl Wire for Details {
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        let holder_id: Option<Arc<str>> = Wire::take(from)?;
-        let details = Self::default().with_holder_id(holder_id.as_deref());
+        let details = Self::default().with_holder_id(Wire::take(from)?);
         let details = details.with_note(Wire::take(from)?).with_text(Wire::take(from)?);
         Ok(details.with_process(Wire::take(from)?).with_looks(Wire::take(from)?))
     }

@@ -225,27 +225,6 @@ impl Patch {
         if *self == Self::default() {
             return;
         }
-        let mut said = Arc::unwrap_or_clone(std::mem::take(details));
-        if let Some(holder_id) = &self.holder_id {
-            said = said.with_holder_id(Some(holder_id));
-        }
-        if let Some(note) = &self.note {
-            said = said.with_note((!note.is_empty()).then(|| Arc::clone(note)));
-        }
-        match &self.text {
-            None => {}
-            Some(TextPatch::Set(text)) => said = said.with_text(Arc::clone(text)),
-            Some(TextPatch::Append(more)) => {
-                let text = [said.text(), more].concat();
-                said = said.with_text(text.into());
-            }
-        }
-        if let Some(process) = self.process {
-            said = said.with_process(process);
-        }
-        if let Some(looks) = self.looks {
-            said = said.with_looks(looks);
-        }
-        *details = Arc::new(said);
+        Arc::make_mut(details).apply(self);
     }
 }

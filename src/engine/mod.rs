@@ -220,6 +220,11 @@ impl Engine {
         self.books.sessions.len()
     }
 
+    /// How much there is to remember: locks, waiters, sessions and answers kept for repeats.
+    pub fn size(&self) -> usize {
+        self.locks() + self.waiters() + self.sessions() + self.books.replies.len()
+    }
+
     /// The sessions that last until they are ended: after a restart those who opened them are
     /// gone.
     pub fn unending_sessions(&self) -> Vec<SessionId> {

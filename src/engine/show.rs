@@ -11,9 +11,15 @@ use std::ops::Bound;
 impl Engine {
     /// One lock as it stands at `now`. What was due by then must have been settled.
     pub fn view(&self, name: &LockName, now: Time) -> LockView {
-        let lock = self.locks.get(name);
-        let has_below = self.has_below(name.as_str());
-        self.show(name, lock.map(|lock| &**lock), now, has_below)
+        // One search finds the lock and what stands behind it, which mostly tells that nothing
+        // lies below it.
+        let mut from = self.locks.range::<LockName, _>((Bound::Included(name), Bound::Unbounded));
+        let mut next = from.next();
+        let lock = next.take_if(|(found, _)| *found == name).map(|(_, lock)| &**lock);
+        let behind = if lock.is_some() { from.next() } else { next };
+        let may_be_below = behind.is_some_and(|(found, _)| found.begins_with(name));
+        let has_below = may_be_below && self.has_below(name.as_str());
+        self.show(name, lock, now, has_below)
     }
 
     /// The lease under `name` that matters most to a reader, without copying the whole view.

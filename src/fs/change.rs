@@ -80,7 +80,8 @@ pub(super) enum Times {
 pub(super) struct Reached {
     /// The tenure.
     pub(super) token: Option<Token>,
-    /// The lock, looking as it does now. Its ends and its text are those from before.
+    /// The lock, looking as it does now, just renewed if it was. Its ends and its text are those
+    /// from before.
     pub(super) view: Option<LockView>,
 }
 
@@ -123,14 +124,16 @@ fn next(
         door.submit(op, move |answer| {
             let reached = match flat(answer) {
                 Ok(outcome) => {
+                    let mut view = looking(view, &caller, looks);
                     let token = match outcome {
                         Outcome::Renewed(tenure) => {
                             change.bind(&fs, &caller, &one.name, tenure);
+                            renewed(&mut view, tenure);
                             Some(tenure.token)
                         }
                         _ => one.token,
                     };
-                    Ok(Reached { token, view: Some(looking(view, &caller, looks)) })
+                    Ok(Reached { token, view: Some(view) })
                 }
                 Err(failure) => {
                     let failure = why::in_the_way(&caller.client, &view, failure);
@@ -159,6 +162,16 @@ fn looking(mut view: LockView, caller: &Caller, looks: Option<Looks>) -> LockVie
         holder.lease.details = Arc::new(said.with_looks(looks));
     }
     view
+}
+
+fn renewed(view: &mut LockView, tenure: Tenure) {
+    let at = match tenure.life {
+        Life::Own { ttl, expires_at, .. } => expires_at - ttl.span(),
+        Life::Session(_) => view.at,
+    };
+    for holder in view.holders.iter_mut().filter(|holder| holder.lease.token == tenure.token) {
+        holder.lease.renewed_at = at;
+    }
 }
 
 impl Change {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// open of what the kernel knows already.
 pub(super) fn open(fs: &Fs, caller: &Caller, ino: u64, flags: i32, reply: ReplyOpen) {
     match fs.place(ino) {
-        Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name), flags, reply),
+        Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name.clone()), flags, reply),
         Some(Place::Control(Control::Fact(Fact::Ctl, name))) => {
             let ino = fs.tree.lock().number(&name);
             match ino {
@@ -295,7 +295,15 @@ fn change_of(wanted: &Wanted) -> Change {
     if let Some(size) = wanted.size {
         return Change { text: Some(Text::Cut(size as usize)), ..change };
     }
-    // One reading for both: a plain touch sets them alike.
+    let renews = Some(Firm::Keep);
+    match wanted.times {
+        (None, None) => return change,
+        // A plain touch: the times of a lock for which nobody set others are those of its renewal.
+        (Some(TimeOrNow::Now), Some(TimeOrNow::Now)) => {
+            return Change { renews, times: Times::Reset, ..change };
+        }
+        _ => {}
+    }
     let now = Wall::now();
     let wall = |time: &TimeOrNow| match time {
         TimeOrNow::SpecificTime(time) => attr::wall_of(*time),
@@ -303,8 +311,5 @@ fn change_of(wanted: &Wanted) -> Change {
     };
     let (accessed, modified) =
         (wanted.times.0.as_ref().map(wall), wanted.times.1.as_ref().map(wall));
-    if accessed.is_none() && modified.is_none() {
-        return change;
-    }
-    Change { renews: Some(Firm::Keep), times: Times::Set(accessed, modified), ..change }
+    Change { renews, times: Times::Set(accessed, modified), ..change }
 }

@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// The lock that an inode stands for.
-    pub(super) fn lock_place(&self, ino: u64) -> Option<LockPlace> {
+    pub(super) fn lock_place(&self, ino: u64) -> Option<Arc<LockPlace>> {
         match self.place(ino) {
             Some(Place::Lock(lock)) => Some(lock),
             Some(Place::Top | Place::Control(_)) | None => None,
@@ -187,12 +187,16 @@ impl Shared {
         name: &LockName,
         then: impl FnOnce(&Fs, &Caller, Result<LockView, Errno>) + Send + 'static,
     ) {
+        let seen = move |fs: &Fs, caller: &Caller, name: &LockName, view: Result<LockView, _>| {
+            let refuse = |why| fs.refuse(caller, act, Some(name), Failure::Unavailable(why));
+            then(fs, caller, view.map_err(refuse));
+        };
+        // What is known here and now needs nothing to ride in a callback.
+        if let Some(view) = self.locks.view_here(name) {
+            return seen(self, caller, name, view);
+        }
         let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
-        self.locks.view(name, move |view| {
-            let view = view
-                .map_err(|why| fs.refuse(&caller, act, Some(&asked), Failure::Unavailable(why)));
-            then(&fs, &caller, view);
-        });
+        self.locks.view(name, move |view| seen(&fs, &caller, &asked, view));
     }
 
     /// Has the engine decide; a refusal is kept for `.latchfs/why`.
@@ -218,7 +222,7 @@ impl Shared {
         self: &Arc<Self>,
         caller: &Caller,
         ino: u64,
-        place: LockPlace,
+        place: Arc<LockPlace>,
         then: impl FnOnce(&Fs, Result<FileAttr, Errno>) + Send + 'static,
     ) {
         if place.links.len() > 1 {

@@ -289,15 +289,14 @@ fn on_events(fs: &Weak<Shared>) {
         let more = {
             // Both at once, so that two threads can't tell the table in the wrong order.
             let mut watch = running.watch.lock();
-            let batch = watch.take(EVENTS_MAX);
             let mut table = running.table.lock();
-            for (_, event) in &batch.events {
+            let visit = watch.visit(EVENTS_MAX, |_, event| {
                 hear(&mut table, running.session, event, &mut todo);
-            }
-            if batch.lost > 0 {
+            });
+            if visit.lost > 0 {
                 todo.extend(table.known().into_iter().map(Effect::Recall));
             }
-            batch.events.len() == EVENTS_MAX
+            visit.more
         };
         perform(&fs, &running, todo);
         if !more {

@@ -24,8 +24,9 @@ use super::ranges::{Ranges, Span};
 use crate::engine::{
     Acquire, Hold, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Token,
 };
+use crate::fs::numbered::Numbered;
 use file::{Asking, Bundle, File, Held, Turn, Wants, answer};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
 /// numbers from here on.
@@ -35,11 +36,11 @@ const EXTRA_NUMBERS: u64 = 1 << 62;
 #[derive(Debug)]
 pub(in crate::fs::locking) struct Table<R> {
     session: SessionId,
-    files: HashMap<u64, File<R>>,
+    files: Numbered<File<R>>,
     /// The file of each number in use.
-    numbers: HashMap<u64, u64>,
+    numbers: Numbered<u64>,
     /// The file that each tenure is of.
-    tenures: HashMap<Token, u64>,
+    tenures: Numbered<u64, Token>,
     /// The files whose queue is not empty.
     queued: HashSet<u64>,
     next_extra: u64,
@@ -48,7 +49,7 @@ pub(in crate::fs::locking) struct Table<R> {
 
 impl<R> Table<R> {
     pub(in crate::fs::locking) fn new(session: SessionId) -> Self {
-        let (files, numbers, tenures) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (files, numbers, tenures) = Default::default();
         let queued = HashSet::new();
         Self { session, files, numbers, tenures, queued, next_extra: EXTRA_NUMBERS, next_cookie: 1 }
     }
