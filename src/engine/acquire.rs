@@ -9,9 +9,9 @@ use super::lock::{Lock, Tenancy, Waiter, sessions_of};
 use super::name::LockName;
 use super::planted::{Bug, planted};
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::shelf::Slot;
 use super::{Books, Engine};
 use crate::time::{Span, Time};
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, LazyLock};
 
 /// What nothing was said about. Shared, so that a plain lease costs no memory for it.
@@ -32,16 +32,15 @@ impl Engine {
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-        // Among a million locks, finding the place is what costs: a new one is put there at once.
-        let lock = match self.locks.entry(ask.name.clone()) {
-            Entry::Occupied(slot) => slot.into_mut(),
-            Entry::Vacant(slot) => {
+        let lock = match self.locks.slot(&ask.name) {
+            Slot::Taken(lock) => lock,
+            Slot::Free(free) => {
                 self.books.limit(held, max, Limit::Locks)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
                 let mut lock = Box::default();
                 let waiter = Waiter::new(ask, self.books.clock, None);
                 let tenure = self.books.let_in(&mut lock, &ask.name, &waiter, None, events);
-                slot.insert(lock);
+                free.put(lock);
                 return Ok(Outcome::Granted(tenure));
             }
         };
@@ -84,7 +83,7 @@ impl Engine {
 
     /// A new tenure.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
-        let lock = self.locks.entry(ask.name.clone()).or_default();
+        let lock = self.locks.get_or_new(&ask.name);
         self.books.let_in(lock, &ask.name, &Waiter::new(ask, self.books.clock, None), None, events)
     }
 

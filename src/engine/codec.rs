@@ -83,7 +83,7 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         session.put(&mut out);
     }
     (engine.locks.len() as u64).put(&mut out);
-    for (name, lock) in &engine.locks {
+    for (name, lock) in engine.locks.iter() {
         name.put(&mut out);
         lock.put(&mut out);
     }
@@ -126,7 +126,7 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         for (ticket, waiter) in lock.line.iter() {
             engine.books.book_waiter(&name, *ticket, waiter);
         }
-        engine.locks.insert(name, Box::new(lock));
+        *engine.locks.get_or_new(&name) = lock;
     }
     let mut last = None;
     for _ in 0..u64::take(from)? {

@@ -34,6 +34,7 @@ pub mod refusal;
 mod replies;
 mod session;
 mod settle;
+mod shelf;
 mod show;
 pub mod term;
 mod transfer;
@@ -55,11 +56,11 @@ pub use view::{Child, Holder, LockView, WaiterView};
 
 use crate::time::{Span, Time};
 use agenda::{Agenda, Due};
-use lock::Lock;
 use mint::Mint;
 use planted::{Bug, planted};
 use replies::Replies;
 use session::Session;
+use shelf::Shelf;
 use std::collections::BTreeMap;
 
 /// What is the same on every replica, and so travels with the state.
@@ -98,7 +99,7 @@ impl Default for Rules {
 /// All locks, and what may happen to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    locks: BTreeMap<LockName, Box<Lock>>,
+    locks: Shelf,
     books: Books,
 }
 
@@ -137,7 +138,7 @@ impl Engine {
             agenda: Agenda::default(),
             replies: Replies::default(),
         };
-        Self { locks: BTreeMap::new(), books }
+        Self { locks: Shelf::default(), books }
     }
 
     /// Carries `command` out at `at`, and adds what happened to `events`.

@@ -146,9 +146,9 @@ impl LockName {
         self.0.as_str()
     }
 
-    /// Whether the bytes of `other` are the first of this one.
-    pub(super) fn begins_with(&self, other: &Self) -> bool {
-        self.0.as_bytes().starts_with(other.0.as_bytes())
+    /// Whether it lies below another name.
+    pub(super) fn has_parts(&self) -> bool {
+        self.0.as_bytes().contains(&b'/')
     }
 
     /// The last part: `build` of `team/build`.

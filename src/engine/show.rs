@@ -11,14 +11,8 @@ use std::ops::Bound;
 impl Engine {
     /// One lock as it stands at `now`. What was due by then must have been settled.
     pub fn view(&self, name: &LockName, now: Time) -> LockView {
-        // One search finds the lock and what stands behind it, which mostly tells that nothing
-        // lies below it.
-        let mut from = self.locks.range::<LockName, _>((Bound::Included(name), Bound::Unbounded));
-        let mut next = from.next();
-        let lock = next.take_if(|(found, _)| *found == name).map(|(_, lock)| &**lock);
-        let behind = if lock.is_some() { from.next() } else { next };
-        let may_be_below = behind.is_some_and(|(found, _)| found.begins_with(name));
-        let has_below = may_be_below && self.has_below(name.as_str());
+        let lock = self.locks.get(name).map(|lock| &**lock);
+        let has_below = self.has_below(name.as_str());
         self.show(name, lock, now, has_below)
     }
 
@@ -80,6 +74,9 @@ impl Engine {
     }
 
     fn has_below(&self, name: &str) -> bool {
+        if self.locks.below() == 0 {
+            return false;
+        }
         let mut below = String::with_capacity(name.len() + 1);
         below.push_str(name);
         below.push('/');

@@ -102,7 +102,7 @@ pub(super) fn read(
 pub(super) fn spoken_of(fs: &Fs, open: &Open, ino: u64, name: &LockName) -> LockName {
     let place = fs.lock_place(ino);
     place
-        .map(|place| change::meant_by_open(&place, open).swap_remove(0).name)
+        .map(|place| change::meant_by_open(&place, open).one.name)
         .filter(|_| open.tenure().is_some())
         .unwrap_or_else(|| name.clone())
 }
@@ -160,7 +160,7 @@ pub(super) fn write(
             };
         }
         if let Some(token) = token {
-            for meant in &mut meant {
+            for meant in meant.iter_mut() {
                 meant.token = Some(*token);
             }
         }

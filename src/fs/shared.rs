@@ -208,12 +208,26 @@ impl Shared {
         op: Op,
         then: impl FnOnce(&Fs, &Caller, Result<Outcome, Errno>) + Send + 'static,
     ) {
-        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
-        self.locks.submit(op, move |answer| {
-            let outcome = flat(answer);
-            let outcome = outcome.map_err(|failure| fs.refuse(&caller, act, Some(&asked), failure));
-            then(&fs, &caller, outcome);
+        let asked = name.clone();
+        self.ask(caller, op, move |fs, caller, answer| {
+            let refuse = |failure| fs.refuse(caller, act, Some(&asked), failure);
+            then(fs, caller, answer.map_err(refuse));
         });
+    }
+
+    /// Has the engine decide.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        caller: &Caller,
+        op: Op,
+        then: impl FnOnce(&Fs, &Caller, Result<Outcome, Failure>) + Send + 'static,
+    ) {
+        let command = op.into();
+        if let Some(answer) = self.locks.submit_here(&command) {
+            return then(self, caller, flat(answer));
+        }
+        let (fs, caller) = (Arc::clone(self), caller.clone());
+        self.locks.submit(command, move |answer| then(&fs, &caller, flat(answer)));
     }
 
     /// The attributes of a lock's inode as things are now. An inode whose names are all gone has

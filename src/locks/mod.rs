@@ -140,7 +140,7 @@ impl Locks {
         then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
     ) {
         let command = command.into();
-        match self.0.submit_here(&command) {
+        match self.submit_here(&command) {
             Some(answer) => then(answer),
             None => self.0.submit(command, Box::new(then)),
         }
@@ -156,6 +156,11 @@ impl Locks {
             Some(view) => then(view),
             None => self.0.view(name, Box::new(then)),
         }
+    }
+
+    /// Decides a command before it returns, if that is possible without waiting.
+    pub fn submit_here(&self, command: &Command) -> Option<Result<Answer, Unavailable>> {
+        self.0.submit_here(command)
     }
 
     /// Shows one lock before it returns, if that is possible without waiting.
