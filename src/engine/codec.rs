@@ -9,6 +9,7 @@ use super::command::{
     Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
 use super::event::{SessionEnd, Why};
+use super::known::Known;
 use super::lease::{
     Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, StealReason,
     Term, Ticket, Token,
@@ -21,7 +22,7 @@ use super::session::Session;
 use super::term::{Grace, Ttl};
 use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -136,50 +137,6 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.restore_reply(request, until, Outcome::take(from)?);
     }
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }
-}
-
-/// Clients and processes that were read, each kept once: a million locks of one client share its
-/// name, as they did before they were written.
-#[derive(Debug, Default)]
-pub struct Known {
-    clients: BTreeSet<ClientId>,
-    holder_ids: BTreeSet<Arc<str>>,
-}
-
-impl Known {
-    /// The first client that was equal to this one.
-    fn client(&mut self, client: &ClientId) -> ClientId {
-        if let Some(known) = self.clients.get(client) {
-            return known.clone();
-        }
-        self.clients.insert(client.clone());
-        client.clone()
-    }
-
-    fn holder_id(&mut self, id: &Arc<str>) -> Arc<str> {
-        if let Some(known) = self.holder_ids.get(id) {
-            return Arc::clone(known);
-        }
-        self.holder_ids.insert(Arc::clone(id));
-        Arc::clone(id)
-    }
-
-    /// Has a command that was read share what is known.
-    pub fn share(&mut self, command: &mut Command) {
-        if let Op::Acquire(ask) = &mut command.op {
-            ask.client = self.client(&ask.client);
-            let id = ask.patch.holder_id.take();
-            ask.patch.holder_id = id.map(|id| self.holder_id(&id));
-        }
-    }
-
-    fn share_lease(&mut self, lease: &mut Lease) {
-        lease.holder = self.client(&lease.holder);
-        if let Some(id) = lease.details.holder_id().map(|id| self.holder_id(id)) {
-            let patch = Patch { holder_id: Some(id), ..Patch::default() };
-            patch.apply(&mut lease.details);
-        }
-    }
 }
 
 fn require(sound: bool) -> Result<(), Malformed> {

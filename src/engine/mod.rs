@@ -25,6 +25,7 @@ pub mod codec;
 pub mod command;
 pub mod event;
 mod keep;
+mod known;
 pub mod lease;
 mod lock;
 mod mint;
@@ -45,6 +46,7 @@ pub use command::{
     OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
+pub use known::Known;
 pub use lease::{
     Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Phase, Process, Reads, SessionId,
     StealReason, Term, Ticket, Token,

@@ -3,8 +3,8 @@
 
 use super::state::{Records, Recovered, StateError};
 use super::timeline::Timeline;
-use crate::engine::codec::{self, FORMAT_VERSION, Known, Malformed};
-use crate::engine::{EndSession, Engine, Op, Rules, SessionEnd};
+use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
+use crate::engine::{EndSession, Engine, Known, Op, Rules, SessionEnd};
 use crate::time::{Time, boot_now};
 
 /// A record that holds a command.

@@ -6,9 +6,9 @@
 //! generation. [`StateDir::rotate`] begins the next one without stopping anybody, and
 //! [`Sealed::compact`] turns what lies behind it into one snapshot, in the background.
 //!
-//! A record is put into the kernel's cache, and no fsync: it survives the death of the process, not that of the
-//! machine. What a power failure took is a missing end, and is cut off. Whatever else does not
-//! fit together is an error that names the file: nothing is ever reset silently.
+//! A record is put into the kernel's cache, and not synced: it survives the death of the process,
+//! not that of the machine. What a power failure took is a missing end, and is cut off. Whatever
+//! else does not fit together is an error that names the file: nothing is ever reset silently.
 
 mod chain;
 mod compaction;
