@@ -67,7 +67,7 @@ struct Core {
 /// Where a restart finds the state again.
 enum Store {
     /// In a directory.
-    Kept(StateDir),
+    Kept(Box<StateDir>),
     /// Nowhere: a restart forgets all.
     None,
     /// The state was written and closed; nothing may change any more.
@@ -97,7 +97,7 @@ impl Local {
         }
         let audit = Audit::open(path).map_err(unwritable)?;
         let (engine, reserved) = (restored.engine, restored.tokens_reserved);
-        Self::start(engine, Store::Kept(dir), audit, reserved, restored.timeline)
+        Self::start(engine, Store::Kept(Box::new(dir)), audit, reserved, restored.timeline)
             .map_err(unwritable)
     }
 
