@@ -19,9 +19,9 @@ mod control;
 mod ctl;
 mod errno;
 mod files;
-mod held;
 mod locking;
 mod look;
+mod lookout;
 mod make;
 mod message;
 mod numbered;
@@ -32,6 +32,7 @@ mod poll;
 mod process;
 mod remove;
 mod shared;
+mod signals;
 mod stream;
 mod tree;
 mod why;
@@ -76,7 +77,7 @@ impl LatchFs {
             locking: locking::Locking::default(),
             polls: poll::Polls::default(),
             processes: process::Processes::default(),
-            held: held::Held::default(),
+            lookout: lookout::Lookout::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),

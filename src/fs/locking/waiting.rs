@@ -4,8 +4,10 @@
 //! Each waiter asks in the name of an attempt of its own (an [`OpenId`]), by which its grant is
 //! known among the events.
 
+use super::super::lookout::{Waiter, Waiting};
+use super::super::opens::State;
 use super::super::shared::{Fs, Shared, flat};
-use super::{EVENTS_MAX, Locking};
+use super::EVENTS_MAX;
 use crate::engine::command::Leave;
 use crate::engine::lease::Ticket;
 use crate::engine::{
@@ -16,7 +18,7 @@ use crate::locks::Failure;
 use crate::locks::feed::Watch;
 use crate::time::Span;
 use fuser::{Errno, ReplyData};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -124,25 +126,54 @@ fn leave(fs: &Fs, wait: Wait) {
     });
 }
 
-/// A signal has come for the reader `number` of the open file `fh`: it gets an errno, and keeps
-/// its place, for it may read again; if it does not, it closes the file.
-pub(super) fn interrupt(fs: &Shared, fh: u64, number: u64) {
-    let Some(open) = fs.opens.get(fh) else { return };
-    let held = {
-        let mut state = open.state.lock();
-        let at = state.held.iter().position(|held| held.number == number);
-        at.map(|at| state.held.remove(at))
-    };
-    if let Some(held) = held {
-        fs.counters.errno(Errno::EINTR);
-        held.reply.error(Errno::EINTR);
+/// Who reads, and waits for the answer, as the lookout knows it.
+struct Reader {
+    fs: Weak<Shared>,
+    fh: u64,
+    number: u64,
+}
+
+impl Reader {
+    /// Where it stands among those who read this file and wait.
+    fn place(&self, state: &State) -> Option<usize> {
+        state.held.iter().position(|held| held.number == self.number)
     }
 }
 
-/// Whether that reader still waits.
-pub(super) fn is_held(fs: &Shared, fh: u64, number: u64) -> bool {
-    let open = fs.opens.get(fh);
-    open.is_some_and(|open| open.state.lock().held.iter().any(|held| held.number == number))
+impl Waiter for Reader {
+    fn waiting(&self) -> Waiting {
+        let open = self.fs.upgrade().and_then(|fs| fs.opens.get(self.fh));
+        let waits = open.is_some_and(|open| self.place(&open.state.lock()).is_some());
+        if waits { Waiting::Asks } else { Waiting::Over }
+    }
+
+    /// It gets an errno, and keeps its place, for it may read again; if it does not, it closes the
+    /// file.
+    fn interrupt(&self) {
+        let Some(fs) = self.fs.upgrade() else { return };
+        let Some(open) = fs.opens.get(self.fh) else { return };
+        let mut state = open.state.lock();
+        let held = self.place(&state).map(|place| state.held.remove(place));
+        drop(state);
+        if let Some(held) = held {
+            fs.counters.errno(Errno::EINTR);
+            held.reply.error(Errno::EINTR);
+        }
+    }
+}
+
+/// Keeps a read that waits for what will be read through the open file `fh`, for the thread `tid`.
+pub(in super::super) fn hold(
+    fs: &Fs,
+    fh: u64,
+    mut state: MutexGuard<'_, State>,
+    (size, tid): (u32, u32),
+    reply: ReplyData,
+) {
+    let number = fs.opens.number();
+    state.held.push(Held { number, size, reply });
+    drop(state);
+    fs.lookout.watch(number, tid, Reader { fs: Arc::downgrade(fs), fh, number });
 }
 
 fn end(fs: &Shared, number: u64, how: Ended) {
@@ -252,14 +283,5 @@ impl Waits {
             concerned.collect()
         };
         (numbers, batch.events.len() == EVENTS_MAX)
-    }
-}
-
-impl Locking {
-    /// Looks after a read that waits, for the sake of signals.
-    pub(in super::super) fn watch_read(&self, fs: &Fs, fh: u64, number: u64, tid: u32) {
-        if let Ok(running) = self.start(fs) {
-            running.lookout.watch_read(fh, number, tid);
-        }
     }
 }

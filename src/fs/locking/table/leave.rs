@@ -2,9 +2,10 @@
 
 use super::super::ranges::Span;
 use super::Table;
-use super::ask::{Effect, No, Waiting};
+use super::ask::{Effect, No};
 use super::file::{Asking, Held, answer};
 use crate::engine::{Leave, Op, Why};
+use crate::fs::lookout::Waiting;
 
 impl<R> Table<R> {
     /// A program gives back `span`.

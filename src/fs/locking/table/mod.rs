@@ -18,7 +18,7 @@ mod news;
 mod tests;
 mod ways;
 
-pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waiting, Waits};
+pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
