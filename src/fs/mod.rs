@@ -35,6 +35,7 @@ mod shared;
 mod signals;
 mod stream;
 mod tree;
+mod wait;
 mod why;
 mod xattr;
 
@@ -295,7 +296,11 @@ impl Filesystem for LatchFs {
         // By the handle and not by the kernel's owner: for OFD locks it names none.
         locking::closed(&self.0, ino.0, fh.0);
         self.0.polls.closed(fh.0);
-        self.0.opens.remove(fh.0);
+        if let Some(open) = self.0.opens.remove(fh.0)
+            && open.waits_for().is_some()
+        {
+            wait::closed(&self.0, &open);
+        }
         reply.ok();
     }
 

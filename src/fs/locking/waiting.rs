@@ -1,5 +1,5 @@
-//! Waiting in line through the control file: the answer to a request is read when the lock is
-//! there, and whoever closes the file before leaves the line.
+//! Waiting in line through a file of `.latchfs`, the control file or one of `wait/`: the answer is
+//! read when the lock is there, and whoever closes the file before leaves the line.
 //!
 //! Each waiter asks in the name of an attempt of its own (an [`OpenId`]), by which its grant is
 //! known among the events.
@@ -14,7 +14,7 @@ use crate::engine::{
     Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Release, Tenure, What,
     Why,
 };
-use crate::locks::Failure;
+use crate::locks::{Failure, Locks};
 use crate::locks::feed::Watch;
 use crate::time::Span;
 use fuser::{Errno, ReplyData};
@@ -38,7 +38,8 @@ struct Wait {
     fh: u64,
     ask: Acquire,
     ticket: Option<Ticket>,
-    then: Then,
+    /// `None`: the file was closed before the answer came, which is to be undone.
+    then: Option<Then>,
 }
 
 /// How a wait ends.
@@ -52,6 +53,12 @@ pub(in super::super) enum Ended {
 }
 
 type Then = Box<dyn FnOnce(Ended) + Send>;
+
+/// Whether one who has got a place in line is there still.
+enum Stays {
+    Yes,
+    No(Box<Wait>),
+}
 
 /// A read that is answered later.
 #[derive(Debug)]
@@ -80,7 +87,7 @@ pub(in super::super) fn join(
     ask.hold = Hold::Firm(Some(OpenId { session, number }));
     ask.line = Line::Join(patience);
     let op = Op::Acquire(ask.clone());
-    let wait = Wait { fh, ask, ticket: None, then: Box::new(then) };
+    let wait = Wait { fh, ask, ticket: None, then: Some(Box::new(then)) };
     // Before asking: the grant may be told before the answer.
     fs.locking.waits.insert(fs, number, wait);
     let shared = Arc::clone(fs);
@@ -88,12 +95,12 @@ pub(in super::super) fn join(
         Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
             end(&shared, number, Ended::Granted(tenure));
         }
-        Ok(Outcome::Waiting { ticket, .. }) => {
-            if shared.locking.waits.in_line(number, ticket) {
-                // What happened before the ticket was known was not understood.
-                look_again(&shared, number);
-            }
-        }
+        Ok(Outcome::Waiting { ticket, .. }) => match shared.locking.waits.in_line(number, ticket) {
+            // What happened before the ticket was known was not understood.
+            Some(Stays::Yes) => look_again(&shared, number),
+            Some(Stays::No(wait)) => leave(&shared, *wait),
+            None => {}
+        },
         Ok(_) => {}
         Err(failure) => end(&shared, number, Ended::Failed(failure)),
     });
@@ -118,9 +125,7 @@ fn leave(fs: &Fs, wait: Wait) {
         let door = shared.locks.clone();
         shared.locks.view(&ask.name.clone(), move |view| {
             if let Some(tenure) = view.ok().and_then(|view| granted(&view, ask.hold)) {
-                let (name, client) = (ask.name, ask.client);
-                let key = LeaseKey { name, client, token: Some(tenure.token) };
-                door.submit(Op::Release(Release { key }), |_| {});
+                give_back(&door, ask, tenure);
             }
         });
     });
@@ -177,9 +182,19 @@ pub(in super::super) fn hold(
 }
 
 fn end(fs: &Shared, number: u64, how: Ended) {
-    if let Some(wait) = fs.locking.waits.take(number) {
-        (wait.then)(how);
+    let Some(Wait { ask, then, .. }) = fs.locking.waits.take(number) else { return };
+    match (then, how) {
+        (Some(then), how) => then(how),
+        (None, Ended::Granted(tenure)) => give_back(&fs.locks, ask, tenure),
+        (None, Ended::Failed(_) | Ended::TimedOut) => {}
     }
+}
+
+/// What was granted to who is not there any more.
+fn give_back(locks: &Locks, ask: Acquire, tenure: Tenure) {
+    let (name, client) = (ask.name, ask.client);
+    let key = LeaseKey { name, client, token: Some(tenure.token) };
+    locks.submit(Op::Release(Release { key }), |_| {});
 }
 
 /// The tenure that was granted to this attempt, if one was.
@@ -238,10 +253,15 @@ impl Waits {
         wait
     }
 
-    fn in_line(&self, number: u64, ticket: Ticket) -> bool {
+    fn in_line(&self, number: u64, ticket: Ticket) -> Option<Stays> {
         let mut inner = self.0.lock();
-        let wait = inner.waits.get_mut(&number);
-        wait.map(|wait| wait.ticket = Some(ticket)).is_some()
+        let wait = inner.waits.get_mut(&number)?;
+        wait.ticket = Some(ticket);
+        if wait.then.is_some() {
+            return Some(Stays::Yes);
+        }
+        drop(inner);
+        self.take(number).map(|wait| Stays::No(Box::new(wait)))
     }
 
     fn asked(&self, number: u64) -> Option<(LockName, Hold, Option<Ticket>)> {
@@ -250,13 +270,21 @@ impl Waits {
         Some((wait.ask.name.clone(), wait.ask.hold, wait.ticket))
     }
 
+    /// The waits of a file that is closed. What was asked and is not answered yet stays, to be
+    /// undone when it is.
     fn of_file(&self, fh: u64) -> Vec<Wait> {
-        let numbers: Vec<_> = {
-            let inner = self.0.lock();
-            let of_file = inner.waits.iter().filter(|(_, wait)| wait.fh == fh);
-            of_file.map(|(number, _)| *number).collect()
-        };
-        numbers.into_iter().filter_map(|number| self.take(number)).collect()
+        let mut left = Vec::new();
+        {
+            let mut inner = self.0.lock();
+            for (number, wait) in inner.waits.iter_mut().filter(|(_, wait)| wait.fh == fh) {
+                if wait.ticket.is_some() {
+                    left.push(*number);
+                } else {
+                    wait.then = None;
+                }
+            }
+        }
+        left.into_iter().filter_map(|number| self.take(number)).collect()
     }
 
     /// Whom the latest events concern, and whether there are more.
