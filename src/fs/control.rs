@@ -223,7 +223,8 @@ fn reported(
     let wrong = |error| (errno_of_name(error), wrong_name(text, error));
     let name = text.to_str().ok_or(NameError::NotUtf8).map_err(wrong)?;
     let Some(name) = unescaped(name) else {
-        let sentence = format!("'{name}' says nothing: here %2F is a slash, and %25 a percent sign");
+        let sentence =
+            format!("'{name}' says nothing: here %2F is a slash, and %25 a percent sign");
         return Err((Errno::EINVAL, sentence));
     };
     let written = if name.contains('/') { Written::Escaped } else { Written::Plain };

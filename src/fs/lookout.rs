@@ -212,11 +212,11 @@ mod tests {
         let waiter = |waiting: &[Waiting]| Told(send.clone(), Mutex::new(waiting.to_vec()));
         lookout.watch(1, gone.id(), waiter(&[Waiting::Asks, Waiting::Parked]));
         gone.wait().expect("it ends");
-        assert_eq!(told.recv().as_deref(), Ok(&"interrupted"));
-        assert_eq!(told.recv().as_deref(), Ok(&"expired"));
+        assert_eq!(told.recv(), Ok("interrupted"));
+        assert_eq!(told.recv(), Ok("expired"));
         let own = std::process::id();
         lookout.watch(2, own, waiter(&[Waiting::Asks, Waiting::Unclaimed]));
-        assert_eq!(told.recv().as_deref(), Ok(&"expired"));
+        assert_eq!(told.recv(), Ok("expired"));
         lookout.watch(3, own, waiter(&[Waiting::Asks, Waiting::Over]));
         while !lookout.0.posts.lock().waiters.is_empty() {
             std::thread::yield_now();

@@ -132,43 +132,38 @@ fn ask_of(
 
 /// `F_GETLK`, `F_OFD_GETLK`.
 pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
-    let (Some(mode), Some((name, _))) = (asked.mode(), lock_of(fs, asked.fh)) else {
+    let (Some(mode), Some((name, client))) = (asked.mode(), lock_of(fs, asked.fh)) else {
         return reply.error(Errno::EINVAL);
     };
-    let running = fs.locking.running();
-    let span = asked.span();
-    let own = running
-        .as_ref()
-        .and_then(|running| running.table.lock().conflict(asked.ino, asked.owner, span, mode));
+    let running = match fs.locking.start(fs) {
+        Ok(running) => running,
+        Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
+    };
+    let asked = *asked;
+    let (own, number) = {
+        let table = running.table.lock();
+        let own = table.conflict(asked.ino, asked.owner, asked.span(), mode);
+        (own, table.number_of(asked.ino, asked.owner).unwrap_or(asked.fh))
+    };
     if let Some((span, mode, pid)) = own {
         return reply.locked(span.start, span.end, kind_of(mode), pid);
     }
-    let session = running.map(|running| running.session);
-    let asked = *asked;
-    fs.view(caller, Act::Lock, &name, move |_, caller, view| {
-        let Ok(view) = view else { return reply.error(Errno::ETIMEDOUT) };
-        match in_the_way(&view, caller, session, mode) {
-            Some((mode, pid)) => reply.locked(0, ranges::TO_END, kind_of(mode), pid),
+    // Nothing of this mount's open files is in the way; what else is, the engine says.
+    let hold = Hold::Open(OpenId { session: running.session, number });
+    fs.view(caller, Act::Lock, &name, move |_, _, view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(errno) => return reply.error(errno),
+        };
+        match view.in_the_way(&client, hold, mode) {
+            Some((holder, _)) => {
+                let pid = holder.lease.details.holder_id().and_then(|id| id.rsplit(':').nth(1));
+                let pid = pid.and_then(|pid| pid.parse().ok()).unwrap_or(0);
+                reply.locked(0, ranges::TO_END, kind_of(view.mode), pid);
+            }
             None => reply.locked(asked.start, asked.end, libc::F_UNLCK, 0),
         }
     });
-}
-
-/// A holder that no open file of this mount is, and that would not let the caller in.
-fn in_the_way(
-    view: &LockView,
-    caller: &Caller,
-    session: Option<SessionId>,
-    mode: Mode,
-) -> Option<(Mode, u32)> {
-    let other = view.holders.iter().find(|holder| match holder.lease.hold {
-        Hold::Open(OpenId { session: of, .. }) => Some(of) != session,
-        Hold::Loose => holder.lease.holder != caller.client,
-        Hold::Firm(_) => true,
-    })?;
-    let clash = view.mode == Mode::Exclusive || mode == Mode::Exclusive;
-    let pid = other.lease.details.holder_id().and_then(|id| id.rsplit(':').nth(1));
-    clash.then(|| (view.mode, pid.and_then(|pid| pid.parse().ok()).unwrap_or(0)))
 }
 
 /// A descriptor was closed: what its process holds by fcntl goes.

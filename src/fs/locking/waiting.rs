@@ -14,8 +14,8 @@ use crate::engine::{
     Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Release, Tenure, What,
     Why,
 };
-use crate::locks::{Failure, Locks};
 use crate::locks::feed::Watch;
+use crate::locks::{Failure, Locks};
 use crate::time::Span;
 use fuser::{Errno, ReplyData};
 use parking_lot::{Mutex, MutexGuard};
