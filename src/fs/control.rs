@@ -296,7 +296,9 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
         state: State { stream, ..State::default() }.into(),
     };
     let fh = FileHandle(fs.opens.insert(open));
-    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO | how);
+    // Nothing of ours can be locked, so a close needs no answer: a program that ends while the
+    // daemon is stopped would wait in it, and SIGKILL could not end that.
+    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH | how);
 }
 
 /// What one of our files says now.
