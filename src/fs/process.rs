@@ -14,7 +14,7 @@ use crate::engine::{
 use crate::locks::feed::Watch;
 use crate::locks::timer::Alarm;
 use crate::locks::{Failure, List};
-use crate::time::{Span, Time, boot_now};
+use crate::time::{Span, Time, boot_now, this_boot};
 use fuser::Errno;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -127,7 +127,8 @@ impl Living {
         if !is_alive(&alive) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Self { process: Process { pid, start }, alive })
+        let boot = this_boot() as u64;
+        Ok(Self { process: Process { pid, start, boot }, alive })
     }
 
     /// That very process, if it still lives.
@@ -152,6 +153,7 @@ pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Life, living: &Living) {
 }
 
 /// After a start: binds again what is bound to a process that still lives, and releases the rest.
+/// After a reboot that is all of it, since no process outlives its machine.
 pub(super) fn resume(fs: &Fs) {
     resume_from(fs, None);
 }
@@ -544,6 +546,14 @@ mod tests {
         let own = Living::open(std::process::id()).expect("we run").process;
         assert!(Living::again(own).is_some());
         assert!(Living::again(Process { start: own.start + 1, ..own }).is_none());
+    }
+
+    /// The same numbers may come again after a reboot: what such a process held is released.
+    #[test]
+    fn a_process_of_another_boot_is_gone() {
+        let own = Living::open(std::process::id()).expect("we run").process;
+        assert_ne!(own.boot, 0, "the kernel names its boots");
+        assert!(Living::again(Process { boot: own.boot ^ 1, ..own }).is_none());
     }
 
     #[test]
