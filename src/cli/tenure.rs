@@ -151,7 +151,8 @@ mod tests {
         assert_eq!(seen.period, LOOK_MAX);
         // Of a shared lock it is one of several.
         say(r#"{"token": 3, "expires_in_ms": 1,
-                "holders": [{"token": 3, "expires_in_ms": 1}, {"token": 7, "expires_in_ms": 50}]}"#);
+                "holders": [{"token": 3, "expires_in_ms": 1},
+                            {"token": 7, "expires_in_ms": 50}]}"#);
         assert!(seen.sight.look().expect("readable") >= asked_at + Span::from_millis(50));
         say(r#"{"token": 8, "expires_in_ms": 60000}"#);
         assert_eq!(seen.sight.look().expect("readable"), Time::ZERO);

@@ -120,15 +120,13 @@ pub(super) fn by_default(fs: &Shared, caller: &Caller) -> Option<Living> {
 
 impl Living {
     fn open(pid: u32) -> io::Result<Self> {
-        // First the descriptor, then the start time: what is read is then the time of the process
-        // that the descriptor stands for, or the descriptor says that it is dead.
+        // First the descriptor: what is read then is of the process it stands for, or that is dead.
         let alive = pidfd_of(pid)?;
         let start = start_of(pid).ok_or(io::ErrorKind::NotFound)?;
         if !is_alive(&alive) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let boot = this_boot() as u64;
-        Ok(Self { process: Process { pid, start, boot }, alive })
+        Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive })
     }
 
     /// That very process, if it still lives.
@@ -152,8 +150,8 @@ pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Life, living: &Living) {
     }
 }
 
-/// After a start: binds again what is bound to a process that still lives, and releases the rest.
-/// After a reboot that is all of it, since no process outlives its machine.
+/// After a start: binds again what is bound to a process that still lives, and releases the rest,
+/// which after a reboot is all.
 pub(super) fn resume(fs: &Fs) {
     resume_from(fs, None);
 }

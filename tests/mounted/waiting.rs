@@ -253,8 +253,8 @@ fn nothing_else_is_held_up() {
     .ok();
 }
 
-/// With 20 waiters, for locks and for what is read, a signal ends a wait within 50 ms. The median is held to it; one measurement on
-/// a loaded machine may take longer, but never a second.
+/// With 20 waiters, for locks and for what is read, a signal ends a wait within 50 ms. The median
+/// is held to it; one measurement on a loaded machine may take longer, but never a second.
 #[test]
 fn a_signal_is_seen_soon() {
     let m = mount();
