@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -152,6 +153,16 @@ pub fn boot_now() -> Time {
         look_at_wall(now);
     }
     Time(now)
+}
+
+/// Which start of the machine the boot clock counts from, as the kernel names it. 0: it does not.
+pub fn this_boot() -> u128 {
+    static BOOT: OnceLock<u128> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        u128::from_str_radix(&hex, 16).unwrap_or_default()
+    })
 }
 
 /// How long the calling thread has had a processor: what it costs, however loaded the machine is.

@@ -15,6 +15,7 @@ mod run;
 mod signals;
 mod table;
 mod target;
+mod tenure;
 mod umount;
 
 use clap::{Parser, Subcommand};

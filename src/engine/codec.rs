@@ -27,7 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes. A change of any layout below raises it.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
 
 /// The bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -389,7 +389,7 @@ wire_struct! {
     Tenure { token, life, acquired_at }
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
-    Process { pid, start }
+    Process { pid, start, boot }
     Looks { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
     Lock { tenancy, line }

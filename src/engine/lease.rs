@@ -250,13 +250,16 @@ impl Details {
     }
 }
 
-/// A process that a reused pid cannot be mistaken for.
+/// A process that a reused pid cannot be mistaken for, nor one of a later boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Its id.
     pub pid: u32,
     /// When it started, in the kernel's ticks since boot.
     pub start: u64,
+    /// The boot, by half of the kernel's name for it: after another one the same two numbers are
+    /// another process.
+    pub boot: u64,
 }
 
 /// How a lock looks as a file.

@@ -13,7 +13,8 @@
 //! - **A waiter is served in the step that frees the lock**, and only if it is still somebody:
 //!   its session lives, its patience is not over.
 //!
-//! Where to look: `acquire` rules 1, 5, 6; `keep` rules 2 and 3; `transfer` moving and rule 9;
+//! Where to look: `acquire` rules 1, 5, 6, by `stance`; `keep` rules 2 and 3; `transfer` moving
+//! and rule 9;
 //! `session` rule 8; `settle` rule 4; `mint` rule 7; `replies` rule 10; `show` what can be seen;
 //! `check` the invariants; `codec` the bytes.
 
@@ -37,6 +38,7 @@ mod session;
 mod settle;
 mod shelf;
 mod show;
+mod stance;
 pub mod term;
 mod transfer;
 pub mod view;

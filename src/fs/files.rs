@@ -10,7 +10,7 @@ use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl, poll, process, stream, why};
+use super::{attr, change, ctl, poll, process, stream, wait, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -69,6 +69,9 @@ pub(super) fn read(
     }
     if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
         return ctl::read(fs, caller, fh, &open, size, reply);
+    }
+    if let Some(name) = open.waits_for() {
+        return wait::read(fs, caller, (fh, &open), name, (offset, size, flags), reply);
     }
     if offset > 0 {
         let bytes = Arc::clone(&open.state.lock().bytes);
@@ -210,7 +213,7 @@ pub(super) fn flush(fs: &Fs, caller: &Caller, fh: u64, reply: ReplyEmpty) {
                      read .latchfs/status/{} for how long",
                     view.name,
                     holder.lease.holder,
-                    control::escaped(view.name.as_str()),
+                    control::report_of(&view),
                 );
                 let name = Some(&view.name);
                 reply.error(fs.refuse_own(caller, Act::Close, name, Errno::EBUSY, sentence));

@@ -2,8 +2,8 @@
 
 use super::attr;
 use super::errno::{Act, errno_of, errno_of_name};
-use super::held::Held;
 use super::locking::Locking;
+use super::lookout::Lookout;
 use super::mount::MountConfig;
 use super::opens::Opens;
 use super::owner::{Caller, Owners};
@@ -41,8 +41,8 @@ pub(super) struct Shared {
     pub(super) polls: Polls,
     /// The processes that leases are bound to.
     pub(super) processes: Processes,
-    /// READs that are not answered yet.
-    pub(super) held: Held,
+    /// Looks after those who wait in a system call.
+    pub(super) lookout: Lookout,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.

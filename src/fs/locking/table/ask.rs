@@ -96,16 +96,3 @@ pub(in crate::fs::locking) enum Effect<R> {
     /// [`Table::recalled`].
     Recall((u64, LockName)),
 }
-
-/// How it stands with a number that is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::fs::locking) enum Waiting {
-    /// A program waits for its answer.
-    Asks,
-    /// A signal has interrupted it, and its place is kept.
-    Parked,
-    /// The same, and its turn has come: it holds the lock, and does not know it yet.
-    Unclaimed,
-    /// It has been answered.
-    Over,
-}

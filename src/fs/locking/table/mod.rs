@@ -18,7 +18,7 @@ mod news;
 mod tests;
 mod ways;
 
-pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waiting, Waits};
+pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
@@ -76,7 +76,7 @@ impl<R> Table<R> {
             ask.name = held.name.clone();
         }
         let (reply, wants) = (Some(reply), Wants::Hold);
-        let asking = Asking { number, cookie: 0, ask, reply, ticket: None, wants };
+        let asking = Asking { number, cookie: 0, ask, reply, ticket: None, wants, gone: false };
         let whole = asking.ask.span == Span::WHOLE;
         if whole && file.bundle.is_none() && file.queue.is_empty() {
             self.submit(asking, todo);
@@ -123,9 +123,9 @@ impl<R> Table<R> {
     /// A request for a part of the file, or for a file of which parts are locked.
     fn lock_range(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
         let ino = asking.ask.ino;
-        let file = self.files.entry(ino).or_default();
-        file.bundle_up(asking.ask.owner.id);
         let Ask { owner, span, mode, .. } = asking.ask;
+        self.bundle_up(ino, owner.id, todo);
+        let file = self.files.entry(ino).or_default();
         let Some(bundle) = &mut file.bundle else {
             let on_its_way = file.asks.iter().any(|other| other.wants == Wants::Bundle);
             if on_its_way || (turn == Turn::New && !file.queue.is_empty()) {
@@ -149,6 +149,17 @@ impl<R> Table<R> {
         todo.push(Effect::Speaks(owner.fh, token));
         answer(asking, Ok(()), todo);
         self.fit_bundle(ino, todo);
+    }
+
+    /// What `id` holds of the whole file becomes a range. Who had both would be in its own way.
+    fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let Some(spare) = file.bundle_up(id) else { return };
+        if let Some(bundle) = &file.bundle {
+            todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
+        }
+        self.tenures.remove(&spare.token);
+        todo.push(Effect::Tell(spare.release()));
     }
 
     /// Waits for another owner of this mount, if the program waits.

@@ -334,6 +334,32 @@ fn readers_become_writers_as_the_call_promises() {
     assert!(rig.table.files.is_empty());
 }
 
+/// A shared whole lock beside another's part, asked for again: it is not in its own way.
+#[test]
+fn who_has_the_whole_beside_parts_can_have_more_or_less() {
+    let mut rig = Rig::new();
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Shared, Waits::No) };
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    rig.unlock(1, span(0, 9));
+    rig.unlock(2, Span::WHOLE);
+    let writes = |from, to| Ask { mode: Exclusive, ..part(3, from, to) };
+    assert_eq!(rig.lock(writes(0, 9)), GOT);
+    assert!(busy(rig.lock(writes(10, 19))), "the rest of it is still held");
+    rig.closed(1);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
 #[test]
 fn a_circle_of_two_files_is_refused() {
     let mut rig = Rig::new();
