@@ -126,7 +126,7 @@ fn ask_of(
         client,
         patch: Patch { holder_id, looks: new, ..Patch::default() },
         line: if sleep { Waits::Yes } else { Waits::No },
-        call: call_of(caller.pid),
+        call: call_of,
     }
 }
 
@@ -214,12 +214,10 @@ const fn kind_of(mode: Mode) -> i32 {
 
 /// By which system call the thread asks. The kernel does not say it; where `/proc` can't be read
 /// either it is taken for fcntl(2), which promises more.
-fn call_of(tid: u32) -> table::CallOf {
-    table::CallOf::new(move || {
-        let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
-        let number = text.split(' ').next().and_then(|number| number.parse().ok());
-        if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
-    })
+fn call_of(tid: u32) -> Call {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
+    let number = text.split(' ').next().and_then(|number| number.parse().ok());
+    if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
 }
 
 /// A program that waits in `F_SETLKW`, as the lookout knows it.
@@ -371,8 +369,14 @@ fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
+                let command = Op::Acquire(ask).into();
+                if let Some(answer) = fs.locks.submit_here(&command) {
+                    let answer = answer.map_err(Failure::Unavailable);
+                    settle(fs, running, cookie, ino, of, answer);
+                    continue;
+                }
                 let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
-                fs.locks.submit(Op::Acquire(ask), move |answer| {
+                fs.locks.submit(command, move |answer| {
                     let answer = answer.map_err(Failure::Unavailable);
                     settle(&fs2, &running, cookie, ino, of, answer);
                 });

@@ -77,8 +77,7 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let (left, stay): (Vec<_>, _) = file.asks.drain(..).partition(&gone);
-        file.asks = stay;
+        let left: Vec<_> = file.asks.extract_if(.., |asking| gone(asking)).collect();
         file.queue.retain(|asking| !gone(asking));
         for mut asking in left {
             if let Some(reply) = asking.reply.take() {
@@ -103,9 +102,7 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let (left, stay): (Vec<_>, _) = file.holds.drain(..).partition(gone);
-        file.holds = stay;
-        for held in left {
+        for held in file.holds.extract_if(.., |held| gone(held)) {
             self.tenures.remove(&held.token);
             todo.push(Effect::Tell(held.release()));
         }

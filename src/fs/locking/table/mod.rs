@@ -18,7 +18,7 @@ mod news;
 mod tests;
 mod ways;
 
-pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waits};
+pub(super) use ask::{Ask, Call, Effect, No, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
@@ -43,6 +43,9 @@ pub(in crate::fs::locking) struct Table<R> {
     tenures: Numbered<u64, Token>,
     /// The files whose queue is not empty.
     queued: HashSet<u64>,
+    /// What is left of the last file that nobody locks any more: the next one takes over its
+    /// room, and most programs lock and unlock one file all the time.
+    spare: Option<File<R>>,
     next_extra: u64,
     next_cookie: u64,
 }
@@ -51,7 +54,8 @@ impl<R> Table<R> {
     pub(in crate::fs::locking) fn new(session: SessionId) -> Self {
         let (files, numbers, tenures) = Default::default();
         let queued = HashSet::new();
-        Self { session, files, numbers, tenures, queued, next_extra: EXTRA_NUMBERS, next_cookie: 1 }
+        let (spare, next_extra, next_cookie) = (None, EXTRA_NUMBERS, 1);
+        Self { session, files, numbers, tenures, queued, spare, next_extra, next_cookie }
     }
 
     /// A program wants a lock.
@@ -70,7 +74,7 @@ impl<R> Table<R> {
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
         let number = self.number_for(&ask);
-        let file = self.files.entry(ask.ino).or_default();
+        let file = self.file(ask.ino);
         if let Some(held) = file.holds.iter().find(|held| held.number == number) {
             // `mv` may have carried it over: an open file speaks of the lock that it holds.
             ask.name = held.name.clone();
@@ -117,7 +121,7 @@ impl<R> Table<R> {
         let (cookie, ino) = (self.next_cookie, ask.ino);
         todo.push(Effect::Submit { cookie, ino, ask: acquire });
         (asking.cookie, asking.ticket) = (self.next_cookie, None);
-        self.files.entry(asking.ask.ino).or_default().asks.push(asking);
+        self.file(asking.ask.ino).asks.push(asking);
     }
 
     /// A request for a part of the file, or for a file of which parts are locked.
@@ -176,7 +180,7 @@ impl<R> Table<R> {
         asking.number = self.extra_number(asking.ask.ino);
         todo.push(Effect::Watch(asking.number, asking.ask.tid));
         self.queued.insert(asking.ask.ino);
-        self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
+        self.file(asking.ask.ino).queue.push_back(asking);
     }
 
     /// What was asked for is held.
@@ -251,7 +255,7 @@ impl<R> Table<R> {
         }
         let file = self.files.entry(ino).or_default();
         let own = file.holds.iter().position(|held| held.number == number);
-        match own.map(|place| (place, asking.ask.call.find())) {
+        match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
                 // As flock(2) says: the conversion is not atomic, the old lock goes first.
                 let held = file.holds.remove(place);
@@ -306,10 +310,14 @@ impl<R> Table<R> {
             self.queued.remove(&ino);
         }
         if file.is_idle() {
-            for number in &file.numbers {
-                self.numbers.remove(number);
+            for number in file.numbers.drain(..) {
+                self.numbers.remove(&number);
             }
-            self.files.remove(&ino);
+            self.spare = self.files.remove(&ino);
+            return;
+        }
+        if file.numbers.len() == 1 {
+            // The number of whatever keeps the file from being idle.
             return;
         }
         // All at once: with a thousand waiters, one by one would be a million looks.
@@ -323,10 +331,16 @@ impl<R> Table<R> {
         });
     }
 
+    /// The file of an inode, a new one if there is none yet.
+    fn file(&mut self, ino: u64) -> &mut File<R> {
+        let spare = &mut self.spare;
+        self.files.entry(ino).or_insert_with(|| spare.take().unwrap_or_default())
+    }
+
     /// The number of the engine's hold that a whole-file request is about: that of the owner's
     /// hold, else that of the open file, else (another owner has that one) a new one.
     fn number_for(&mut self, ask: &Ask) -> u64 {
-        let file = self.files.entry(ask.ino).or_default();
+        let file = self.file(ask.ino);
         if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
             return held.number;
         }
