@@ -1,7 +1,7 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
 use super::agenda::Due;
-use super::command::{Acquire, Answer, Leave, Line, Outcome, Tenure};
+use super::command::{Acquire, Answer, Leave, Line, Outcome, Patch, Tenure};
 use super::event::{Event, What, Why};
 use super::keep::again;
 use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
@@ -100,7 +100,11 @@ impl Engine {
             lease.token = self.books.mint.token();
         }
         lease.renewed_at = now;
-        ask.patch.apply(&mut lease.details);
+        match ask.hold {
+            // An open file that takes a lock over leaves it looking as its maker wanted it.
+            Hold::Open(_) => Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details),
+            Hold::Loose | Hold::Firm(_) => ask.patch.apply(&mut lease.details),
+        }
         self.books.book(&ask.name, lease);
         let (tenure, token) = (Tenure::of(lease), lease.token);
         if mode_changes {

@@ -497,7 +497,9 @@ impl Naive {
             held.lease.hold = ask.hold;
         }
         held.mode = ask.mode;
-        let outcome = self.renewed(held, &ask.patch);
+        let of_file = matches!(ask.hold, Hold::Open(_));
+        let looks = ask.patch.looks.filter(|_| !of_file);
+        let outcome = self.renewed(held, &Patch { looks, ..ask.patch.clone() });
         if own.mode != ask.mode {
             self.serve(&ask.name);
         }

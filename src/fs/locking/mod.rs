@@ -16,8 +16,7 @@ use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
     Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
-    LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId,
-    Token, What,
+    LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
 use crate::locks::Failure;
 use crate::locks::feed::Watch;
@@ -95,15 +94,8 @@ pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply:
         Ok(running) => running,
         Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
     };
-    let asked = *asked;
-    // To look first keeps how an own lock looks from being overwritten when it is taken over.
-    fs.view(caller, Act::Lock, &name.clone(), move |fs, caller, view| match view {
-        Ok(view) => {
-            let ask = ask_of(fs, caller, &asked, (name, client), (mode, sleep), &view);
-            run(fs, &running, |table, todo| table.lock(ask, reply, todo));
-        }
-        Err(errno) => reply.error(errno),
-    });
+    let ask = ask_of(fs, caller, asked, (name, client), (mode, sleep));
+    run(fs, &running, |table, todo| table.lock(ask, reply, todo));
 }
 
 fn ask_of(
@@ -112,9 +104,8 @@ fn ask_of(
     asked: &Request,
     (name, client): (LockName, ClientId),
     (mode, sleep): (Mode, bool),
-    view: &LockView,
 ) -> Ask {
-    let new = view.holders.is_empty().then(|| looks(caller, Face::File, MODE_OF_NEW));
+    let looks = Some(looks(caller, Face::File, MODE_OF_NEW));
     let holder_id = Some(fs.owners.holder_id(caller));
     Ask {
         ino: asked.ino,
@@ -124,7 +115,7 @@ fn ask_of(
         mode,
         name,
         client,
-        patch: Patch { holder_id, looks: new, ..Patch::default() },
+        patch: Patch { holder_id, looks, ..Patch::default() },
         line: if sleep { Waits::Yes } else { Waits::No },
         call: call_of,
     }
@@ -369,7 +360,7 @@ fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
-                let command = Op::Acquire(ask).into();
+                let command = Op::Acquire(*ask).into();
                 if let Some(answer) = fs.locks.submit_here(&command) {
                     let answer = answer.map_err(Failure::Unavailable);
                     settle(fs, running, cookie, ino, of, answer);
@@ -381,7 +372,7 @@ fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
                     settle(&fs2, &running, cookie, ino, of, answer);
                 });
             }
-            Effect::Tell(op) => fs.locks.submit(op, |_| {}),
+            Effect::Tell(op) => fs.locks.submit(*op, |_| {}),
             Effect::Reply(reply, result) => reply_to(fs, reply, result),
             Effect::Speaks(fh, token) => {
                 if let Some(open) = fs.opens.get(fh) {

@@ -62,11 +62,11 @@ pub(in crate::fs::locking) enum Effect<R> {
         cookie: u64,
         /// So does this.
         ino: u64,
-        /// What to ask.
-        ask: Acquire,
+        /// What to ask. Boxed, so that a list of effects is short.
+        ask: Box<Acquire>,
     },
     /// Tell the engine; nothing depends on the answer.
-    Tell(Op),
+    Tell(Box<Op>),
     /// Answer the program.
     Reply(R, Result<(), No>),
     /// The open file speaks for this tenure from now on.

@@ -85,7 +85,7 @@ impl<R> Table<R> {
             }
             if let Some(ticket) = asking.ticket {
                 let (name, why) = (asking.ask.name, Why::Gone);
-                todo.push(Effect::Tell(Op::Leave(Leave { name, ticket, why })));
+                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why }))));
             } else {
                 asking.gone = true;
                 file.asks.push(asking);
@@ -104,7 +104,7 @@ impl<R> Table<R> {
         let Some(file) = self.files.get_mut(&ino) else { return };
         for held in file.holds.extract_if(.., |held| gone(held)) {
             self.tenures.remove(&held.token);
-            todo.push(Effect::Tell(held.release()));
+            todo.push(Effect::Tell(Box::new(held.release())));
         }
         self.fit_bundle(ino, todo);
     }

@@ -119,7 +119,7 @@ impl<R> Table<R> {
         };
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);
-        todo.push(Effect::Submit { cookie, ino, ask: acquire });
+        todo.push(Effect::Submit { cookie, ino, ask: Box::new(acquire) });
         (asking.cookie, asking.ticket) = (self.next_cookie, None);
         self.file(asking.ask.ino).asks.push(asking);
     }
@@ -163,7 +163,7 @@ impl<R> Table<R> {
             todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
         }
         self.tenures.remove(&spare.token);
-        todo.push(Effect::Tell(spare.release()));
+        todo.push(Effect::Tell(Box::new(spare.release())));
     }
 
     /// Waits for another owner of this mount, if the program waits.
@@ -210,7 +210,7 @@ impl<R> Table<R> {
             }
             // One bundle is enough: both are shared, or the engine had not granted this one.
             Some(bundle) if asking.wants == Wants::Bundle => {
-                todo.push(Effect::Tell(held.release()));
+                todo.push(Effect::Tell(Box::new(held.release())));
                 placed = !claimed || bundle.ranges.lock_if_free(owner, span, mode);
             }
             None if asking.wants == Wants::Bundle => {
@@ -228,7 +228,7 @@ impl<R> Table<R> {
                     held.unclaimed &= before.unclaimed;
                     if !claimed && !held.unclaimed && before.mode == Mode::Shared {
                         held.mode = Mode::Shared;
-                        todo.push(Effect::Tell(held.share(self.session)));
+                        todo.push(Effect::Tell(Box::new(held.share(self.session))));
                     }
                 }
                 file.holds.push(held);
@@ -260,7 +260,7 @@ impl<R> Table<R> {
                 // As flock(2) says: the conversion is not atomic, the old lock goes first.
                 let held = file.holds.remove(place);
                 self.tenures.remove(&held.token);
-                todo.push(Effect::Tell(held.release()));
+                todo.push(Effect::Tell(Box::new(held.release())));
                 self.submit(asking, todo);
             }
             _ if asking.ask.line == Waits::Yes => self.enqueue(asking, todo),
@@ -293,11 +293,11 @@ impl<R> Table<R> {
         if let Some(bundle) = &mut file.bundle {
             if bundle.ranges.is_empty() {
                 self.tenures.remove(&bundle.held.token);
-                todo.push(Effect::Tell(bundle.held.release()));
+                todo.push(Effect::Tell(Box::new(bundle.held.release())));
                 file.bundle = None;
             } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
                 bundle.held.mode = Mode::Shared;
-                todo.push(Effect::Tell(bundle.held.share(self.session)));
+                todo.push(Effect::Tell(Box::new(bundle.held.share(self.session))));
             }
         }
         self.requeue(ino, todo);

@@ -40,7 +40,7 @@ impl<R> Table<R> {
                 // It was closed meanwhile, or the event that it is served came first: then this
                 // is refused, and does no harm.
                 let why = Why::Gone;
-                todo.push(Effect::Tell(Op::Leave(Leave { name: of.0, ticket, why })));
+                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name: of.0, ticket, why }))));
             }
             (Err(refusal), Some(asking)) => self.refused(asking, refusal, todo),
             (Ok(_) | Err(_), _) => {}
@@ -56,7 +56,7 @@ impl<R> Table<R> {
             }
             Ok(Outcome::Waiting { ticket, .. }) => {
                 let (name, why) = (asking.ask.name, Why::Gone);
-                todo.push(Effect::Tell(Op::Leave(Leave { name, ticket, why })));
+                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why }))));
             }
             // What it had is had in another mode now, if it was not given back meanwhile.
             Ok(Outcome::Renewed(tenure)) if self.has(ino, number) => {
@@ -106,7 +106,7 @@ impl<R> Table<R> {
     /// Granted while the asker was leaving: nobody else would ever give it back.
     pub(super) fn give_back_unknown(&self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         if key.token.is_some_and(|token| !self.tenures.contains_key(&token)) {
-            todo.push(Effect::Tell(Op::Release(Release { key })));
+            todo.push(Effect::Tell(Box::new(Op::Release(Release { key }))));
         }
     }
 

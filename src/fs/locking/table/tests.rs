@@ -63,10 +63,10 @@ impl Rig {
                 match effect {
                     Effect::Submit { cookie, ino, ask } => {
                         let of = (ask.name.clone(), ask.client.clone());
-                        let answer = self.apply(Op::Acquire(ask), &mut next);
+                        let answer = self.apply(Op::Acquire(*ask), &mut next);
                         self.table.answered(cookie, ino, of, answer, &mut next);
                     }
-                    Effect::Tell(op) => drop(self.apply(op, &mut next)),
+                    Effect::Tell(op) => drop(self.apply(*op, &mut next)),
                     Effect::Reply(program, result) => {
                         let before = self.told.insert(program, result);
                         assert!(before.is_none(), "{program} is answered once");
