@@ -12,6 +12,8 @@ pub mod event;
 
 pub mod fs;
 
+pub mod http;
+
 pub mod mutex;
 
 pub use mutex::Mutex;

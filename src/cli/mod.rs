@@ -12,6 +12,7 @@ mod list;
 mod mount;
 mod out;
 mod run;
+mod serve;
 mod signals;
 mod table;
 mod target;
@@ -47,6 +48,13 @@ Examples:
   latchfs mount /locks --background         return when it can be used
   latchfs mount a b --client x --client y   two clients of one engine
   latchfs mount /locks --state none         forget everything at the end";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  latchfs serve                                 on http://127.0.0.1:8080, until Ctrl-C
+  curl -X POST 'localhost:8080/lock?client=laptop1&ttl=30s'
+  curl -X POST 'localhost:8080/locks/team/build?client=laptop1&wait=10m'
+  curl -N localhost:8080/events                 what happens, as it happens";
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -98,6 +106,9 @@ enum Command {
     /// Mount a directory in which files are locks
     #[command(after_long_help = MOUNT_EXAMPLES)]
     Mount(mount::MountArgs),
+    /// Serve locks to other machines over HTTP
+    #[command(after_long_help = SERVE_EXAMPLES)]
+    Serve(serve::ServeArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     Umount(umount::UmountArgs),
     /// Show what is held, and by whom
@@ -149,6 +160,7 @@ pub fn main() -> ExitCode {
 fn run(command: &Command) -> Done {
     match command {
         Command::Mount(args) => mount::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Ls(args) => list::run(args),
         Command::Status(args) => hold::status(args),

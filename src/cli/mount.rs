@@ -3,6 +3,7 @@
 use super::background;
 use super::exit::{Done, Exit, Failure};
 use super::out;
+use super::serve;
 use super::signals;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
@@ -10,10 +11,12 @@ use crate::fs::device::{Gone, is_root, said};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
+use crate::http::{HttpConfig, Server};
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
 use clap::ValueEnum;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -52,6 +55,9 @@ pub(super) struct MountArgs {
     /// Serve nobody but the one who mounts [default: as anybody but root]
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
+    /// Serve HTTP as well, on this address
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
     /// latchfs in the XDG state directory]
     #[arg(long, value_name = "DIR")]
@@ -95,7 +101,7 @@ enum HoldArg {
 
 /// A duration that is shown as people write it.
 #[derive(Debug, Clone, Copy)]
-struct Shown<T>(T);
+pub(super) struct Shown<T>(pub(super) T);
 
 impl std::fmt::Display for Shown<Ttl> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -148,16 +154,26 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done
     }
     let local = Arc::new(open(state)?);
     let door: Arc<dyn Door> = Arc::clone(&local) as _;
-    let served = mount_all(args, clients, &Locks::new(door)).and_then(|mounts| {
+    let locks = Locks::new(door);
+    let served = mount_all(args, clients, &locks).and_then(|mounts| {
+        let server = listen(args, &locks)?;
         until_the_end(args, &mounts, &send, &news)?;
+        server.into_iter().for_each(Server::drain);
         unmount_all(&mounts)
     });
     let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
     served.and(closed)
 }
 
+/// The HTTP server beside the mounts, if one is wanted.
+fn listen(args: &MountArgs, locks: &Locks) -> Done<Option<Server>> {
+    let Some(listen) = args.listen else { return Ok(None) };
+    let config = HttpConfig { listen, ttl: args.ttl.0, grace: args.grace.0 };
+    serve::start(locks.clone(), &config).map(Some)
+}
+
 /// The engine, with what it remembers.
-fn open(state: Option<&Path>) -> Done<Local> {
+pub(super) fn open(state: Option<&Path>) -> Done<Local> {
     let rules = Rules::default();
     match state {
         Some(state) => {
@@ -318,7 +334,7 @@ fn absolute(path: &Path) -> Done<PathBuf> {
 }
 
 /// Says what the user should know before relying on this mount.
-fn warn(state: Option<&Path>) {
+pub(super) fn warn(state: Option<&Path>) {
     if state.is_none() {
         out::say(
             "with --state none a restart forgets all leases at once, and tokens begin anew: \

@@ -1,0 +1,155 @@
+//! A server of the real program for one test: begun, asked, and gone again whatever happens.
+//!
+//! Nothing here waits by the clock: the program says when it listens, and commands end or are
+//! killed at a limit.
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The program under test.
+pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
+
+/// No request takes so long unless it hangs; a loaded machine needs some air.
+const REQUEST_LIMIT_SECS: &str = "60";
+
+/// A directory for one test, gone afterwards.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-server-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a fresh name");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that runs.
+pub(crate) struct Server {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+    pub(crate) url: String,
+    _scratch: Scratch,
+}
+
+impl Server {
+    /// A server with these options, on a port of its own, that keeps nothing.
+    #[track_caller]
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let mut command = Command::new(LATCHFS);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--state", "none"]).args(options);
+        Self::spawn(command, scratch)
+    }
+
+    #[track_caller]
+    fn spawn(mut command: Command, scratch: Scratch) -> Self {
+        let log = fs::File::create(scratch.path().join("log")).expect("a fresh directory");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().expect("the program is there");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it says something or ends");
+        let Some(rest) = line.strip_prefix("latchfs: listening on ") else {
+            let log = fs::read_to_string(scratch.path().join("log")).unwrap_or_default();
+            panic!("no server: {line}{log}");
+        };
+        let url = rest.split(' ').next().expect("an address").to_owned();
+        Self { child, _out: out, url, _scratch: scratch }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Sends it a signal.
+    #[allow(unsafe_code)]
+    pub(crate) fn signal(&self, number: i32) {
+        // SAFETY: kill(2) touches no memory of ours, and the child has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.pid(), number) }, 0, "it lives");
+    }
+
+    /// Waits for its end, and gives the exit code.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("it is our child").code()
+    }
+
+    /// What curl gets with these arguments; the last is a path.
+    #[track_caller]
+    pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
+        let (path, options) = arguments.split_last().expect("a path at least");
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-i", "--max-time", REQUEST_LIMIT_SECS]).args(options);
+        let output = command.arg(format!("{}{path}", self.url)).output().expect("curl is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "curl {arguments:?}: {said}");
+        Reply::parse(&String::from_utf8(output.stdout).expect("text"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) code: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    #[track_caller]
+    fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+        Self { code, head: head.to_owned(), body: body.to_owned() }
+    }
+
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+    }
+
+    /// The body as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Fails unless it has this code. Gives the body.
+    #[track_caller]
+    pub(crate) fn is(&self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{self:?}");
+        self.json()
+    }
+}
+
+/// Reads a child's output to its end.
+#[allow(dead_code)]
+pub(crate) fn all_of(mut pipe: impl Read) -> String {
+    let mut text = String::new();
+    pipe.read_to_string(&mut text).expect("text");
+    text
+}

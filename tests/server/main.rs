@@ -1,0 +1,6 @@
+//! The HTTP server as clients meet it: the real program, real connections, curl.
+//!
+//! Each test has a server of its own, so that they run side by side.
+
+mod harness;
+mod health;
