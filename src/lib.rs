@@ -10,6 +10,8 @@ pub mod status;
 
 pub mod event;
 
+pub mod metrics;
+
 pub mod fs;
 
 pub mod http;

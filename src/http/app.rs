@@ -1,11 +1,16 @@
 //! What all requests share.
 
 use super::access::Grant;
+use super::chronicle::Chronicle;
+use super::events::STREAMS_MAX;
+use super::metrics::Requests;
 use super::peers::Peers;
+use super::waiting::Places;
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
+use crate::time::Wall;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// What all requests share.
 pub(super) struct App {
@@ -17,6 +22,15 @@ pub(super) struct App {
     pub(super) peers: Peers,
     /// What a caller without credentials may do.
     pub(super) anyone: Arc<Grant>,
+    /// Those who wait in line.
+    pub(super) places: Arc<Places>,
+    /// What happened lately.
+    pub(super) chronicle: Chronicle,
+    /// Places for streams of events.
+    pub(super) streams: Arc<Semaphore>,
+    pub(super) requests: Requests,
+    /// Tells the events of this server from those of the one before: numbers begin anew.
+    pub(super) instance: String,
     phase: watch::Sender<Phase>,
 }
 
@@ -33,9 +47,21 @@ pub(super) enum Phase {
 
 impl App {
     pub(super) fn new(locks: Locks, ttl: Ttl, grace: Grace) -> Self {
-        let anyone = Arc::new(Grant::everything());
         let (phase, _) = watch::channel(Phase::Serving);
-        Self { locks, ttl, grace, peers: Peers::default(), anyone, phase }
+        let begun = Wall::now();
+        Self {
+            places: Places::new(locks.clone()),
+            chronicle: Chronicle::new(&locks),
+            locks,
+            ttl,
+            grace,
+            peers: Peers::default(),
+            anyone: Arc::new(Grant::everything()),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            requests: Requests::default(),
+            instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
+            phase,
+        }
     }
 
     /// How far the end is.
@@ -52,4 +78,10 @@ impl App {
     pub(super) fn enter(&self, phase: Phase) {
         self.phase.send_replace(phase);
     }
+}
+
+/// Returns when the end has come as near as `least`.
+pub(super) async fn entered(phase: &mut watch::Receiver<Phase>, least: Phase) {
+    // The sender lives as long as the server: an error means that it is gone.
+    let _ = phase.wait_for(|phase| *phase >= least).await;
 }

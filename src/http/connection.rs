@@ -1,6 +1,6 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
-use super::app::{App, Phase};
+use super::app::{App, Phase, entered};
 use super::peers::Peer;
 use axum::Router;
 use axum::body::Body;
@@ -110,7 +110,7 @@ async fn serve_one(stream: TcpStream, routed: Routed, mut phase: watch::Receiver
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), routed);
-    let mut closing = pin!(closing(&mut phase));
+    let mut closing = pin!(entered(&mut phase, Phase::Closing));
     let mut told = false;
     let ended = poll_fn(|context| {
         if !told && closing.as_mut().poll(context).is_ready() {
@@ -138,7 +138,7 @@ async fn serve_two(stream: TcpStream, routed: Routed, mut phase: watch::Receiver
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
         .serve_connection(TokioIo::new(stream), routed);
-    let mut closing = pin!(closing(&mut phase));
+    let mut closing = pin!(entered(&mut phase, Phase::Closing));
     let mut told = false;
     let ended = poll_fn(|context| {
         if !told && closing.as_mut().poll(context).is_ready() {
@@ -153,12 +153,6 @@ async fn serve_two(stream: TcpStream, routed: Routed, mut phase: watch::Receiver
     if let Err(error) = ended.await {
         log::debug!("a connection ended: {error}");
     }
-}
-
-/// Returns when connections are to end.
-async fn closing(phase: &mut watch::Receiver<Phase>) {
-    // The sender lives as long as the server: an error means that it is gone.
-    let _ = phase.wait_for(|phase| *phase == Phase::Closing).await;
 }
 
 #[cfg(test)]

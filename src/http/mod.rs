@@ -8,13 +8,26 @@
 //! `problem` is the table of errors; `access` says who may do what.
 
 pub mod access;
+mod answer;
 mod app;
 mod call;
+mod chronicle;
 mod connection;
+mod events;
 mod health;
+mod list;
+mod lock;
+mod metrics;
+mod openapi;
+mod options;
 mod peers;
 mod problem;
 mod routes;
+mod schema;
+mod seed;
 mod server;
+mod sessions;
+mod shape;
+mod waiting;
 
 pub use server::{HttpConfig, Server, StartError};

@@ -1,5 +1,6 @@
 //! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
 
+use super::access::Denial;
 use super::call::Response;
 use crate::engine::{Conflict, Kind, Reason, Way};
 use crate::locks::{Failure, Unavailable};
@@ -87,6 +88,11 @@ impl Problem {
         let mut problem = Self::of(Kind::Denied, detail);
         problem.status = StatusCode::UNAUTHORIZED;
         problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchfs\""))
+    }
+
+    /// The caller is known, and may not do this.
+    pub(super) fn denied(denial: Denial) -> Box<Self> {
+        Self::of(Kind::Denied, denial.to_string())
     }
 
     /// There is nothing at this path.

@@ -2,62 +2,381 @@
 
 use super::app::App;
 use super::call::{Answering, Call, Response};
-use super::health;
 use super::peers::Peer;
 use super::problem::Problem;
+use super::schema::Schema;
+use super::shape::{
+    AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, FRESH, GRACE, IDEMPOTENCY_KEY, IF_MATCH,
+    LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
+    TOKEN, TTL, WAIT,
+};
+use super::{events, health, list, lock, metrics, openapi, seed, sessions};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::routing::any;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// One path, and what can be done there.
 pub(super) struct Route {
-    /// As the router matches it.
-    pub(super) pattern: &'static str,
+    /// As the document writes it.
+    pub(super) path: &'static str,
+    /// As the router matches it; `None`: it is a part of the route before.
+    pub(super) pattern: Option<&'static str>,
     pub(super) acts: &'static [Act],
 }
 
 /// One method at a path.
 pub(super) struct Act {
     pub(super) method: Method,
+    pub(super) doc: Doc,
     run: fn(Call) -> Answering,
 }
+
+/// What the document says of an act.
+pub(super) struct Doc {
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) params: &'static [Param],
+    /// What is answered when all is well.
+    pub(super) code: u16,
+    pub(super) schema: Schema,
+    /// What else is to be expected; all of them are problems.
+    pub(super) problems: &'static [u16],
+}
+
+const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
+    Act { method, doc, run }
+}
+
+const fn doc(
+    id: &'static str,
+    summary: &'static str,
+    params: &'static [Param],
+    (code, schema): (u16, Schema),
+    problems: &'static [u16],
+) -> Doc {
+    Doc { id, summary, params, code, schema, problems }
+}
+
+/// What acquires a lock, by either method.
+const ACQUIRES: &[Param] = &[
+    NAME,
+    CLIENT,
+    TTL,
+    GRACE,
+    MODE,
+    NOTE,
+    TOKEN,
+    WAIT,
+    FRESH,
+    SESSION,
+    REASON,
+    IF_MATCH,
+    IDEMPOTENCY_KEY,
+];
+
+/// What can go wrong with a lock that one wants.
+const ACQUIRE_PROBLEMS: &[u16] = &[400, 403, 409, 410, 412, 415, 429, 503];
 
 /// All of it.
 pub(super) static ROUTES: &[Route] = &[
     Route {
-        pattern: "/healthz",
-        acts: &[Act { method: Method::GET, run: |call| Box::pin(health::alive(call)) }],
+        path: "/lock",
+        pattern: Some("/lock"),
+        acts: &[
+            act(
+                Method::GET,
+                |call| Box::pin(seed::show(call)),
+                doc("seedStatus", "The status of the lock 'default'.", &[], SEED_STATUS, &[400]),
+            ),
+            act(
+                Method::POST,
+                |call| Box::pin(seed::acquire(call)),
+                doc(
+                    "seedAcquire",
+                    "Acquire or renew the lock 'default'.",
+                    &[CLIENT, TTL],
+                    (200, Schema::Acquired),
+                    &[400, 409, 415, 429, 503],
+                ),
+            ),
+            act(
+                Method::DELETE,
+                |call| Box::pin(seed::release(call)),
+                doc(
+                    "seedRelease",
+                    "Release the lock 'default'.",
+                    &[CLIENT],
+                    (200, Schema::SeedReleased),
+                    &[400, 403, 415],
+                ),
+            ),
+        ],
     },
     Route {
-        pattern: "/readyz",
-        acts: &[Act { method: Method::GET, run: |call| Box::pin(health::ready(call)) }],
+        path: "/locks",
+        pattern: Some("/locks"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(list::list(call)),
+            doc(
+                "list",
+                "Locks that are held, in grace or waited for, by name.",
+                &[PREFIX, AFTER, LIMIT],
+                (200, Schema::Page),
+                &[400],
+            ),
+        )],
+    },
+    Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), acts: LOCK },
+    Route {
+        path: "/locks/{name}/steal",
+        // POST to a name that ends so, with its slash as it is: the route before finds that out.
+        pattern: None,
+        acts: &[act(
+            Method::POST,
+            |call| Box::pin(lock::post(call)),
+            doc(
+                "steal",
+                "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither.",
+                &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, IDEMPOTENCY_KEY],
+                (200, Schema::Granted),
+                &[400, 403, 410, 415, 429, 503],
+            ),
+        )],
+    },
+    Route {
+        path: "/check",
+        pattern: Some("/check"),
+        acts: &[act(
+            Method::POST,
+            |call| Box::pin(list::check(call)),
+            doc(
+                "check",
+                "Whether tokens are current: for what a lock guards, before it accepts a change.",
+                &[CHECKED_NAME, CHECKED_TOKEN, CHECKS],
+                (200, Schema::Checked),
+                &[400, 415],
+            ),
+        )],
+    },
+    Route {
+        path: "/sessions",
+        pattern: Some("/sessions"),
+        acts: &[act(
+            Method::POST,
+            |call| Box::pin(sessions::open(call)),
+            doc(
+                "openSession",
+                "Open a session: leases that hang on it are kept alive by one call.",
+                &[CLIENT, TTL, GRACE, IDEMPOTENCY_KEY],
+                (201, Schema::Opened),
+                &[400, 415, 429, 503],
+            ),
+        )],
+    },
+    Route { path: "/sessions/{session}", pattern: Some("/sessions/{session}"), acts: SESSIONS },
+    Route {
+        path: "/sessions/{session}/keepalive",
+        pattern: Some("/sessions/{session}/keepalive"),
+        acts: &[act(
+            Method::POST,
+            |call| Box::pin(sessions::keep_alive(call)),
+            doc(
+                "keepAlive",
+                "Keep a session alive with all that hangs on it, and hear what was taken from it.",
+                &[SESSION_ID],
+                (200, Schema::Kept),
+                &[400, 410],
+            ),
+        )],
+    },
+    Route {
+        path: "/events",
+        pattern: Some("/events"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(events::stream(call)),
+            doc(
+                "events",
+                "What happens, as it happens, as server-sent events.",
+                &[PREFIX, SINCE, LAST_EVENT_ID],
+                (200, Schema::Text("text/event-stream")),
+                &[400, 429],
+            ),
+        )],
+    },
+    Route {
+        path: "/history",
+        pattern: Some("/history"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(list::history(call)),
+            doc(
+                "history",
+                "Tenures that ended within the last hour, since the server began.",
+                &[PREFIX],
+                (200, Schema::History),
+                &[400],
+            ),
+        )],
+    },
+    Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
+    Route {
+        path: "/healthz",
+        pattern: Some("/healthz"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(health::alive(call)),
+            doc("alive", "The server lives.", &[], (200, Schema::Health), &[]),
+        )],
+    },
+    Route {
+        path: "/readyz",
+        pattern: Some("/readyz"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(health::ready(call)),
+            doc("ready", "The server grants locks.", &[], (200, Schema::Health), &[503]),
+        )],
+    },
+    Route {
+        path: "/openapi.json",
+        pattern: Some("/openapi.json"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(openapi::show(call)),
+            doc("document", "This document.", &[], (200, Schema::Document), &[]),
+        )],
     },
 ];
+
+const SEED_STATUS: (u16, Schema) = (200, Schema::SeedStatus);
+
+const LOCK: &[Act] = &[
+    act(
+        Method::GET,
+        |call| Box::pin(lock::show(call)),
+        doc("status", "The status, also of a free lock.", &[NAME], (200, Schema::Status), &[400]),
+    ),
+    act(
+        Method::POST,
+        |call| Box::pin(lock::post(call)),
+        doc(
+            "acquire",
+            "Acquire, or renew; with a token renew that tenure and nothing else.",
+            ACQUIRES,
+            (200, Schema::Granted),
+            ACQUIRE_PROBLEMS,
+        ),
+    ),
+    act(
+        Method::PUT,
+        |call| Box::pin(lock::acquire(call)),
+        doc(
+            "put",
+            "The same as POST, also for names whose last part is 'steal'.",
+            ACQUIRES,
+            (200, Schema::Granted),
+            ACQUIRE_PROBLEMS,
+        ),
+    ),
+    act(
+        Method::PATCH,
+        |call| Box::pin(lock::renew(call)),
+        doc(
+            "renew",
+            "Renew, and never acquire. What is not said stays as it is.",
+            &[NAME, CLIENT, TTL, GRACE, NOTE, TOKEN, SESSION, IF_MATCH, IDEMPOTENCY_KEY],
+            (200, Schema::Granted),
+            ACQUIRE_PROBLEMS,
+        ),
+    ),
+    act(
+        Method::DELETE,
+        |call| Box::pin(lock::release(call)),
+        doc(
+            "release",
+            "Release; with a token that tenure and nothing newer.",
+            &[NAME, CLIENT, TOKEN, IF_MATCH, IDEMPOTENCY_KEY],
+            (200, Schema::Released),
+            &[400, 403, 410, 412, 415, 503],
+        ),
+    ),
+];
+
+const SESSIONS: &[Act] = &[
+    act(
+        Method::GET,
+        |call| Box::pin(sessions::show(call)),
+        doc(
+            "session",
+            "A session, and what hangs on it.",
+            &[SESSION_ID],
+            (200, Schema::Session),
+            &[400, 403, 410],
+        ),
+    ),
+    act(
+        Method::DELETE,
+        |call| Box::pin(sessions::end(call)),
+        doc(
+            "endSession",
+            "End a session, and release all that hangs on it.",
+            &[SESSION_ID],
+            (200, Schema::Ended),
+            &[400, 403, 410],
+        ),
+    ),
+];
+
+const METRICS: &[Act] = &[act(
+    Method::GET,
+    |call| Box::pin(metrics::show(call)),
+    doc(
+        "metrics",
+        "Counts for Prometheus.",
+        &[],
+        (200, Schema::Text("text/plain; version=0.0.4; charset=utf-8")),
+        &[403],
+    ),
+)];
 
 /// The router of the table.
 pub(super) fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
+    let mut first_act = 0;
     for route in ROUTES {
+        let number = first_act;
+        first_act += route.acts.len();
+        let Some(pattern) = route.pattern else { continue };
         let app = Arc::clone(app);
-        let handler = move |request: Request| answer(route, Arc::clone(&app), request);
-        router = router.route(route.pattern, any(handler));
+        let handler = move |request: Request| answer(route, number, Arc::clone(&app), request);
+        router = router.route(pattern, any(handler));
     }
     router.fallback(|request: Request| async move {
         Problem::no_such_path(request.uri().path()).into_response()
     })
 }
 
-async fn answer(route: &'static Route, app: Arc<App>, request: Request) -> Response {
+/// Answers a request; `first` is the number of the route's first act in the table.
+async fn answer(route: &'static Route, first: usize, app: Arc<App>, request: Request) -> Response {
     let method = match *request.method() {
         Method::HEAD => &Method::GET,
         _ => request.method(),
     };
-    let Some(act) = route.acts.iter().find(|act| act.method == *method) else {
+    let Some(place) = route.acts.iter().position(|act| act.method == *method) else {
         let allowed: Vec<&str> = route.acts.iter().map(|act| act.method.as_str()).collect();
         return Problem::wrong_method(method.as_str(), &allowed.join(", ")).into_response();
     };
+    let response = run(&route.acts[place], Arc::clone(&app), request).await;
+    app.requests.count(first + place, response.status());
+    response
+}
+
+async fn run(act: &'static Act, app: Arc<App>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let asking = head.extensions.get::<Arc<Peer>>().map(Peer::ask);
     let Some(_counted) = asking.unwrap_or(None) else {
@@ -65,7 +384,7 @@ async fn answer(route: &'static Route, app: Arc<App>, request: Request) -> Respo
         return Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail).into_response();
     };
     let grant = Arc::clone(&app.anyone);
-    match (act.run)(Call { app, grant, head, body }).await {
+    match (act.run)(Call { app, grant, act, head, body: Mutex::new(body) }).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     }

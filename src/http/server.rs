@@ -1,6 +1,6 @@
 //! The server's life: listening, a few threads that serve, an end in order.
 
-use super::app::{App, Phase};
+use super::app::{App, Phase, entered};
 use super::connection;
 use super::routes;
 use crate::engine::{Grace, Ttl};
@@ -97,6 +97,8 @@ impl Server {
         let router = routes::router(&app);
         let accepting = accept(Arc::clone(&app), router, listener, handles);
         handle.spawn(accepting);
+        let keeping = Arc::clone(&app);
+        handle.spawn(async move { keeping.chronicle.keep().await });
         Ok(Self { app, address, handle, stop, workers })
     }
 
@@ -159,7 +161,7 @@ async fn accept(app: Arc<App>, router: Router, listener: TcpListener, workers: V
     loop {
         let taken = tokio::select! {
             taken = listener.accept() => taken,
-            _ = phase.wait_for(|phase| *phase == Phase::Closing) => return,
+            () = entered(&mut phase, Phase::Closing) => return,
         };
         let stream = match taken {
             Ok((stream, _)) => stream,

@@ -9,6 +9,8 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
@@ -52,9 +54,15 @@ impl Server {
     /// A server with these options, on a port of its own, that keeps nothing.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
+        Self::listen(&[&["--state", "none"], options].concat())
+    }
+
+    /// A server with these options, on a port of its own.
+    #[track_caller]
+    pub(crate) fn listen(options: &[&str]) -> Self {
         let scratch = Scratch::new();
         let mut command = Command::new(LATCHFS);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--state", "none"]).args(options);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(options);
         Self::spawn(command, scratch)
     }
 
@@ -103,6 +111,54 @@ impl Server {
     }
 }
 
+impl Server {
+    /// A request beside the test, which may wait; the last argument is a path.
+    #[track_caller]
+    pub(crate) fn open(&self, arguments: &[&str]) -> Open {
+        let (path, options) = arguments.split_last().expect("a path at least");
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-i", "-N", "--max-time", REQUEST_LIMIT_SECS]).args(options);
+        command.arg(format!("{}{path}", self.url)).stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().expect("curl is there");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        Open { child, out }
+    }
+
+    /// A stream of events that has begun: what happens after this is in it.
+    #[track_caller]
+    pub(crate) fn events(&self, arguments: &[&str]) -> Open {
+        let mut open = self.open(arguments);
+        while let Some(line) = open.line() {
+            if line == ": latchfs" {
+                return open;
+            }
+        }
+        panic!("the stream never began");
+    }
+
+    /// Waits until so many are in the line of a lock.
+    pub(crate) fn in_line(&self, name: &str, count: usize) {
+        eventually("waiters", || {
+            let status = self.curl(&[&format!("/locks/{name}")]).json();
+            let waiters = status["waiters"].as_array().map_or(0, Vec::len);
+            (waiters == count).then_some(())
+        });
+    }
+}
+
+/// Looks again and again until there is something to see. The one poll of these tests.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    const LOOKS_MAX: usize = 1_000;
+    for _ in 0..LOOKS_MAX {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("never seen: {what}");
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -146,10 +202,80 @@ impl Reply {
     }
 }
 
-/// Reads a child's output to its end.
-#[allow(dead_code)]
-pub(crate) fn all_of(mut pipe: impl Read) -> String {
-    let mut text = String::new();
-    pipe.read_to_string(&mut text).expect("text");
-    text
+/// A request that is open: curl beside the test.
+pub(crate) struct Open {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Open {
+    /// Waits for the answer.
+    #[track_caller]
+    pub(crate) fn reply(mut self) -> Reply {
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).expect("text");
+        Reply::parse(&text)
+    }
+
+    /// Cuts the connection.
+    pub(crate) fn cut(mut self) {
+        self.child.kill().expect("it is our child");
+        let _ = self.child.wait();
+    }
+
+    /// The next line of a stream, without its end; `None` at its end.
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let count = self.out.read_line(&mut line).expect("text");
+        (count > 0).then(|| line.trim_end().to_owned())
+    }
+
+    /// The next event of a stream: its id, its kind, its data.
+    #[track_caller]
+    pub(crate) fn event(&mut self) -> Event {
+        self.try_event().expect("the stream goes on")
+    }
+
+    /// The same, or `None` when the stream has ended.
+    pub(crate) fn try_event(&mut self) -> Option<Event> {
+        let (mut id, mut kind, mut data) = (None, None, None);
+        loop {
+            let line = self.line()?;
+            match line.split_once(": ") {
+                Some(("id", value)) => id = Some(value.to_owned()),
+                Some(("event", value)) => kind = Some(value.to_owned()),
+                Some(("data", value)) => data = serde_json::from_str(value).ok(),
+                _ if line.is_empty() && kind.is_some() => break,
+                _ => {}
+            }
+        }
+        let (kind, data) = (kind.unwrap_or_default(), data.unwrap_or_default());
+        Some(Event { id: id.unwrap_or_default(), kind, data })
+    }
+
+    /// Waits for an event of this kind.
+    #[track_caller]
+    pub(crate) fn until(&mut self, kind: &str) -> Event {
+        loop {
+            let event = self.event();
+            if event.kind == kind {
+                return event;
+            }
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One event of a stream.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) id: String,
+    pub(crate) kind: String,
+    pub(crate) data: Value,
 }

@@ -3,4 +3,14 @@
 //! Each test has a server of its own, so that they run side by side.
 
 mod harness;
+
+mod ending;
+mod events;
 mod health;
+mod limits;
+mod listing;
+mod locks;
+mod problems;
+mod seed;
+mod sessions;
+mod waiting;
