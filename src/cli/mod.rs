@@ -1,6 +1,7 @@
 //! The command line: what can be said, and to whom it is handed.
 
 mod background;
+mod cert;
 mod children;
 mod ctl;
 mod doctor;
@@ -56,6 +57,14 @@ Examples:
   curl -X POST 'localhost:8080/locks/team/build?client=laptop1&wait=10m'
   curl -N localhost:8080/events                 what happens, as it happens";
 
+const CERT_EXAMPLES: &str = "\
+Examples:
+  latchfs cert ca
+  latchfs cert server box.local 192.168.1.2
+  latchfs cert client laptop1                   it may speak as laptop1 and laptop1:USER
+  latchfs serve --listen 0.0.0.0:8443 --tls-cert latchfs-certs/server.pem \\
+    --tls-key latchfs-certs/server.key --client-ca latchfs-certs/ca.pem";
+
 const LS_EXAMPLES: &str = "\
 Examples:
   latchfs ls         all locks that are held, in grace, or waited for
@@ -109,6 +118,9 @@ enum Command {
     /// Serve locks to other machines over HTTP
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(serve::ServeArgs),
+    /// Make a certificate authority, and what it signs: a server, clients
+    #[command(after_long_help = CERT_EXAMPLES)]
+    Cert(cert::CertArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     Umount(umount::UmountArgs),
     /// Show what is held, and by whom
@@ -161,6 +173,7 @@ fn run(command: &Command) -> Done {
     match command {
         Command::Mount(args) => mount::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Cert(args) => cert::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Ls(args) => list::run(args),
         Command::Status(args) => hold::status(args),

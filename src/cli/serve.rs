@@ -3,15 +3,16 @@
 
 use super::background;
 use super::exit::{Done, Exit, Failure};
-use super::mount::{Shown, open, state_dir, warn};
+use super::mount::{Shown, absolute, open, state_dir, warn};
 use super::out;
-use super::signals;
+use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
-use crate::http::{HttpConfig, Server, StartError};
+use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
 use crate::locks::{Door, Locks};
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
 /// The seed's port, for those who are on this machine.
@@ -24,6 +25,8 @@ pub(super) struct ServeArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value_t = LISTEN_DEFAULT)]
     listen: SocketAddr,
+    #[command(flatten)]
+    access: AccessArgs,
     /// How long a lease lasts unrenewed, unless a client says otherwise
     #[arg(long, value_name = "DURATION", default_value_t = Shown(TTL_DEFAULT),
         value_parser = |text: &str| Ttl::parse(text).map(Shown))]
@@ -38,28 +41,84 @@ pub(super) struct ServeArgs {
     state: Option<OsString>,
 }
 
+/// Who may ask, and how connections are encrypted.
+#[derive(Debug, clap::Args)]
+pub(super) struct AccessArgs {
+    /// Bearer tokens and what each may do, in TOML; read again at SIGHUP
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Encrypt by this certificate, in PEM; read again at SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Let clients show certificates that this one has signed
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+    /// Be open to a network without tokens or without TLS
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl AccessArgs {
+    /// What the server needs to know; of a daemon that may change its directory.
+    pub(super) fn config(
+        &self,
+        listen: SocketAddr,
+        (ttl, grace): (Ttl, Grace),
+    ) -> Done<HttpConfig> {
+        let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {
+            (Some(cert), Some(key)) => {
+                Some(TlsFiles { cert, key, client_ca: whole(&self.client_ca)? })
+            }
+            _ => None,
+        };
+        let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
+        Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
+    }
+}
+
+/// What the server's own thread waits for.
+enum News {
+    /// A signal says that it is to end.
+    End,
+    /// Tokens and certificates are to be read again.
+    Reload,
+}
+
 pub(super) fn run(args: &ServeArgs) -> Done {
     let state = state_dir(args.state.as_deref())?;
+    let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
     warn(state.as_deref());
-    let (send, end) = mpsc::channel();
-    let on_signal = move || {
+    let (send, news) = mpsc::channel();
+    let tell = |news: fn() -> News| {
+        let send = send.clone();
         // A failure to send means that nobody needs to know any more.
-        let _ = send.send(());
+        move || drop(send.send(news()))
     };
-    signals::on_end(on_signal)
+    signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
     let local = Arc::new(open(state.as_deref())?);
     let door: Arc<dyn Door> = Arc::clone(&local) as _;
-    let config = HttpConfig { listen: args.listen, ttl: args.ttl.0, grace: args.grace.0 };
-    let served = start(Locks::new(door), &config).and_then(|server| {
+    let served = start(Locks::new(door), &config).map(|server| {
         background::notify_manager();
-        // An error means that the thread of the signals is gone, and nothing would end it.
-        let _ = end.recv();
+        while let Ok(News::Reload) = news.recv() {
+            reload(&server);
+        }
         server.drain();
-        Ok(())
     });
     let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
     served.and(closed)
+}
+
+/// Reads tokens and certificates again, and says it when something is wrong with them.
+pub(super) fn reload(server: &Server) {
+    match server.reload() {
+        Ok(()) => out::say("tokens and certificates were read again"),
+        Err(error) => out::say(&format!("all stays as it was: {error}")),
+    }
 }
 
 /// Begins a server, and says where it listens.
@@ -67,10 +126,17 @@ pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
     let server = Server::start(locks, config).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());
     let address = server.address();
-    out::line(&format!("latchfs: listening on http://{address} (ttl {ttl}, grace {grace})"))?;
+    let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
+    out::line(&format!("latchfs: listening on {scheme}://{address} (ttl {ttl}, grace {grace})"))?;
     Ok(server)
 }
 
 fn refused(error: &StartError) -> Failure {
-    Failure::Said(Exit::Unavailable, error.to_string())
+    let exit = match error {
+        StartError::Open(_) => Exit::Usage,
+        StartError::Listen(..) | StartError::System(_) | StartError::Credentials(_) => {
+            Exit::Unavailable
+        }
+    };
+    Failure::Said(exit, error.to_string())
 }

@@ -73,6 +73,12 @@ impl Grant {
         }
     }
 
+    /// Nothing: whoever asks what anybody may know.
+    pub fn nothing() -> Self {
+        let (clients, prefixes) = (Vec::new(), Vec::new());
+        Self { name: "nobody".to_owned(), clients, prefixes, steal: false }
+    }
+
     /// Whether it may speak as `client`.
     pub fn may_speak_as(&self, client: &ClientId) -> Result<(), Denial> {
         if self.clients.iter().any(|pattern| pattern.matches(client)) {
@@ -97,12 +103,13 @@ impl Grant {
         self.prefixes.iter().any(String::is_empty)
     }
 
-    /// The only client that it may speak as, if there is only one.
+    /// The only client that it names in full, if there is only one.
     pub fn only_client(&self) -> Option<&str> {
-        match self.clients.as_slice() {
-            [Pattern::Exactly(client)] => Some(client),
-            _ => None,
-        }
+        let mut exact = self.clients.iter().filter_map(|pattern| match pattern {
+            Pattern::Exactly(client) => Some(client.as_str()),
+            Pattern::Beginning(_) => None,
+        });
+        exact.next().filter(|_| exact.next().is_none())
     }
 
     /// Whether it may submit `op`. `actor` is the client behind what [`anonymous`] names; whoever

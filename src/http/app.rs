@@ -1,8 +1,8 @@
 //! What all requests share.
 
-use super::access::Grant;
 use super::chronicle::Chronicle;
 use super::events::STREAMS_MAX;
+use super::gate::Gate;
 use super::metrics::Requests;
 use super::peers::Peers;
 use super::waiting::Places;
@@ -20,8 +20,7 @@ pub(super) struct App {
     /// The same for its grace.
     pub(super) grace: Grace,
     pub(super) peers: Peers,
-    /// What a caller without credentials may do.
-    pub(super) anyone: Arc<Grant>,
+    pub(super) gate: Gate,
     /// Those who wait in line.
     pub(super) places: Arc<Places>,
     /// What happened lately.
@@ -46,7 +45,7 @@ pub(super) enum Phase {
 }
 
 impl App {
-    pub(super) fn new(locks: Locks, ttl: Ttl, grace: Grace) -> Self {
+    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Gate) -> Self {
         let (phase, _) = watch::channel(Phase::Serving);
         let begun = Wall::now();
         Self {
@@ -56,7 +55,7 @@ impl App {
             ttl,
             grace,
             peers: Peers::default(),
-            anyone: Arc::new(Grant::everything()),
+            gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests: Requests::default(),
             instance: format!("{:x}.{:x}", begun.secs, begun.nanos),

@@ -1,7 +1,8 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
 use super::app::{App, Phase, entered};
-use super::peers::Peer;
+use super::peers::{Origin, Peer};
+use super::tls;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -16,14 +17,18 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 /// A request's head comes within this, counted from the end of the request before: so this is
 /// also how long a connection may be idle. A client that renews every 10 s keeps its own.
 pub(super) const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A TLS handshake takes two turns of the line.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The bytes of a head: a name of 1 KiB, percent-encoded, in a query that has a note of 1 KiB.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -59,7 +64,7 @@ enum Version {
 #[derive(Clone)]
 struct Routed {
     router: Router,
-    peer: Arc<Peer>,
+    origin: Arc<Origin>,
 }
 
 impl Service<axum::http::Request<Incoming>> for Routed {
@@ -69,20 +74,38 @@ impl Service<axum::http::Request<Incoming>> for Routed {
 
     fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
         let mut request: Request = request.map(Body::new);
-        request.extensions_mut().insert(Arc::clone(&self.peer));
+        request.extensions_mut().insert(Arc::clone(&self.origin));
         tower_service::Service::call(&mut self.router.clone(), request)
     }
 }
 
 /// Serves a connection to its end.
 pub(super) async fn serve(app: &App, router: &Router, peer: &Arc<Peer>, stream: TcpStream) {
-    let routed = Routed { router: router.clone(), peer: Arc::clone(peer) };
+    let routed = |certified| {
+        let origin = Arc::new(Origin { peer: Arc::clone(peer), certified });
+        Routed { router: router.clone(), origin }
+    };
     let phase = app.follow_phase();
-    match timeout(HEAD_PATIENCE, version_of(&stream)).await {
-        Ok(Some(Version::One)) => serve_one(stream, routed, phase).await,
-        Ok(Some(Version::Two)) => serve_two(stream, routed, phase).await,
-        // It has gone without a word, or said nothing in time.
-        Ok(None) | Err(_) => {}
+    let Some(config) = app.gate.tls() else {
+        return match timeout(HEAD_PATIENCE, version_of(&stream)).await {
+            Ok(Some(Version::One)) => serve_one(stream, routed(None), phase).await,
+            Ok(Some(Version::Two)) => serve_two(stream, routed(None), phase).await,
+            // It has gone without a word, or said nothing in time.
+            Ok(None) | Err(_) => {}
+        };
+    };
+    let shaken = timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
+    let stream = match shaken {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return log::debug!("a handshake failed: {error}"),
+        Err(_) => return log::debug!("a handshake took too long"),
+    };
+    let session = stream.get_ref().1;
+    let certificate = session.peer_certificates().and_then(|chain| chain.first());
+    let routed = routed(certificate.and_then(tls::grant_of).map(Arc::new));
+    match session.alpn_protocol() {
+        Some(b"h2") => serve_two(stream, routed, phase).await,
+        _ => serve_one(stream, routed, phase).await,
     }
 }
 
@@ -103,7 +126,10 @@ async fn version_of(stream: &TcpStream) -> Option<Version> {
     }
 }
 
-async fn serve_one(stream: TcpStream, routed: Routed, mut phase: watch::Receiver<Phase>) {
+async fn serve_one<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phase>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
@@ -130,7 +156,10 @@ async fn serve_one(stream: TcpStream, routed: Routed, mut phase: watch::Receiver
     }
 }
 
-async fn serve_two(stream: TcpStream, routed: Routed, mut phase: watch::Receiver<Phase>) {
+async fn serve_two<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phase>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let mut connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)

@@ -15,6 +15,7 @@ use axum::http::header::{CONTENT_TYPE, IF_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -292,7 +293,14 @@ pub(super) fn request_id(call: &Call, client: &ClientId) -> Done<Option<RequestI
     };
     match key.to_str() {
         Ok(key) if (1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) => {
-            Ok(Some(RequestId { client: client.clone(), key: key.into() }))
+            // The same key on another path, or for another act, is another request.
+            let mut digest = Sha256::new();
+            for part in [call.head.method.as_str(), call.head.uri.path(), key] {
+                digest.update(part);
+                digest.update([0]);
+            }
+            let key = format!("{:x}", digest.finalize()).into();
+            Ok(Some(RequestId { client: client.clone(), key }))
         }
         _ => Err(Problem::invalid(format!(
             "an Idempotency-Key is 1 to {REQUEST_KEY_BYTES_MAX} characters of ASCII"

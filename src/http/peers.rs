@@ -1,5 +1,6 @@
 //! Who is connected, and the limits on that.
 
+use super::access::Grant;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -31,6 +32,13 @@ pub(super) struct Peers {
 pub(super) struct Peer {
     connections: AtomicUsize,
     requests: AtomicUsize,
+}
+
+/// What all requests of one connection have in common.
+pub(super) struct Origin {
+    pub(super) peer: Arc<Peer>,
+    /// What the client's certificate allows.
+    pub(super) certified: Option<Arc<Grant>>,
 }
 
 /// One connection, counted as long as this lives.

@@ -1,8 +1,9 @@
 //! What can be asked: one table, from which the router and the document are made.
 
+use super::access::Grant;
 use super::app::App;
 use super::call::{Answering, Call, Response};
-use super::peers::Peer;
+use super::peers::Origin;
 use super::problem::Problem;
 use super::schema::Schema;
 use super::shape::{
@@ -10,7 +11,7 @@ use super::shape::{
     LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
     TOKEN, TTL, WAIT,
 };
-use super::{events, health, list, lock, metrics, openapi, seed, sessions};
+use super::{events, health, list, lock, metrics, openapi, page, seed, sessions};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
@@ -31,6 +32,8 @@ pub(super) struct Route {
 pub(super) struct Act {
     pub(super) method: Method,
     pub(super) doc: Doc,
+    /// Whether it may be asked without credentials: it says nothing of locks.
+    pub(super) public: bool,
     run: fn(Call) -> Answering,
 }
 
@@ -47,7 +50,14 @@ pub(super) struct Doc {
 }
 
 const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
-    Act { method, doc, run }
+    Act { method, doc, public: false, run }
+}
+
+impl Act {
+    const fn public(mut self) -> Self {
+        self.public = true;
+        self
+    }
 }
 
 const fn doc(
@@ -224,6 +234,16 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
+    Route { path: "/", pattern: Some("/"), acts: PAGE },
+    Route {
+        path: "/me",
+        pattern: Some("/me"),
+        acts: &[act(
+            Method::GET,
+            |call| Box::pin(page::me(call)),
+            doc("me", "What the caller may do.", &[], (200, Schema::Me), &[400]),
+        )],
+    },
     Route {
         path: "/healthz",
         pattern: Some("/healthz"),
@@ -231,7 +251,8 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             |call| Box::pin(health::alive(call)),
             doc("alive", "The server lives.", &[], (200, Schema::Health), &[]),
-        )],
+        )
+        .public()],
     },
     Route {
         path: "/readyz",
@@ -240,7 +261,8 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             |call| Box::pin(health::ready(call)),
             doc("ready", "The server grants locks.", &[], (200, Schema::Health), &[503]),
-        )],
+        )
+        .public()],
     },
     Route {
         path: "/openapi.json",
@@ -249,7 +271,8 @@ pub(super) static ROUTES: &[Route] = &[
             Method::GET,
             |call| Box::pin(openapi::show(call)),
             doc("document", "This document.", &[], (200, Schema::Document), &[]),
-        )],
+        )
+        .public()],
     },
 ];
 
@@ -344,6 +367,19 @@ const METRICS: &[Act] = &[act(
     ),
 )];
 
+const PAGE: &[Act] = &[act(
+    Method::GET,
+    |call| Box::pin(page::show(call)),
+    doc(
+        "page",
+        "A page for people: what is held, live.",
+        &[],
+        (200, Schema::Text("text/html; charset=utf-8")),
+        &[400],
+    ),
+)
+.public()];
+
 /// The router of the table.
 pub(super) fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
@@ -378,12 +414,17 @@ async fn answer(route: &'static Route, first: usize, app: Arc<App>, request: Req
 
 async fn run(act: &'static Act, app: Arc<App>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let asking = head.extensions.get::<Arc<Peer>>().map(Peer::ask);
-    let Some(_counted) = asking.unwrap_or(None) else {
+    let origin = head.extensions.get::<Arc<Origin>>();
+    let Some(_counted) = origin.and_then(|origin| origin.peer.ask()) else {
         let detail = "too many requests of this address wait for an answer; try again later";
         return Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail).into_response();
     };
-    let grant = Arc::clone(&app.anyone);
+    let certified = origin.and_then(|origin| origin.certified.as_ref());
+    let grant = match app.gate.grant(&head.headers, certified) {
+        Ok(grant) => grant,
+        Err(_) if act.public => Arc::new(Grant::nothing()),
+        Err(problem) => return problem.into_response(),
+    };
     match (act.run)(Call { app, grant, act, head, body: Mutex::new(body) }).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),

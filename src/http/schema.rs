@@ -19,6 +19,7 @@ pub(super) enum Schema {
     Session,
     Kept,
     Ended,
+    Me,
     Problem,
     Document,
     /// Not JSON: a page, a stream, metrics.
@@ -26,7 +27,7 @@ pub(super) enum Schema {
 }
 
 /// Those that have a name in the document.
-pub(super) const NAMED: [Schema; 16] = [
+pub(super) const NAMED: [Schema; 17] = [
     Schema::Health,
     Schema::Acquired,
     Schema::SeedStatus,
@@ -41,6 +42,7 @@ pub(super) const NAMED: [Schema; 16] = [
     Schema::Session,
     Schema::Kept,
     Schema::Ended,
+    Schema::Me,
     Schema::Problem,
     Schema::Document,
 ];
@@ -181,6 +183,7 @@ impl Schema {
             Self::Session => "Session",
             Self::Kept => "Kept",
             Self::Ended => "Ended",
+            Self::Me => "Me",
             Self::Problem => "Problem",
             Self::Document => "Document",
             Self::Text(kind) => kind,
@@ -239,6 +242,12 @@ impl Schema {
                 ("lost", list(&pair())),
             ]),
             Self::Ended => object(&[("session", number()), ("ended", flag())]),
+            Self::Me => object(&[
+                ("name", text()),
+                ("client", json!({ "type": ["string", "null"] })),
+                ("steal", flag()),
+                ("locks", list(&text())),
+            ]),
             Self::Problem => problem(),
             Self::Document => json!({ "type": "object" }),
             Self::Text(_) => text(),

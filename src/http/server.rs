@@ -2,6 +2,7 @@
 
 use super::app::{App, Phase, entered};
 use super::connection;
+use super::gate::{Credentials, CredentialsError, Gate};
 use super::routes;
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
@@ -42,6 +43,10 @@ pub struct HttpConfig {
     pub ttl: Ttl,
     /// The same for its grace.
     pub grace: Grace,
+    /// Who may ask, and how connections are encrypted.
+    pub credentials: Credentials,
+    /// Whether it may be open to a network without saying who may ask, or without TLS.
+    pub insecure: bool,
 }
 
 /// A server that runs.
@@ -60,6 +65,10 @@ pub enum StartError {
     Listen(SocketAddr, io::Error),
     /// The system gives no threads or events.
     System(io::Error),
+    /// The credentials can't be used.
+    Credentials(CredentialsError),
+    /// It would be open to a network.
+    Open(SocketAddr),
 }
 
 impl fmt::Display for StartError {
@@ -68,6 +77,13 @@ impl fmt::Display for StartError {
             Self::Listen(address, error) => {
                 write!(f, "can't listen on {address}: {error}; name another address by --listen")
             }
+            Self::Credentials(error) => error.fmt(f),
+            Self::Open(address) => write!(
+                f,
+                "{address} can be reached by other machines: say who may ask by --tokens or \
+                 --client-ca, and encrypt by --tls-cert and --tls-key; or leave it open to \
+                 everybody by --insecure"
+            ),
             Self::System(error) => write!(f, "the server can't be started: {error}"),
         }
     }
@@ -78,11 +94,17 @@ impl std::error::Error for StartError {}
 impl Server {
     /// Listens, and serves from now on.
     pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, StartError> {
+        let credentials = &config.credentials;
+        let is_closed = credentials.identify() && credentials.tls.is_some();
+        if !config.listen.ip().is_loopback() && !is_closed && !config.insecure {
+            return Err(StartError::Open(config.listen));
+        }
+        let gate = Gate::new(credentials.clone()).map_err(StartError::Credentials)?;
         let refused = |error| StartError::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let app = Arc::new(App::new(locks, config.ttl, config.grace));
+        let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
         let (stop, stopped) = watch::channel(false);
         let count = thread::available_parallelism().map_or(1, NonZero::get).min(WORKERS_MAX);
         let mut handles = Vec::new();
@@ -105,6 +127,11 @@ impl Server {
     /// Where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Reads tokens and certificates again. If something is wrong with them, all stays as it was.
+    pub fn reload(&self) -> Result<(), CredentialsError> {
+        self.app.gate.reload()
     }
 
     /// Ends in order: no new grants, waiters told, connections ended; 10 s at most.

@@ -36,6 +36,14 @@ impl Scratch {
     }
 }
 
+/// Runs the program to its end: its exit code, and all that it said.
+#[track_caller]
+pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(LATCHFS).args(arguments).output().expect("the program is there");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).expect("text"))
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
@@ -47,7 +55,7 @@ pub(crate) struct Server {
     child: Child,
     _out: BufReader<ChildStdout>,
     pub(crate) url: String,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Server {
@@ -60,9 +68,15 @@ impl Server {
     /// A server with these options, on a port of its own.
     #[track_caller]
     pub(crate) fn listen(options: &[&str]) -> Self {
+        Self::at("127.0.0.1:0", options)
+    }
+
+    /// A server at an address, with these options.
+    #[track_caller]
+    pub(crate) fn at(address: &str, options: &[&str]) -> Self {
         let scratch = Scratch::new();
         let mut command = Command::new(LATCHFS);
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(options);
+        command.args(["serve", "--listen", address]).args(options);
         Self::spawn(command, scratch)
     }
 
@@ -79,7 +93,12 @@ impl Server {
             panic!("no server: {line}{log}");
         };
         let url = rest.split(' ').next().expect("an address").to_owned();
-        Self { child, _out: out, url, _scratch: scratch }
+        Self { child, _out: out, url, scratch }
+    }
+
+    /// What it has written to its log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -180,6 +199,11 @@ impl Reply {
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
         Self { code, head: head.to_owned(), body: body.to_owned() }
+    }
+
+    /// Whether it came by HTTP/2.
+    pub(crate) fn is_http_2(&self) -> bool {
+        self.head.starts_with("HTTP/2 ")
     }
 
     /// A header's value.

@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod access;
 mod ending;
 mod events;
 mod health;
@@ -13,4 +14,5 @@ mod locks;
 mod problems;
 mod seed;
 mod sessions;
+mod tls;
 mod waiting;
