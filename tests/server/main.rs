@@ -11,6 +11,7 @@ mod health;
 mod limits;
 mod listing;
 mod locks;
+mod page;
 mod problems;
 mod seed;
 mod sessions;
