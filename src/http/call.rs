@@ -69,7 +69,7 @@ impl Call {
 impl Call {
     /// Looks at one lock, if the caller may.
     pub(super) async fn view(&self, name: &LockName) -> Done<LockView> {
-        self.grant.may_touch(name).map_err(Problem::denied)?;
+        self.grant.may_touch(name).map_err(|denial| Problem::denied(&denial))?;
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
         told(view.await)
@@ -92,7 +92,7 @@ impl Call {
         for anonymous in access::anonymous(op) {
             actors.push(self.actor(anonymous).await?);
         }
-        self.grant.may_submit(op, &actors).map_err(Problem::denied)
+        self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Whose a session or a place in a line is.

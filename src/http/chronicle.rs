@@ -167,8 +167,8 @@ impl State {
     fn end_hanging(&mut self, name: &LockName, token: Token, end: &End) {
         let Some(session) = self.hanging.remove(&token) else { return };
         let Some(bond) = self.sessions.get_mut(&session) else { return };
-        let taken = matches!(end, End::Stolen { .. } | End::Lapsed);
-        if taken && bond.lost.len() < LOSSES_MAX {
+        let is_loss = matches!(end, End::Stolen { .. } | End::Lapsed);
+        if is_loss && bond.lost.len() < LOSSES_MAX {
             bond.lost.push((name.clone(), token));
         }
     }

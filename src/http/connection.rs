@@ -81,15 +81,15 @@ impl Service<axum::http::Request<Incoming>> for Routed {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(app: &App, router: &Router, peer: &Arc<Peer>, stream: TcpStream) {
-    let routed = |certified| {
+    let service = |certified| {
         let origin = Arc::new(Origin { peer: Arc::clone(peer), certified });
         Routed { router: router.clone(), origin }
     };
     let phase = app.follow_phase();
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(&stream)).await {
-            Ok(Some(Version::One)) => serve_one(stream, routed(None), phase).await,
-            Ok(Some(Version::Two)) => serve_two(stream, routed(None), phase).await,
+            Ok(Some(Version::One)) => serve_one(stream, service(None), phase).await,
+            Ok(Some(Version::Two)) => serve_two(stream, service(None), phase).await,
             // It has gone without a word, or said nothing in time.
             Ok(None) | Err(_) => {}
         };
@@ -102,10 +102,10 @@ pub(super) async fn serve(app: &App, router: &Router, peer: &Arc<Peer>, stream: 
     };
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
-    let routed = routed(certificate.and_then(tls::grant_of).map(Arc::new));
+    let service = service(certificate.and_then(tls::grant_of).map(Arc::new));
     match session.alpn_protocol() {
-        Some(b"h2") => serve_two(stream, routed, phase).await,
-        _ => serve_one(stream, routed, phase).await,
+        Some(b"h2") => serve_two(stream, service, phase).await,
+        _ => serve_one(stream, service, phase).await,
     }
 }
 

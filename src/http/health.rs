@@ -7,12 +7,12 @@ use axum::http::StatusCode;
 use serde_json::json;
 
 /// It lives, or there would be no answer.
-pub(super) async fn alive(_call: Call) -> Done<Response> {
-    Ok(json(StatusCode::OK, &json!({ "status": "alive" })))
+pub(super) fn alive() -> Response {
+    json(StatusCode::OK, &json!({ "status": "alive" }))
 }
 
 /// It grants locks, or says that it is on its way out.
-pub(super) async fn ready(call: Call) -> Done<Response> {
+pub(super) fn ready(call: &Call) -> Done<Response> {
     match call.app.phase() {
         Phase::Serving => Ok(json(StatusCode::OK, &json!({ "status": "ready" }))),
         Phase::Draining | Phase::Closing => Err(Problem::closing()),

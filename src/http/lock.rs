@@ -39,15 +39,10 @@ pub(super) async fn show(mut call: Call) -> Done {
     })
 }
 
-/// POST: one of two acts, told apart by the path as it was sent.
-pub(super) async fn post(call: Call) -> Done {
-    match call.head.uri.path().strip_prefix(BELOW).and_then(|path| path.strip_suffix(STEAL)) {
-        Some(path) if !path.is_empty() => {
-            let name = name_in(path)?;
-            steal(call, name).await
-        }
-        _ => acquire(call).await,
-    }
+/// The name in the path of a steal, if it is one.
+pub(super) fn steal_of(path: &str) -> Option<&str> {
+    let name = path.strip_prefix(BELOW)?.strip_suffix(STEAL)?;
+    (!name.is_empty()).then_some(name)
 }
 
 /// PUT, and POST: acquire, or renew; with a token renew only, and that tenure only.
@@ -64,7 +59,7 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     let hold = if options.fresh { Hold::Firm(None) } else { Hold::Loose };
     let mode = options.mode.unwrap_or(Mode::Exclusive);
     let line = Line::Skip;
-    let (held, holder) = (name.clone(), client.clone());
+    let (lock, owner) = (name.clone(), client.clone());
     let ask = Acquire { name, client, mode, hold, term, line, patch };
     let again = options.wait.map(|patience| (patience, ask.clone()));
     // A wait carries no id: who asks again keeps the place it has, so a repeat does no harm.
@@ -73,7 +68,7 @@ pub(super) async fn acquire(mut call: Call) -> Done {
         (Err(problem), Some((patience, ask))) if problem.reason().is_some() => {
             waiting::wait(&call, ask, patience).await
         }
-        (Ok(outcome), _) => granted(&call, (&held, &holder), &outcome).await,
+        (Ok(outcome), _) => granted(&call, (&lock, &owner), &outcome).await,
         (Err(problem), _) => Err(problem),
     }
 }
@@ -102,11 +97,11 @@ async fn keep(
         }
         (Some(session), ..) => Some(Term::Session(session)),
     };
-    let (held, holder) = (name.clone(), client.clone());
+    let (lock, owner) = (name.clone(), client.clone());
     let key = LeaseKey { name, client, token: options.token };
     let ask = Renew { key, term, firm: Firm::Keep, patch: patch_of(options) };
     let outcome = call.decide(Op::Renew(ask), request).await?;
-    granted(call, (&held, &holder), &outcome).await
+    granted(call, (&lock, &owner), &outcome).await
 }
 
 /// The ttl and grace of a lease of which one is to change: the other stays.
@@ -143,7 +138,9 @@ pub(super) async fn release(mut call: Call) -> Done {
     }
 }
 
-async fn steal(mut call: Call, name: LockName) -> Done {
+/// POST to a name and `/steal`.
+pub(super) async fn steal(mut call: Call) -> Done {
+    let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &client)?;
@@ -152,10 +149,10 @@ async fn steal(mut call: Call, name: LockName) -> Done {
         return Err(Problem::invalid(detail));
     };
     let term = call.term(&options, options.ttl, options.grace);
-    let (held, holder) = (name.clone(), client.clone());
+    let (lock, owner) = (name.clone(), client.clone());
     let ask = Steal { name, client, reason, term, patch: patch_of(&options) };
     let outcome = call.decide(Op::Steal(ask), request).await?;
-    granted(&call, (&held, &holder), &outcome).await
+    granted(&call, (&lock, &owner), &outcome).await
 }
 
 fn patch_of(options: &Options) -> Patch {
@@ -192,7 +189,7 @@ pub(super) async fn show_tenure(
 }
 
 /// It was granted, and is over already.
-fn over(name: &LockName, tenure: &Tenure) -> Box<Problem> {
+fn over(name: &LockName, tenure: &Tenure) -> Problem {
     let (name, token) = (name.clone(), tenure.token);
     let reason = Box::new(crate::engine::Reason::Expired { name, token });
     let at = tenure.acquired_at;
@@ -200,7 +197,7 @@ fn over(name: &LockName, tenure: &Tenure) -> Box<Problem> {
 }
 
 /// The id of this request was another's before.
-pub(super) fn reused(outcome: &Outcome) -> Box<Problem> {
+pub(super) fn reused(outcome: &Outcome) -> Problem {
     log::debug!("a request id was used again for another request: {outcome:?}");
     Problem::invalid("this Idempotency-Key was used for another request; choose a new one")
 }

@@ -104,9 +104,13 @@ fn answers(act: &Act) -> Value {
     let mut answers = Map::new();
     answers.extend([answer(act.doc.code, act.doc.schema)]);
     // Any request may come without credentials, or while too many are at work.
-    let always = [401, 403, 408, 413, 429, 431];
+    let always = [401, 403, 408, 413, 429];
     let problems = act.doc.problems.iter().copied().chain(always);
     answers.extend(problems.map(|code| answer(code, Schema::Problem)));
+    // Said before there is a request to answer, so there is nothing but the code.
+    for code in ["414", "431"] {
+        answers.insert(code.to_owned(), json!({ "description": "The head is too long" }));
+    }
     answers.into()
 }
 

@@ -10,9 +10,12 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
-/// Why a request was not done.
+/// Why a request was not done. Boxed: it is rarer than what it stands beside, and larger.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct Problem(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     status: StatusCode,
     kind: Option<Kind>,
     detail: String,
@@ -22,7 +25,7 @@ pub(super) struct Problem {
 }
 
 /// What a handler comes to.
-pub(super) type Done<T = Response> = Result<T, Box<Problem>>;
+pub(super) type Done<T = Response> = Result<T, Problem>;
 
 /// The status code of a kind: section 7 of the design. [`Kind::Denied`] is 401 where nobody said
 /// who asks, which [`Problem::unknown`] says.
@@ -66,44 +69,44 @@ const fn way_of(way: Way) -> &'static str {
 
 impl Problem {
     /// A problem of a kind.
-    pub(super) fn of(kind: Kind, detail: impl Into<String>) -> Box<Self> {
+    pub(super) fn of(kind: Kind, detail: impl Into<String>) -> Self {
         let mut problem = Self::plain(status_of(kind), detail);
-        problem.kind = Some(kind);
+        problem.0.kind = Some(kind);
         problem
     }
 
     /// A problem of HTTP itself.
-    pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Box<Self> {
+    pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
         let (more, headers) = (Map::new(), Vec::new());
-        Box::new(Self { status, kind: None, detail: detail.into(), more, headers })
+        Self(Box::new(Parts { status, kind: None, detail: detail.into(), more, headers }))
     }
 
     /// Something in the request is wrong.
-    pub(super) fn invalid(detail: impl Into<String>) -> Box<Self> {
+    pub(super) fn invalid(detail: impl Into<String>) -> Self {
         Self::of(Kind::Invalid, detail)
     }
 
     /// Nobody said who asks, or nobody that is known.
-    pub(super) fn unknown(detail: impl Into<String>) -> Box<Self> {
+    pub(super) fn unknown(detail: impl Into<String>) -> Self {
         let mut problem = Self::of(Kind::Denied, detail);
-        problem.status = StatusCode::UNAUTHORIZED;
+        problem.0.status = StatusCode::UNAUTHORIZED;
         problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchfs\""))
     }
 
     /// The caller is known, and may not do this.
-    pub(super) fn denied(denial: Denial) -> Box<Self> {
+    pub(super) fn denied(denial: &Denial) -> Self {
         Self::of(Kind::Denied, denial.to_string())
     }
 
     /// There is nothing at this path.
-    pub(super) fn no_such_path(path: &str) -> Box<Self> {
+    pub(super) fn no_such_path(path: &str) -> Self {
         let path: String = path.chars().take(80).collect();
         let detail = format!("there is nothing at {path}; /openapi.json says what there is");
         Self::plain(StatusCode::NOT_FOUND, detail)
     }
 
     /// The path knows other methods.
-    pub(super) fn wrong_method(method: &str, allowed: &str) -> Box<Self> {
+    pub(super) fn wrong_method(method: &str, allowed: &str) -> Self {
         let method: String = method.chars().take(20).collect();
         let detail = format!("{method} has no meaning here; there are {allowed}");
         let allow = HeaderValue::from_str(allowed).expect("names of methods are header values");
@@ -111,13 +114,13 @@ impl Problem {
     }
 
     /// The server is on its way out.
-    pub(super) fn closing() -> Box<Self> {
+    pub(super) fn closing() -> Self {
         Self::from_failure(&Failure::Unavailable(Unavailable::Closing))
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
     /// What the door said.
-    pub(super) fn from_failure(failure: &Failure) -> Box<Self> {
+    pub(super) fn from_failure(failure: &Failure) -> Self {
         let problem = Self::of(failure.kind(), failure.to_string());
         let Failure::Refused(refusal) = failure else { return problem };
         match &*refusal.reason {
@@ -129,7 +132,7 @@ impl Problem {
     }
 
     /// Adds who is in the way, and when it makes sense to come again.
-    fn about(self: Box<Self>, conflict: &Conflict, now: Time) -> Box<Self> {
+    fn about(self, conflict: &Conflict, now: Time) -> Self {
         let free_at = match conflict.way {
             Way::StealGrace { until } => until,
             _ => conflict.ends.grace_until,
@@ -149,58 +152,55 @@ impl Problem {
         problem
     }
 
-    fn come_again_in(self: Box<Self>, span: Span) -> Box<Self> {
+    fn come_again_in(self, span: Span) -> Self {
         let seconds = span.as_millis().div_ceil(1_000);
         self.with("retry_after_ms", span.as_millis()).header(RETRY_AFTER, seconds.into())
     }
 
     /// The same with a member of our own.
-    pub(super) fn with(mut self: Box<Self>, key: &str, value: impl Into<Value>) -> Box<Self> {
-        self.more.insert(key.to_owned(), value.into());
+    pub(super) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.more.insert(key.to_owned(), value.into());
         self
     }
 
-    fn header(mut self: Box<Self>, name: HeaderName, value: HeaderValue) -> Box<Self> {
-        self.headers.push((name, value));
+    fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.push((name, value));
         self
     }
 
     /// The reason of a conflict, if it is one.
     pub(super) fn reason(&self) -> Option<&str> {
-        self.more.get("reason").and_then(Value::as_str)
+        self.0.more.get("reason").and_then(Value::as_str)
     }
 
     /// As it is sent.
     pub(super) fn into_response(self) -> Response {
+        let Parts { status, kind, detail, more, headers } = *self.0;
         let mut body = Map::with_capacity(8);
         let mut put = |key: &str, value: Value| body.insert(key.to_owned(), value);
-        let code = self.status.as_u16();
-        match self.kind {
-            Some(kind) => {
-                put("type", format!("urn:latchfs:{}", kind.as_str()).into());
-                put("title", title_of(kind).into());
-            }
-            None => {
-                put("type", "about:blank".into());
-                put("title", self.status.canonical_reason().unwrap_or("Error").into());
-            }
+        if let Some(kind) = kind {
+            put("type", format!("urn:latchfs:{}", kind.as_str()).into());
+            put("title", title_of(kind).into());
+        } else {
+            put("type", "about:blank".into());
+            put("title", status.canonical_reason().unwrap_or("Error").into());
         }
-        put("status", code.into());
-        put("detail", self.detail.into());
-        if let Some(kind) = self.kind {
+        put("status", status.as_u16().into());
+        put("detail", detail.into());
+        if let Some(kind) = kind {
             put("kind", kind.as_str().into());
         }
-        body.extend(self.more);
+        body.extend(more);
         let mut response = Response::new(Body::from(format!("{}\n", Value::Object(body))));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.extend(self.headers);
+        *response.status_mut() = status;
+        let sent = response.headers_mut();
+        sent.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        sent.extend(headers);
         response
     }
 }
 
-impl From<Failure> for Box<Problem> {
+impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Problem::from_failure(&failure)
     }

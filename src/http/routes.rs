@@ -17,6 +17,7 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::routing::any;
 use parking_lot::Mutex;
+use std::future::ready;
 use std::sync::Arc;
 
 /// One path, and what can be done there.
@@ -141,22 +142,8 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), acts: LOCK },
-    Route {
-        path: "/locks/{name}/steal",
-        // POST to a name that ends so, with its slash as it is: the route before finds that out.
-        pattern: None,
-        acts: &[act(
-            Method::POST,
-            |call| Box::pin(lock::post(call)),
-            doc(
-                "steal",
-                "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither.",
-                &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, IDEMPOTENCY_KEY],
-                (200, Schema::Granted),
-                &[400, 403, 410, 415, 429, 503],
-            ),
-        )],
-    },
+    // A part of the route before, which finds out by the path.
+    Route { path: "/locks/{name}/steal", pattern: None, acts: STEAL },
     Route {
         path: "/check",
         pattern: Some("/check"),
@@ -249,7 +236,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/healthz"),
         acts: &[act(
             Method::GET,
-            |call| Box::pin(health::alive(call)),
+            |_| Box::pin(ready(Ok(health::alive()))),
             doc("alive", "The server lives.", &[], (200, Schema::Health), &[]),
         )
         .public()],
@@ -259,7 +246,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/readyz"),
         acts: &[act(
             Method::GET,
-            |call| Box::pin(health::ready(call)),
+            |call| Box::pin(ready(health::ready(&call))),
             doc("ready", "The server grants locks.", &[], (200, Schema::Health), &[503]),
         )
         .public()],
@@ -286,7 +273,7 @@ const LOCK: &[Act] = &[
     ),
     act(
         Method::POST,
-        |call| Box::pin(lock::post(call)),
+        |call| Box::pin(lock::acquire(call)),
         doc(
             "acquire",
             "Acquire, or renew; with a token renew that tenure and nothing else.",
@@ -329,6 +316,18 @@ const LOCK: &[Act] = &[
         ),
     ),
 ];
+
+const STEAL: &[Act] = &[act(
+    Method::POST,
+    |call| Box::pin(lock::steal(call)),
+    doc(
+        "steal",
+        "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither.",
+        &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, IDEMPOTENCY_KEY],
+        (200, Schema::Granted),
+        &[400, 403, 410, 415, 429, 503],
+    ),
+)];
 
 const SESSIONS: &[Act] = &[
     act(
@@ -403,11 +402,16 @@ async fn answer(route: &'static Route, first: usize, app: Arc<App>, request: Req
         Method::HEAD => &Method::GET,
         _ => request.method(),
     };
-    let Some(place) = route.acts.iter().position(|act| act.method == *method) else {
-        let allowed: Vec<&str> = route.acts.iter().map(|act| act.method.as_str()).collect();
+    let steals = *method == Method::POST && lock::steal_of(request.uri().path()).is_some();
+    let (acts, first) = match route.acts.len() {
+        lock_acts if steals => (STEAL, first + lock_acts),
+        _ => (route.acts, first),
+    };
+    let Some(place) = acts.iter().position(|act| act.method == *method) else {
+        let allowed: Vec<&str> = acts.iter().map(|act| act.method.as_str()).collect();
         return Problem::wrong_method(method.as_str(), &allowed.join(", ")).into_response();
     };
-    let response = run(&route.acts[place], Arc::clone(&app), request).await;
+    let response = run(&acts[place], Arc::clone(&app), request).await;
     app.requests.count(first + place, response.status());
     response
 }

@@ -62,7 +62,7 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     Ok(serialized(StatusCode::OK, &acquired))
 }
 
-fn in_seeds_words(problem: Box<Problem>) -> Box<Problem> {
+fn in_seeds_words(problem: Problem) -> Problem {
     match problem.reason() {
         Some("grace") => problem.with("message", IN_GRACE),
         Some(_) => problem.with("message", HELD),

@@ -87,7 +87,7 @@ pub(super) async fn show(mut call: Call) -> Done {
         let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(id)));
         return Err(Failure::Refused(Refusal { at, reason }).into());
     };
-    call.grant.may_speak_as(&view.client).map_err(Problem::denied)?;
+    call.grant.may_speak_as(&view.client).map_err(|denial| Problem::denied(&denial))?;
     let lasts = view.ends.expires_at != Time::NEVER;
     let left = view.ends.left(call.app.locks.now()).as_millis();
     let session = json!({

@@ -42,7 +42,7 @@ pub(super) enum Shape {
     Flag,
     Count,
     Text,
-    /// `"7"`, as in an ETag.
+    /// `"7"`, as in an entity tag.
     Tag,
     RequestId,
     /// Pairs of names and tokens, in a body alone.

@@ -130,7 +130,9 @@ impl Places {
         loop {
             let batch = watch.take(BATCH);
             if batch.lost > 0 {
-                places.drain().for_each(|(_, place)| place.tell(Fate::Unknown));
+                for (_, place) in places.drain() {
+                    place.tell(Fate::Unknown);
+                }
             }
             for (_, event) in &batch.events {
                 if let Some(ticket) = ticket_of(event)
@@ -323,7 +325,7 @@ async fn show(call: &Call, ask: &Acquire, token: Token) -> Done {
 }
 
 /// Why there is no lock at the end of a wait.
-async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Box<Problem> {
+async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
     let session = match ask.term {
         Term::Session(id) if why == Why::SessionOver => Some(id),
         _ => None,

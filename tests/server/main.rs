@@ -2,6 +2,7 @@
 //!
 //! Each test has a server of its own, so that they run side by side.
 
+mod fuzz;
 mod harness;
 
 mod access;
