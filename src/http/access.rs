@@ -98,6 +98,19 @@ impl Grant {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
+    /// What it may see of the names that begin with `wanted`: prefixes, in order, of which none
+    /// lies within another. What it may not see has no say in what is listed.
+    pub fn narrowed(&self, wanted: &str) -> Vec<String> {
+        if self.may_see(wanted) {
+            return vec![wanted.to_owned()];
+        }
+        let within = self.prefixes.iter().filter(|prefix| prefix.starts_with(wanted));
+        let mut sorted: Vec<String> = within.cloned().collect();
+        sorted.sort_unstable();
+        sorted.dedup_by(|later, before| later.starts_with(before.as_str()));
+        sorted
+    }
+
     /// Whether nothing is hidden from it.
     pub fn may_see_all(&self) -> bool {
         self.prefixes.iter().any(String::is_empty)
@@ -182,3 +195,105 @@ impl fmt::Display for Denial {
 }
 
 impl std::error::Error for Denial {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{
+        Acquire, EndSession, LeaseKey, Leave, Line, Mode, Move, OpenSession, Over, Patch, Release,
+        SessionEnd, Steal, StealReason, Why,
+    };
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    fn laptop() -> Grant {
+        Grant {
+            name: "laptop1".to_owned(),
+            clients: vec![Pattern::parse("laptop1"), Pattern::parse("laptop1:*")],
+            prefixes: vec!["team/".to_owned(), "home".to_owned()],
+            steal: false,
+        }
+    }
+
+    fn acquire(lock: &str, who: &str, term: Term) -> Op {
+        Op::Acquire(Acquire {
+            name: name(lock),
+            client: client(who),
+            mode: Mode::Exclusive,
+            hold: Hold::Loose,
+            term,
+            line: Line::Skip,
+            patch: Patch::default(),
+        })
+    }
+
+    #[test]
+    fn a_grant_is_for_its_clients_and_locks() {
+        let own = Term::Own(TTL_DEFAULT, GRACE_DEFAULT);
+        let may = |lock, who| laptop().may_submit(&acquire(lock, who, own), &[]);
+        assert_eq!(may("team/x", "laptop1"), Ok(()));
+        assert_eq!(may("homes", "laptop1:alice"), Ok(()));
+        assert_eq!(may("team/x", "laptop10"), Err(Denial::Client(client("laptop10"))));
+        assert_eq!(may("team", "laptop1"), Err(Denial::Lock(name("team"))));
+        let key = LeaseKey { name: name("other"), client: client("laptop1"), token: None };
+        let release = Op::Release(Release { key: key.clone() });
+        assert_eq!(laptop().may_submit(&release, &[]), Err(Denial::Lock(name("other"))));
+        let from = LeaseKey { name: name("home"), ..key };
+        let to = Op::Move(Move { from, to: name("other"), over: Over::Refuse });
+        assert_eq!(laptop().may_submit(&to, &[]), Err(Denial::Lock(name("other"))));
+        assert_eq!(Grant::everything().may_submit(&to, &[]), Ok(()));
+        let ask = OpenSession { client: client("x"), ttl: None, grace: GRACE_DEFAULT };
+        let open = Op::OpenSession(ask);
+        assert_eq!(laptop().may_submit(&open, &[]), Err(Denial::Client(client("x"))));
+        assert!(Grant::nothing().may_submit(&acquire("a", "a", own), &[]).is_err());
+    }
+
+    #[test]
+    fn who_may_steal_has_it_said() {
+        let (name, client) = (name("home"), client("laptop1"));
+        let reason = StealReason::parse("why").expect("a reason");
+        let (term, patch) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
+        let steal = Op::Steal(Steal { name, client, reason, term, patch });
+        assert_eq!(laptop().may_submit(&steal, &[]), Err(Denial::Steal));
+        assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
+    }
+
+    /// What a command leans on without saying whose it is must be the caller's.
+    #[test]
+    fn sessions_and_places_are_their_clients() {
+        let session = SessionId::named(7);
+        let end = EndSession { session, end: SessionEnd::Closed };
+        let leave = Leave { name: name("home"), ticket: Ticket::named(3), why: Why::Asked };
+        for (op, leans_on) in [
+            (Op::KeepAlive(session), Anonymous::Session(session)),
+            (Op::EndSession(end), Anonymous::Session(session)),
+            (acquire("home", "laptop1", Term::Session(session)), Anonymous::Session(session)),
+            (Op::Leave(leave), Anonymous::Place(name("home"), Ticket::named(3))),
+        ] {
+            assert_eq!(anonymous(&op), [leans_on]);
+            assert_eq!(laptop().may_submit(&op, &[client("laptop1:bob")]), Ok(()));
+            let denied = laptop().may_submit(&op, &[client("x")]);
+            assert_eq!(denied, Err(Denial::Client(client("x"))));
+        }
+        assert_eq!(anonymous(&acquire("a", "a", Term::Own(TTL_DEFAULT, GRACE_DEFAULT))), []);
+    }
+
+    #[test]
+    fn a_list_is_of_what_may_be_seen() {
+        let mut grant = laptop();
+        assert_eq!(grant.narrowed(""), ["home", "team/"]);
+        assert_eq!(grant.narrowed("te"), ["team/"]);
+        assert_eq!(grant.narrowed("team/x"), ["team/x"]);
+        assert_eq!(grant.narrowed("other"), [""; 0]);
+        grant.prefixes.push("home/x".to_owned());
+        assert_eq!(grant.narrowed("h"), ["home"]);
+        assert_eq!(Grant::everything().narrowed("x"), ["x"]);
+    }
+}

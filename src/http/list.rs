@@ -17,14 +17,22 @@ const PAGE_MAX: usize = 1_000;
 pub(super) async fn list(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
-    let query = List { prefix: options.prefix, after: options.after, limit };
-    let (then, page) = oneshot::channel();
-    call.app.locks.list(query, |page| drop(then.send(page)));
-    let page = told(page.await)?;
-    let visible = page.items.iter().filter(|view| call.grant.may_see(view.name.as_str()));
-    let shown = visible.map(|view| status_of(view, |at| call.app.locks.wall(at)));
+    let mut views = Vec::new();
+    let mut is_full = false;
+    for prefix in call.grant.narrowed(&options.prefix) {
+        let query = List { prefix, after: options.after.clone(), limit };
+        let (then, page) = oneshot::channel();
+        call.app.locks.list(query, |page| drop(then.send(page)));
+        let page = told(page.await)?;
+        is_full |= page.next.is_some();
+        views.extend(page.items);
+    }
+    is_full |= views.len() > limit;
+    views.truncate(limit);
+    let next = views.last().filter(|_| is_full).map(|view| view.name.to_string());
+    let shown = views.iter().map(|view| status_of(view, |at| call.app.locks.wall(at)));
     let locks: Vec<Value> = shown.collect();
-    Ok(json(StatusCode::OK, &json!({ "locks": locks, "next": page.next })))
+    Ok(json(StatusCode::OK, &json!({ "locks": locks, "next": next })))
 }
 
 /// POST /check.

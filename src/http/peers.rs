@@ -118,3 +118,43 @@ impl Drop for Asking {
         self.0.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn address(number: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, number).into()
+    }
+
+    #[test]
+    fn one_address_can_not_take_all_connections() {
+        let peers = Peers::default();
+        let many: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX).map(|_| peers.admit(address(1))).collect();
+        assert!(many.iter().all(Option::is_some));
+        assert!(peers.admit(address(1)).is_none());
+        let left = CONNECTIONS_MAX - CONNECTIONS_PER_PEER_MAX;
+        let others: Vec<_> = (0..left).map(|_| peers.admit(address(2))).collect();
+        assert!(others.iter().all(Option::is_some));
+        assert!(peers.admit(address(3)).is_none());
+        drop(many);
+        assert!(peers.admit(address(3)).is_some());
+        drop(others);
+        assert_eq!((peers.connections(), peers.known.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn requests_of_one_address_are_counted() {
+        let peers = Peers::default();
+        let (one, two) = (peers.admit(address(1)), peers.admit(address(1)));
+        let peer = |connected: &Option<Connected<'_>>| {
+            Arc::clone(connected.as_ref().expect("there is room").peer())
+        };
+        let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| peer(&one).ask()).collect();
+        assert!(asked.iter().all(Option::is_some));
+        assert!(peer(&two).ask().is_none(), "whichever connection it comes by");
+        drop(asked);
+        assert!(peer(&two).ask().is_some());
+    }
+}

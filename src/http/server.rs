@@ -3,10 +3,12 @@
 use super::app::{App, Phase, entered};
 use super::connection;
 use super::gate::{Credentials, CredentialsError, Gate};
+use super::peers::CONNECTIONS_MAX;
 use super::routes;
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
 use axum::Router;
+use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -33,6 +35,16 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(6);
 
 /// After an error of accept(2), such as too many open files, it is tried again after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// A connection that is silent for so long is asked whether it is there,
+const SILENCE: Duration = Duration::from_secs(15);
+/// this often,
+const PROBE: Duration = Duration::from_secs(5);
+/// and so many times: within a ttl the dead are known.
+const PROBES: u32 = 3;
+
+/// Files beside connections: the state directory, mounts and their control files.
+const OTHER_FILES: usize = 4_096;
 
 /// How a server is made.
 #[derive(Debug, Clone)]
@@ -99,6 +111,7 @@ impl Server {
         if !config.listen.ip().is_loopback() && !is_closed && !config.insecure {
             return Err(StartError::Open(config.listen));
         }
+        raise_open_files();
         let gate = Gate::new(credentials.clone()).map_err(StartError::Credentials)?;
         let refused = |error| StartError::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).map_err(refused)?;
@@ -209,6 +222,7 @@ async fn connect(app: Arc<App>, router: Router, stream: std::net::TcpStream) {
     let served = async {
         let peer = stream.peer_addr()?.ip();
         stream.set_nodelay(true)?;
+        watch_over(&stream)?;
         let stream = TcpStream::from_std(stream)?;
         if let Some(connected) = app.peers.admit(peer) {
             connection::serve(&app, &router, connected.peer(), stream).await;
@@ -217,5 +231,30 @@ async fn connect(app: Arc<App>, router: Router, stream: std::net::TcpStream) {
     };
     if let Err(error) = served.await {
         log::debug!("a connection was gone before it began: {error}");
+    }
+}
+
+/// Has the system find out when the other side is gone without a word: who waits in line there
+/// must not keep its place.
+fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))
+}
+
+/// As many open files as the system allows: each connection is one, and shells allow few.
+#[allow(unsafe_code)]
+fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to write to.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return;
+    }
+    let wanted = (CONNECTIONS_MAX + OTHER_FILES) as libc::rlim_t;
+    limit.rlim_cur = limit.rlim_cur.max(wanted.min(limit.rlim_max));
+    // SAFETY: `limit` is a valid rlimit to read.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        log::debug!("no more files may be open than {}", limit.rlim_cur);
     }
 }

@@ -350,3 +350,22 @@ async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
         None => problem,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Rules;
+    use crate::locks::local::Local;
+
+    #[test]
+    fn waiting_requests_have_a_limit() {
+        let local = Local::in_memory(Rules::default()).expect("a thread can be started");
+        let places = Places::new(Locks::new(Arc::new(local)));
+        let all: Vec<_> = (0..WAITING_MAX).map(|_| places.count()).collect();
+        assert!(all.iter().all(Option::is_some));
+        assert!(places.count().is_none());
+        drop(all);
+        assert_eq!(places.waiting(), 0);
+        assert!(places.count().is_some());
+    }
+}
