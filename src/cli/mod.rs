@@ -102,6 +102,8 @@ is given back. If the lock is lost, it and all that it started is ended, and the
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
+    // Without a line between the two, all of it fits a screen.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
 )]

@@ -50,7 +50,7 @@ const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What a client gets that did not finish the head of a request.
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
-    content-type: application/problem+json\r\ncontent-length: 107\r\n\r\n\
+    content-type: application/problem+json\r\ncontent-length: 111\r\n\r\n\
     {\"type\":\"about:blank\",\"title\":\"Request Timeout\",\
     \"status\":408,\"detail\":\"the head of the request took too long\"}\n";
 
