@@ -77,17 +77,30 @@ impl Server {
         let scratch = Scratch::new();
         let mut command = Command::new(LATCHFS);
         command.args(["serve", "--listen", address]).args(options);
-        Self::spawn(command, scratch)
+        Self::spawn(&mut command, scratch)
+    }
+
+    /// A mount at `dir` that serves as well; unmounted at its end.
+    #[track_caller]
+    pub(crate) fn mounted(dir: &Path) -> Self {
+        let scratch = Scratch::new();
+        let mut command = Command::new(LATCHFS);
+        command.arg("mount").arg(dir).args(["--listen", "127.0.0.1:0", "--state", "none"]);
+        Self::spawn(command.args(["--client", "box"]), scratch)
     }
 
     #[track_caller]
-    fn spawn(mut command: Command, scratch: Scratch) -> Self {
+    fn spawn(command: &mut Command, scratch: Scratch) -> Self {
         let log = fs::File::create(scratch.path().join("log")).expect("a fresh directory");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("the program is there");
         let mut out = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         out.read_line(&mut line).expect("it says something or ends");
+        if line.starts_with("latchfs: mounted ") {
+            line.clear();
+            out.read_line(&mut line).expect("it says something or ends");
+        }
         let Some(rest) = line.strip_prefix("latchfs: listening on ") else {
             let log = fs::read_to_string(scratch.path().join("log")).unwrap_or_default();
             panic!("no server: {line}{log}");

@@ -12,6 +12,7 @@ mod health;
 mod limits;
 mod listing;
 mod locks;
+mod mounting;
 mod page;
 mod problems;
 mod seed;
