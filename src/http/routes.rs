@@ -12,9 +12,10 @@ use super::shape::{
     TOKEN, TTL, WAIT,
 };
 use super::{events, health, list, lock, metrics, openapi, page, seed, sessions};
+use crate::engine::Kind;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::routing::any;
 use parking_lot::Mutex;
 use std::future::ready;
@@ -423,6 +424,10 @@ async fn run(act: &'static Act, app: Arc<App>, request: Request) -> Response {
         let detail = "too many requests of this address wait for an answer; try again later";
         return Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail).into_response();
     };
+    if act.method != Method::GET && is_of_another_site(&head.headers) {
+        let detail = "a page of another site may not act here; open this server's own page";
+        return Problem::of(Kind::Denied, detail).into_response();
+    }
     let certified = origin.and_then(|origin| origin.certified.as_ref());
     let grant = match app.gate.grant(&head.headers, certified) {
         Ok(grant) => grant,
@@ -433,4 +438,11 @@ async fn run(act: &'static Act, app: Arc<App>, request: Request) -> Response {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     }
+}
+
+/// Whether a browser says that the page of another site has made it ask. A browser may reach
+/// what its user may reach, a server on loopback for instance; such a page must not use that.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    site.is_some_and(|site| site != b"same-origin" && site != b"none")
 }
