@@ -10,7 +10,11 @@ pub mod status;
 
 pub mod event;
 
+pub mod metrics;
+
 pub mod fs;
+
+pub mod http;
 
 pub mod mutex;
 

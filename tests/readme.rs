@@ -86,7 +86,7 @@ const UNMOUNT_OTHERS: &str = "for dir in $(grep latchfs /proc/self/mountinfo | c
                               do umount -l $dir; done";
 
 /// A shell that lives through all commands, in a directory and in namespaces of its own: there
-/// it sees no other mount, and with it all ends that it began.
+/// it sees no other mount, has all ports to itself, and with it all ends that it began.
 struct Shell {
     child: Child,
     lines: Receiver<String>,
@@ -102,7 +102,7 @@ impl Shell {
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
-            .args(["--mount-proc", "sh"])
+            .args(["--net", "--mount-proc", "sh"])
             .current_dir(&dir)
             .env("PATH", format!("{own}:{path}"))
             .env("LC_ALL", "C.UTF-8")
@@ -121,6 +121,7 @@ impl Shell {
         let mut shell = Self { child, lines, dir };
         shell.run("exec 2>&1");
         assert_eq!(shell.run(UNMOUNT_OTHERS), [""; 0], "unmounting in the namespace");
+        assert_eq!(shell.run("ip link set lo up"), [""; 0], "a loopback of its own");
         shell
     }
 

@@ -27,6 +27,8 @@ end
 complete -c latchfs -n "__fish_latchfs_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_needs_command" -s V -l version -d 'Print version'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "mount" -d 'Mount a directory in which files are locks'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "serve" -d 'Serve locks to other machines over HTTP'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cert" -d 'Make a certificate authority, and what it signs: a server, clients'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "umount" -d 'Unmount it; a busy mount is detached, a stale one removed'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show what is held, and by whom'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show one lock, also a free one'
@@ -50,13 +52,40 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'Wh
 note\t'The text'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'What keeps a lease alive that was made by file' -r -f -a "renewal\t'Renewals, by whoever holds it'
 session\t'The login session that made it: released when its leader ends'"
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well, on this address' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tokens -d 'Bearer tokens and what each may do, in TOML; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-key -d 'The key of the certificate, in PEM' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve nobody but the one who mounts [default: as anybody but root]'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l foreground -d 'Stay until Ctrl-C or SIGTERM, then unmount; this is the default'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l background -d 'Return as soon as the mount can be used'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Somebody waits for a report on standard output'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l listen -d 'Where to listen' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tokens -d 'Bearer tokens and what each may do, in TOML; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-key -d 'The key of the certificate, in PEM' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How long a lease lasts unrenewed, unless a client says otherwise' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -f -a "ca" -d 'The authority itself: ca.pem for every machine, ca.key for nobody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -f -a "server" -d 'A server, under the names and addresses by which clients find it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -f -a "client" -d 'A client: it may speak as NAME, and as NAME:USER'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and to whom it is handed.
 
 mod background;
+mod cert;
 mod children;
 mod ctl;
 mod doctor;
@@ -12,6 +13,7 @@ mod list;
 mod mount;
 mod out;
 mod run;
+mod serve;
 mod signals;
 mod table;
 mod target;
@@ -48,6 +50,21 @@ Examples:
   latchfs mount /locks --background         return when it can be used
   latchfs mount a b --client x --client y   two clients of one engine
   latchfs mount /locks --state none         forget everything at the end";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  latchfs serve                                 on http://127.0.0.1:8080, until Ctrl-C
+  curl -X POST 'localhost:8080/lock?client=laptop1&ttl=30s'
+  curl -X POST 'localhost:8080/locks/team/build?client=laptop1&wait=10m'
+  curl -N localhost:8080/events                 what happens, as it happens";
+
+const CERT_EXAMPLES: &str = "\
+Examples:
+  latchfs cert ca
+  latchfs cert server box.local 192.168.1.2
+  latchfs cert client laptop1                   it may speak as laptop1 and laptop1:USER
+  latchfs serve --listen 0.0.0.0:8443 --tls-cert latchfs-certs/server.pem \\
+    --tls-key latchfs-certs/server.key --client-ca latchfs-certs/ca.pem";
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -86,6 +103,8 @@ is given back. If the lock is lost, it and all that it started is ended, and the
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
+    // Without a line between the two, all of it fits a screen.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
 )]
@@ -99,6 +118,12 @@ enum Command {
     /// Mount a directory in which files are locks
     #[command(after_long_help = MOUNT_EXAMPLES)]
     Mount(mount::MountArgs),
+    /// Serve locks to other machines over HTTP
+    #[command(after_long_help = SERVE_EXAMPLES)]
+    Serve(serve::ServeArgs),
+    /// Make a certificate authority, and what it signs: a server, clients
+    #[command(after_long_help = CERT_EXAMPLES)]
+    Cert(cert::CertArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     Umount(umount::UmountArgs),
     /// Show what is held, and by whom
@@ -150,6 +175,8 @@ pub fn main() -> ExitCode {
 fn run(command: &Command) -> Done {
     match command {
         Command::Mount(args) => mount::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Cert(args) => cert::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Ls(args) => list::run(args),
         Command::Status(args) => hold::status(args),

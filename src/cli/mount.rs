@@ -3,17 +3,20 @@
 use super::background;
 use super::exit::{Done, Exit, Failure};
 use super::out;
-use super::signals;
+use super::serve::{self, AccessArgs};
+use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
 use crate::fs::device::{Gone, is_root, said};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
+use crate::http::Server;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
 use clap::ValueEnum;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -52,6 +55,11 @@ pub(super) struct MountArgs {
     /// Serve nobody but the one who mounts [default: as anybody but root]
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
+    /// Serve HTTP as well, on this address
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    access: AccessArgs,
     /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
     /// latchfs in the XDG state directory]
     #[arg(long, value_name = "DIR")]
@@ -95,7 +103,7 @@ enum HoldArg {
 
 /// A duration that is shown as people write it.
 #[derive(Debug, Clone, Copy)]
-struct Shown<T>(T);
+pub(super) struct Shown<T>(pub(super) T);
 
 impl std::fmt::Display for Shown<Ttl> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -115,6 +123,8 @@ enum News {
     End,
     /// A mount is gone.
     Gone,
+    /// The server is to read its tokens and certificates again.
+    Reload,
 }
 
 pub(super) fn run(args: &MountArgs) -> Done {
@@ -139,25 +149,42 @@ pub(super) fn run(args: &MountArgs) -> Done {
 
 fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done {
     let (send, news) = mpsc::channel();
-    let on_signal = send.clone();
-    // The channel outlives both: a failure to send means that nobody needs to know any more.
-    signals::on_end(move || drop(on_signal.send(News::End)))
+    let tell = |news: fn() -> News| {
+        let send = send.clone();
+        // The channel outlives both: a failure to send means that nobody needs to know any more.
+        move || drop(send.send(news()))
+    };
+    let hangup = match args.listen {
+        Some(_) => Hangup::Calls(Box::new(tell(|| News::Reload))),
+        None => Hangup::Ends,
+    };
+    signals::on_end(hangup, tell(|| News::End))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
         mount::check(dir).map_err(|error| refused(&error))?;
     }
     let local = Arc::new(open(state)?);
     let door: Arc<dyn Door> = Arc::clone(&local) as _;
-    let served = mount_all(args, clients, &Locks::new(door)).and_then(|mounts| {
-        until_the_end(args, &mounts, &send, &news)?;
+    let locks = Locks::new(door);
+    let served = mount_all(args, clients, &locks).and_then(|mounts| {
+        let server = listen(args, &locks)?;
+        until_the_end(args, &mounts, server.as_ref(), (&send, &news))?;
+        server.into_iter().for_each(Server::drain);
         unmount_all(&mounts)
     });
     let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
     served.and(closed)
 }
 
+/// The HTTP server beside the mounts, if one is wanted.
+fn listen(args: &MountArgs, locks: &Locks) -> Done<Option<Server>> {
+    let Some(listen) = args.listen else { return Ok(None) };
+    let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
+    serve::start(locks.clone(), &config).map(Some)
+}
+
 /// The engine, with what it remembers.
-fn open(state: Option<&Path>) -> Done<Local> {
+pub(super) fn open(state: Option<&Path>) -> Done<Local> {
     let rules = Rules::default();
     match state {
         Some(state) => {
@@ -193,8 +220,8 @@ fn mount_all(args: &MountArgs, clients: Vec<ClientId>, locks: &Locks) -> Done<Ve
 fn until_the_end(
     args: &MountArgs,
     mounts: &[Mounted],
-    send: &Sender<News>,
-    news: &Receiver<News>,
+    server: Option<&Server>,
+    (send, news): (&Sender<News>, &Receiver<News>),
 ) -> Done {
     for mounted in mounts {
         let send = send.clone();
@@ -208,6 +235,7 @@ fn until_the_end(
     while left > 0 {
         match news.recv() {
             Ok(News::Gone) => left -= 1,
+            Ok(News::Reload) => server.into_iter().for_each(serve::reload),
             Ok(News::End) | Err(_) => break,
         }
     }
@@ -312,13 +340,13 @@ fn default_state_dir() -> Done<PathBuf> {
     })
 }
 
-fn absolute(path: &Path) -> Done<PathBuf> {
+pub(super) fn absolute(path: &Path) -> Done<PathBuf> {
     std::path::absolute(path)
         .map_err(|error| Failure::system("the current directory can't be found", &error))
 }
 
 /// Says what the user should know before relying on this mount.
-fn warn(state: Option<&Path>) {
+pub(super) fn warn(state: Option<&Path>) {
     if state.is_none() {
         out::say(
             "with --state none a restart forgets all leases at once, and tokens begin anew: \

@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP as messages, for a daemon that ends in order.
+//! SIGINT, SIGTERM and SIGHUP as messages, for a daemon that ends in order, or reads its files
+//! again.
 
 use super::out;
 use crate::time::{Span, boot_now};
@@ -14,12 +15,20 @@ const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// One Ctrl-C may come twice: from the terminal, and passed on by a program that started us.
 const ONE_AND_THE_SAME: Span = Span::from_millis(500);
 
+/// What SIGHUP means.
+pub(super) enum Hangup {
+    /// The terminal is closed: the end.
+    Ends,
+    /// Something is to be read again.
+    Calls(Box<dyn Fn() + Send>),
+}
+
 /// Calls `then` at the first of these signals; the second ends the process at once.
 ///
 /// To be called before any other thread is made: they inherit that the signals wait for this
 /// one's thread.
 #[allow(unsafe_code)]
-pub(super) fn on_end(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(super) fn on_end(hangup: Hangup, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set that it is given; the signals are valid numbers;
     // pthread_sigmask reads the set and writes no old one.
@@ -35,14 +44,24 @@ pub(super) fn on_end(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
         }
     };
     let watch = move || {
-        let first = wait(&set);
-        log::info!("signal {first}: unmounting");
+        let first = wait_for_end(&set, &hangup);
+        log::info!("signal {first}: ending");
         then();
         let second = wait_again(&set);
         out::say("a second signal, so this ends at once; leases are kept in the state directory");
         process::exit(128 + second);
     };
     thread::Builder::new().name("signals".into()).spawn(watch).map(|_| ())
+}
+
+/// Waits for a signal that ends the process.
+fn wait_for_end(set: &libc::sigset_t, hangup: &Hangup) -> libc::c_int {
+    loop {
+        match (wait(set), hangup) {
+            (libc::SIGHUP, Hangup::Calls(then)) => then(),
+            (signal, _) => return signal,
+        }
+    }
 }
 
 /// Waits for a signal that somebody means, and not for an echo of the one just taken.

@@ -56,7 +56,7 @@ pub use lease::{
 pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};
 pub use term::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
-pub use view::{Child, Holder, LockView, WaiterView};
+pub use view::{Child, Holder, LockView, SessionView, WaiterView};
 
 use crate::time::{Span, Time};
 use agenda::{Agenda, Due};

@@ -1,10 +1,10 @@
 //! What can be seen: one lock, a page of locks, a page of a directory.
 
 use super::Engine;
-use super::lease::{Lease, Life, Mode};
+use super::lease::{Lease, Life, Mode, SessionId};
 use super::lock::Lock;
 use super::name::LockName;
-use super::view::{Child, Holder, LockView, WaiterView};
+use super::view::{Child, Holder, LockView, SessionView, WaiterView};
 use crate::time::Time;
 use std::ops::Bound;
 
@@ -71,6 +71,18 @@ impl Engine {
             }
         }
         (children, Some(from))
+    }
+
+    /// One session, and at most `limit` of the leases that hang on it.
+    pub fn session(&self, id: SessionId, limit: usize) -> Option<SessionView> {
+        let session = self.books.sessions.get(&id)?;
+        Some(SessionView {
+            client: session.client.clone(),
+            ends: session.ends(),
+            leases: session.leases.iter().take(limit).cloned().collect(),
+            held: session.leases.len(),
+            waiting: session.waiters.len(),
+        })
     }
 
     fn has_below(&self, name: &str) -> bool {

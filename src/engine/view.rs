@@ -1,6 +1,6 @@
 //! What can be seen of a lock: facts at a moment, owned, so that no lock is held while showing.
 
-use super::lease::{Ends, Lease, Mode, Phase, Ticket};
+use super::lease::{Ends, Lease, Mode, Phase, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 
@@ -41,6 +41,21 @@ pub struct WaiterView {
     pub mode: Mode,
     /// Since when.
     pub since: Time,
+}
+
+/// One session at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionView {
+    /// Whose it is.
+    pub client: ClientId,
+    /// When it ends unless it is kept alive.
+    pub ends: Ends,
+    /// What hangs on it, by name, as much of it as was asked for.
+    pub leases: Vec<(LockName, Token)>,
+    /// How many leases hang on it in all.
+    pub held: usize,
+    /// In how many lines it waits.
+    pub waiting: usize,
 }
 
 /// Something directly below a directory.

@@ -10,12 +10,15 @@
 use super::audit::Audit;
 use super::feed::{Feed, Waker, Watch};
 use super::state::{StateDir, StateError};
-use super::tally::Tally;
+use super::tally::{Histogram, Tally};
 use super::timeline::Timeline;
 use super::timer::Alarm;
-use super::{About, Children, Door, List, Page, Then, Unavailable, restore};
+use super::{
+    About, Children, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Then, Unavailable, restore,
+};
 use crate::engine::{
-    Answer, Child, Command, Engine, Event, LockName, LockView, Op, Outcome, Rules, codec,
+    Answer, Child, Command, Engine, Event, LockName, LockView, Op, Outcome, Rules, SessionId,
+    SessionView, codec,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};
@@ -187,6 +190,11 @@ impl Door for Local {
         then(Ok(Page { items, next }));
     }
 
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        let view = self.shared.settled().1.engine.session(id, SESSION_LEASES_SHOWN_MAX);
+        then(Ok(view));
+    }
+
     fn watch(&self, since: Option<u64>) -> Watch {
         self.shared.feed.watch(since)
     }
@@ -212,6 +220,10 @@ impl Door for Local {
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.shared.tally.counts()
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        self.shared.tally.histograms()
     }
 }
 

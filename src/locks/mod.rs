@@ -8,15 +8,18 @@ pub mod feed;
 pub mod local;
 mod restore;
 pub mod state;
-mod tally;
+pub mod tally;
 mod timeline;
 pub(crate) mod timer;
 
-use crate::engine::{Answer, Child, Command, Kind, LockName, LockView, Refusal};
+use crate::engine::{
+    Answer, Child, Command, Kind, LockName, LockView, Refusal, SessionId, SessionView,
+};
 use crate::time::{Time, Wall};
 use feed::Watch;
 use std::fmt;
 use std::sync::Arc;
+use tally::Histogram;
 
 /// The handle that every edge holds. Cheap to clone.
 #[derive(Clone)]
@@ -25,6 +28,9 @@ pub struct Locks(Arc<dyn Door>);
 /// Where an answer goes. Called once, with no lock held, perhaps on another thread, perhaps
 /// before the call that took it has returned.
 pub type Then<T> = Box<dyn FnOnce(T) + Send>;
+
+/// Leases shown of a session: a person looks at fewer, and the mutex is held meanwhile.
+pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
 
 /// What stands behind the handle.
 pub trait Door: Send + Sync {
@@ -45,6 +51,11 @@ pub trait Door: Send + Sync {
     fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>);
     /// Shows a page of what lies directly below a name (or at the top).
     fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>);
+    /// Shows one session, and some of what hangs on it.
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        let _ = id;
+        then(Ok(None));
+    }
     /// Follows what happens from now on, or from event `since` on.
     fn watch(&self, since: Option<u64>) -> Watch;
     /// The engine's time now.
@@ -55,6 +66,10 @@ pub trait Door: Send + Sync {
     fn about(&self) -> About;
     /// Counts of what happened since the start.
     fn counts(&self) -> Vec<(&'static str, u64)>;
+    /// How long what happened took.
+    fn histograms(&self) -> Vec<Histogram> {
+        Vec::new()
+    }
 }
 
 /// Which locks to list.
@@ -186,6 +201,15 @@ impl Locks {
         self.0.children(query, Box::new(then));
     }
 
+    /// Shows one session, and some of what hangs on it, to `then`.
+    pub fn session(
+        &self,
+        id: SessionId,
+        then: impl FnOnce(Result<Option<SessionView>, Unavailable>) + Send + 'static,
+    ) {
+        self.0.session(id, Box::new(then));
+    }
+
     /// Follows what happens from now on, or from event `since` on.
     pub fn watch(&self, since: Option<u64>) -> Watch {
         self.0.watch(since)
@@ -209,6 +233,11 @@ impl Locks {
     /// Counts of what happened since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()
+    }
+
+    /// How long what happened took.
+    pub fn histograms(&self) -> Vec<Histogram> {
+        self.0.histograms()
     }
 }
 

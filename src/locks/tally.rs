@@ -1,11 +1,70 @@
 //! Counts of what happened since the start, for the metrics. Fed by events and answers.
 
 use crate::engine::{Answer, End, Event, Kind, What, Why};
+use crate::time::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One counter a metric.
+/// One counter a metric, and how long things took.
 #[derive(Default)]
-pub(super) struct Tally([AtomicU64; COUNTERS.len()]);
+pub(super) struct Tally {
+    counters: [AtomicU64; COUNTERS.len()],
+    waits: Times,
+    holds: Times,
+}
+
+/// How long something took, each time: counts by upper bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Histogram {
+    /// The metric.
+    pub name: &'static str,
+    /// What it measures.
+    pub help: &'static str,
+    /// How many took at most so many milliseconds.
+    pub at_most: Vec<(u64, u64)>,
+    /// How many there were.
+    pub count: u64,
+    /// How long they took together.
+    pub sum: Span,
+}
+
+/// Upper bounds in milliseconds: a hand-over, a command, a build, a ttl, a night.
+const BOUNDS: [u64; 12] =
+    [1, 5, 25, 100, 500, 1_000, 5_000, 30_000, 120_000, 600_000, 3_600_000, 43_200_000];
+
+#[derive(Default)]
+struct Times {
+    /// Those within each bound and above the one before.
+    within: [AtomicU64; BOUNDS.len()],
+    count: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl Times {
+    fn add(&self, span: Span) {
+        let millis = span.as_millis();
+        if let Some(index) = BOUNDS.iter().position(|bound| millis <= *bound) {
+            self.within[index].fetch_add(1, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.nanos.fetch_add(span.as_nanos(), Ordering::Relaxed);
+    }
+
+    fn show(&self, name: &'static str, help: &'static str) -> Histogram {
+        let mut sum = 0;
+        let counts = self.within.iter().map(|count| count.load(Ordering::Relaxed));
+        let at_most = BOUNDS.into_iter().zip(counts).map(|(bound, count)| {
+            sum += count;
+            (bound, sum)
+        });
+        Histogram {
+            name,
+            help,
+            at_most: at_most.collect(),
+            count: self.count.load(Ordering::Relaxed),
+            sum: Span::from_nanos(self.nanos.load(Ordering::Relaxed)),
+        }
+    }
+}
 
 /// The metrics, by the index of their counter.
 const COUNTERS: [&str; 16] = [
@@ -30,6 +89,11 @@ const COUNTERS: [&str; 16] = [
 impl Tally {
     pub(super) fn count_event(&self, event: &Event) {
         use crate::engine::SessionEnd::Expired;
+        match &event.what {
+            What::Granted { waited: Some((_, span)), .. } => self.waits.add(*span),
+            What::Ended { held, .. } => self.holds.add(*held),
+            _ => {}
+        }
         let index = match &event.what {
             What::Granted { .. } => 0,
             What::Renewed { .. } => 1,
@@ -65,12 +129,20 @@ impl Tally {
     }
 
     fn add(&self, index: usize) {
-        self.0[index].fetch_add(1, Ordering::Relaxed);
+        self.counters[index].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Each metric's name and count.
     pub(super) fn counts(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.0.iter().map(|counter| counter.load(Ordering::Relaxed));
+        let counts = self.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
         COUNTERS.into_iter().zip(counts).collect()
+    }
+
+    /// How long waits and tenures took.
+    pub(super) fn histograms(&self) -> Vec<Histogram> {
+        vec![
+            self.waits.show("wait_seconds", "How long who was served had waited in line."),
+            self.holds.show("hold_seconds", "How long tenures lasted that are over."),
+        ]
     }
 }

@@ -3,13 +3,14 @@
 //! Not a test: it prints numbers with what is wanted beside them, and fails only if something
 //! does not work. Ratios of one run can be trusted more than numbers of two.
 //!
-//! `cargo bench -- engine journal local files flock ls` runs parts; `--quick` does less of each;
+//! `cargo bench -- engine journal local files flock ls http` runs parts; `--quick` does less of each;
 //! `--pin` keeps everything on one processor, which takes out most of the noise.
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
 
 mod engine;
 mod files;
+mod http;
 mod journal;
 mod local;
 mod locks;
@@ -17,6 +18,7 @@ mod mounts;
 mod null;
 mod report;
 mod scratch;
+mod servers;
 
 use std::env;
 use std::process::ExitCode;
@@ -43,13 +45,14 @@ impl Effort {
 /// A part: its name on the command line, and what it does.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("engine", engine::run),
     ("journal", journal::run),
     ("local", local::run),
     ("files", files::run),
     ("flock", locks::run),
     ("ls", files::run_ls),
+    ("http", http::run),
 ];
 
 fn main() -> ExitCode {

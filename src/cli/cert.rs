@@ -1,0 +1,58 @@
+//! `cert`: a small certificate authority for the machines of a home.
+
+use super::exit::{Done, Failure};
+use super::out;
+use crate::http::ca::{self, Made, Whose};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// `cert`.
+#[derive(Debug, clap::Args)]
+pub(super) struct CertArgs {
+    /// Where keys and certificates are kept
+    #[arg(long, value_name = "DIR", default_value = "latchfs-certs", global = true)]
+    dir: PathBuf,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The authority itself: ca.pem for every machine, ca.key for nobody
+    Ca,
+    /// A server, under the names and addresses by which clients find it
+    Server {
+        /// Names and addresses, such as box.local 192.168.1.2
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+    /// A client: it may speak as NAME, and as NAME:USER
+    Client {
+        /// The client, such as laptop1
+        #[arg(value_name = "NAME", value_parser = file_name)]
+        name: String,
+    },
+}
+
+/// The name becomes that of a file.
+fn file_name(text: &str) -> Result<String, &'static str> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text {
+        "" | "ca" | "server" => Err("this name is taken by the authority or the server"),
+        _ if text.starts_with(['.', '-']) || !text.chars().all(is_fine) || text.len() > 64 => {
+            Err("a name has letters, digits, '-', '_' and '.', 64 at most")
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+pub(super) fn run(args: &CertArgs) -> Done {
+    let whose = match &args.what {
+        What::Ca => Whose::Authority,
+        What::Server { names } => Whose::Server(names.clone()),
+        What::Client { name } => Whose::Client(name.clone()),
+    };
+    let Made { cert, key } =
+        ca::make(&args.dir, &whose).map_err(|error| Failure::unavailable(error.to_string()))?;
+    out::line(&format!("made {} and {}", cert.display(), key.display()))
+}

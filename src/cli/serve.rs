@@ -1,0 +1,142 @@
+//! `serve`: the engine and the HTTP server, and the end of both. `mount --listen` begins the
+//! same server beside its mounts.
+
+use super::background;
+use super::exit::{Done, Exit, Failure};
+use super::mount::{Shown, absolute, open, state_dir, warn};
+use super::out;
+use super::signals::{self, Hangup};
+use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::{Grace, Ttl};
+use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
+use crate::locks::{Door, Locks};
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+/// The seed's port, for those who are on this machine.
+const LISTEN_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
+
+/// `serve`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServeArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value_t = LISTEN_DEFAULT)]
+    listen: SocketAddr,
+    #[command(flatten)]
+    access: AccessArgs,
+    /// How long a lease lasts unrenewed, unless a client says otherwise
+    #[arg(long, value_name = "DURATION", default_value_t = Shown(TTL_DEFAULT),
+        value_parser = |text: &str| Ttl::parse(text).map(Shown))]
+    ttl: Shown<Ttl>,
+    /// How long after that only its holder may take it back
+    #[arg(long, value_name = "DURATION", default_value_t = Shown(GRACE_DEFAULT),
+        value_parser = |text: &str| Grace::parse(text).map(Shown))]
+    grace: Shown<Grace>,
+    /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
+    /// latchfs in the XDG state directory]
+    #[arg(long, value_name = "DIR")]
+    state: Option<OsString>,
+}
+
+/// Who may ask, and how connections are encrypted.
+#[derive(Debug, clap::Args)]
+pub(super) struct AccessArgs {
+    /// Bearer tokens and what each may do, in TOML; read again at SIGHUP
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Encrypt by this certificate, in PEM; read again at SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Let clients show certificates that this one has signed
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+    /// Be open to a network without tokens or without TLS
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl AccessArgs {
+    /// What the server needs to know; of a daemon that may change its directory.
+    pub(super) fn config(
+        &self,
+        listen: SocketAddr,
+        (ttl, grace): (Ttl, Grace),
+    ) -> Done<HttpConfig> {
+        let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {
+            (Some(cert), Some(key)) => {
+                Some(TlsFiles { cert, key, client_ca: whole(&self.client_ca)? })
+            }
+            _ => None,
+        };
+        let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
+        Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
+    }
+}
+
+/// What the server's own thread waits for.
+enum News {
+    /// A signal says that it is to end.
+    End,
+    /// Tokens and certificates are to be read again.
+    Reload,
+}
+
+pub(super) fn run(args: &ServeArgs) -> Done {
+    let state = state_dir(args.state.as_deref())?;
+    let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
+    warn(state.as_deref());
+    let (send, news) = mpsc::channel();
+    let tell = |news: fn() -> News| {
+        let send = send.clone();
+        // A failure to send means that nobody needs to know any more.
+        move || drop(send.send(news()))
+    };
+    signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
+        .map_err(|error| Failure::system("signals can't be waited for", &error))?;
+    let local = Arc::new(open(state.as_deref())?);
+    let door: Arc<dyn Door> = Arc::clone(&local) as _;
+    let served = start(Locks::new(door), &config).map(|server| {
+        background::notify_manager();
+        while let Ok(News::Reload) = news.recv() {
+            reload(&server);
+        }
+        server.drain();
+    });
+    let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
+    served.and(closed)
+}
+
+/// Reads tokens and certificates again, and says it when something is wrong with them.
+pub(super) fn reload(server: &Server) {
+    match server.reload() {
+        Ok(()) => out::say("tokens and certificates were read again"),
+        Err(error) => out::say(&format!("all stays as it was: {error}")),
+    }
+}
+
+/// Begins a server, and says where it listens.
+pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
+    let server = Server::start(locks, config).map_err(|error| refused(&error))?;
+    let (ttl, grace) = (config.ttl.span(), config.grace.span());
+    let address = server.address();
+    let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
+    out::line(&format!("latchfs: listening on {scheme}://{address} (ttl {ttl}, grace {grace})"))?;
+    Ok(server)
+}
+
+fn refused(error: &StartError) -> Failure {
+    let exit = match error {
+        StartError::Open(_) => Exit::Usage,
+        StartError::Listen(..) | StartError::System(_) | StartError::Credentials(_) => {
+            Exit::Unavailable
+        }
+    };
+    Failure::Said(exit, error.to_string())
+}

@@ -1,0 +1,86 @@
+//! What all requests share.
+
+use super::chronicle::Chronicle;
+use super::events::STREAMS_MAX;
+use super::gate::Gate;
+use super::metrics::Requests;
+use super::peers::Peers;
+use super::waiting::Places;
+use crate::engine::{Grace, Ttl};
+use crate::locks::Locks;
+use crate::time::Wall;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+
+/// What all requests share.
+pub(super) struct App {
+    pub(super) locks: Locks,
+    /// How long a lease lasts that says nothing about it.
+    pub(super) ttl: Ttl,
+    /// The same for its grace.
+    pub(super) grace: Grace,
+    pub(super) peers: Peers,
+    pub(super) gate: Gate,
+    /// Those who wait in line.
+    pub(super) places: Arc<Places>,
+    /// What happened lately.
+    pub(super) chronicle: Chronicle,
+    /// Places for streams of events.
+    pub(super) streams: Arc<Semaphore>,
+    pub(super) requests: Requests,
+    /// Tells the events of this server from those of the one before: numbers begin anew.
+    pub(super) instance: String,
+    phase: watch::Sender<Phase>,
+}
+
+/// How far the server's end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// It serves.
+    Serving,
+    /// It grants nothing any more; what is held can be released, and who asks is told.
+    Draining,
+    /// It takes no connections, and ends each that is there after the request at hand.
+    Closing,
+}
+
+impl App {
+    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Gate) -> Self {
+        let (phase, _) = watch::channel(Phase::Serving);
+        let begun = Wall::now();
+        Self {
+            places: Places::new(locks.clone()),
+            chronicle: Chronicle::new(&locks),
+            locks,
+            ttl,
+            grace,
+            peers: Peers::default(),
+            gate,
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            requests: Requests::default(),
+            instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
+            phase,
+        }
+    }
+
+    /// How far the end is.
+    pub(super) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Follows how far the end is.
+    pub(super) fn follow_phase(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    /// The end comes nearer.
+    pub(super) fn enter(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+}
+
+/// Returns when the end has come as near as `least`.
+pub(super) async fn entered(phase: &mut watch::Receiver<Phase>, least: Phase) {
+    // The sender lives as long as the server: an error means that it is gone.
+    let _ = phase.wait_for(|phase| *phase >= least).await;
+}

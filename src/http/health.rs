@@ -1,0 +1,20 @@
+//! Whether the server lives, and whether it may be asked for locks.
+
+use super::app::Phase;
+use super::call::{Call, Response, json};
+use super::problem::{Done, Problem};
+use axum::http::StatusCode;
+use serde_json::json;
+
+/// It lives, or there would be no answer.
+pub(super) fn alive() -> Response {
+    json(StatusCode::OK, &json!({ "status": "alive" }))
+}
+
+/// It grants locks, or says that it is on its way out.
+pub(super) fn ready(call: &Call) -> Done<Response> {
+    match call.app.phase() {
+        Phase::Serving => Ok(json(StatusCode::OK, &json!({ "status": "ready" }))),
+        Phase::Draining | Phase::Closing => Err(Problem::closing()),
+    }
+}

@@ -1,0 +1,95 @@
+//! Many locks at once: pages of them, checks of tokens, and what ended lately.
+
+use super::call::{Call, json, told};
+use super::options::Options;
+use super::problem::{Done, Problem};
+use crate::engine::{LockName, Phase, Token};
+use crate::locks::List;
+use crate::status::status_of;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+/// Locks on one page: about half a megabyte.
+const PAGE_MAX: usize = 1_000;
+
+/// GET /locks.
+pub(super) async fn list(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
+    let mut views = Vec::new();
+    let mut is_full = false;
+    for prefix in call.grant.narrowed(&options.prefix) {
+        let query = List { prefix, after: options.after.clone(), limit };
+        let (then, page) = oneshot::channel();
+        call.app.locks.list(query, |page| drop(then.send(page)));
+        let page = told(page.await)?;
+        is_full |= page.next.is_some();
+        views.extend(page.items);
+    }
+    is_full |= views.len() > limit;
+    views.truncate(limit);
+    let next = views.last().filter(|_| is_full).map(|view| view.name.to_string());
+    let shown = views.iter().map(|view| status_of(view, |at| call.app.locks.wall(at)));
+    let locks: Vec<Value> = shown.collect();
+    Ok(json(StatusCode::OK, &json!({ "locks": locks, "next": next })))
+}
+
+/// POST /check.
+pub(super) async fn check(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    match (options.name, options.token, options.checks) {
+        (Some(name), Some(token), checks) if checks.is_empty() => {
+            let checked = check_one(&call, name, token).await?;
+            Ok(json(StatusCode::OK, &checked))
+        }
+        (None, None, checks) if !checks.is_empty() => {
+            let mut checked = Vec::with_capacity(checks.len());
+            for (name, token) in checks {
+                checked.push(check_one(&call, name, token).await?);
+            }
+            Ok(json(StatusCode::OK, &json!({ "checks": checked })))
+        }
+        _ => Err(Problem::invalid(
+            "say either name and token, or checks, a list of objects with a name and a token",
+        )),
+    }
+}
+
+async fn check_one(call: &Call, name: LockName, token: Token) -> Done<Value> {
+    let view = call.view(&name).await?;
+    let current = view.holders.iter().find(|holder| holder.lease.token == token);
+    let phase = current.map_or(Phase::Free, |holder| holder.ends.phase(view.at));
+    let newest = view.holders.iter().map(|holder| holder.lease.token).max();
+    Ok(json!({
+        "name": name.as_str(),
+        "token": token.as_u64(),
+        "current": current.is_some(),
+        "phase": current.map(|_| phase.as_str()),
+        "current_token": newest.map(Token::as_u64),
+    }))
+}
+
+/// GET /history.
+pub(super) async fn history(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let now = call.app.locks.now();
+    let ended = call.app.chronicle.tenures(now);
+    let visible = ended.iter().filter(|tenure| {
+        let name = tenure.name.as_str();
+        name.starts_with(&options.prefix) && call.grant.may_see(name)
+    });
+    let tenures: Vec<Value> = visible
+        .map(|tenure| {
+            json!({
+                "name": tenure.name.as_str(),
+                "holder": tenure.holder.as_str(),
+                "token": tenure.token.as_u64(),
+                "held_ms": tenure.held.as_millis(),
+                "ended_ms_ago": now.since(tenure.ended_at).as_millis(),
+                "end": tenure.end,
+            })
+        })
+        .collect();
+    Ok(json(StatusCode::OK, &json!({ "tenures": tenures })))
+}

@@ -1,0 +1,218 @@
+//! One lock: its status, acquire, renew, release, steal.
+
+use super::answer::{self, Granted};
+use super::app::Phase;
+use super::call::{Call, json};
+use super::options::{Options, name_in, request_id};
+use super::problem::{Done, Problem};
+use super::waiting;
+use crate::engine::{
+    Acquire, ClientId, Firm, Grace, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch,
+    Release, Renew, RequestId, Steal, Tenure, Term, Ttl,
+};
+use crate::locks::Failure;
+use crate::status::status_of;
+use axum::http::StatusCode;
+use serde_json::json;
+
+/// Where the names of locks begin in paths.
+const BELOW: &str = "/locks/";
+
+/// What makes a POST to a name an act of an administrator. Who means a lock whose last part is
+/// this writes its slash as `%2F`.
+const STEAL: &str = "/steal";
+
+/// The lock that the path names.
+fn name_of(call: &Call) -> Done<LockName> {
+    name_in(call.head.uri.path().strip_prefix(BELOW).unwrap_or_default())
+}
+
+/// GET: the status, also of a free lock.
+pub(super) async fn show(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    Options::read(&mut call).await?;
+    let view = call.view(&name).await?;
+    let response = json(StatusCode::OK, &status_of(&view, |at| call.app.locks.wall(at)));
+    Ok(match view.holder() {
+        Some(holder) => answer::tagged(response, holder.lease.token),
+        None => response,
+    })
+}
+
+/// The name in the path of a steal, if it is one.
+pub(super) fn steal_of(path: &str) -> Option<&str> {
+    let name = path.strip_prefix(BELOW)?.strip_suffix(STEAL)?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// PUT, and POST: acquire, or renew; with a token renew only, and that tenure only.
+pub(super) async fn acquire(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &client)?;
+    if options.token.is_some() {
+        return keep(&call, name, client, &options, request).await;
+    }
+    let term = call.term(&options, options.ttl, options.grace);
+    let patch = patch_of(&options);
+    let hold = if options.fresh { Hold::Firm(None) } else { Hold::Loose };
+    let mode = options.mode.unwrap_or(Mode::Exclusive);
+    let line = Line::Skip;
+    let (lock, owner) = (name.clone(), client.clone());
+    let ask = Acquire { name, client, mode, hold, term, line, patch };
+    let again = options.wait.map(|patience| (patience, ask.clone()));
+    // A wait carries no id: who asks again keeps the place it has, so a repeat does no harm.
+    let answer = call.decide(Op::Acquire(ask), request).await;
+    match (answer, again) {
+        (Err(problem), Some((patience, ask))) if problem.reason().is_some() => {
+            waiting::wait(&call, ask, patience).await
+        }
+        (Ok(outcome), _) => granted(&call, (&lock, &owner), &outcome).await,
+        (Err(problem), _) => Err(problem),
+    }
+}
+
+/// PATCH: renew, and never acquire.
+pub(super) async fn renew(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &client)?;
+    keep(&call, name, client, &options, request).await
+}
+
+async fn keep(
+    call: &Call,
+    name: LockName,
+    client: ClientId,
+    options: &Options,
+    request: Option<RequestId>,
+) -> Done {
+    let term = match (options.session, options.ttl, options.grace) {
+        (None, None, None) => None,
+        (None, ttl, grace) => {
+            let (ttl, grace) = missing(call, &name, &client, ttl, grace).await?;
+            Some(Term::Own(ttl, grace))
+        }
+        (Some(session), ..) => Some(Term::Session(session)),
+    };
+    let (lock, owner) = (name.clone(), client.clone());
+    let key = LeaseKey { name, client, token: options.token };
+    let ask = Renew { key, term, firm: Firm::Keep, patch: patch_of(options) };
+    let outcome = call.decide(Op::Renew(ask), request).await?;
+    granted(call, (&lock, &owner), &outcome).await
+}
+
+/// The ttl and grace of a lease of which one is to change: the other stays.
+async fn missing(
+    call: &Call,
+    name: &LockName,
+    client: &ClientId,
+    ttl: Option<Ttl>,
+    grace: Option<Grace>,
+) -> Done<(Ttl, Grace)> {
+    if let (Some(ttl), Some(grace)) = (ttl, grace) {
+        return Ok((ttl, grace));
+    }
+    let view = call.view(name).await?;
+    let (own_ttl, own_grace) = match view.held_by(client) {
+        Some(own) => (own.ends.ttl, own.ends.grace),
+        None => (call.app.ttl, call.app.grace),
+    };
+    Ok((ttl.unwrap_or(own_ttl), grace.unwrap_or(own_grace)))
+}
+
+/// DELETE: release.
+pub(super) async fn release(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &client)?;
+    let key = LeaseKey { name: name.clone(), client, token: options.token };
+    match call.decide(Op::Release(Release { key }), request).await? {
+        Outcome::Released => {
+            Ok(json(StatusCode::OK, &json!({ "name": name.as_str(), "released": true })))
+        }
+        other => Err(reused(&other)),
+    }
+}
+
+/// POST to a name and `/steal`.
+pub(super) async fn steal(mut call: Call) -> Done {
+    let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &client)?;
+    let Some(reason) = options.reason.clone() else {
+        let detail = "whoever takes a live lock says why; add reason=WORDS";
+        return Err(Problem::invalid(detail));
+    };
+    let term = call.term(&options, options.ttl, options.grace);
+    let (lock, owner) = (name.clone(), client.clone());
+    let ask = Steal { name, client, reason, term, patch: patch_of(&options) };
+    let outcome = call.decide(Op::Steal(ask), request).await?;
+    granted(&call, (&lock, &owner), &outcome).await
+}
+
+fn patch_of(options: &Options) -> Patch {
+    Patch { note: options.note.clone(), ..Patch::default() }
+}
+
+/// The answer to a lock that was granted, renewed or stolen.
+async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> Done {
+    let (tenure, renewed) = match outcome {
+        Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
+        Outcome::Renewed(tenure) => (tenure, true),
+        other => return Err(reused(other)),
+    };
+    match Granted::of(&call.app.locks, of, tenure, renewed) {
+        Some(granted) => Ok(granted.into_response()),
+        // It hangs on a session, whose end only the engine knows.
+        None => show_tenure(call, of.0, tenure, renewed).await,
+    }
+}
+
+/// Shows a tenure as it stands now.
+pub(super) async fn show_tenure(
+    call: &Call,
+    name: &LockName,
+    tenure: &Tenure,
+    renewed: bool,
+) -> Done {
+    if let Life::Session(id) = tenure.life {
+        call.app.chronicle.hang(id, tenure.token);
+    }
+    let view = call.view(name).await?;
+    let granted = Granted::in_view(&call.app.locks, &view, tenure, renewed);
+    granted.map(Granted::into_response).ok_or_else(|| over(name, tenure))
+}
+
+/// It was granted, and is over already.
+fn over(name: &LockName, tenure: &Tenure) -> Problem {
+    let (name, token) = (name.clone(), tenure.token);
+    let reason = Box::new(crate::engine::Reason::Expired { name, token });
+    let at = tenure.acquired_at;
+    Problem::from_failure(&Failure::Refused(crate::engine::Refusal { at, reason }))
+}
+
+/// The id of this request was another's before.
+pub(super) fn reused(outcome: &Outcome) -> Problem {
+    log::debug!("a request id was used again for another request: {outcome:?}");
+    Problem::invalid("this Idempotency-Key was used for another request; choose a new one")
+}
+
+impl Call {
+    /// What keeps a new lease alive.
+    pub(super) fn term(&self, options: &Options, ttl: Option<Ttl>, grace: Option<Grace>) -> Term {
+        match options.session {
+            Some(session) => Term::Session(session),
+            None => Term::Own(ttl.unwrap_or(self.app.ttl), grace.unwrap_or(self.app.grace)),
+        }
+    }
+
+    /// Grants nothing once the server is on its way out.
+    pub(super) fn grants(&self) -> Done<()> {
+        if self.app.phase() == Phase::Serving { Ok(()) } else { Err(Problem::closing()) }
+    }
+}

@@ -1,0 +1,75 @@
+//! `/metrics`: what the engine counts, and what was asked of this server.
+
+use super::app::App;
+use super::call::{Call, text};
+use super::options::Options;
+use super::problem::{Done, Problem};
+use super::routes::{Act, ROUTES};
+use crate::engine::Kind;
+use crate::metrics::Page;
+use axum::http::{HeaderValue, StatusCode};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The codes that answers have; what is not among them is counted as the last.
+const CODES: [u16; 20] = [
+    200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 415, 429, 431, 500, 503,
+    0,
+];
+
+/// Requests by what was asked and how it was answered.
+pub(super) struct Requests(Vec<[AtomicU64; CODES.len()]>);
+
+impl Default for Requests {
+    fn default() -> Self {
+        let acts: usize = ROUTES.iter().map(|route| route.acts.len()).sum();
+        Self((0..acts).map(|_| <[AtomicU64; CODES.len()]>::default()).collect())
+    }
+}
+
+impl Requests {
+    /// Counts an answer to the act with this number in the table.
+    pub(super) fn count(&self, act: usize, code: StatusCode) {
+        let code = CODES.iter().position(|known| *known == code.as_u16());
+        let counter = code.unwrap_or(CODES.len() - 1);
+        self.0[act][counter].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All acts of the table, in order.
+pub(super) fn acts() -> impl Iterator<Item = (&'static str, &'static Act)> {
+    ROUTES.iter().flat_map(|route| route.acts.iter().map(|act| (route.path, act)))
+}
+
+/// GET /metrics.
+pub(super) async fn show(mut call: Call) -> Done {
+    Options::read(&mut call).await?;
+    if !call.grant.may_see_all() {
+        let detail = "these credentials see some locks only, and metrics count all; use others";
+        return Err(Problem::of(Kind::Denied, detail));
+    }
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    Ok(text(StatusCode::OK, kind, page(&call.app)))
+}
+
+fn page(app: &App) -> String {
+    let mut page = Page::of(&app.locks);
+    for (name, help, value) in [
+        ("latchfs_http_connections", "Open connections.", app.peers.connections()),
+        ("latchfs_http_waiting", "Requests that wait in line.", app.places.waiting()),
+    ] {
+        page.family(name, help, "gauge");
+        page.line("", value as u64);
+    }
+    page.family("latchfs_http_requests_total", "Requests, by route and code.", "counter");
+    for ((path, act), counters) in acts().zip(&app.requests.0) {
+        for (code, counter) in CODES.iter().zip(counters) {
+            let count = counter.load(Ordering::Relaxed);
+            if count > 0 {
+                let code = if *code == 0 { "other".to_owned() } else { code.to_string() };
+                let labels = format!("method=\"{}\",route=\"{path}\",code=\"{code}\"", act.method);
+                page.line(&labels, count);
+            }
+        }
+    }
+    page.text()
+}

@@ -1,0 +1,41 @@
+//! The HTTP server: the seed's API, the same for any lock, sessions, events, metrics, a page.
+//!
+//! Alone it names axum and hyper. Each request is decided through the one door, on the thread
+//! that read it; no rule of locks is here.
+//!
+//! Where to look: `server` begins and ends it; `connection` carries requests, with its limits;
+//! `routes` is the table of what can be asked, from which the router and the document are made;
+//! `problem` is the table of errors; `access` says who may do what.
+
+pub mod access;
+mod answer;
+mod app;
+pub mod ca;
+mod call;
+mod chronicle;
+mod connection;
+mod events;
+mod gate;
+mod health;
+mod list;
+mod lock;
+mod metrics;
+mod openapi;
+mod options;
+mod page;
+mod peers;
+mod problem;
+mod routes;
+mod schema;
+mod seed;
+mod server;
+mod sessions;
+mod shape;
+mod tls;
+mod tokens;
+mod waiting;
+
+pub use gate::{Credentials, CredentialsError};
+pub use server::{HttpConfig, Server, StartError};
+pub use tls::{TlsError, TlsFiles};
+pub use tokens::TokensError;

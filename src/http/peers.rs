@@ -1,0 +1,160 @@
+//! Who is connected, and the limits on that.
+
+use super::access::Grant;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
+
+/// Connections at once: some for each of the sessions that the engine can have, and within what
+/// a process may have open where nobody has raised that.
+pub(super) const CONNECTIONS_MAX: usize = 16_384;
+
+/// Connections of one address: several machines may be behind one, yet none may take all.
+pub(super) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
+
+/// Requests of one address that are not answered yet, waiting ones among them: more than any
+/// host has programs that wait.
+pub(super) const REQUESTS_PER_PEER_MAX: usize = 4_096;
+
+/// All who are connected.
+#[derive(Default)]
+pub(super) struct Peers {
+    known: Mutex<HashMap<IpAddr, Arc<Peer>>>,
+    connections: AtomicUsize,
+    /// Told when a connection has ended.
+    ended: Notify,
+}
+
+/// One address.
+pub(super) struct Peer {
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+}
+
+/// What all requests of one connection have in common.
+pub(super) struct Origin {
+    pub(super) peer: Arc<Peer>,
+    /// What the client's certificate allows.
+    pub(super) certified: Option<Arc<Grant>>,
+}
+
+/// One connection, counted as long as this lives.
+pub(super) struct Connected<'a> {
+    peers: &'a Peers,
+    address: IpAddr,
+    peer: Arc<Peer>,
+}
+
+/// One request, counted as long as this lives.
+pub(super) struct Asking(Arc<Peer>);
+
+impl Peers {
+    /// Counts a connection, if there may be another.
+    pub(super) fn admit(&self, address: IpAddr) -> Option<Connected<'_>> {
+        let mut known = self.known.lock();
+        let peer = known.entry(address).or_insert_with(|| {
+            Arc::new(Peer { connections: AtomicUsize::new(0), requests: AtomicUsize::new(0) })
+        });
+        let all = self.connections.load(Ordering::Relaxed);
+        let own = peer.connections.load(Ordering::Relaxed);
+        if all >= CONNECTIONS_MAX || own >= CONNECTIONS_PER_PEER_MAX {
+            return None;
+        }
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        peer.connections.fetch_add(1, Ordering::Relaxed);
+        Some(Connected { peers: self, address, peer: Arc::clone(peer) })
+    }
+
+    /// How many connections there are.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Returns when there is no connection.
+    pub(super) async fn none_left(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.connections() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Connected<'_> {
+    /// Whose it is.
+    pub(super) fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        let mut known = self.peers.known.lock();
+        if self.peer.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+            known.remove(&self.address);
+        }
+        drop(known);
+        self.peers.connections.fetch_sub(1, Ordering::Relaxed);
+        self.peers.ended.notify_waiters();
+    }
+}
+
+impl Peer {
+    /// Counts a request, if there may be another.
+    pub(super) fn ask(self: &Arc<Self>) -> Option<Asking> {
+        let before = self.requests.fetch_add(1, Ordering::Relaxed);
+        let asking = Asking(Arc::clone(self));
+        (before < REQUESTS_PER_PEER_MAX).then_some(asking)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn address(number: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, number).into()
+    }
+
+    #[test]
+    fn one_address_can_not_take_all_connections() {
+        let peers = Peers::default();
+        let many: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX).map(|_| peers.admit(address(1))).collect();
+        assert!(many.iter().all(Option::is_some));
+        assert!(peers.admit(address(1)).is_none());
+        let left = CONNECTIONS_MAX - CONNECTIONS_PER_PEER_MAX;
+        let others: Vec<_> = (0..left).map(|_| peers.admit(address(2))).collect();
+        assert!(others.iter().all(Option::is_some));
+        assert!(peers.admit(address(3)).is_none());
+        drop(many);
+        assert!(peers.admit(address(3)).is_some());
+        drop(others);
+        assert_eq!((peers.connections(), peers.known.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn requests_of_one_address_are_counted() {
+        let peers = Peers::default();
+        let (one, two) = (peers.admit(address(1)), peers.admit(address(1)));
+        let peer = |connected: &Option<Connected<'_>>| {
+            Arc::clone(connected.as_ref().expect("there is room").peer())
+        };
+        let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| peer(&one).ask()).collect();
+        assert!(asked.iter().all(Option::is_some));
+        assert!(peer(&two).ask().is_none(), "whichever connection it comes by");
+        drop(asked);
+        assert!(peer(&two).ask().is_some());
+    }
+}

@@ -1,0 +1,264 @@
+//! What answers look like, as JSON Schema.
+
+use serde_json::{Value, json};
+
+/// What the body of an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Schema {
+    Health,
+    Acquired,
+    SeedStatus,
+    SeedReleased,
+    Status,
+    Granted,
+    Released,
+    Page,
+    Checked,
+    History,
+    Opened,
+    Session,
+    Kept,
+    Ended,
+    Me,
+    Problem,
+    Document,
+    /// Not JSON: a page, a stream, metrics.
+    Text(&'static str),
+}
+
+/// Those that have a name in the document.
+pub(super) const NAMED: [Schema; 17] = [
+    Schema::Health,
+    Schema::Acquired,
+    Schema::SeedStatus,
+    Schema::SeedReleased,
+    Schema::Status,
+    Schema::Granted,
+    Schema::Released,
+    Schema::Page,
+    Schema::Checked,
+    Schema::History,
+    Schema::Opened,
+    Schema::Session,
+    Schema::Kept,
+    Schema::Ended,
+    Schema::Me,
+    Schema::Problem,
+    Schema::Document,
+];
+
+/// An object with these members; names that end with `?` may be absent.
+fn object(members: &[(&str, Value)]) -> Value {
+    let bare = |name: &str| name.trim_end_matches('?').to_owned();
+    let names = members.iter().map(|(name, _)| *name);
+    let needed: Vec<_> = names.filter(|name| !name.ends_with('?')).collect();
+    let properties: serde_json::Map<_, _> =
+        members.iter().map(|(name, schema)| (bare(name), schema.clone())).collect();
+    json!({ "type": "object", "required": needed, "properties": properties })
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn time() -> Value {
+    json!({ "type": ["string", "null"], "format": "date-time" })
+}
+
+fn number() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+fn number_or_null() -> Value {
+    json!({ "type": ["integer", "null"], "minimum": 0 })
+}
+
+fn flag() -> Value {
+    json!({ "type": "boolean" })
+}
+
+fn list(items: &Value) -> Value {
+    json!({ "type": "array", "items": items })
+}
+
+fn phase() -> Value {
+    json!({ "type": ["string", "null"], "enum": ["free", "held", "grace", null] })
+}
+
+fn pair() -> Value {
+    object(&[("name", text()), ("token", number())])
+}
+
+/// What a status says of a lock that is held.
+fn status() -> Value {
+    object(&[
+        ("name", text()),
+        ("holder", text()),
+        ("expires_at?", time()),
+        ("is_expired", flag()),
+        ("grace_until?", time()),
+        ("phase", phase()),
+        ("mode?", json!({ "type": "string", "enum": ["exclusive", "shared"] })),
+        ("token?", number()),
+        ("expires_in_ms?", number_or_null()),
+        ("acquired_at?", time()),
+        ("renewed_at?", time()),
+        ("ttl_ms?", number()),
+        ("grace_ms?", number()),
+        ("holder_id?", text()),
+        ("note?", text()),
+        ("waiters?", list(&json!({ "type": "object" }))),
+        ("holders?", list(&json!({ "type": "object" }))),
+    ])
+}
+
+fn granted() -> Value {
+    object(&[
+        ("name", text()),
+        ("holder", text()),
+        ("expires_at", time()),
+        ("grace_until", time()),
+        ("phase", phase()),
+        ("token", number()),
+        ("expires_in_ms", number_or_null()),
+        ("begins_in_ms?", number()),
+        ("ttl_ms", number()),
+        ("grace_ms", number()),
+        ("renewed", flag()),
+    ])
+}
+
+fn session(more: &[(&str, Value)]) -> Value {
+    let mut members = vec![("session", number()), ("client", text())];
+    members.push(("expires_in_ms", number_or_null()));
+    members.extend([("ttl_ms", number()), ("grace_ms", number())]);
+    members.extend(more.iter().cloned());
+    object(&members)
+}
+
+fn checked() -> Value {
+    let one = object(&[
+        ("name", text()),
+        ("token", number()),
+        ("current", flag()),
+        ("phase", phase()),
+        ("current_token", number_or_null()),
+    ]);
+    json!({ "anyOf": [one, object(&[("checks", list(&one))])] })
+}
+
+fn problem() -> Value {
+    object(&[
+        ("type", text()),
+        ("title", text()),
+        ("status", number()),
+        ("detail", text()),
+        ("kind?", text()),
+        ("reason?", text()),
+        ("message?", text()),
+        ("name?", text()),
+        ("holder?", text()),
+        ("token?", number()),
+        ("waiting?", number()),
+        ("expires_in_ms?", number()),
+        ("retry_after_ms?", number()),
+    ])
+}
+
+impl Schema {
+    /// What it is called in the document.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Health => "Health",
+            Self::Acquired => "Acquired",
+            Self::SeedStatus => "SeedStatus",
+            Self::SeedReleased => "SeedReleased",
+            Self::Status => "Status",
+            Self::Granted => "Granted",
+            Self::Released => "Released",
+            Self::Page => "Page",
+            Self::Checked => "Checked",
+            Self::History => "History",
+            Self::Opened => "Opened",
+            Self::Session => "Session",
+            Self::Kept => "Kept",
+            Self::Ended => "Ended",
+            Self::Me => "Me",
+            Self::Problem => "Problem",
+            Self::Document => "Document",
+            Self::Text(kind) => kind,
+        }
+    }
+
+    /// The media type of the body.
+    pub(super) const fn media(self) -> &'static str {
+        match self {
+            Self::Problem => "application/problem+json",
+            Self::Text(kind) => kind,
+            _ => "application/json",
+        }
+    }
+
+    /// As the document defines it.
+    pub(super) fn definition(self) -> Value {
+        match self {
+            Self::Health => object(&[("status", text())]),
+            Self::Acquired => object(&[("holder", text()), ("expires_at", time())]),
+            Self::SeedStatus => object(&[
+                ("holder", text()),
+                ("expires_at?", time()),
+                ("is_expired", flag()),
+                ("grace_until?", time()),
+            ]),
+            Self::SeedReleased => object(&[("released", flag())]),
+            Self::Status => status(),
+            Self::Granted => granted(),
+            Self::Released => object(&[("name", text()), ("released", flag())]),
+            Self::Page => {
+                let next = json!({ "type": ["string", "null"] });
+                object(&[("locks", list(&Self::Status.reference())), ("next", next)])
+            }
+            Self::Checked => checked(),
+            Self::History => {
+                let tenure = object(&[
+                    ("name", text()),
+                    ("holder", text()),
+                    ("token", number()),
+                    ("held_ms", number()),
+                    ("ended_ms_ago", number()),
+                    ("end", text()),
+                ]);
+                object(&[("tenures", list(&tenure))])
+            }
+            Self::Opened => session(&[]),
+            Self::Session => session(&[
+                ("held", list(&pair())),
+                ("held_in_all", number()),
+                ("waiting", number()),
+            ]),
+            Self::Kept => object(&[
+                ("session", number()),
+                ("expires_in_ms", number_or_null()),
+                ("lost", list(&pair())),
+            ]),
+            Self::Ended => object(&[("session", number()), ("ended", flag())]),
+            Self::Me => object(&[
+                ("name", text()),
+                ("client", json!({ "type": ["string", "null"] })),
+                ("steal", flag()),
+                ("locks", list(&text())),
+            ]),
+            Self::Problem => problem(),
+            Self::Document => json!({ "type": "object" }),
+            Self::Text(_) => text(),
+        }
+    }
+
+    /// As answers name it.
+    pub(super) fn reference(self) -> Value {
+        match self {
+            Self::Text(_) => text(),
+            named => json!({ "$ref": format!("#/components/schemas/{}", named.name()) }),
+        }
+    }
+}

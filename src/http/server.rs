@@ -1,0 +1,260 @@
+//! The server's life: listening, a few threads that serve, an end in order.
+
+use super::app::{App, Phase, entered};
+use super::connection;
+use super::gate::{Credentials, CredentialsError, Gate};
+use super::peers::CONNECTIONS_MAX;
+use super::routes;
+use crate::engine::{Grace, Ttl};
+use crate::locks::Locks;
+use axum::Router;
+use socket2::{SockRef, TcpKeepalive};
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Threads that serve. A request is decided in microseconds, under one mutex: more threads would
+/// only wait for each other.
+const WORKERS_MAX: usize = 2;
+
+/// While draining, so long whoever is connected can still see that the server is not ready, and
+/// release what it holds.
+const DRAIN_NOTICE: Duration = Duration::from_secs(1);
+
+/// Then connections have this long to end: with the notice, less than the 10 s that service
+/// managers give.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(6);
+
+/// After an error of accept(2), such as too many open files, it is tried again after this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// A connection that is silent for so long is asked whether it is there,
+const SILENCE: Duration = Duration::from_secs(15);
+/// this often,
+const PROBE: Duration = Duration::from_secs(5);
+/// and so many times: within a ttl the dead are known.
+const PROBES: u32 = 3;
+
+/// Files beside connections: the state directory, mounts and their control files.
+const OTHER_FILES: usize = 4_096;
+
+/// How a server is made.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// How long a lease lasts that says nothing about it.
+    pub ttl: Ttl,
+    /// The same for its grace.
+    pub grace: Grace,
+    /// Who may ask, and how connections are encrypted.
+    pub credentials: Credentials,
+    /// Whether it may be open to a network without saying who may ask, or without TLS.
+    pub insecure: bool,
+}
+
+/// A server that runs.
+pub struct Server {
+    app: Arc<App>,
+    address: SocketAddr,
+    handle: Handle,
+    stop: watch::Sender<bool>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Why there is no server.
+#[derive(Debug)]
+pub enum StartError {
+    /// The address can't be listened on.
+    Listen(SocketAddr, io::Error),
+    /// The system gives no threads or events.
+    System(io::Error),
+    /// The credentials can't be used.
+    Credentials(CredentialsError),
+    /// It would be open to a network.
+    Open(SocketAddr),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(address, error) => {
+                write!(f, "can't listen on {address}: {error}; name another address by --listen")
+            }
+            Self::Credentials(error) => error.fmt(f),
+            Self::Open(address) => write!(
+                f,
+                "{address} can be reached by other machines: say who may ask by --tokens or \
+                 --client-ca, and encrypt by --tls-cert and --tls-key; or leave it open to \
+                 everybody by --insecure"
+            ),
+            Self::System(error) => write!(f, "the server can't be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl Server {
+    /// Listens, and serves from now on.
+    pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, StartError> {
+        let credentials = &config.credentials;
+        let is_closed = credentials.identify() && credentials.tls.is_some();
+        if !config.listen.ip().is_loopback() && !is_closed && !config.insecure {
+            return Err(StartError::Open(config.listen));
+        }
+        raise_open_files();
+        let gate = Gate::new(credentials.clone()).map_err(StartError::Credentials)?;
+        let refused = |error| StartError::Listen(config.listen, error);
+        let listener = TcpListener::bind(config.listen).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
+        let (stop, stopped) = watch::channel(false);
+        let count = thread::available_parallelism().map_or(1, NonZero::get).min(WORKERS_MAX);
+        let mut handles = Vec::new();
+        let mut workers = Vec::new();
+        for number in 0..count {
+            let runtime =
+                Builder::new_current_thread().enable_all().build().map_err(StartError::System)?;
+            handles.push(runtime.handle().clone());
+            workers.push(work(number, runtime, stopped.clone()).map_err(StartError::System)?);
+        }
+        let handle = handles[0].clone();
+        let router = routes::router(&app);
+        let accepting = accept(Arc::clone(&app), router, listener, handles);
+        handle.spawn(accepting);
+        let keeping = Arc::clone(&app);
+        handle.spawn(async move { keeping.chronicle.keep().await });
+        Ok(Self { app, address, handle, stop, workers })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Reads tokens and certificates again. If something is wrong with them, all stays as it was.
+    pub fn reload(&self) -> Result<(), CredentialsError> {
+        self.app.gate.reload()
+    }
+
+    /// Ends in order: no new grants, waiters told, connections ended; 10 s at most.
+    pub fn drain(self) {
+        let (done, ended) = mpsc::channel();
+        let app = Arc::clone(&self.app);
+        self.handle.spawn(async move {
+            drain(&app).await;
+            // The receiver waits below.
+            let _ = done.send(());
+        });
+        let _ = ended.recv_timeout(DRAIN_NOTICE + DRAIN_PATIENCE + Duration::from_secs(1));
+        self.stop.send_replace(true);
+        for worker in self.workers {
+            if worker.join().is_err() {
+                log::error!("a thread of the server has panicked");
+            }
+        }
+    }
+}
+
+/// One thread, and the connections that it serves.
+fn work(
+    number: usize,
+    runtime: Runtime,
+    mut stopped: watch::Receiver<bool>,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(format!("http-{number}")).spawn(move || {
+        // The sender is dropped only by a server that is gone.
+        let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
+        runtime.shutdown_background();
+    })
+}
+
+async fn drain(app: &App) {
+    app.enter(Phase::Draining);
+    if app.peers.connections() > 0 {
+        sleep(DRAIN_NOTICE).await;
+    }
+    app.enter(Phase::Closing);
+    if timeout(DRAIN_PATIENCE, app.peers.none_left()).await.is_err() {
+        log::warn!("{} connections did not end in time, and are cut", app.peers.connections());
+    }
+}
+
+/// Takes connections, and deals them out to the workers in turn.
+async fn accept(app: Arc<App>, router: Router, listener: TcpListener, workers: Vec<Handle>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return log::error!("connections can't be accepted: {error}"),
+    };
+    let mut phase = app.follow_phase();
+    let mut turn = workers.iter().cycle();
+    loop {
+        let taken = tokio::select! {
+            taken = listener.accept() => taken,
+            () = entered(&mut phase, Phase::Closing) => return,
+        };
+        let stream = match taken {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log::warn!("a connection can't be accepted: {error}");
+                sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        // A socket belongs to the events of the thread that serves it.
+        let Ok(stream) = stream.into_std() else { continue };
+        let Some(worker) = turn.next() else { return };
+        worker.spawn(connect(Arc::clone(&app), router.clone(), stream));
+    }
+}
+
+async fn connect(app: Arc<App>, router: Router, stream: std::net::TcpStream) {
+    let served = async {
+        let peer = stream.peer_addr()?.ip();
+        stream.set_nodelay(true)?;
+        watch_over(&stream)?;
+        let stream = TcpStream::from_std(stream)?;
+        if let Some(connected) = app.peers.admit(peer) {
+            connection::serve(&app, &router, connected.peer(), stream).await;
+        }
+        io::Result::Ok(())
+    };
+    if let Err(error) = served.await {
+        log::debug!("a connection was gone before it began: {error}");
+    }
+}
+
+/// Has the system find out when the other side is gone without a word: who waits in line there
+/// must not keep its place.
+fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))
+}
+
+/// As many open files as the system allows: each connection is one, and shells allow few.
+#[allow(unsafe_code)]
+fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit to write to.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return;
+    }
+    let wanted = (CONNECTIONS_MAX + OTHER_FILES) as libc::rlim_t;
+    limit.rlim_cur = limit.rlim_cur.max(wanted.min(limit.rlim_max));
+    // SAFETY: `limit` is a valid rlimit to read.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        log::debug!("no more files may be open than {}", limit.rlim_cur);
+    }
+}

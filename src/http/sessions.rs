@@ -1,0 +1,117 @@
+//! Sessions: open, keep alive with one call, look at, end.
+
+use super::answer::serialized;
+use super::call::{Call, json};
+use super::lock::reused;
+use super::options::{Options, request_id};
+use super::problem::{Done, Problem};
+use crate::engine::lease::TOKEN_MAX;
+use crate::engine::{
+    EndSession, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd, SessionId, Token,
+};
+use crate::locks::Failure;
+use crate::time::Time;
+use axum::http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// A session that was kept alive.
+#[derive(Serialize)]
+struct Kept {
+    session: u64,
+    expires_in_ms: Option<u64>,
+    lost: Vec<Value>,
+}
+
+/// The session that the path names.
+fn id_of(call: &Call) -> Done<SessionId> {
+    let part = call.head.uri.path().split('/').nth(2).unwrap_or_default();
+    match part.parse() {
+        Ok(number) if (1..=TOKEN_MAX).contains(&number) => Ok(SessionId::named(number)),
+        _ => Err(Problem::invalid("a session is a number, as POST /sessions gives it")),
+    }
+}
+
+/// POST /sessions.
+pub(super) async fn open(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &client)?;
+    let ttl = options.ttl.unwrap_or(call.app.ttl);
+    let grace = options.grace.unwrap_or(call.app.grace);
+    let ask = OpenSession { client: client.clone(), ttl: Some(ttl), grace };
+    match call.decide(Op::OpenSession(ask), request).await? {
+        Outcome::SessionOpened(id) => {
+            call.app.chronicle.open(id, client.clone());
+            let opened = json!({
+                "session": id.as_u64(),
+                "client": client.as_str(),
+                "expires_in_ms": ttl.span().as_millis(),
+                "ttl_ms": ttl.span().as_millis(),
+                "grace_ms": grace.span().as_millis(),
+            });
+            Ok(json(StatusCode::CREATED, &opened))
+        }
+        other => Err(reused(&other)),
+    }
+}
+
+/// POST /sessions/{session}/keepalive.
+pub(super) async fn keep_alive(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    Options::read(&mut call).await?;
+    match call.decide(Op::KeepAlive(id), None).await? {
+        Outcome::KeptAlive(until) => {
+            let left = until.since(call.app.locks.now()).as_millis();
+            let lost = call.app.chronicle.losses(id);
+            let kept = Kept {
+                session: id.as_u64(),
+                expires_in_ms: (until != Time::NEVER).then_some(left),
+                lost: lost.iter().map(pair).collect(),
+            };
+            Ok(serialized(StatusCode::OK, &kept))
+        }
+        other => Err(reused(&other)),
+    }
+}
+
+fn pair((name, token): &(LockName, Token)) -> Value {
+    json!({ "name": name.as_str(), "token": token.as_u64() })
+}
+
+/// GET /sessions/{session}.
+pub(super) async fn show(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    Options::read(&mut call).await?;
+    let Some(view) = call.session(id).await? else {
+        let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(id)));
+        return Err(Failure::Refused(Refusal { at, reason }).into());
+    };
+    call.grant.may_speak_as(&view.client).map_err(|denial| Problem::denied(&denial))?;
+    let lasts = view.ends.expires_at != Time::NEVER;
+    let left = view.ends.left(call.app.locks.now()).as_millis();
+    let session = json!({
+        "session": id.as_u64(),
+        "client": view.client.as_str(),
+        "expires_in_ms": lasts.then_some(left),
+        "ttl_ms": view.ends.ttl.span().as_millis(),
+        "grace_ms": view.ends.grace.span().as_millis(),
+        "held": view.leases.iter().map(pair).collect::<Vec<_>>(),
+        "held_in_all": view.held,
+        "waiting": view.waiting,
+    });
+    Ok(json(StatusCode::OK, &session))
+}
+
+/// DELETE /sessions/{session}.
+pub(super) async fn end(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    Options::read(&mut call).await?;
+    let ask = EndSession { session: id, end: SessionEnd::Closed };
+    match call.decide(Op::EndSession(ask), None).await? {
+        Outcome::SessionEnded => {
+            Ok(json(StatusCode::OK, &json!({ "session": id.as_u64(), "ended": true })))
+        }
+        other => Err(reused(&other)),
+    }
+}

@@ -1,0 +1,195 @@
+//! What can be said in a request, option by option: how it is named, written and described.
+
+use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
+use crate::engine::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
+use serde_json::{Value, json};
+
+/// One thing that a request can say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Param {
+    pub(super) name: &'static str,
+    pub(super) place: Place,
+    pub(super) shape: Shape,
+    pub(super) needed: bool,
+    pub(super) what: &'static str,
+}
+
+/// Where it is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the path.
+    Path,
+    /// In the query, or as a member of the body.
+    Option,
+    /// In the query alone.
+    Query,
+    /// In a header.
+    Header,
+}
+
+/// How it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Name,
+    Client,
+    /// `30s`, `1m30s`.
+    Duration,
+    Mode,
+    Note,
+    Reason,
+    Token,
+    Session,
+    Flag,
+    Count,
+    Text,
+    /// `"7"`, as in an entity tag.
+    Tag,
+    RequestId,
+    /// Pairs of names and tokens, in a body alone.
+    Pairs,
+}
+
+/// How people write durations.
+const DURATION: &str = r"^([0-9]*\.?[0-9]+(h|m|s|ms))+$";
+
+impl Shape {
+    /// As JSON Schema.
+    pub(super) fn schema(self) -> Value {
+        let text = |max: usize| json!({ "type": "string", "minLength": 1, "maxLength": max });
+        match self {
+            Self::Name => {
+                json!({ "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
+                    "example": "team/build" })
+            }
+            Self::Client => {
+                json!({ "type": "string", "minLength": 1, "maxLength": CLIENT_BYTES_MAX,
+                    "example": "laptop1" })
+            }
+            Self::Duration => json!({ "type": "string", "pattern": DURATION, "example": "30s" }),
+            Self::Mode => json!({ "type": "string", "enum": ["exclusive", "shared"] }),
+            Self::Note => json!({ "type": "string", "maxLength": NOTE_BYTES_MAX }),
+            Self::Reason => text(NOTE_BYTES_MAX),
+            Self::Token | Self::Session => {
+                json!({ "type": "integer", "minimum": 1, "maximum": TOKEN_MAX })
+            }
+            Self::Flag => json!({ "type": "boolean" }),
+            Self::Count => json!({ "type": "integer", "minimum": 1 }),
+            Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
+            Self::Tag => json!({ "type": "string", "example": "\"7\"" }),
+            Self::RequestId => text(crate::engine::command::REQUEST_KEY_BYTES_MAX),
+            Self::Pairs => json!({
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["name", "token"],
+                    "additionalProperties": false,
+                    "properties": {
+                        "name": Self::Name.schema(),
+                        "token": Self::Token.schema(),
+                    },
+                },
+            }),
+        }
+    }
+}
+
+const fn option(name: &'static str, shape: Shape, what: &'static str) -> Param {
+    Param { name, place: Place::Option, shape, needed: false, what }
+}
+
+pub(super) const NAME: Param = Param {
+    name: "name",
+    place: Place::Path,
+    shape: Shape::Name,
+    needed: true,
+    what: "The lock. Its parts may be separated by `/` or `%2F`.",
+};
+pub(super) const CLIENT: Param = option(
+    "client",
+    Shape::Client,
+    "Who asks. May be left out where the credentials are for one client only.",
+);
+/// The seed's, which must be there where there are no credentials.
+pub(super) const TTL: Param =
+    option("ttl", Shape::Duration, "How long the lease lasts unrenewed: 1 s to 24 h.");
+pub(super) const GRACE: Param = option(
+    "grace",
+    Shape::Duration,
+    "How long after that only its holder may take it back: 0 to 24 h.",
+);
+pub(super) const MODE: Param = option("mode", Shape::Mode, "Alone (the default), or with others.");
+pub(super) const NOTE: Param =
+    option("note", Shape::Note, "A word to whoever finds the lock held.");
+pub(super) const TOKEN: Param =
+    option("token", Shape::Token, "The tenure that is meant; the same as If-Match.");
+pub(super) const WAIT: Param = option(
+    "wait",
+    Shape::Duration,
+    "A place in the line for so long, 24 h at most, while the request is open.",
+);
+pub(super) const FRESH: Param =
+    option("fresh", Shape::Flag, "Be refused also if the client itself holds the lock.");
+pub(super) const SESSION: Param =
+    option("session", Shape::Session, "The session that the lease hangs on, instead of a ttl.");
+pub(super) const REASON: Param =
+    option("reason", Shape::Reason, "Why, for the holder and the audit log; must be there.");
+pub(super) const CHECKS: Param =
+    option("checks", Shape::Pairs, "Several names and tokens at once, 1,000 at most.");
+pub(super) const CHECKED_NAME: Param = option("name", Shape::Name, "The lock.");
+pub(super) const CHECKED_TOKEN: Param = option("token", Shape::Token, "The token to check.");
+pub(super) const PREFIX: Param = Param {
+    name: "prefix",
+    place: Place::Query,
+    shape: Shape::Text,
+    needed: false,
+    what: "Only locks whose names begin so.",
+};
+pub(super) const AFTER: Param = Param {
+    name: "after",
+    place: Place::Query,
+    shape: Shape::Name,
+    needed: false,
+    what: "Only locks behind this one: `next` of the page before.",
+};
+pub(super) const LIMIT: Param = Param {
+    name: "limit",
+    place: Place::Query,
+    shape: Shape::Count,
+    needed: false,
+    what: "At most so many, 1,000 at most and by default.",
+};
+pub(super) const SINCE: Param = Param {
+    name: "since",
+    place: Place::Query,
+    shape: Shape::Text,
+    needed: false,
+    what: "The id of the last event seen; the same as Last-Event-ID.",
+};
+pub(super) const IF_MATCH: Param = Param {
+    name: "If-Match",
+    place: Place::Header,
+    shape: Shape::Tag,
+    needed: false,
+    what: "The token of the tenure that is meant, in quotes; `*` is any.",
+};
+pub(super) const IDEMPOTENCY_KEY: Param = Param {
+    name: "Idempotency-Key",
+    place: Place::Header,
+    shape: Shape::RequestId,
+    needed: false,
+    what: "An id of this request. Repeating it has no second effect and gets the first answer.",
+};
+pub(super) const LAST_EVENT_ID: Param = Param {
+    name: "Last-Event-ID",
+    place: Place::Header,
+    shape: Shape::Text,
+    needed: false,
+    what: "The id of the last event seen: what came after it comes first.",
+};
+pub(super) const SESSION_ID: Param = Param {
+    name: "session",
+    place: Place::Path,
+    shape: Shape::Session,
+    needed: true,
+    what: "The session.",
+};

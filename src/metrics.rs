@@ -1,0 +1,77 @@
+//! Metrics in Prometheus's text format: what the engine counts, the same on every edge.
+
+use crate::locks::Locks;
+use crate::locks::tally::Histogram;
+use std::fmt::Write;
+
+/// A page of metrics, written from top to bottom.
+#[derive(Debug, Default)]
+pub struct Page {
+    text: String,
+    family: String,
+}
+
+impl Page {
+    /// A page that begins with what the engine behind `locks` counts.
+    pub fn of(locks: &Locks) -> Self {
+        let mut page = Self::default();
+        page.family("latchfs_build_info", "The program, as labels.", "gauge");
+        page.line(&format!("version=\"{}\"", env!("CARGO_PKG_VERSION")), 1);
+        let about = locks.about();
+        for (name, help, value) in [
+            ("latchfs_locks", "Locks that are held, in grace or waited for.", about.locks),
+            ("latchfs_waiters", "Waiters in all lines.", about.waiters),
+            ("latchfs_sessions", "Open sessions.", about.sessions),
+        ] {
+            page.family(name, help, "gauge");
+            page.line("", value as u64);
+        }
+        for (name, value) in locks.counts() {
+            // Some have labels in their names.
+            let (name, labels) = name.split_once('{').unwrap_or((name, ""));
+            let whole = if name.starts_with("latchfs_") { "" } else { "latchfs_" };
+            let name = format!("{whole}{name}");
+            if page.family != name {
+                page.family(&name, "What happened since the start.", "counter");
+            }
+            page.line(labels.trim_end_matches('}'), value);
+        }
+        for histogram in locks.histograms() {
+            page.histogram(&histogram);
+        }
+        page
+    }
+
+    /// Begins a metric; lines of its own follow.
+    pub fn family(&mut self, name: &str, help: &str, kind: &str) {
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        name.clone_into(&mut self.family);
+    }
+
+    /// One value of the metric, with its labels: `code="200"`.
+    pub fn line(&mut self, labels: &str, value: u64) {
+        let name = &self.family;
+        let _ = match labels {
+            "" => writeln!(self.text, "{name} {value}"),
+            _ => writeln!(self.text, "{name}{{{labels}}} {value}"),
+        };
+    }
+
+    fn histogram(&mut self, histogram: &Histogram) {
+        let name = format!("latchfs_{}", histogram.name);
+        self.family(&name, histogram.help, "histogram");
+        for (bound, count) in &histogram.at_most {
+            let (secs, millis) = (bound / 1_000, bound % 1_000);
+            let _ = writeln!(self.text, "{name}_bucket{{le=\"{secs}.{millis:03}\"}} {count}");
+        }
+        let (count, nanos) = (histogram.count, histogram.sum.as_nanos());
+        let (secs, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+        let _ = writeln!(self.text, "{name}_bucket{{le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.text, "{name}_sum {secs}.{rest:09}\n{name}_count {count}");
+    }
+
+    /// All of it.
+    pub fn text(self) -> String {
+        self.text
+    }
+}

@@ -1,0 +1,254 @@
+//! The HTTP server beside redis-server and etcd: a lock taken and given back, by the same
+//! clients, each on a connection of its own; and many sessions kept alive.
+
+use crate::Effort;
+use crate::report::{Table, least, median, number, poll, verdict};
+use crate::servers::{Serving, etcd, latchfs, redis};
+use latchfs::time::{Span, boot_now};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Clients at once.
+const CLIENTS: [usize; 2] = [1, 64];
+/// A single client may be slower than with Redis by this.
+const SINGLE_WANTED: f64 = 1.5;
+/// Of Redis's pairs per second many clients get at least this.
+const REDIS_WANTED: f64 = 0.5;
+/// And so many times etcd's.
+const ETCD_WANTED: f64 = 5.0;
+/// Sessions that are kept alive.
+const SESSIONS: usize = 10_000;
+/// Of one processor, in percent.
+const SESSIONS_WANTED: f64 = 5.0;
+/// Each session is renewed after a third of its ttl.
+const TTL_SECS: usize = 30;
+/// Connections that the keep-alives come by.
+const SESSION_CLIENTS: usize = 4;
+
+/// How a server is spoken to: what is sent, and how long an answer is.
+pub(crate) trait Speech: Send + Sync {
+    /// Said once, before the rest.
+    fn greet(&self, line: &mut Line) -> Result<String, String>;
+    /// What takes the client's lock; `session` is what the greeting gave.
+    fn take(&self, client: usize, session: &str) -> Vec<u8>;
+    /// What gives it back.
+    fn give(&self, client: usize, session: &str) -> Vec<u8>;
+    /// Reads one answer, and says whether it is a yes.
+    fn answer(&self, line: &mut Line) -> Result<bool, String>;
+}
+
+/// One connection.
+pub(crate) struct Line {
+    stream: BufReader<TcpStream>,
+    body: Vec<u8>,
+}
+
+impl Line {
+    pub(crate) fn to(address: &str) -> Result<Self, String> {
+        let stream = TcpStream::connect(address).map_err(|error| format!("{address}: {error}"))?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        Ok(Self { stream: BufReader::with_capacity(16 << 10, stream), body: Vec::new() })
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.get_mut().write_all(bytes).map_err(|error| format!("can't send: {error}"))
+    }
+
+    /// One line, with its end.
+    pub(crate) fn text(&mut self) -> Result<&[u8], String> {
+        self.body.clear();
+        let read = self.stream.read_until(b'\n', &mut self.body);
+        match read.map_err(|error| format!("can't read: {error}"))? {
+            0 => Err("the connection was closed".to_owned()),
+            _ => Ok(&self.body),
+        }
+    }
+
+    /// An answer of HTTP/1.1 with a length: its code; the body is kept.
+    pub(crate) fn http(&mut self) -> Result<u16, String> {
+        let code = std::str::from_utf8(self.text()?.get(9..12).unwrap_or_default());
+        let code = code.ok().and_then(|code| code.parse().ok()).ok_or("no status line")?;
+        let mut length = 0;
+        loop {
+            let line = self.text()?.trim_ascii();
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_at(line.iter().position(|b| *b == b':').unwrap_or(0));
+            if name.eq_ignore_ascii_case(b"content-length") {
+                let digits = std::str::from_utf8(&value[1..]).unwrap_or_default();
+                length = digits.trim().parse().map_err(|_| "an odd length")?;
+            }
+        }
+        self.body.resize(length, 0);
+        self.stream.read_exact(&mut self.body).map_err(|error| error.to_string())?;
+        Ok(code)
+    }
+
+    /// The body of the last answer.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// What one run gave.
+struct Run {
+    pairs_per_second: f64,
+    p50: f64,
+    p99: f64,
+}
+
+pub(crate) fn run(effort: Effort) -> Result<(), String> {
+    let servers = [latchfs(&[])?, redis()?, etcd()?];
+    for clients in CLIENTS {
+        let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
+        for _ in 0..effort.rounds.min(5) {
+            for (server, runs) in servers.iter().zip(&mut runs) {
+                runs.push(measure(server, clients, effort)?);
+            }
+        }
+        show(clients, &servers, &runs);
+    }
+    drop(servers);
+    sessions(effort)
+}
+
+fn show(clients: usize, servers: &[Serving], runs: &[Vec<Run>]) {
+    let middle =
+        |runs: &Vec<Run>, of: fn(&Run) -> f64| median(&runs.iter().map(of).collect::<Vec<_>>());
+    let title = format!("Lock and unlock, {clients} clients: medians of interleaved rounds");
+    let columns = ["", "pairs/s", "p50 us", "p99 us", "least p50"];
+    let mut table = Table::new(&title, &columns);
+    for (server, runs) in servers.iter().zip(runs) {
+        let lowest = least(&runs.iter().map(|run| run.p50).collect::<Vec<_>>());
+        table.row(&[
+            server.name,
+            &number(middle(runs, |run| run.pairs_per_second)),
+            &number(middle(runs, |run| run.p50)),
+            &number(middle(runs, |run| run.p99)),
+            &number(lowest),
+        ]);
+    }
+    drop(table);
+    let pairs: Vec<f64> =
+        runs.iter().map(|runs| middle(runs, |run| run.pairs_per_second)).collect();
+    let mut table = Table::new("", &["", "measured", "wanted", ""]);
+    if clients == 1 {
+        let slower = middle(&runs[0], |run| run.p50) / middle(&runs[1], |run| run.p50);
+        table.limit("p50 beside Redis", slower, "times", SINGLE_WANTED);
+        return;
+    }
+    for (other, wanted, of) in [(1, REDIS_WANTED, "Redis"), (2, ETCD_WANTED, "etcd")] {
+        let ratio = pairs[0] / pairs[other];
+        let text = format!("{} times", number(ratio));
+        let what = format!("pairs/s beside {of}");
+        table.row(&[&what, &text, &format!(">= {wanted}"), verdict(-ratio, -wanted)]);
+    }
+}
+
+/// All clients at once, each pair timed.
+fn measure(server: &Serving, clients: usize, effort: Effort) -> Result<Run, String> {
+    let lasts = Span::from_millis(effort.of(2_000).max(200) as u64);
+    let stop = AtomicBool::new(false);
+    let start = boot_now();
+    let each: Vec<Result<Vec<u32>, String>> = thread::scope(|scope| {
+        let work: Vec<_> = (0..clients)
+            .map(|client| {
+                scope.spawn({
+                    let stop = &stop;
+                    move || pairs(server, client, stop)
+                })
+            })
+            .collect();
+        poll(lasts, || false);
+        stop.store(true, Ordering::Relaxed);
+        work.into_iter().map(|work| work.join().expect("a client does not panic")).collect()
+    });
+    let took = boot_now().since(start).as_nanos() as f64 / 1e9;
+    let mut all = Vec::new();
+    for times in each {
+        all.extend(times?);
+    }
+    all.sort_unstable();
+    let at = |share: usize| all.get(all.len() * share / 100).map_or(f64::NAN, |ns| f64::from(*ns));
+    Ok(Run {
+        pairs_per_second: all.len() as f64 / took,
+        p50: at(50) / 1_000.0,
+        p99: at(99) / 1_000.0,
+    })
+}
+
+fn pairs(server: &Serving, client: usize, stop: &AtomicBool) -> Result<Vec<u32>, String> {
+    let mut line = Line::to(&server.address)?;
+    let session = server.speech.greet(&mut line)?;
+    let (take, give) = (server.speech.take(client, &session), server.speech.give(client, &session));
+    let mut times = Vec::with_capacity(1 << 16);
+    while !stop.load(Ordering::Relaxed) {
+        let begun = boot_now();
+        for said in [&take, &give] {
+            line.send(said)?;
+            if !server.speech.answer(&mut line)? {
+                let body = String::from_utf8_lossy(line.body()).into_owned();
+                return Err(format!("{} refuses what nobody else has: {body}", server.name));
+            }
+        }
+        times.push(u32::try_from(boot_now().since(begun).as_nanos()).unwrap_or(u32::MAX));
+    }
+    Ok(times)
+}
+
+/// Opens sessions, keeps each alive at a third of its ttl, and looks at the server's work.
+fn sessions(effort: Effort) -> Result<(), String> {
+    let server = latchfs(&[])?;
+    let (count, ttl) = (effort.of(SESSIONS), TTL_SECS);
+    let mut opened = Vec::with_capacity(count);
+    let mut line = Line::to(&server.address)?;
+    for number in 0..count {
+        let path = format!("/sessions?client=c{number}&ttl={ttl}s");
+        line.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes())?;
+        if line.http()? != 201 {
+            return Err(String::from_utf8_lossy(line.body()).into_owned());
+        }
+        let body = String::from_utf8_lossy(line.body());
+        let id = body.strip_prefix("{\"session\":").and_then(|rest| rest.split(',').next());
+        opened.push(id.ok_or("no session")?.to_owned());
+    }
+    let before = server.work()?;
+    let begun = boot_now();
+    let period = Span::from_secs(ttl as u64 / 3);
+    let address = server.address.as_str();
+    let kept: Vec<Result<(), String>> = thread::scope(|scope| {
+        let each = opened.chunks(count.div_ceil(SESSION_CLIENTS));
+        let work: Vec<_> =
+            each.map(|part| scope.spawn(move || keep_alive(address, part, period))).collect();
+        work.into_iter().map(|work| work.join().expect("a client does not panic")).collect()
+    });
+    kept.into_iter().collect::<Result<(), _>>()?;
+    let took = boot_now().since(begun).as_nanos() as f64 / 1e9;
+    let share = 100.0 * (server.work()? - before) / took;
+    let title = format!("{count} sessions of {ttl} s, kept alive for {} s", number(took));
+    let mut table = Table::new(&title, &["", "measured", "wanted", ""]);
+    table.limit("of a processor", share, "%", SESSIONS_WANTED);
+    Ok(())
+}
+
+/// Keeps sessions alive, once each, evenly over `period`.
+fn keep_alive(address: &str, sessions: &[String], period: Span) -> Result<(), String> {
+    let mut line = Line::to(address)?;
+    let begun = boot_now();
+    for (number, id) in sessions.iter().enumerate() {
+        let due = period.as_nanos() * number as u64 / sessions.len() as u64;
+        let due = begun + Span::from_nanos(due);
+        poll(period, || boot_now() >= due);
+        let request = format!("POST /sessions/{id}/keepalive HTTP/1.1\r\nhost: x\r\n\r\n");
+        line.send(request.as_bytes())?;
+        if line.http()? != 200 {
+            return Err(String::from_utf8_lossy(line.body()).into_owned());
+        }
+    }
+    let rest = begun + period;
+    poll(period, || boot_now() >= rest);
+    Ok(())
+}

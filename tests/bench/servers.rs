@@ -1,0 +1,223 @@
+//! Servers for a measurement, on loopback, each in a directory of its own, stopped whatever
+//! happens; and how each is spoken to.
+
+use crate::http::{Line, Speech};
+use crate::report::poll;
+use crate::scratch::Scratch;
+use latchfs::time::Span;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+/// A server that does not listen after this long never will.
+const START_PATIENCE: Span = Span::from_secs(20);
+
+/// A server that runs.
+pub(crate) struct Serving {
+    pub(crate) name: &'static str,
+    pub(crate) address: String,
+    pub(crate) speech: Box<dyn Speech>,
+    child: Child,
+    _scratch: Scratch,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Serving {
+    /// Seconds of processor time that it has used.
+    pub(crate) fn work(&self) -> Result<f64, String> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        // utime and stime, in ticks of a hundredth of a second.
+        let ticks: u64 =
+            fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        Ok(ticks as f64 / 100.0)
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
+}
+
+fn start(program: &str, command: &mut Command) -> Result<Child, String> {
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    command.spawn().map_err(|error| format!("can't start {program}: {error}; install it"))
+}
+
+fn listens(name: &str, address: &str) -> Result<(), String> {
+    if poll(START_PATIENCE, || TcpStream::connect(address).is_ok()) {
+        Ok(())
+    } else {
+        Err(format!("{name} does not listen on {address}"))
+    }
+}
+
+/// latchfs as it is, with a state directory of its own.
+pub(crate) fn latchfs(options: &[&str]) -> Result<Serving, String> {
+    let scratch = Scratch::new()?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(scratch.path());
+    let mut child = start("latchfs", command.args(options).stdout(Stdio::piped()))?;
+    let out = child.stdout.take().ok_or("its output is piped")?;
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).map_err(|error| error.to_string())?;
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split(' ').next());
+    let address = address.ok_or_else(|| format!("latchfs says {line:?}"))?.to_owned();
+    let speech = Box::new(Latchfs);
+    Ok(Serving { name: "latchfs", address, speech, child, _scratch: scratch })
+}
+
+/// redis-server, in memory, without snapshots.
+pub(crate) fn redis() -> Result<Serving, String> {
+    let (scratch, port) = (Scratch::new()?, free_port()?);
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--appendonly", "no", "--dir"]).arg(scratch.path()).stdout(Stdio::null());
+    let child = start("redis-server", &mut command)?;
+    let address = format!("127.0.0.1:{port}");
+    listens("redis-server", &address)?;
+    Ok(Serving { name: "Redis", address, speech: Box::new(Redis), child, _scratch: scratch })
+}
+
+/// One etcd, as it comes.
+pub(crate) fn etcd() -> Result<Serving, String> {
+    let scratch = Scratch::new()?;
+    let (port, peer) = (free_port()?, free_port()?);
+    let url = |port: u16| format!("http://127.0.0.1:{port}");
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(scratch.path().join("data"));
+    command.args(["--listen-client-urls", &url(port), "--advertise-client-urls", &url(port)]);
+    command.args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)]);
+    command.args(["--initial-cluster", &format!("default={}", url(peer))]);
+    let log = File::create(scratch.path().join("log")).map_err(|error| error.to_string())?;
+    let child = start("etcd", command.stdout(log))?;
+    let address = format!("127.0.0.1:{port}");
+    listens("etcd", &address)?;
+    Ok(Serving { name: "etcd", address, speech: Box::new(Etcd), child, _scratch: scratch })
+}
+
+struct Latchfs;
+
+impl Speech for Latchfs {
+    fn greet(&self, _: &mut Line) -> Result<String, String> {
+        Ok(String::new())
+    }
+
+    fn take(&self, client: usize, _: &str) -> Vec<u8> {
+        let path = format!("/locks/bench{client}?client=c{client}&ttl=30s");
+        format!("POST {path} HTTP/1.1\r\nhost: x\r\n\r\n").into()
+    }
+
+    fn give(&self, client: usize, _: &str) -> Vec<u8> {
+        let path = format!("/locks/bench{client}?client=c{client}");
+        format!("DELETE {path} HTTP/1.1\r\nhost: x\r\n\r\n").into()
+    }
+
+    fn answer(&self, line: &mut Line) -> Result<bool, String> {
+        Ok(line.http()? == 200)
+    }
+}
+
+struct Redis;
+
+/// Deletes the key only if it is still ours: the recipe of Redis's own manual.
+const DELETE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
+    return redis.call('del',KEYS[1]) else return 0 end";
+
+/// A command in Redis's protocol.
+fn resp(parts: &[&str]) -> Vec<u8> {
+    let parts = parts.iter().map(|part| format!("${}\r\n{part}\r\n", part.len()));
+    format!("*{}\r\n{}", parts.len(), parts.collect::<String>()).into()
+}
+
+impl Speech for Redis {
+    /// Gives the digest by which the script is called.
+    fn greet(&self, line: &mut Line) -> Result<String, String> {
+        line.send(&resp(&["SCRIPT", "LOAD", DELETE]))?;
+        line.text()?;
+        Ok(String::from_utf8_lossy(line.text()?.trim_ascii()).into_owned())
+    }
+
+    fn take(&self, client: usize, _: &str) -> Vec<u8> {
+        resp(&["SET", &format!("bench{client}"), &format!("c{client}"), "NX", "PX", "30000"])
+    }
+
+    fn give(&self, client: usize, script: &str) -> Vec<u8> {
+        resp(&["EVALSHA", script, "1", &format!("bench{client}"), &format!("c{client}")])
+    }
+
+    fn answer(&self, line: &mut Line) -> Result<bool, String> {
+        let answer = line.text()?;
+        Ok(answer == b"+OK\r\n" || answer == b":1\r\n")
+    }
+}
+
+struct Etcd;
+
+/// A POST with a body of JSON.
+fn post(path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}").into()
+}
+
+/// What etcd's gateway wants keys and values to be.
+fn base64(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut coded = String::new();
+    for three in text.as_bytes().chunks(3) {
+        let whole = three.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
+        let whole = whole << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let digit = (whole >> (18 - 6 * place)) as usize & 63;
+            coded.push(if place <= three.len() { char::from(DIGITS[digit]) } else { '=' });
+        }
+    }
+    coded
+}
+
+impl Speech for Etcd {
+    /// Gives a lease for the keys of this client.
+    fn greet(&self, line: &mut Line) -> Result<String, String> {
+        line.send(&post("/v3/lease/grant", "{\"TTL\":600}"))?;
+        if line.http()? != 200 {
+            return Err(String::from_utf8_lossy(line.body()).into_owned());
+        }
+        let body = String::from_utf8_lossy(line.body()).into_owned();
+        let id = body.split("\"ID\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        id.map(str::to_owned).ok_or_else(|| format!("no lease: {body}"))
+    }
+
+    fn take(&self, client: usize, lease: &str) -> Vec<u8> {
+        let (key, value) = (base64(&format!("bench{client}")), base64(&format!("c{client}")));
+        let free = format!(
+            "{{\"key\":\"{key}\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\
+             \"create_revision\":\"0\"}}"
+        );
+        let put = format!("{{\"key\":\"{key}\",\"value\":\"{value}\",\"lease\":\"{lease}\"}}");
+        let body = format!("{{\"compare\":[{free}],\"success\":[{{\"request_put\":{put}}}]}}");
+        post("/v3/kv/txn", &body)
+    }
+
+    fn give(&self, client: usize, _: &str) -> Vec<u8> {
+        let (key, value) = (base64(&format!("bench{client}")), base64(&format!("c{client}")));
+        let ours = format!(
+            "{{\"key\":\"{key}\",\"target\":\"VALUE\",\"result\":\"EQUAL\",\"value\":\"{value}\"}}"
+        );
+        let delete = format!("{{\"request_delete_range\":{{\"key\":\"{key}\"}}}}");
+        post("/v3/kv/txn", &format!("{{\"compare\":[{ours}],\"success\":[{delete}]}}"))
+    }
+
+    fn answer(&self, line: &mut Line) -> Result<bool, String> {
+        let code = line.http()?;
+        Ok(code == 200 && String::from_utf8_lossy(line.body()).contains("\"succeeded\":true"))
+    }
+}

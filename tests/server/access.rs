@@ -1,0 +1,154 @@
+//! Who may do what: tokens, what each may do, and a file of them that changes.
+
+use crate::harness::{Scratch, Server, eventually, latchfs};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+const TOKENS: &str = r#"
+[[token]]
+name = "laptop1"
+secret = "the secret of laptop1"
+clients = ["laptop1", "laptop1:*"]
+locks = ["team/"]
+
+[[token]]
+name = "admin"
+secret = "the secret of admin"
+clients = ["*"]
+steal = true
+"#;
+
+const LAPTOP: &str = "Authorization: Bearer the secret of laptop1";
+const ADMIN: &str = "Authorization: bearer the secret of admin";
+
+fn tokens(dir: &Path, text: &str, mode: u32) -> PathBuf {
+    let path = dir.join("tokens.toml");
+    fs::write(&path, text).expect("a fresh directory");
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    path
+}
+
+fn start(scratch: &Scratch) -> (Server, PathBuf) {
+    let path = tokens(scratch.path(), TOKENS, 0o600);
+    (Server::start(&["--tokens", &path.display().to_string()]), path)
+}
+
+#[test]
+fn nothing_without_a_token_but_whether_it_lives() {
+    let scratch = Scratch::new();
+    let (server, _) = start(&scratch);
+    for path in ["/lock", "/locks", "/locks/a", "/events", "/metrics", "/history", "/sessions/7"] {
+        let reply = server.curl(&[path]);
+        assert_eq!(reply.is(401)["kind"], "E_DENIED", "{path}");
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer realm=\"latchfs\""));
+        server.curl(&["-H", "Authorization: Bearer wrong", path]).is(401);
+        server.curl(&["-H", "Authorization: Basic eDp5", path]).is(401);
+    }
+    server.curl(&["-X", "POST", "/locks/a?client=x"]).is(401);
+    for path in ["/healthz", "/readyz", "/openapi.json"] {
+        server.curl(&[path]).is(200);
+    }
+}
+
+#[test]
+fn a_token_speaks_as_its_clients_and_touches_its_locks() {
+    let scratch = Scratch::new();
+    let (server, _) = start(&scratch);
+    let laptop = |method: &str, path: &str| server.curl(&["-H", LAPTOP, "-X", method, path]);
+    let admin = |method: &str, path: &str| server.curl(&["-H", ADMIN, "-X", method, path]);
+    // The only client that it names in full need not be said.
+    assert_eq!(laptop("POST", "/locks/team/a").is(200)["holder"], "laptop1");
+    laptop("POST", "/locks/team/b?client=laptop1:alice").is(200);
+    let denied = laptop("POST", "/locks/team/c?client=laptop2").is(403);
+    assert_eq!(denied["kind"], "E_DENIED");
+    assert_eq!(laptop("POST", "/locks/other?client=laptop1").is(403)["kind"], "E_DENIED");
+    laptop("GET", "/locks/other").is(403);
+    laptop("POST", "/lock?client=laptop1").is(403);
+    laptop("DELETE", "/locks/team/a?client=admin").is(403);
+    laptop("POST", "/locks/team/a/steal?client=laptop1&reason=x").is(403);
+    laptop("POST", "/check?name=other&token=1").is(403);
+    laptop("GET", "/metrics").is(403);
+    admin("POST", "/locks/other?client=x").is(200);
+    admin("POST", "/locks/team/a/steal?client=x&reason=x").is(200);
+    // Of a page and of the events it sees its own.
+    let page = laptop("GET", "/locks").is(200);
+    assert_eq!(page["locks"].as_array().map(Vec::len), Some(2));
+    let page = admin("GET", "/locks").is(200);
+    assert_eq!(page["locks"].as_array().map(Vec::len), Some(3));
+    let mut events = server.events(&["-H", LAPTOP, "/events"]);
+    admin("POST", "/locks/hidden?client=x").is(200);
+    laptop("POST", "/locks/team/seen").is(200);
+    assert_eq!(events.event().data["name"], "team/seen");
+}
+
+/// A session is its client's, whoever knows its number.
+#[test]
+fn sessions_are_their_clients() {
+    let scratch = Scratch::new();
+    let (server, _) = start(&scratch);
+    let laptop = |method: &str, path: &str| server.curl(&["-H", LAPTOP, "-X", method, path]);
+    let opened = server.curl(&["-H", ADMIN, "-X", "POST", "/sessions?client=x"]).is(201);
+    let id = &opened["session"];
+    laptop("GET", &format!("/sessions/{id}")).is(403);
+    laptop("POST", &format!("/sessions/{id}/keepalive")).is(403);
+    laptop("DELETE", &format!("/sessions/{id}")).is(403);
+    laptop("POST", &format!("/locks/team/a?client=laptop1&session={id}")).is(403);
+    laptop("POST", "/sessions?client=x").is(403);
+    let own = laptop("POST", "/sessions").is(201)["session"].clone();
+    laptop("POST", &format!("/sessions/{own}/keepalive")).is(200);
+    server.curl(&["-H", ADMIN, "-X", "DELETE", &format!("/sessions/{id}")]).is(200);
+}
+
+#[test]
+fn the_file_is_read_again_and_a_broken_one_is_not_used() {
+    let scratch = Scratch::new();
+    let (server, path) = start(&scratch);
+    server.curl(&["-H", ADMIN, "/locks"]).is(200);
+    fs::write(&path, TOKENS.replace("of admin", "of the admin")).expect("it is ours");
+    server.signal(libc::SIGHUP);
+    eventually("the new token counts", || {
+        (server.curl(&["-H", ADMIN, "/locks"]).code == 401).then_some(())
+    });
+    let new = "Authorization: Bearer the secret of the admin";
+    server.curl(&["-H", new, "/locks"]).is(200);
+    fs::write(&path, "[[token]]\nbroken").expect("it is ours");
+    server.signal(libc::SIGHUP);
+    eventually("it says so", || server.log().contains("all stays as it was").then_some(()));
+    server.curl(&["-H", new, "/locks"]).is(200);
+}
+
+#[test]
+fn a_file_that_others_may_read_is_refused() {
+    let scratch = Scratch::new();
+    let path = tokens(scratch.path(), TOKENS, 0o640).display().to_string();
+    let (code, said) = latchfs(&["serve", "--state", "none", "--tokens", &path]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("chmod 600"), "{said}");
+}
+
+#[test]
+fn a_network_wants_tokens_and_encryption() {
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        let (code, said) = latchfs(&["serve", "--state", "none", "--listen", address]);
+        assert_eq!(code, Some(64), "{said}");
+        assert!(said.contains("--insecure"), "{said}");
+    }
+    // By its own choice; the harness speaks to it through loopback all the same.
+    let server = Server::at("0.0.0.0:0", &["--state", "none", "--insecure"]);
+    server.curl(&["/healthz"]).is(200);
+}
+
+/// A page that somebody else wrote acts in the browser of who may: it is told apart.
+#[test]
+fn pages_of_other_sites_may_not_act() {
+    let server = Server::start(&[]);
+    for site in ["cross-site", "same-site"] {
+        let header = format!("Sec-Fetch-Site: {site}");
+        let denied = server.curl(&["-X", "POST", "-H", &header, "/lock?client=x"]).is(403);
+        assert_eq!(denied["kind"], "E_DENIED");
+        // A link to the page itself is fine.
+        assert_eq!(server.curl(&["-H", &header, "/"]).code, 200);
+    }
+    server.curl(&["-X", "POST", "-H", "Sec-Fetch-Site: same-origin", "/lock?client=x"]).is(200);
+}

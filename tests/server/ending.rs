@@ -1,0 +1,46 @@
+//! The end of a server: no new grants, waiters told, and an exit in order.
+
+use crate::harness::Server;
+
+#[test]
+fn draining() {
+    let mut server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let waits = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
+    server.in_line("build", 1);
+    let mut events = server.events(&["/events"]);
+    server.signal(libc::SIGTERM);
+    // The stream says so first; then the server is there for another moment.
+    assert_eq!(events.until("closing").kind, "closing");
+    let told = waits.reply().is(503);
+    assert_eq!(told["kind"], "E_CONSISTENCY_UNAVAILABLE");
+    assert!(events.try_event().is_none());
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn while_it_drains_it_is_not_ready_and_grants_nothing() {
+    let mut server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    // Something is connected, so that there is a moment to look.
+    let mut events = server.events(&["/events"]);
+    server.signal(libc::SIGTERM);
+    events.until("closing");
+    assert_eq!(server.curl(&["/readyz"]).code, 503);
+    assert_eq!(server.curl(&["-X", "POST", "/locks/other?client=a"]).code, 503);
+    assert_eq!(server.curl(&["-X", "DELETE", "/locks/build?client=a"]).code, 200);
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn what_was_held_is_held_after_a_restart() {
+    let scratch = crate::harness::Scratch::new();
+    let state = scratch.path().join("state").display().to_string();
+    let mut server = Server::listen(&["--state", &state]);
+    let held = server.curl(&["-X", "POST", "/locks/build?client=a&ttl=1h"]).is(200);
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0));
+    let server = Server::listen(&["--state", &state]);
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], held["token"]);
+    server.curl(&["-X", "POST", "/locks/build?client=b"]).is(409);
+}

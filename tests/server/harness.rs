@@ -1,0 +1,318 @@
+//! A server of the real program for one test: begun, asked, and gone again whatever happens.
+//!
+//! Nothing here waits by the clock: the program says when it listens, and commands end or are
+//! killed at a limit.
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// The program under test.
+pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
+
+/// No request takes so long unless it hangs; a loaded machine needs some air.
+const REQUEST_LIMIT_SECS: &str = "60";
+
+/// A directory for one test, gone afterwards.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-server-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a fresh name");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Runs the program to its end: its exit code, and all that it said.
+#[track_caller]
+pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(LATCHFS).args(arguments).output().expect("the program is there");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).expect("text"))
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that runs.
+pub(crate) struct Server {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+    pub(crate) url: String,
+    scratch: Scratch,
+}
+
+impl Server {
+    /// A server with these options, on a port of its own, that keeps nothing.
+    #[track_caller]
+    pub(crate) fn start(options: &[&str]) -> Self {
+        Self::listen(&[&["--state", "none"], options].concat())
+    }
+
+    /// A server with these options, on a port of its own.
+    #[track_caller]
+    pub(crate) fn listen(options: &[&str]) -> Self {
+        Self::at("127.0.0.1:0", options)
+    }
+
+    /// A server at an address, with these options.
+    #[track_caller]
+    pub(crate) fn at(address: &str, options: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let mut command = Command::new(LATCHFS);
+        command.args(["serve", "--listen", address]).args(options);
+        Self::spawn(&mut command, scratch)
+    }
+
+    /// A mount at `dir` that serves as well; unmounted at its end.
+    #[track_caller]
+    pub(crate) fn mounted(dir: &Path) -> Self {
+        let scratch = Scratch::new();
+        let mut command = Command::new(LATCHFS);
+        command.arg("mount").arg(dir).args(["--listen", "127.0.0.1:0", "--state", "none"]);
+        Self::spawn(command.args(["--client", "box"]), scratch)
+    }
+
+    #[track_caller]
+    fn spawn(command: &mut Command, scratch: Scratch) -> Self {
+        let log = fs::File::create(scratch.path().join("log")).expect("a fresh directory");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().expect("the program is there");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it says something or ends");
+        if line.starts_with("latchfs: mounted ") {
+            line.clear();
+            out.read_line(&mut line).expect("it says something or ends");
+        }
+        let Some(rest) = line.strip_prefix("latchfs: listening on ") else {
+            let log = fs::read_to_string(scratch.path().join("log")).unwrap_or_default();
+            panic!("no server: {line}{log}");
+        };
+        let url = rest.split(' ').next().expect("an address").to_owned();
+        Self { child, _out: out, url, scratch }
+    }
+
+    /// What it has written to its log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Sends it a signal.
+    #[allow(unsafe_code)]
+    pub(crate) fn signal(&self, number: i32) {
+        // SAFETY: kill(2) touches no memory of ours, and the child has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.pid(), number) }, 0, "it lives");
+    }
+
+    /// Waits for its end, and gives the exit code.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("it is our child").code()
+    }
+
+    /// What curl gets with these arguments; the last is a path.
+    #[track_caller]
+    pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
+        let (path, options) = arguments.split_last().expect("a path at least");
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-i", "--max-time", REQUEST_LIMIT_SECS]).args(options);
+        let output = command.arg(format!("{}{path}", self.url)).output().expect("curl is there");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "curl {arguments:?}: {said}");
+        Reply::parse(&String::from_utf8(output.stdout).expect("text"))
+    }
+}
+
+impl Server {
+    /// A request beside the test, which may wait; the last argument is a path.
+    #[track_caller]
+    pub(crate) fn open(&self, arguments: &[&str]) -> Open {
+        let (path, options) = arguments.split_last().expect("a path at least");
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-i", "-N", "--max-time", REQUEST_LIMIT_SECS]).args(options);
+        command.arg(format!("{}{path}", self.url)).stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().expect("curl is there");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        Open { child, out }
+    }
+
+    /// A stream of events that has begun: what happens after this is in it.
+    #[track_caller]
+    pub(crate) fn events(&self, arguments: &[&str]) -> Open {
+        let mut open = self.open(arguments);
+        while let Some(line) = open.line() {
+            if line == ": latchfs" {
+                return open;
+            }
+        }
+        panic!("the stream never began");
+    }
+
+    /// Waits until so many are in the line of a lock.
+    pub(crate) fn in_line(&self, name: &str, count: usize) {
+        eventually("waiters", || {
+            let status = self.curl(&[&format!("/locks/{name}")]).json();
+            let waiters = status["waiters"].as_array().map_or(0, Vec::len);
+            (waiters == count).then_some(())
+        });
+    }
+}
+
+/// Looks again and again until there is something to see. The one poll of these tests.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    const LOOKS_MAX: usize = 1_000;
+    for _ in 0..LOOKS_MAX {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("never seen: {what}");
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) code: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    #[track_caller]
+    fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+        Self { code, head: head.to_owned(), body: body.to_owned() }
+    }
+
+    /// Whether it came by HTTP/2.
+    pub(crate) fn is_http_2(&self) -> bool {
+        self.head.starts_with("HTTP/2 ")
+    }
+
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+    }
+
+    /// The body as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Fails unless it has this code. Gives the body.
+    #[track_caller]
+    pub(crate) fn is(&self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{self:?}");
+        self.json()
+    }
+}
+
+/// A request that is open: curl beside the test.
+pub(crate) struct Open {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Open {
+    /// Waits for the answer.
+    #[track_caller]
+    pub(crate) fn reply(mut self) -> Reply {
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).expect("text");
+        Reply::parse(&text)
+    }
+
+    /// Cuts the connection.
+    pub(crate) fn cut(mut self) {
+        self.child.kill().expect("it is our child");
+        let _ = self.child.wait();
+    }
+
+    /// The next line of a stream, without its end; `None` at its end.
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let count = self.out.read_line(&mut line).expect("text");
+        (count > 0).then(|| line.trim_end().to_owned())
+    }
+
+    /// The next event of a stream: its id, its kind, its data.
+    #[track_caller]
+    pub(crate) fn event(&mut self) -> Event {
+        self.try_event().expect("the stream goes on")
+    }
+
+    /// The same, or `None` when the stream has ended.
+    pub(crate) fn try_event(&mut self) -> Option<Event> {
+        let (mut id, mut kind, mut data) = (None, None, None);
+        loop {
+            let line = self.line()?;
+            match line.split_once(": ") {
+                Some(("id", value)) => id = Some(value.to_owned()),
+                Some(("event", value)) => kind = Some(value.to_owned()),
+                Some(("data", value)) => data = serde_json::from_str(value).ok(),
+                _ if line.is_empty() && kind.is_some() => break,
+                _ => {}
+            }
+        }
+        let (kind, data) = (kind.unwrap_or_default(), data.unwrap_or_default());
+        Some(Event { id: id.unwrap_or_default(), kind, data })
+    }
+
+    /// Waits for an event of this kind.
+    #[track_caller]
+    pub(crate) fn until(&mut self, kind: &str) -> Event {
+        loop {
+            let event = self.event();
+            if event.kind == kind {
+                return event;
+            }
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One event of a stream.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) id: String,
+    pub(crate) kind: String,
+    pub(crate) data: Value,
+}

@@ -1,0 +1,57 @@
+//! What a client may not do: send too much, or too slowly.
+
+use crate::harness::Server;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+#[test]
+fn a_long_body_is_refused() {
+    let server = Server::start(&[]);
+    let body = format!("{{\"note\":\"{}\"}}", "x".repeat(100_000));
+    let json = "content-type: application/json";
+    let refused = server.curl(&["-H", json, "-d", &body, "/locks/a?client=x"]).is(413);
+    assert_eq!(refused["status"], 413);
+    let note = format!("{{\"note\":\"{}\"}}", "x".repeat(1_025));
+    server.curl(&["-H", json, "-d", &note, "/locks/a?client=x"]).is(400);
+}
+
+#[test]
+fn long_heads_are_refused() {
+    let server = Server::start(&[]);
+    let long = format!("x-long: {}", "x".repeat(20_000));
+    assert_eq!(server.curl(&["-H", &long, "/healthz"]).code, 431);
+    let mut many = Vec::new();
+    for number in 0..100 {
+        many.extend(["-H".to_owned(), format!("x-{number}: y")]);
+    }
+    let mut arguments: Vec<&str> = many.iter().map(String::as_str).collect();
+    arguments.push("/healthz");
+    assert_eq!(server.curl(&arguments).code, 431);
+}
+
+/// A body that does not come is waited for 10 s, and then answered with 408.
+#[test]
+fn a_slow_body_is_cut_off() {
+    let server = Server::start(&[]);
+    let address = server.url.strip_prefix("http://").expect("no TLS");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let head = b"POST /locks/a?client=x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{";
+    stream.write_all(head).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers, and closes");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+/// A head that does not come is waited for 30 s; one that has begun is answered with 408.
+#[test]
+fn a_slow_head_is_cut_off() {
+    let server = Server::start(&[]);
+    let address = server.url.strip_prefix("http://").expect("no TLS");
+    let mut silent = TcpStream::connect(address).expect("it listens");
+    let mut slow = TcpStream::connect(address).expect("it listens");
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nhost:").expect("it reads");
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).expect("it answers, and closes");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert_eq!(silent.read_to_string(&mut answer).expect("it closes"), 0);
+}

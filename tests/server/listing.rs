@@ -1,0 +1,118 @@
+//! Many locks at once: pages, checks, history, metrics, the document.
+
+use crate::harness::Server;
+use serde_json::{Value, json};
+
+fn names(page: &Value) -> Vec<&str> {
+    let locks = page["locks"].as_array().expect("a list");
+    locks.iter().filter_map(|lock| lock["name"].as_str()).collect()
+}
+
+#[test]
+fn pages_of_what_is_held() {
+    let server = Server::start(&[]);
+    assert_eq!(server.curl(&["/locks"]).is(200), json!({ "locks": [], "next": null }));
+    for name in ["b", "team/x", "team/y", "team/z", "a"] {
+        server.curl(&["-X", "POST", &format!("/locks/{name}?client=a")]).is(200);
+    }
+    let all = server.curl(&["/locks"]).is(200);
+    assert_eq!(names(&all), ["a", "b", "team/x", "team/y", "team/z"]);
+    let team = server.curl(&["/locks?prefix=team/&limit=2"]).is(200);
+    assert_eq!((names(&team), &team["next"]), (vec!["team/x", "team/y"], &json!("team/y")));
+    let rest = server.curl(&["/locks?prefix=team/&limit=2&after=team/y"]).is(200);
+    assert_eq!((names(&rest), &rest["next"]), (vec!["team/z"], &Value::Null));
+    server.curl(&["/locks?limit=0"]).is(400);
+    server.curl(&["/locks?limit=x"]).is(400);
+}
+
+#[test]
+fn a_guarded_thing_asks_whether_a_token_is_current() {
+    let server = Server::start(&[]);
+    let first = server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200)["token"].clone();
+    let checked = server.curl(&["-X", "POST", &format!("/check?name=a&token={first}")]).is(200);
+    assert_eq!((&checked["current"], &checked["phase"]), (&json!(true), &json!("held")));
+    server.curl(&["-X", "DELETE", "/locks/a?client=x"]).is(200);
+    let checked = server.curl(&["-X", "POST", &format!("/check?name=a&token={first}")]).is(200);
+    assert_eq!((&checked["current"], &checked["current_token"]), (&json!(false), &Value::Null));
+    let second = server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200)["token"].clone();
+    let body = json!({ "checks": [
+        { "name": "a", "token": first }, { "name": "a", "token": second },
+    ] });
+    let json = "content-type: application/json";
+    let both = server.curl(&["-H", json, "-d", &body.to_string(), "/check"]).is(200);
+    assert_eq!(both["checks"][0]["current"], false);
+    assert_eq!(both["checks"][0]["current_token"], second);
+    assert_eq!(both["checks"][1]["current"], true);
+    server.curl(&["-X", "POST", "/check"]).is(400);
+    server.curl(&["-X", "POST", "/check?name=a"]).is(400);
+}
+
+#[test]
+fn tenures_that_are_over_are_remembered_for_a_while() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
+    server.curl(&["-X", "DELETE", "/locks/a?client=x"]).is(200);
+    let history = server.curl(&["/history"]).is(200);
+    let tenure = &history["tenures"][0];
+    assert_eq!((&tenure["name"], &tenure["end"]), (&json!("a"), &json!("released")));
+    assert_eq!(server.curl(&["/history?prefix=b"]).is(200)["tenures"], json!([]));
+}
+
+#[test]
+fn metrics_count_what_was_asked() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
+    server.curl(&["-X", "POST", "/locks/a?client=y"]).is(409);
+    let waits = server.open(&["-X", "POST", "/locks/a?client=y&wait=60s"]);
+    server.in_line("a", 1);
+    server.curl(&["-X", "DELETE", "/locks/a?client=x"]).is(200);
+    waits.reply().is(200);
+    let metrics = server.curl(&["/metrics"]);
+    assert_eq!(metrics.code, 200);
+    for line in [
+        "latchfs_grants_total 2",
+        "latchfs_refusals_total{kind=\"E_LOCK_CONFLICT\"} 2",
+        "latchfs_locks 1",
+        "latchfs_waiters 0",
+        "latchfs_wait_seconds_count 1",
+        "latchfs_hold_seconds_count 1",
+        "latchfs_hold_seconds_bucket{le=\"+Inf\"} 1",
+        "latchfs_http_requests_total{method=\"POST\",route=\"/locks/{name}\",code=\"409\"} 1",
+        "# TYPE latchfs_wait_seconds histogram",
+    ] {
+        assert!(metrics.body.lines().any(|has| has == line), "{line}\n{}", metrics.body);
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(metrics.body.contains(&format!("latchfs_build_info{{version=\"{version}\"}} 1")));
+    // Each metric is described once.
+    let heads: Vec<_> = metrics.body.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+    let mut once = heads.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(heads.len(), once.len(), "{heads:?}");
+}
+
+/// What the document says is there, is there; and it answers other methods with 405.
+#[test]
+fn the_document_and_the_server_agree() {
+    let server = Server::start(&[]);
+    let document = server.curl(&["/openapi.json"]).is(200);
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().expect("paths");
+    assert!(paths.len() > 10);
+    for (path, methods) in paths {
+        let path = path.replace("{name}", "some").replace("{session}", "7");
+        let methods = methods.as_object().expect("methods");
+        for method in ["get", "post", "put", "patch", "delete"] {
+            if path == "/events" && method == "get" {
+                continue; // it would go on for ever
+            }
+            let reply = server.curl(&["-X", &method.to_ascii_uppercase(), &path]);
+            let known = methods.contains_key(method);
+            // The route of steal is the one of a lock with that name, for all but POST.
+            let known = known || (path.ends_with("/steal") && method != "post");
+            assert_eq!(reply.code == 405, !known, "{method} {path}: {reply:?}");
+            assert_ne!(reply.code, 404, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Any lock: status, acquire, renew, release, steal, by name and token.
+
+use crate::harness::Server;
+use serde_json::json;
+
+#[test]
+fn a_lock_from_begin_to_end() {
+    let server = Server::start(&[]);
+    let free = server.curl(&["/locks/build"]).is(200);
+    assert_eq!((&free["phase"], &free["name"]), (&json!("free"), &json!("build")));
+    let reply = server.curl(&["-X", "POST", "/locks/build?client=a&ttl=60s&note=hi"]);
+    let granted = reply.is(200);
+    assert_eq!((&granted["holder"], &granted["renewed"]), (&json!("a"), &json!(false)));
+    assert_eq!((&granted["phase"], &granted["ttl_ms"]), (&json!("held"), &json!(60_000)));
+    assert!(granted["expires_in_ms"].as_u64().is_some_and(|left| left > 50_000), "{granted}");
+    let token = granted["token"].as_u64().expect("a token");
+    assert_eq!(reply.header("etag"), Some(format!("\"{token}\"").as_str()));
+    let status = server.curl(&["/locks/build"]);
+    assert_eq!(status.is(200)["note"], "hi");
+    assert_eq!(status.header("etag"), Some(format!("\"{token}\"").as_str()));
+    let renewed = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    assert_eq!((&renewed["token"], &renewed["renewed"]), (&json!(token), &json!(true)));
+    assert_eq!(server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200)["released"], true);
+    let again = server.curl(&["-X", "PUT", "/locks/build?client=a"]).is(200);
+    assert!(again["token"].as_u64().is_some_and(|newer| newer > token), "{again}");
+}
+
+#[test]
+fn names_have_parts_however_they_are_written() {
+    let server = Server::start(&[]);
+    for path in ["/locks/team/build", "/locks/team%2Fbuild", "/locks/t%65am/build"] {
+        let held = server.curl(&["-X", "POST", &format!("{path}?client=a")]).is(200);
+        assert_eq!(held["name"], "team/build");
+        assert_eq!(server.curl(&[path]).is(200)["holder"], "a");
+    }
+    for (path, holder) in [("/locks/caf%C3%A9", "a"), ("/locks/a%20b", "a"), ("/locks/%3F", "a")] {
+        let held = server.curl(&["-X", "POST", &format!("{path}?client={holder}")]).is(200);
+        assert_eq!(held["holder"], holder);
+    }
+    for path in ["/locks/%FF", "/locks/a//b", "/locks/.latchfs", "/locks/a%00b", "/locks/a%2F.."] {
+        assert_eq!(server.curl(&["--path-as-is", path]).is(400)["kind"], "E_INVALID", "{path}");
+    }
+    server.curl(&[&format!("/locks/{}", "x".repeat(256))]).is(400);
+}
+
+#[test]
+fn a_conflict_says_who_and_for_how_long() {
+    let server = Server::start(&[]);
+    let held = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let reply = server.curl(&["-X", "POST", "/locks/build?client=b"]);
+    let refused = reply.is(409);
+    assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refused["type"], "urn:latchfs:E_LOCK_CONFLICT");
+    assert_eq!(refused["kind"], "E_LOCK_CONFLICT");
+    assert_eq!((&refused["reason"], &refused["holder"]), (&json!("held"), &json!("a")));
+    assert_eq!(refused["token"], held["token"]);
+    let wait = refused["retry_after_ms"].as_u64().expect("it ends");
+    assert!((30_000..=35_000).contains(&wait), "{refused}");
+    assert!(reply.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()));
+    // The client itself, where it asks for a fresh hold.
+    server.curl(&["-X", "POST", "/locks/build?client=a&fresh=true"]).is(409);
+}
+
+#[test]
+fn a_token_names_a_tenure() {
+    let server = Server::start(&[]);
+    let first = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    let tag = format!("If-Match: \"{first}\"");
+    // Nobody has it: that tenure is over.
+    let gone = server.curl(&["-X", "POST", "-H", &tag, "/locks/build?client=a"]).is(410);
+    assert_eq!(gone["kind"], "E_LOCK_EXPIRED");
+    let second = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200)["token"].clone();
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        let stale = server.curl(&["-X", method, "-H", &tag, "/locks/build?client=a"]).is(412);
+        assert_eq!(stale["kind"], "E_FENCING_MISMATCH", "{method}");
+        assert_eq!(stale["token"], second, "{method}");
+    }
+    let tag = format!("If-Match: \"{second}\"");
+    let kept = server.curl(&["-X", "PATCH", "-H", &tag, "/locks/build?client=a"]).is(200);
+    assert_eq!(kept["token"], second);
+    server.curl(&["-X", "PATCH", "-H", &tag, "/locks/build?client=b"]).is(403);
+    server.curl(&["-X", "DELETE", "-H", "If-Match: x", "/locks/build?client=a"]).is(400);
+    server.curl(&["-X", "DELETE", &format!("/locks/build?client=a&token={second}")]).is(200);
+}
+
+#[test]
+fn a_renewal_changes_only_what_it_says() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "PATCH", "/locks/build?client=a"]).is(403);
+    server.curl(&["-X", "POST", "/locks/build?client=a&ttl=60s&grace=7s&note=why"]).is(200);
+    let kept = server.curl(&["-X", "PATCH", "/locks/build?client=a"]).is(200);
+    assert_eq!((&kept["ttl_ms"], &kept["grace_ms"]), (&json!(60_000), &json!(7_000)));
+    let longer = server.curl(&["-X", "PATCH", "/locks/build?client=a&ttl=2m"]).is(200);
+    assert_eq!((&longer["ttl_ms"], &longer["grace_ms"]), (&json!(120_000), &json!(7_000)));
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["note"], "why");
+}
+
+#[test]
+fn options_come_in_a_query_a_form_or_json() {
+    let server = Server::start(&[]);
+    let held = server.curl(&["-d", "client=a&ttl=60s", "/locks/form"]).is(200);
+    assert_eq!(held["ttl_ms"], 60_000);
+    let body = r#"{"client":"a","ttl":"1m","mode":"shared","note":null}"#;
+    let json = "content-type: application/json";
+    server.curl(&["-H", json, "-d", body, "/locks/json"]).is(200);
+    server.curl(&["-X", "POST", "/locks/json?client=b&mode=shared"]).is(200);
+    let status = server.curl(&["/locks/json"]).is(200);
+    assert_eq!(status["holders"].as_array().map(Vec::len), Some(2));
+    server.curl(&["-X", "POST", "/locks/json?client=c"]).is(409);
+    for wrong in [r#"{"ttl":60}"#, r#"{"x":1}"#, "[]", "{", r#"{"token":-1}"#, r#"{"fresh":"?"}"#] {
+        let refused = server.curl(&["-H", json, "-d", wrong, "/locks/json?client=c"]).is(400);
+        assert_eq!(refused["kind"], "E_INVALID", "{wrong}");
+    }
+    let odd = server.curl(&["-H", "content-type: text/xml", "-d", "<a/>", "/locks/x?client=c"]);
+    odd.is(415);
+}
+
+#[test]
+fn a_repeated_request_has_one_effect() {
+    let server = Server::start(&[]);
+    let key = "Idempotency-Key: 0c1f";
+    let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]).is(200);
+    // Without the key this is refused: the client has it.
+    server.curl(&["-X", "POST", "/locks/build?client=a&fresh=1"]).is(409);
+    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]).is(200);
+    assert_eq!((&again["token"], &again["renewed"]), (&first["token"], &json!(false)));
+    // The same key elsewhere, or for another act, is another request.
+    let other = server.curl(&["-X", "POST", "-H", key, "/locks/other?client=a&fresh=1"]).is(200);
+    assert_ne!(other["token"], first["token"]);
+    server.curl(&["-X", "DELETE", "-H", key, "/locks/build?client=a"]).is(200);
+    server.curl(&["-X", "DELETE", "-H", key, "/locks/build?client=a"]).is(200);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(403);
+    let long = format!("Idempotency-Key: {}", "x".repeat(300));
+    server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
+}
+
+#[test]
+fn who_steals_says_why_and_waits_a_moment() {
+    let server = Server::start(&[]);
+    let mut events = server.events(&["/events?prefix=team/"]);
+    let held = server.curl(&["-X", "POST", "/locks/team/build?client=a"]).is(200);
+    server.curl(&["-X", "POST", "/locks/team/build/steal?client=b"]).is(400);
+    let why = "reason=host+died";
+    let stolen =
+        server.curl(&["-X", "POST", &format!("/locks/team/build/steal?client=b&{why}")]).is(200);
+    assert!(stolen["token"].as_u64() > held["token"].as_u64(), "{stolen}");
+    assert!(stolen["begins_in_ms"].as_u64().is_some_and(|left| left <= 1_000), "{stolen}");
+    let refused = server.curl(&["-X", "POST", "/locks/team/build?client=c"]).is(409);
+    assert_eq!(refused["reason"], "steal_grace");
+    let told = events.until("stolen");
+    assert_eq!((&told.data["by"], &told.data["reason"]), (&json!("b"), &json!("host died")));
+    // A lock of that name is another thing, and can be had.
+    let lock = server.curl(&["-X", "PUT", "/locks/team/steal?client=c"]).is(200);
+    assert_eq!(lock["name"], "team/steal");
+    let lock = server.curl(&["-X", "POST", "/locks/team%2Fsteal?client=c"]).is(200);
+    assert_eq!((&lock["name"], &lock["renewed"]), (&json!("team/steal"), &json!(true)));
+}

@@ -1,0 +1,21 @@
+//! The HTTP server as clients meet it: the real program, real connections, curl.
+//!
+//! Each test has a server of its own, so that they run side by side.
+
+mod fuzz;
+mod harness;
+
+mod access;
+mod ending;
+mod events;
+mod health;
+mod limits;
+mod listing;
+mod locks;
+mod mounting;
+mod page;
+mod problems;
+mod seed;
+mod sessions;
+mod tls;
+mod waiting;

@@ -1,0 +1,41 @@
+//! A mount that serves: what is made as a file is seen over HTTP, and the other way round.
+
+use crate::harness::{LATCHFS, Scratch, Server};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A directory that is unmounted whatever happens.
+struct Dir(Scratch);
+
+impl Dir {
+    fn path(&self) -> PathBuf {
+        self.0.path().join("locks")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = Command::new(LATCHFS).arg("umount").arg(self.path()).output();
+    }
+}
+
+#[test]
+fn files_and_http_are_the_same_locks() {
+    let dir = Dir(Scratch::new());
+    let mut server = Server::mounted(&dir.path());
+    fs::create_dir(dir.path().join("build")).expect("it is free");
+    let status = server.curl(&["/locks/build"]).is(200);
+    assert!(status["holder"].as_str().is_some_and(|holder| holder.starts_with("box:")), "{status}");
+    server.curl(&["-X", "POST", "/locks/build?client=other"]).is(409);
+    let waits = server.open(&["-X", "POST", "/locks/build?client=other&wait=60s"]);
+    server.in_line("build", 1);
+    fs::remove_dir(dir.path().join("build")).expect("it is ours");
+    waits.reply().is(200);
+    assert!(fs::create_dir(dir.path().join("build")).is_err(), "another has it");
+    let text = fs::read_to_string(dir.path().join(".latchfs/status/build")).expect("a status");
+    assert!(text.contains("\"holder\": \"other\""), "{text}");
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0));
+    assert!(fs::read_dir(dir.path()).expect("the directory stays").next().is_none());
+}

@@ -1,0 +1,145 @@
+// The page in a real browser. Steps are told to the test that started this, one JSON a line;
+// what the test has to do meanwhile is asked for, and answered by a line.
+'use strict';
+const { chromium } = require('playwright-core');
+const assert = require('node:assert');
+const readline = require('node:readline');
+const [url, pictures, scene] = process.argv.slice(2);
+
+const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const told = (step) => console.log(JSON.stringify({ step }));
+async function asked(step) {
+  told(step);
+  return (await lines.next()).value;
+}
+async function http(method, path, headers = {}) {
+  const reply = await fetch(url + path, { method, headers });
+  assert(reply.ok, `${method} ${path}: ${reply.status}`);
+  return reply.json();
+}
+
+async function everything(browser) {
+  const context = await browser.newContext({ viewport: { width: 1180, height: 900 }, colorScheme: 'light' });
+  const page = await context.newPage();
+  const wrong = [];
+  page.on('console', (line) => line.type() === 'error' && wrong.push(line.text()));
+  page.on('pageerror', (error) => wrong.push(String(error)));
+  page.on('request', (r) => r.url().startsWith(url) || r.url().startsWith('data:') || wrong.push(r.url()));
+  await page.goto(url + '/');
+  await page.locator('#contact[data-state=live]').waitFor();
+  await page.getByText('Nothing is held').waitFor();
+  told('live');
+
+  await http('POST', '/locks/team/build?client=ci-runner-3&ttl=10m&note=release+1.4');
+  const build = page.locator('.lock[data-name="team/build"]');
+  await build.waitFor();
+  assert.match(await build.innerText(), /ci-runner-3/);
+  assert.match(await build.innerText(), /release 1\.4/);
+  told('shows what is taken');
+
+  const left = build.locator('.left');
+  const before = await left.innerText();
+  await page.waitForFunction(([node, text]) => node.textContent !== text, [await left.elementHandle(), before]);
+  assert.match(before, /^(10m 00s|9m \d\ds)$/);
+  told('counts down');
+
+  await http('POST', '/locks/backup?client=laptop1:alice&ttl=45s');
+  await http('POST', '/locks/photos/sync?client=laptop2:bob&ttl=2m&mode=shared');
+  await http('POST', '/locks/photos/sync?client=laptop3:eve&ttl=2m&mode=shared');
+  const waits = ['web-1', 'web-2', 'web-3'].map((client) =>
+    fetch(url + `/locks/team/build?client=${client}&wait=10m`, { method: 'POST' }).catch(() => null));
+  await build.locator('ol.line li').nth(2).waitFor();
+  told('shows the line');
+
+  for (const [name, client] of [['nightly', 'cron@a'], ['nightly', 'cron@b'], ['deploy', 'ci-runner-1'], ['backup2', 'laptop1:alice']]) {
+    await http('POST', `/locks/${name}?client=${client}`);
+    await http('DELETE', `/locks/${name}?client=${client}`);
+  }
+  await page.waitForFunction(() => document.querySelectorAll('#picture rect').length >= 6);
+  assert.strictEqual(await page.locator('.lock[data-name="nightly"]').count(), 0);
+  assert.match(await page.getByRole('img', { name: /tenures ended in the last hour/ }).getAttribute('aria-label'), /^4 /);
+  told('draws the last hour');
+
+  await page.keyboard.press('/');
+  await page.keyboard.type('photos EVE');
+  await page.waitForFunction(() => document.querySelectorAll('.lock').length === 1);
+  assert.strictEqual(await page.locator('.lock').getAttribute('data-name'), 'photos/sync');
+  await page.keyboard.press('Escape');
+  await page.waitForFunction(() => document.querySelectorAll('.lock').length === 3);
+  told('filters, by keyboard');
+
+  for (const role of ['banner', 'main', 'search', 'contentinfo']) await page.getByRole(role).waitFor();
+  await page.getByRole('searchbox', { name: /find a lock/i }).waitFor();
+  await page.getByRole('region', { name: 'Held now' }).waitFor();
+  await page.getByRole('list', { name: /Waiting for team\/build/ }).waitFor();
+  assert.strictEqual(await page.locator('#told').getAttribute('aria-live'), 'polite');
+  told('can be read aloud');
+
+  await page.screenshot({ path: pictures + '/page-light.png', fullPage: true });
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await page.screenshot({ path: pictures + '/page-dark.png', fullPage: true });
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.waitForTimeout(100);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert(wide <= 390, `a phone has to scroll sideways: ${wide}`);
+  await page.screenshot({ path: pictures + '/page-phone.png', fullPage: true });
+  await page.setViewportSize({ width: 1180, height: 900 });
+  await page.emulateMedia({ colorScheme: 'light' });
+
+  await page.getByRole('button', { name: 'Take lock backup from its holder' }).click();
+  await page.getByLabel('You are').fill('admin');
+  await page.getByRole('button', { name: 'Take it' }).click();
+  assert(await page.locator('#steal').isVisible(), 'a reason is needed');
+  await page.getByLabel(/^Why\?/).fill('the laptop is at the repair shop');
+  await page.screenshot({ path: pictures + '/page-steal.png' });
+  await page.getByRole('button', { name: 'Take it' }).click();
+  await page.locator('.lock[data-name="backup"] .facts b', { hasText: 'admin' }).waitFor();
+  assert(!await page.locator('#steal').isVisible());
+  assert.strictEqual((await http('GET', '/locks/backup')).holder, 'admin');
+  assert.match(await page.locator('#told').innerText(), /backup|You hold/);
+  told('steals, with a reason');
+  assert.deepStrictEqual(wrong, []);
+
+  await asked('kill');
+  await page.locator('#contact[data-state=lost]').waitFor();
+  await page.getByRole('alert').filter({ hasText: 'Contact with the server is lost' }).waitFor();
+  await page.screenshot({ path: pictures + '/page-lost.png' });
+  told('says that contact is lost');
+  await asked('restart');
+  await page.locator('#contact[data-state=live]').waitFor();
+  await page.getByText('Nothing is held').waitFor();
+  await http('POST', '/locks/new?client=a');
+  await page.locator('.lock[data-name="new"]').waitFor();
+  told('comes back by itself');
+  await Promise.all(waits);
+}
+
+async function tokens(browser) {
+  const page = await (await browser.newContext()).newPage();
+  await page.goto(url + '/');
+  await page.getByRole('heading', { name: 'Who are you?' }).waitFor();
+  await page.getByLabel('Token').fill('no token of this server');
+  await page.getByRole('button', { name: 'Show the locks' }).click();
+  await page.getByText('This token is not known here').waitFor();
+  await page.getByLabel('Token').fill('the secret of laptop1');
+  await page.getByRole('button', { name: 'Show the locks' }).click();
+  await page.locator('#contact[data-state=live]').waitFor();
+  const bearer = { authorization: 'Bearer the secret of laptop1' };
+  await http('POST', '/locks/team/build?client=laptop1', bearer);
+  await page.locator('.lock[data-name="team/build"]').waitFor();
+  assert(!await page.getByRole('button', { name: /^Take lock/ }).isVisible(), 'it may not steal');
+  told('asks for a token, and shows what that may do');
+}
+
+(async () => {
+  const browser = await chromium.launch({
+    executablePath: '/usr/bin/chromium',
+    args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+      '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+  });
+  try {
+    await (scene === 'tokens' ? tokens(browser) : everything(browser));
+  } finally { await browser.close(); }
+  told('done');
+  process.exit(0);
+})().catch((error) => { console.error(error); process.exit(1); });

@@ -1,0 +1,117 @@
+//! The page in a real browser: live, counting down, searched, stealing, and without contact.
+//! Pictures of it are kept beside the programs under test.
+
+use crate::harness::{LATCHFS, Scratch, Server};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// No step takes so long unless it hangs; a browser on a loaded machine needs some air.
+const LIMIT: &str = "180";
+
+/// The directory of what `contrib/test` built.
+fn target() -> PathBuf {
+    let profile = Path::new(LATCHFS).parent().and_then(Path::parent);
+    profile.expect("the program lies in the target directory").to_owned()
+}
+
+/// The script in the browser.
+struct Browser {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Browser {
+    fn start(url: &str, scene: &str) -> Self {
+        let pictures = target().join("screenshots");
+        fs::create_dir_all(&pictures).expect("the target directory is ours");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/page.js");
+        let mut child = Command::new("timeout")
+            .args([LIMIT, "node"])
+            .arg(script)
+            .arg(url)
+            .arg(pictures)
+            .arg(scene)
+            .env("NODE_PATH", target().join("test-tools/npm/node_modules"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("node is there");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, out }
+    }
+
+    /// The next step that the script has done, or asks for; fails if it has failed.
+    fn step(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("text");
+        let step: Value = serde_json::from_str(&line).expect("the script went on to the end");
+        step["step"].as_str().expect("a step").to_owned()
+    }
+
+    fn until(&mut self, step: &str) -> Vec<String> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last| last != step) {
+            seen.push(self.step());
+        }
+        seen
+    }
+
+    fn go_on(&mut self) {
+        let stdin = self.child.stdin.as_mut().expect("piped");
+        stdin.write_all(b"done\n").expect("the script waits");
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_people_see() {
+    let server = Server::start(&[]);
+    let url = server.url.clone();
+    let address = url.strip_prefix("http://").expect("no TLS").to_owned();
+    let mut browser = Browser::start(&url, "everything");
+    browser.until("kill");
+    drop(server);
+    browser.go_on();
+    browser.until("restart");
+    let _server = Server::at(&address, &["--state", "none"]);
+    browser.go_on();
+    browser.until("done");
+    for name in ["light", "dark", "phone", "steal", "lost"] {
+        let picture = target().join(format!("screenshots/page-{name}.png"));
+        assert!(fs::metadata(&picture).is_ok_and(|data| data.len() > 5_000), "{name}");
+    }
+}
+
+#[test]
+fn who_has_a_token_sees_its_locks() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    let tokens = "[[token]]\nname = \"laptop1\"\nsecret = \"the secret of laptop1\"\n\
+                  clients = [\"laptop1\"]\n";
+    fs::write(&path, tokens).expect("a fresh directory");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let server = Server::start(&["--tokens", &path.display().to_string()]);
+    Browser::start(&server.url, "tokens").until("done");
+}
+
+/// Nothing from elsewhere, nothing that is not the page's own.
+#[test]
+fn the_page_lets_nothing_else_in() {
+    let server = Server::start(&[]);
+    let page = server.curl(&["/"]);
+    assert_eq!(page.code, 200);
+    let policy = page.header("content-security-policy").expect("a policy");
+    assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    assert!(!page.body.contains("https://") && !page.body.contains(" style="), "{}", page.body);
+}

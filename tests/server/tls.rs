@@ -1,0 +1,96 @@
+//! TLS with certificates that `latchfs cert` makes: both HTTPs, and clients known by theirs.
+
+use crate::harness::{Scratch, Server, latchfs};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+struct Certs {
+    scratch: Scratch,
+}
+
+impl Certs {
+    fn make() -> Self {
+        let certs = Self { scratch: Scratch::new() };
+        for what in [&["ca"][..], &["server", "localhost", "127.0.0.1"], &["client", "laptop1"]] {
+            let dir = certs.dir();
+            let (code, said) = latchfs(&[&["cert", "--dir", &dir], what].concat());
+            assert_eq!(code, Some(0), "{said}");
+        }
+        certs
+    }
+
+    fn dir(&self) -> String {
+        self.scratch.path().join("certs").display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir())
+    }
+
+    fn serve(&self, more: &[&str]) -> Server {
+        let (cert, key) = (self.path("server.pem"), self.path("server.key"));
+        Server::start(&[&["--tls-cert", cert.as_str(), "--tls-key", key.as_str()], more].concat())
+    }
+}
+
+#[test]
+fn both_https() {
+    let certs = Certs::make();
+    let server = certs.serve(&[]);
+    let ca = certs.path("ca.pem");
+    assert!(server.url.starts_with("https://127.0.0.1:"), "{}", server.url);
+    let one = server.curl(&["--cacert", &ca, "--http1.1", "-X", "POST", "/lock?client=a"]);
+    assert_eq!(one.is(200)["holder"], "a");
+    let two = server.curl(&["--cacert", &ca, "--http2", "/lock"]);
+    assert_eq!(two.is(200)["holder"], "a");
+    assert!(two.is_http_2(), "{two:?}");
+    // Who does not know the authority does not trust it, and who speaks no TLS is not answered.
+    let url = format!("{}/lock", server.url);
+    let strict = Command::new("curl").args(["-sS", &url]).output().expect("curl");
+    assert!(!strict.status.success());
+    let plain = Command::new("curl").args(["-sS", &url.replace("https:", "http:")]).output();
+    assert!(!plain.expect("curl").status.success());
+    server.curl(&["--cacert", &ca, "/healthz"]).is(200);
+}
+
+#[test]
+fn a_client_is_who_its_certificate_says() {
+    let certs = Certs::make();
+    let ca = certs.path("ca.pem");
+    let server = certs.serve(&["--client-ca", &ca]);
+    let (cert, key) = (certs.path("laptop1.pem"), certs.path("laptop1.key"));
+    let known = ["--cacert", &ca, "--cert", &cert, "--key", &key, "-X", "POST"];
+    let ask = |path: &str| server.curl(&[&known[..], &[path]].concat());
+    assert_eq!(ask("/locks/a").is(200)["holder"], "laptop1");
+    ask("/locks/b?client=laptop1:alice").is(200);
+    ask("/locks/c?client=laptop2").is(403);
+    ask("/locks/a/steal?client=laptop1&reason=x").is(403);
+    let url = format!("{}/lock", server.url);
+    let unknown = Command::new("curl").args(["-sS", "--cacert", &ca, &url]).output();
+    assert!(!unknown.expect("curl").status.success(), "no certificate, no connection");
+    let other = Certs::make();
+    let (cert, key) = (other.path("laptop1.pem"), other.path("laptop1.key"));
+    let arguments = ["-sS", "--cacert", &ca, "--cert", &cert, "--key", &key, &url];
+    let foreign = Command::new("curl").args(arguments).output();
+    assert!(!foreign.expect("curl").status.success(), "another authority's certificate");
+}
+
+#[test]
+fn keys_are_for_their_owner_and_nothing_is_overwritten() {
+    let certs = Certs::make();
+    for name in ["ca.key", "server.key", "laptop1.key"] {
+        let mode = std::fs::metadata(certs.path(name)).expect("it was made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let dir = certs.dir();
+    let (code, said) = latchfs(&["cert", "--dir", &dir, "ca"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("is there already"), "{said}");
+    let (code, said) = latchfs(&["cert", "--dir", &dir, "client", "../x"]);
+    assert_eq!(code, Some(64), "{said}");
+    let empty = Scratch::new();
+    let dir = empty.path().display().to_string();
+    let (code, said) = latchfs(&["cert", "--dir", &dir, "server", "x"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("latchfs cert ca"), "{said}");
+}

@@ -1,0 +1,119 @@
+//! Waiting in line while a request is open.
+
+use crate::harness::Server;
+
+#[test]
+fn first_come_first_served() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let mut line = Vec::new();
+    for (place, client) in ["b", "c", "d"].into_iter().enumerate() {
+        let path = format!("/locks/build?client={client}&wait=60s");
+        line.push((client, server.open(&["-X", "POST", &path])));
+        server.in_line("build", place + 1);
+    }
+    let mut last = 0;
+    let mut before = "a";
+    for (client, open) in line {
+        server.curl(&["-X", "DELETE", &format!("/locks/build?client={before}")]).is(200);
+        let granted = open.reply().is(200);
+        assert_eq!(granted["holder"], client);
+        let token = granted["token"].as_u64().expect("a token");
+        assert!(token > last);
+        (last, before) = (token, client);
+    }
+}
+
+#[test]
+fn over_http_2_too() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let path = "/locks/build?client=b&wait=60s";
+    let open = server.open(&["--http2-prior-knowledge", "-X", "POST", path]);
+    let gone =
+        server.open(&["--http2-prior-knowledge", "-X", "POST", "/locks/build?client=c&wait=60s"]);
+    server.in_line("build", 2);
+    gone.cut();
+    server.in_line("build", 1);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(open.reply().is(200)["holder"], "b");
+}
+
+#[test]
+fn a_closed_connection_loses_its_place() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let gone = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
+    server.in_line("build", 1);
+    let next = server.open(&["-X", "POST", "/locks/build?client=c&wait=60s"]);
+    server.in_line("build", 2);
+    let mut events = server.events(&["/events"]);
+    gone.cut();
+    let left = events.until("left");
+    assert_eq!(
+        (left.data["client"].as_str(), left.data["why"].as_str()),
+        (Some("b"), Some("gone"))
+    );
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(next.reply().is(200)["holder"], "c");
+}
+
+#[test]
+fn a_wait_that_is_over_says_who_has_it() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let refused = server.curl(&["-X", "POST", "/locks/build?client=b&wait=1s"]).is(409);
+    assert_eq!(refused["reason"], "waited_in_vain");
+    assert_eq!(refused["holder"], "a");
+    server.in_line("build", 0);
+    // No wait at all is a refusal like any.
+    let refused = server.curl(&["-X", "POST", "/locks/build?client=b&wait=0s"]).is(409);
+    assert_eq!(refused["holder"], "a");
+    server.curl(&["-X", "POST", "/locks/build?client=b&wait=25h"]).is(400);
+}
+
+/// Two requests of one client are one place, and both have the lock.
+#[test]
+fn a_client_stands_in_line_once() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let path = "/locks/build?client=b&wait=60s";
+    let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
+    server.in_line("build", 1);
+    crate::harness::eventually("both wait", || {
+        let metrics = server.curl(&["/metrics"]).body;
+        metrics.contains("latchfs_http_waiting 2").then_some(())
+    });
+    one.cut();
+    crate::harness::eventually("one waits", || {
+        let metrics = server.curl(&["/metrics"]).body;
+        metrics.contains("latchfs_http_waiting 1").then_some(())
+    });
+    server.in_line("build", 1);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(two.reply().is(200)["holder"], "b");
+}
+
+/// Many wait, some go, the rest is served in order and nobody twice.
+#[test]
+fn a_long_line_with_gaps() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=first"]).is(200);
+    let mut line = Vec::new();
+    for number in 0..40 {
+        let path = format!("/locks/build?client=c{number:02}&wait=60s");
+        line.push(server.open(&["-X", "POST", &path]));
+        server.in_line("build", number + 1);
+    }
+    let mut stay = Vec::new();
+    for (number, open) in line.into_iter().enumerate() {
+        if number % 3 == 0 { open.cut() } else { stay.push((number, open)) }
+    }
+    server.in_line("build", stay.len());
+    let mut before = "first".to_owned();
+    for (number, open) in stay {
+        server.curl(&["-X", "DELETE", &format!("/locks/build?client={before}")]).is(200);
+        before = format!("c{number:02}");
+        assert_eq!(open.reply().is(200)["holder"], before);
+    }
+}
