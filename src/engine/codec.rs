@@ -41,7 +41,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// A value with one way to be written.
-trait Wire: Sized {
+pub(crate) trait Wire: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut &[u8]) -> Result<Self, Malformed>;
 }
@@ -154,7 +154,7 @@ impl Clients {
     }
 }
 
-fn require(sound: bool) -> Result<(), Malformed> {
+pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
     if sound { Ok(()) } else { Err(Malformed) }
 }
 
@@ -496,3 +496,5 @@ wire_enum! {
         10 KeptAlive(until), 11 SessionEnded,
     }
 }
+
+pub(crate) use {wire_enum, wire_struct};

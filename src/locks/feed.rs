@@ -55,6 +55,24 @@ impl Feed {
         Arc::clone(&ring.wakers)
     }
 
+    /// The number that the next event will get.
+    pub fn next(&self) -> u64 {
+        self.0.lock().next
+    }
+
+    /// Leaves so many numbers out: events happened, and nobody here will learn which.
+    pub fn skip(&self, count: u64) -> Arc<Vec<(u64, Waker)>> {
+        let mut ring = self.0.lock();
+        ring.events.clear();
+        ring.next += count;
+        Arc::clone(&ring.wakers)
+    }
+
+    /// Whom to wake when something else than events is to be seen.
+    pub fn wakers(&self) -> Arc<Vec<(u64, Waker)>> {
+        Arc::clone(&self.0.lock().wakers)
+    }
+
     /// Follows from event `since` on, or from now on.
     pub fn watch(self: &Arc<Self>, since: Option<u64>) -> Watch {
         let mut ring = self.0.lock();
@@ -76,6 +94,11 @@ impl Watch {
         let events: Vec<_> = (start..).zip(events.cloned()).collect();
         self.next = start + events.len() as u64;
         Batch { lost, events }
+    }
+
+    /// The number of the event that comes next here.
+    pub const fn next(&self) -> u64 {
+        self.next
     }
 
     /// Whether something has come since the last call of [`take`](Self::take).
