@@ -165,6 +165,11 @@ impl Problem {
         self
     }
 
+    /// What is denied, if something is.
+    pub(super) fn denial(&self) -> Option<&str> {
+        (self.kind == Some(Kind::Denied)).then_some(&*self.detail)
+    }
+
     /// The reason of a conflict, if it is one.
     pub(super) fn reason(&self) -> Option<&str> {
         self.more.get("reason").and_then(Value::as_str)
