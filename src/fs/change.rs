@@ -112,7 +112,7 @@ fn next(
     fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
         let view = match view {
             Ok(view) => view,
-            Err(errno) => return then(fs, caller, Err(errno)),
+            Err(errno) => return unseen(fs, caller, act, &one, change.renews, errno, then),
         };
         let Some(op) = change.op(fs, caller, &view, one.token) else {
             return next(fs, caller, act, meant, change, Ok(Reached::default()), then);
@@ -139,6 +139,26 @@ fn next(
             };
             next(&fs, &caller, act, meant, change, reached, then);
         });
+    });
+}
+
+/// Nobody shows the lock. Whether the tenure that is meant is over may be known all the same:
+/// then that is the answer, and not that there is none.
+fn unseen(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    one: &Meant,
+    renews: Option<Firm>,
+    errno: Errno,
+    then: Done,
+) {
+    let (Some(firm), Some(_)) = (renews, one.token) else { return then(fs, caller, Err(errno)) };
+    let key = LeaseKey { name: one.name.clone(), client: caller.client.clone(), token: one.token };
+    let op = Op::Renew(Renew { key, term: None, firm, patch: Patch::default() });
+    fs.submit(caller, act, &one.name, op, move |fs, caller, outcome| {
+        // Had it been renewed, what was to be changed is not.
+        then(fs, caller, Err(outcome.err().unwrap_or(errno)));
     });
 }
 

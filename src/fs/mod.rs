@@ -7,7 +7,8 @@
 //!
 //! The reply rides in the callback that gets the answer, so a slow answer keeps one program
 //! waiting and never the thread that reads the kernel's requests; and no mutex is held while
-//! replying. The kernel keeps nothing: a lock may change on another machine at any time.
+//! replying. What the kernel keeps it is told to forget when it changes (`kept`); behind an engine
+//! in this process it keeps nothing, for asking is cheap.
 
 pub mod device;
 pub mod mount;
@@ -20,6 +21,7 @@ mod ctl;
 mod errno;
 mod files;
 mod held;
+mod kept;
 mod locking;
 mod look;
 mod make;
@@ -62,6 +64,12 @@ use tree::Tree;
 /// Requests that the kernel sends without a program waiting for them, such as the closing of
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
+
+/// The client of the user of this process, on the host `host`: as a mount of that host calls it.
+pub fn client_of_user(host: &crate::engine::ClientId) -> crate::engine::ClientId {
+    owner::client_of_user(host, device::own_uid())
+}
+
 /// One mount, as fuser drives it.
 pub struct LatchFs(Fs);
 
@@ -77,12 +85,18 @@ impl LatchFs {
             polls: poll::Polls::default(),
             processes: process::Processes::default(),
             held: held::Held::default(),
+            kept: kept::Kept::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
             since: Wall::now(),
             mounter: device::own_uid(),
         }))
+    }
+
+    /// Lets the kernel be told what to forget.
+    fn notified_by(shared: &Fs, notifier: fuser::Notifier) {
+        kept::start(shared, notifier);
     }
 
     /// The caller of a request, which is counted.
@@ -434,6 +448,7 @@ impl Filesystem for LatchFs {
     fn destroy(&mut self) {
         locking::ended(&self.0);
         process::ended(&self.0);
+        kept::ended(&self.0);
     }
 
     fn poll(

@@ -171,6 +171,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     session_config.n_threads = Some(1);
     session_config.acl = acl;
     let session = LatchFs::new(locks.clone(), &config);
+    let shared = Arc::clone(&session.0);
     let session = match Session::from_fd(session, kernel, acl, session_config) {
         Ok(session) => session,
         Err(error) => {
@@ -178,6 +179,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
             return Err(MountError::Handshake(error));
         }
     };
+    LatchFs::notified_by(&shared, session.notifier());
     let ending = Arc::clone(&mounted.session);
     let served = thread::Builder::new().name("mount".into()).spawn(move || {
         if let Err(error) = session.run() {

@@ -3,6 +3,7 @@
 use super::attr;
 use super::errno::{Act, errno_of, errno_of_name};
 use super::held::Held;
+use super::kept::Kept;
 use super::locking::Locking;
 use super::mount::MountConfig;
 use super::opens::Opens;
@@ -13,7 +14,7 @@ use super::tree::{LockPlace, Place, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome};
-use crate::locks::{Failure, Locks};
+use crate::locks::{Failure, Locks, Seen};
 use crate::time::Wall;
 use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) processes: Processes,
     /// READs that are not answered yet.
     pub(super) held: Held,
+    /// What the kernel keeps.
+    pub(super) kept: Kept,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.
@@ -195,6 +198,22 @@ impl Shared {
         });
     }
 
+    /// The same for what the kernel may be let keep.
+    pub(super) fn look(
+        self: &Arc<Self>,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        then: impl FnOnce(&Fs, &Caller, Result<Seen, Errno>) + Send + 'static,
+    ) {
+        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
+        self.locks.look(name, move |seen| {
+            let seen = seen
+                .map_err(|why| fs.refuse(&caller, act, Some(&asked), Failure::Unavailable(why)));
+            then(&fs, &caller, seen);
+        });
+    }
+
     /// Has the engine decide; a refusal is kept for `.latchfs/why`.
     pub(super) fn submit(
         self: &Arc<Self>,
@@ -242,7 +261,7 @@ pub(super) fn flat<T>(
 }
 
 /// Where views go.
-type Seen = Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send>;
+type Viewed = Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send>;
 
 /// Views of several locks, in order.
 pub(super) fn views(
@@ -257,7 +276,7 @@ pub(super) fn views(
     }
     let name = names.remove(0);
     // Boxed, or each step would be a new type of its own without end.
-    let then: Seen = Box::new(then);
+    let then: Viewed = Box::new(then);
     fs.view(caller, Act::Stat, &name, move |fs, caller, view| match view {
         Ok(view) => {
             seen.push(view);
