@@ -2,10 +2,10 @@
 //! be another's.
 
 use super::children::{self, Signals};
-use super::ctl::{Ask, Ctl};
+use super::ctl::Ask;
 use super::exit::{Done, Exit, Failure};
 use super::out;
-use super::target::{NameArg, Target, TargetArgs};
+use super::target::{Asking, NameArg, TargetArgs};
 use crate::engine::term::parse_span;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
@@ -65,7 +65,7 @@ pub(super) struct RunArgs {
 
 /// The lock while the command runs.
 struct Held {
-    ctl: Ctl,
+    ctl: Arc<dyn Ask>,
     name: LockName,
     token: u64,
     ttl: Span,
@@ -83,9 +83,8 @@ enum Ended {
 }
 
 pub(super) fn run(args: &RunArgs) -> Done {
-    let Target { dir, name } = args.target.lock(&args.name.name)?;
+    let Asking { ask: ctl, place, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
-    let ctl = Ctl::of(dir.clone());
     let held = match acquire(args, ctl, &name) {
         Err(Failure::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
             out::say(&format!("nothing is left to do: {sentence}"));
@@ -97,7 +96,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
-    command.env("LATCHFS_DIR", &dir);
+    command.env(place.0, &place.1);
     let ended = match children::Group::start(command) {
         Ok(mut group) => held.look_after(&mut group, &signals),
         Err(error) => {
@@ -110,13 +109,14 @@ pub(super) fn run(args: &RunArgs) -> Done {
     };
     match ended {
         Ended::Lost(why) => {
-            lost(args, &held, &dir);
+            lost(args, &held, &place);
             Err(Failure::Said(Exit::Lost, why))
         }
         Ended::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             // Last of all, when the work is done.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
+            held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
         }
     }
@@ -128,7 +128,7 @@ fn slot_name(name: LockName, slot: Option<&str>) -> Done<LockName> {
         .map_err(|error| Failure::usage(format!("'{key}' can't be the key of a slot: {error}")))
 }
 
-fn acquire(args: &RunArgs, ctl: Ctl, name: &LockName) -> Done<Held> {
+fn acquire(args: &RunArgs, ctl: Arc<dyn Ask>, name: &LockName) -> Done<Held> {
     let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
     let ttl = args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl);
     let wait = match args.wait {
@@ -157,13 +157,13 @@ fn acquire(args: &RunArgs, ctl: Ctl, name: &LockName) -> Done<Held> {
     // The first look says how long it is surely ours, counted from before asking.
     let sure = Arc::new(AtomicU64::new(u64::MAX));
     let held = Held { ctl, name: name.clone(), token, ttl: Span::from_millis(ttl), grace, sure };
-    let first = look(&held.ctl, &held.name, held.token)?;
+    let first = look(&*held.ctl, &held.name, held.token)?;
     held.sure.store(first.as_nanos(), Ordering::Release);
     Ok(held)
 }
 
 /// Until when the tenure `token` is surely ours. `Time::ZERO`: it is over.
-fn look(ctl: &Ctl, name: &LockName, token: u64) -> Done<Time> {
+fn look(ctl: &dyn Ask, name: &LockName, token: u64) -> Done<Time> {
     let asked_at = boot_now();
     let answer = ctl.wait(&json!({"do": "status", "name": name.as_str()}))?;
     let status = &answer["status"];
@@ -212,15 +212,17 @@ impl Held {
 
     /// On a thread of its own: a daemon that is stopped answers late, and signals go on.
     fn start_looking(&self, period: Span) {
-        let (ctl, name, token) = (self.ctl.clone(), self.name.clone(), self.token);
+        let (ctl, name, token) = (Arc::clone(&self.ctl), self.name.clone(), self.token);
         let sure = Arc::clone(&self.sure);
         thread::spawn(move || {
             loop {
                 thread::sleep(period.as_duration());
-                match look(&ctl, &name, token) {
+                match look(&*ctl, &name, token) {
                     Ok(until) => sure.store(until.as_nanos(), Ordering::Release),
-                    // The mount is gone: nobody renews any more.
-                    Err(_) => sure.store(0, Ordering::Release),
+                    // The mount is gone: nobody renews any more. A server that is away for a
+                    // while may come back before the lease is over.
+                    Err(_) if ctl.is_gone() => sure.store(0, Ordering::Release),
+                    Err(_) => {}
                 }
             }
         });
@@ -245,11 +247,11 @@ impl Held {
 }
 
 /// Tells whoever wanted to know that the lock is lost.
-fn lost(args: &RunArgs, held: &Held, dir: &std::path::Path) {
+fn lost(args: &RunArgs, held: &Held, place: &(&str, OsString)) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());
-    command.env("LATCHFS_TOKEN", held.token.to_string()).env("LATCHFS_DIR", dir);
+    command.env("LATCHFS_TOKEN", held.token.to_string()).env(place.0, &place.1);
     children::unblock(&mut command);
     if let Err(error) = command.status() {
         out::say(&format!("'{script}' can't be run: {error}"));
