@@ -180,8 +180,9 @@ fn tests_wait_for_events() {
         "tests sleep in the one bounded poll of tests/mounted/harness.rs only",
         |source, found| {
             let code: Vec<_> = match source.path.as_str() {
-                // The server's tests and the benchmark have one, too.
+                // The tests of servers and machines, and the benchmark, have one, too.
                 "tests/mounted/harness.rs"
+                | "tests/machines/net.rs"
                 | "tests/server/harness.rs"
                 | "tests/bench/report.rs" => {
                     assert_eq!(source.text.matches(sleep).count(), 1, "one poll");

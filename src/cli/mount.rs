@@ -8,7 +8,6 @@ use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
-use crate::fs::client_of_user;
 use crate::fs::device::{Gone, is_root, said};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
@@ -362,7 +361,7 @@ fn host() -> Done<ClientId> {
 
 /// The client of whoever runs this process: its host and user.
 pub(super) fn own_client() -> Done<ClientId> {
-    Ok(client_of_user(&host()?))
+    Ok(mount::client_of_user(&host()?))
 }
 
 /// The state directory: `None` for none.

@@ -65,11 +65,6 @@ use tree::Tree;
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
 
-/// The client of the user of this process, on the host `host`: as a mount of that host calls it.
-pub fn client_of_user(host: &crate::engine::ClientId) -> crate::engine::ClientId {
-    owner::client_of_user(host, device::own_uid())
-}
-
 /// One mount, as fuser drives it.
 pub struct LatchFs(Fs);
 
@@ -92,11 +87,6 @@ impl LatchFs {
             since: Wall::now(),
             mounter: device::own_uid(),
         }))
-    }
-
-    /// Lets the kernel be told what to forget.
-    fn notified_by(shared: &Fs, notifier: fuser::Notifier) {
-        kept::start(shared, notifier);
     }
 
     /// The caller of a request, which is counted.

@@ -339,7 +339,8 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
     let granted_at = std::thread::scope(|scope| {
         let served = scope.spawn(|| {
             let mut watch = world.local.watch(None);
-            let is_b = |what: &What| matches!(what, What::Granted { holder, .. } if *holder == client("b"));
+            let b = client("b");
+            let is_b = |what: &What| matches!(what, What::Granted { holder, .. } if *holder == b);
             loop {
                 if watch.take(usize::MAX).events.iter().any(|(_, event)| is_b(&event.what)) {
                     return boot_now();
@@ -372,7 +373,10 @@ fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
     let door = world.door("a", "30s");
     let mut watch = door.watch(None);
     granted(submit(&door, mkdir("one", "a")));
-    let is = |of: &'static str| move |what: &What| matches!(what, What::Granted { name, .. } if name.as_str() == of);
+    let is = |of: &str| {
+        let of = name(of);
+        move |what: &What| matches!(what, What::Granted { name, .. } if *name == of)
+    };
     wait_for(&door, &mut watch, is("one"));
     world.cut(true);
     let locks = Locks::new(Arc::clone(&world.local) as _);
