@@ -366,7 +366,7 @@ impl Drop for Mount {
 /// What all Python programs begin with.
 const PRELUDE: &str = "
 import errno, fcntl, os, sys, threading, time
-now = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+now = time.monotonic_ns
 # One write for each line: threads say some at once.
 def print(*words):
     os.write(1, (' '.join(map(str, words)) + '\\n').encode())
