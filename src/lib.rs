@@ -6,6 +6,8 @@ pub mod engine;
 
 pub mod locks;
 
+pub mod remote;
+
 pub mod status;
 
 pub mod event;

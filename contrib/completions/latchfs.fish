@@ -53,6 +53,11 @@ note\t'The text'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'What keeps a lease alive that was made by file' -r -f -a "renewal\t'Renewals, by whoever holds it'
 session\t'The login session that made it: released when its leader ends'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well, on this address' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, and not an engine here' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tokens -d 'Bearer tokens and what each may do, in TOML; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-key -d 'The key of the certificate, in PEM' -r -F
@@ -88,13 +93,31 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_su
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l note -d 'A word to whoever finds the lock held' -r
@@ -103,6 +126,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'H
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l fresh -d 'Be refused also when you hold it already, instead of renewing'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l note -d 'A word to whoever finds the lock held' -r
@@ -111,6 +140,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print 
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l note -d 'A word to whoever finds the lock held' -r
@@ -118,20 +153,44 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token -d 'Only
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l reason -d 'Why, for the holder and the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How long the lease lasts unrenewed [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'A word to whoever finds the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Begin with event N, if it is kept still, and not now' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l wait -d 'Wait in line so long at most: 10m, 1h30m [default: for ever]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ttl -d 'How long the lock stays held when this machine dies [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l note -d 'A word to whoever finds the lock held' -r
@@ -140,7 +199,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run onc
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand completions" -s h -l help -d 'Print help'

@@ -1,6 +1,6 @@
 //! How commands speak to a daemon: one JSON object there, one back.
 //!
-//! Today that is the mount's `.latchfs/ctl`. A server's URL can stand behind [`Ask`] as well.
+//! That is the mount's `.latchfs/ctl`, or (see `direct`) a server.
 
 use super::exit::{Done, Exit, Failure};
 use crate::engine::Kind;
@@ -19,9 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAGE: usize = 1_000;
 
 /// Whom commands ask.
-pub(super) trait Ask {
+pub(super) trait Ask: Send + Sync {
     /// The answer to a request; a refusal is a failure with its sentence.
     fn ask(&self, request: &Value) -> Done<Value>;
+
+    /// The answer to a request, however long it takes: a place in line.
+    fn wait(&self, request: &Value) -> Done<Value>;
+
+    /// Nothing will be asked any more: what hangs on this process is free at once.
+    fn close(&self) {}
 
     /// What the daemon tells about itself.
     fn about(&self) -> Done<Value> {
@@ -99,13 +105,6 @@ impl Ctl {
         Self { dir }
     }
 
-    /// The answer to a request, however long it takes: a place in line.
-    pub(super) fn wait(&self, request: &Value) -> Done<Value> {
-        let path = self.dir.join(".latchfs/ctl");
-        let answer = exchange(&path, &request.to_string());
-        understand(self.read(answer)?)
-    }
-
     fn read(&self, answer: io::Result<Vec<u8>>) -> Done<Value> {
         let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
         serde_json::from_slice(&answer).map_err(|_| {
@@ -119,6 +118,12 @@ impl Ctl {
 }
 
 impl Ask for Ctl {
+    fn wait(&self, request: &Value) -> Done<Value> {
+        let path = self.dir.join(".latchfs/ctl");
+        let answer = exchange(&path, &request.to_string());
+        understand(self.read(answer)?)
+    }
+
     fn ask(&self, request: &Value) -> Done<Value> {
         let (send, answer) = mpsc::channel();
         let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
@@ -242,6 +247,10 @@ mod tests {
     struct Pages;
 
     impl Ask for Pages {
+        fn wait(&self, request: &Value) -> Done<Value> {
+            self.ask(request)
+        }
+
         fn ask(&self, request: &Value) -> Done<Value> {
             Ok(match request["after"].as_str() {
                 None => json!({"ok": true, "locks": [{"name": "a"}], "next": "a"}),

@@ -5,6 +5,8 @@ use super::exit::{Done, Failure};
 use super::out::{self, harmless};
 use super::table::Status;
 use super::target::TargetArgs;
+use crate::event::{event_of, lost};
+use crate::locks::Locks;
 use crate::time::Span;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
@@ -13,6 +15,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// Events taken from a server's feed at once.
+const EVENTS_MAX: usize = 256;
 /// As much as one read of the stream gives.
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -33,6 +37,9 @@ pub(super) struct EventsArgs {
 }
 
 pub(super) fn run(args: &EventsArgs) -> Done {
+    if let Some(direct) = args.target.direct()? {
+        return follow(args, &direct.locks(args.since)?);
+    }
     let dir = args.target.mount()?;
     let since = args.since.map_or_else(String::new, |since| format!("@{since}"));
     let path = dir.join(format!(".latchfs/events{since}"));
@@ -56,6 +63,38 @@ pub(super) fn run(args: &EventsArgs) -> Done {
             out::write(&text)?;
         }
         unfinished = rest;
+    }
+}
+
+/// The same from a server.
+fn follow(args: &EventsArgs, locks: &Locks) -> Done {
+    let mut watch = locks.watch(args.since);
+    let (send, news) = std::sync::mpsc::channel();
+    watch.wake_by(std::sync::Arc::new(move || {
+        // Whoever reads has ended.
+        let _ = send.send(());
+    }));
+    loop {
+        let batch = watch.take(EVENTS_MAX);
+        let mut text = String::new();
+        let lost = (batch.lost > 0).then(|| lost(batch.lost).to_string());
+        let lines = batch
+            .events
+            .iter()
+            .map(|(number, event)| event_of(*number, event, |at| locks.wall(at)).to_string());
+        for line in lost.into_iter().chain(lines) {
+            if let Some(line) = told(&line, args) {
+                text += &line;
+                text.push('\n');
+            }
+        }
+        if !text.is_empty() {
+            out::write(&text)?;
+        }
+        if batch.events.is_empty() {
+            // The sender lives as long as the watch.
+            let _ = news.recv();
+        }
     }
 }
 

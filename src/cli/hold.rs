@@ -1,10 +1,10 @@
 //! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
 
-use super::ctl::{Ask, Ctl, own_status};
+use super::ctl::own_status;
 use super::exit::Done;
 use super::out::{self, Look};
 use super::table::{Status, page};
-use super::target::{NameArg, Target, TargetArgs};
+use super::target::{Asking, NameArg, TargetArgs};
 use crate::engine::term::parse_span;
 use crate::engine::{Grace, Ttl};
 use crate::time::Span;
@@ -134,9 +134,10 @@ pub(super) fn wait(args: &WaitArgs) -> Done {
     let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.timeout.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
     let how = json!({"mode": mode, "wait": wait});
-    let Target { dir, name } = args.lock.target.lock(&args.lock.name.name)?;
+    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
-    let answer = Ctl::of(dir).wait(&request)?;
+    let answer = ask.wait(&request)?;
+    ask.close();
     tell(&args.lock, &own_status(answer), "acquired")
 }
 
@@ -201,8 +202,8 @@ fn show(args: &LockArgs) -> Done<Value> {
 
 /// Sends the request `what` about a lock, with all fields of `more` that are not null.
 fn change(args: &LockArgs, what: &str, more: &[&Value]) -> Done<Value> {
-    let Target { dir, name } = args.target.lock(&args.name.name)?;
-    Ctl::of(dir).status(&request(what, name.as_str(), more))
+    let Asking { ask, name, .. } = args.target.asking(&args.name.name)?;
+    ask.status(&request(what, name.as_str(), more))
 }
 
 fn request(what: &str, name: &str, more: &[&Value]) -> Value {

@@ -1,6 +1,5 @@
 //! `ls`: what is held, and by whom.
 
-use super::ctl::{Ask, Ctl};
 use super::exit::Done;
 use super::out::{self, Look};
 use super::table::table;
@@ -29,7 +28,7 @@ pub(super) struct ListArgs {
 }
 
 pub(super) fn run(args: &ListArgs) -> Done {
-    let ctl = Ctl::of(args.target.mount()?);
+    let ctl = args.target.ask()?;
     let look = Look::of_stdout();
     let mut before = None;
     loop {

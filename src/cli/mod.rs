@@ -4,6 +4,7 @@ mod background;
 mod cert;
 mod children;
 mod ctl;
+mod direct;
 mod doctor;
 mod events;
 mod exit;
@@ -14,6 +15,7 @@ mod mount;
 mod out;
 mod run;
 mod serve;
+mod server;
 mod signals;
 mod table;
 mod target;
@@ -49,7 +51,8 @@ Examples:
   latchfs mount ./locks                     mount, until Ctrl-C
   latchfs mount /locks --background         return when it can be used
   latchfs mount a b --client x --client y   two clients of one engine
-  latchfs mount /locks --state none         forget everything at the end";
+  latchfs mount /locks --state none         forget everything at the end
+  latchfs mount /locks --server http://box:8080   the locks of a server";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:

@@ -4,6 +4,7 @@ use super::background;
 use super::exit::{Done, Exit, Failure};
 use super::out;
 use super::serve::{self, AccessArgs};
+use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
@@ -14,6 +15,7 @@ use crate::fs::mount::{
 use crate::http::Server;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
+use crate::remote::{Remote, Terms};
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -56,8 +58,13 @@ pub(super) struct MountArgs {
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
     /// Serve HTTP as well, on this address
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "server")]
     listen: Option<SocketAddr>,
+    /// Let the server at this URL decide, and not an engine here
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    #[command(flatten)]
+    key: KeyArgs,
     #[command(flatten)]
     access: AccessArgs,
     /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
@@ -130,14 +137,16 @@ enum News {
 pub(super) fn run(args: &MountArgs) -> Done {
     let clients = clients(args)?;
     let state = state_dir(args.state.as_deref())?;
+    // What a server decides is kept there.
+    let forgets = |state: Option<&Path>| args.server.is_none() && state.is_none();
     if args.background && !args.detached {
-        warn(state.as_deref());
+        warn(forgets(state.as_deref()));
         return background::start(state.as_deref());
     }
     if args.detached {
         background::take_name();
     } else {
-        warn(state.as_deref());
+        warn(forgets(state.as_deref()));
     }
     let done = serve(args, clients, state.as_deref());
     if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
@@ -163,10 +172,14 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done
     for dir in &args.dirs {
         mount::check(dir).map_err(|error| refused(&error))?;
     }
+    if let Some(url) = &args.server {
+        return serve_remote(args, &clients, url, &send, &news);
+    }
     let local = Arc::new(open(state)?);
     let door: Arc<dyn Door> = Arc::clone(&local) as _;
     let locks = Locks::new(door);
-    let served = mount_all(args, clients, &locks).and_then(|mounts| {
+    let each = clients.into_iter().map(|client| (client, locks.clone()));
+    let served = mount_all(args, each).and_then(|mounts| {
         let server = listen(args, &locks)?;
         until_the_end(args, &mounts, server.as_ref(), (&send, &news))?;
         server.into_iter().for_each(Server::drain);
@@ -174,6 +187,32 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done
     });
     let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
     served.and(closed)
+}
+
+/// Mounts on a server: each with a session of its own, so that each loses only its own.
+fn serve_remote(
+    args: &MountArgs,
+    clients: &[ClientId],
+    url: &str,
+    send: &Sender<News>,
+    news: &Receiver<News>,
+) -> Done {
+    let access = args.key.access(url)?;
+    let (ttl, grace) = (args.ttl.0, args.grace.0);
+    let connect = |client: &ClientId| {
+        let terms = Terms { client: client.clone(), ttl, grace };
+        server::connect(&access, Some(terms))
+    };
+    let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<Done<_>>()?;
+    let locks = doors.iter().map(|door| Locks::new(Arc::clone(door) as _));
+    let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
+        until_the_end(args, &mounts, None, (send, news))?;
+        unmount_all(&mounts)
+    });
+    for door in &doors {
+        door.close();
+    }
+    served
 }
 
 /// The HTTP server beside the mounts, if one is wanted.
@@ -196,11 +235,14 @@ pub(super) fn open(state: Option<&Path>) -> Done<Local> {
 }
 
 /// Mounts all; if one can't be, those before it are unmounted again.
-fn mount_all(args: &MountArgs, clients: Vec<ClientId>, locks: &Locks) -> Done<Vec<Mounted>> {
+fn mount_all(
+    args: &MountArgs,
+    each: impl Iterator<Item = (ClientId, Locks)>,
+) -> Done<Vec<Mounted>> {
     let mut mounts = Vec::new();
-    for (dir, client) in args.dirs.iter().zip(clients) {
+    for (dir, (client, locks)) in args.dirs.iter().zip(each) {
         let config = config(args, dir.clone(), client);
-        let mounted = mount::mount(locks, &config).map_err(|error| refused(&error))?;
+        let mounted = mount::mount(&locks, &config).map_err(|error| refused(&error))?;
         if mounted.made_dir() {
             let made = format!("made the directory {}", mounted.dir().display());
             // Standard error of a daemon in the background is its log.
@@ -317,6 +359,11 @@ fn host() -> Done<ClientId> {
     })
 }
 
+/// The client of whoever runs this process: its host and user.
+pub(super) fn own_client() -> Done<ClientId> {
+    Ok(mount::client_of_user(&host()?))
+}
+
 /// The state directory: `None` for none.
 pub(super) fn state_dir(said: Option<&std::ffi::OsStr>) -> Done<Option<PathBuf>> {
     match said {
@@ -346,8 +393,8 @@ pub(super) fn absolute(path: &Path) -> Done<PathBuf> {
 }
 
 /// Says what the user should know before relying on this mount.
-pub(super) fn warn(state: Option<&Path>) {
-    if state.is_none() {
+pub(super) fn warn(forgets: bool) {
+    if forgets {
         out::say(
             "with --state none a restart forgets all leases at once, and tokens begin anew: \
              nothing may compare tokens from before and after a restart",

@@ -2,11 +2,11 @@
 //! be another's.
 
 use super::children::{self, Signals};
-use super::ctl::{Ask, Ctl, no_answer};
+use super::ctl::Ask;
 use super::exit::{Done, Exit, Failure};
 use super::out;
-use super::target::{NameArg, Target, TargetArgs};
-use super::tenure::Tenure;
+use super::target::{Asking, NameArg, TargetArgs};
+use super::tenure::{Sight, Tenure};
 use crate::engine::term::parse_span;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 
 /// What a command has between SIGTERM and SIGKILL when the lock was taken away: well within
 /// the steal grace of 1 s, in which nobody may use it.
@@ -60,7 +61,7 @@ pub(super) struct RunArgs {
 
 /// The lock while the command runs.
 struct Held {
-    ctl: Ctl,
+    ctl: Arc<dyn Ask>,
     name: LockName,
     token: u64,
     ttl: Span,
@@ -76,10 +77,9 @@ enum Ended {
 }
 
 pub(super) fn run(args: &RunArgs) -> Done {
-    let Target { dir, name } = args.target.lock(&args.name.name)?;
+    let Asking { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
-    let ctl = Ctl::of(dir.clone());
-    let (held, tenure) = match acquire(args, ctl, &dir, &name) {
+    let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
         Err(Failure::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
             out::say(&format!("nothing is left to do: {sentence}"));
             return Ok(());
@@ -90,7 +90,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
-    command.env("LATCHFS_DIR", &dir);
+    command.env(place.0, &place.1);
     let ended = match children::Group::start(command) {
         Ok(mut group) => held.look_after(&mut group, &signals, tenure),
         Err(error) => {
@@ -103,13 +103,14 @@ pub(super) fn run(args: &RunArgs) -> Done {
     };
     match ended {
         Ended::Lost(why) => {
-            lost(args, &held, &dir);
+            lost(args, &held, &place);
             Err(Failure::Said(Exit::Lost, why))
         }
         Ended::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             // Last of all, when the work is done.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
+            held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
         }
     }
@@ -121,7 +122,12 @@ fn slot_name(name: LockName, slot: Option<&str>) -> Done<LockName> {
         .map_err(|error| Failure::usage(format!("'{key}' can't be the key of a slot: {error}")))
 }
 
-fn acquire(args: &RunArgs, ctl: Ctl, dir: &Path, name: &LockName) -> Done<(Held, Tenure)> {
+fn acquire(
+    args: &RunArgs,
+    ctl: Arc<dyn Ask>,
+    dir: Option<&Path>,
+    name: &LockName,
+) -> Done<(Held, Tenure)> {
     let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
     let ttl = args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl);
     let wait = match args.wait {
@@ -148,8 +154,12 @@ fn acquire(args: &RunArgs, ctl: Ctl, dir: &Path, name: &LockName) -> Done<(Held,
         ));
     };
     let ttl = Span::from_millis(ttl);
-    let tenure = Tenure::seen(dir, name, token, ttl).map_err(|error| no_answer(dir, &error))?;
-    Ok((Held { ctl, name: name.clone(), token, ttl, grace }, tenure))
+    let held = Held { ctl, name: name.clone(), token, ttl, grace };
+    let sight = match dir {
+        Some(dir) => Sight::of_mount(dir, name, token),
+        None => Sight::of_server(Arc::clone(&held.ctl), name, token),
+    };
+    Ok((held, Tenure::seen(sight, ttl)?))
 }
 
 impl Held {
@@ -213,11 +223,11 @@ impl Held {
 }
 
 /// Tells whoever wanted to know that the lock is lost.
-fn lost(args: &RunArgs, held: &Held, dir: &Path) {
+fn lost(args: &RunArgs, held: &Held, place: &(&str, OsString)) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());
-    command.env("LATCHFS_TOKEN", held.token.to_string()).env("LATCHFS_DIR", dir);
+    command.env("LATCHFS_TOKEN", held.token.to_string()).env(place.0, &place.1);
     children::unblock(&mut command);
     if let Err(error) = command.status() {
         out::say(&format!("'{script}' can't be run: {error}"));

@@ -91,7 +91,7 @@ enum News {
 pub(super) fn run(args: &ServeArgs) -> Done {
     let state = state_dir(args.state.as_deref())?;
     let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
-    warn(state.as_deref());
+    warn(state.is_none());
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
         let send = send.clone();

@@ -1,11 +1,16 @@
 //! Which mount a command speaks to, and which lock of it.
 
+use super::ctl::{Ask, Ctl};
+use super::direct::Direct;
 use super::exit::{Done, Failure};
-use crate::engine::LockName;
+use super::mount;
+use super::server::KeyArgs;
+use crate::engine::{ClientId, LockName, NameError};
 use crate::fs::mountinfo;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Which mount.
 #[derive(Debug, Clone, clap::Args)]
@@ -13,6 +18,14 @@ pub(super) struct TargetArgs {
     /// The mount to use [default: the only one there is]
     #[arg(long, value_name = "DIR", env = "LATCHFS_DIR", hide_env_values = true)]
     pub(super) dir: Option<PathBuf>,
+    /// The server to ask instead of a mount
+    #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
+    server: Option<String>,
+    /// The client to ask as, at a server [default: the host's name and the user's]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse, requires = "server")]
+    client: Option<ClientId>,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 /// One lock of one mount.
@@ -24,7 +37,50 @@ pub(super) struct Target {
     pub(super) name: LockName,
 }
 
+/// Whom to ask, and for what.
+pub(super) struct Asking {
+    /// Whom.
+    pub(super) ask: Arc<dyn Ask>,
+    /// Where it is, for those that run under the lock: a variable and its value.
+    pub(super) place: (&'static str, OsString),
+    /// The mount, if it is one.
+    pub(super) dir: Option<PathBuf>,
+    /// The lock.
+    pub(super) name: LockName,
+}
+
 impl TargetArgs {
+    /// Whom to ask when no lock is named.
+    pub(super) fn ask(&self) -> Done<Arc<dyn Ask>> {
+        match self.direct()? {
+            Some(direct) => Ok(Arc::new(direct)),
+            None => Ok(Arc::new(Ctl::of(self.mount()?))),
+        }
+    }
+
+    /// Whom to ask about the lock that `name` means.
+    pub(super) fn asking(&self, name: &OsStr) -> Done<Asking> {
+        if let (Some(direct), Some(url)) = (self.direct()?, &self.server) {
+            let wrong = |error| not_a_name(name, error);
+            let parsed = LockName::parse_bytes(name.as_bytes()).map_err(wrong)?;
+            let place = ("LATCHFS_SERVER", url.into());
+            return Ok(Asking { ask: Arc::new(direct), place, dir: None, name: parsed });
+        }
+        let Target { dir, name } = self.lock(name)?;
+        let place = ("LATCHFS_DIR", dir.clone().into());
+        Ok(Asking { ask: Arc::new(Ctl::of(dir.clone())), place, dir: Some(dir), name })
+    }
+
+    /// The server to ask, if it is to be one.
+    pub(super) fn direct(&self) -> Done<Option<Direct>> {
+        let Some(url) = &self.server else { return Ok(None) };
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => mount::own_client()?,
+        };
+        Ok(Some(Direct::new(self.key.access(url)?, client)))
+    }
+
     /// The mount that is meant when no lock is named.
     pub(super) fn mount(&self) -> Done<PathBuf> {
         choose(self.wanted()?.as_deref(), None, &mounts()?)
@@ -114,9 +170,11 @@ fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
         }
         _ => given,
     };
-    LockName::parse_bytes(name.as_bytes()).map_err(|error| {
-        Failure::usage(format!("'{}' is not the name of a lock: {error}", given.display()))
-    })
+    LockName::parse_bytes(name.as_bytes()).map_err(|error| not_a_name(given, error))
+}
+
+fn not_a_name(given: &OsStr, error: NameError) -> Failure {
+    Failure::usage(format!("'{}' is not the name of a lock: {error}", given.display()))
 }
 
 /// The name of a lock as an argument.

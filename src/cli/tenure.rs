@@ -1,12 +1,15 @@
 //! A tenure as its holder sees it from outside of the daemon: until when the lock is surely ours.
 //!
-//! A thread reads the lock's status, and polls the file, so that it reads again as soon as the
-//! phase or the holder changes. What it has read holds until the time that it says, counted from
-//! before it asked; a look that fails says nothing, and takes nothing back.
+//! A thread reads the lock's status. Of a mount it polls the file, so that it reads again as soon
+//! as the phase or the holder changes; a server it asks again and again. What it has read holds
+//! until the time that it says, counted from before it asked; a look that fails says nothing, and
+//! takes nothing back.
 
+use super::ctl::{Ask, no_answer};
+use super::exit::Done;
 use crate::engine::LockName;
 use crate::time::{Span, Time, boot_now};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -32,21 +35,24 @@ pub(super) struct Tenure {
     period: Span,
 }
 
-/// Looks at one lock through its mount.
-struct Sight {
-    path: PathBuf,
-    /// `None` after a failure: another daemon may serve the mount by now.
-    file: Option<File>,
+/// Looks at one tenure.
+pub(super) struct Sight {
+    through: Through,
     token: u64,
 }
 
+/// What one looks through.
+enum Through {
+    /// A mount's file, below `dir`. `file` is `None` after a failure: another daemon may serve the
+    /// mount by now.
+    Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
+    /// A server's answers.
+    Server { ask: Arc<dyn Ask>, name: LockName },
+}
+
 impl Tenure {
-    /// The tenure `token` of a lock, of the mount at `dir`, as a first look shows it.
-    pub(super) fn seen(dir: &Path, name: &LockName, token: u64, ttl: Span) -> io::Result<Self> {
-        // So written, a name is a file whatever lies below it.
-        let name = name.as_str().replace('%', "%25").replace('/', "%2F");
-        let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
-        let mut sight = Sight { path, file: None, token };
+    /// What a first look shows.
+    pub(super) fn seen(mut sight: Sight, ttl: Span) -> Done<Self> {
         let sure = Arc::new(AtomicU64::new(sight.look()?.as_nanos()));
         let period = Span::from_nanos(ttl.as_nanos() / 10).as_duration();
         let period = period.clamp(LOOK_MIN.as_duration(), LOOK_MAX.as_duration()).into();
@@ -91,15 +97,23 @@ impl Known {
 }
 
 impl Sight {
+    /// On the tenure `token` of a lock of the mount at `dir`.
+    pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
+        // So written, a name is a file whatever lies below it.
+        let name = name.as_str().replace('%', "%25").replace('/', "%2F");
+        let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
+        Self { through: Through::Mount { dir: dir.into(), path, file: None }, token }
+    }
+
+    /// On the tenure `token` of a lock of a server.
+    pub(super) fn of_server(ask: Arc<dyn Ask>, name: &LockName, token: u64) -> Self {
+        Self { through: Through::Server { ask, name: name.clone() }, token }
+    }
+
     /// Until when the tenure is surely ours, counted from before asking. `Time::ZERO`: it is over.
-    fn look(&mut self) -> io::Result<Time> {
+    fn look(&mut self) -> Done<Time> {
         let asked_at = boot_now();
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => File::open(&self.path)?,
-        };
-        let status = read(&file)?;
-        self.file = Some(file);
+        let status = self.through.status()?;
         let more = status["holders"].as_array().into_iter().flatten();
         let own = std::iter::once(&status).chain(more).find(|holder| holder["token"] == self.token);
         let left = own.map(|holder| holder["expires_in_ms"].as_u64().unwrap_or(0));
@@ -109,13 +123,42 @@ impl Sight {
     /// Sleeps until something has changed, or so long.
     #[allow(unsafe_code)]
     fn rest(&self, period: Span) {
-        let Some(file) = &self.file else { return thread::sleep(LOOK_MIN.as_duration()) };
+        let file = match &self.through {
+            Through::Server { .. } => return thread::sleep(period.as_duration()),
+            Through::Mount { file: None, .. } => return thread::sleep(LOOK_MIN.as_duration()),
+            Through::Mount { file: Some(file), .. } => file,
+        };
         let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
         // SAFETY: one valid pollfd, which lives through the call.
         let ready = unsafe { libc::poll(&raw mut poll, 1, period.as_millis() as i32) };
         if ready < 0 || poll.revents & !libc::POLLPRI != 0 {
             // The daemon is gone, which poll tells again and again.
             thread::sleep(LOOK_MIN.as_duration());
+        }
+    }
+}
+
+impl Through {
+    /// The lock's status as it is now.
+    fn status(&mut self) -> Done<Value> {
+        match self {
+            Self::Server { ask, name } => {
+                let mut answer = ask.wait(&json!({"do": "status", "name": name.as_str()}))?;
+                Ok(answer["status"].take())
+            }
+            Self::Mount { dir, path, file } => {
+                let read = || -> io::Result<(File, Value)> {
+                    let opened = match file.take() {
+                        Some(opened) => opened,
+                        None => File::open(path)?,
+                    };
+                    let status = read(&opened)?;
+                    Ok((opened, status))
+                };
+                let (opened, status) = read().map_err(|error| no_answer(dir, &error))?;
+                *file = Some(opened);
+                Ok(status)
+            }
         }
     }
 }
@@ -145,7 +188,8 @@ mod tests {
         let say = |text: &str| std::fs::write(&status, text).expect("ours");
         say(r#"{"token": 7, "expires_in_ms": 60000}"#);
         let asked_at = boot_now();
-        let mut seen = Tenure::seen(&dir, &name, 7, Span::from_secs(60)).expect("readable");
+        let sight = Sight::of_mount(&dir, &name, 7);
+        let Ok(mut seen) = Tenure::seen(sight, Span::from_secs(60)) else { panic!("readable") };
         let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
         assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
         assert_eq!(seen.period, LOOK_MAX);
@@ -153,12 +197,14 @@ mod tests {
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},
                             {"token": 7, "expires_in_ms": 50}]}"#);
-        assert!(seen.sight.look().expect("readable") >= asked_at + Span::from_millis(50));
+        let look = |seen: &mut Tenure| seen.sight.look().ok();
+        assert!(look(&mut seen).expect("readable") >= asked_at + Span::from_millis(50));
         say(r#"{"token": 8, "expires_in_ms": 60000}"#);
-        assert_eq!(seen.sight.look().expect("readable"), Time::ZERO);
+        assert_eq!(look(&mut seen), Some(Time::ZERO));
         say("no JSON");
-        assert!(seen.sight.look().is_err());
-        assert!(seen.sight.file.is_none(), "opened anew the next time");
+        assert_eq!(look(&mut seen), None);
+        let Through::Mount { file, .. } = &seen.sight.through else { panic!("a mount") };
+        assert!(file.is_none(), "opened anew the next time");
         std::fs::remove_dir_all(&dir).expect("ours");
     }
 }

@@ -42,7 +42,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// A value with one way to be written.
-trait Wire: Sized {
+pub(crate) trait Wire: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut &[u8]) -> Result<Self, Malformed>;
 }
@@ -139,7 +139,7 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }
 }
 
-fn require(sound: bool) -> Result<(), Malformed> {
+pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
     if sound { Ok(()) } else { Err(Malformed) }
 }
 
@@ -480,3 +480,5 @@ wire_enum! {
         10 KeptAlive(until), 11 SessionEnded,
     }
 }
+
+pub(crate) use {wire_enum, wire_struct};

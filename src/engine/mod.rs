@@ -16,7 +16,8 @@
 //! Where to look: `acquire` rules 1, 5, 6, by `stance`; `keep` rules 2 and 3; `transfer` moving
 //! and rule 9;
 //! `session` rule 8; `settle` rule 4; `mint` rule 7; `replies` rule 10; `show` what can be seen;
-//! `check` the invariants; `codec` the bytes.
+//! `check` the invariants; `codec` the bytes that outlive a process, `wire` those that only cross
+//! to another one.
 
 mod acquire;
 mod agenda;
@@ -42,6 +43,7 @@ mod stance;
 pub mod term;
 mod transfer;
 pub mod view;
+mod wire;
 
 pub use command::{
     Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,

@@ -143,7 +143,7 @@ fn reach(
     fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
         let mut view = match view {
             Ok(view) => view,
-            Err(errno) => return then(fs, caller, Err(errno)),
+            Err(errno) => return unseen(fs, caller, act, &one, change.renews, errno, then),
         };
         let Some(op) = change.op(fs, caller, &view, one.token) else {
             return then(fs, caller, Ok(Reached::default()));
@@ -167,6 +167,26 @@ fn reach(
             }
             then(fs, caller, Ok(Reached { token, view: Some(view) }));
         });
+    });
+}
+
+/// Nobody shows the lock. Whether the tenure that is meant is over may be known all the same:
+/// then that is the answer, and not that there is none.
+fn unseen(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    one: &Meant,
+    renews: Option<Firm>,
+    errno: Errno,
+    then: impl FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send + 'static,
+) {
+    let (Some(firm), Some(_)) = (renews, one.token) else { return then(fs, caller, Err(errno)) };
+    let key = LeaseKey { name: one.name.clone(), client: caller.client.clone(), token: one.token };
+    let op = Op::Renew(Renew { key, term: None, firm, patch: Patch::default() });
+    fs.submit(caller, act, &one.name, op, move |fs, caller, outcome| {
+        // Had it been renewed, what was to be changed is not.
+        then(fs, caller, Err(outcome.err().unwrap_or(errno)));
     });
 }
 

@@ -3,6 +3,7 @@
 use super::attr;
 use super::control::{self, Control, Fact};
 use super::errno::{Act, errno_of_lookup};
+use super::kept;
 use super::make::{GENERATION, NO_CACHE};
 use super::opens::Entry;
 use super::owner::Caller;
@@ -10,7 +11,7 @@ use super::shared::{Fs, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{Child, Face, LockName, LockView, NameError};
-use crate::locks::{Children, Failure};
+use crate::locks::{Children, Failure, Seen};
 use fuser::{
     Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry,
     ReplyStatfs,
@@ -47,9 +48,9 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         Err(error) => return reply.error(no_such_name(fs, caller, name, error)),
     };
     let page = if place.is_held_directory() { Fact::named(name) } else { None };
-    fs.view(caller, Act::Lookup, &child, move |fs, caller, view| {
-        let view = match view {
-            Ok(view) => view,
+    fs.look(caller, Act::Lookup, &child, move |fs, caller, seen| {
+        let Seen { view, as_of } = match seen {
+            Ok(seen) => seen,
             Err(errno) => return reply.error(errno),
         };
         let Some((face, token)) = attr::shown(&view) else {
@@ -57,7 +58,7 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
                 (Some(fact), Place::Lock(dir)) => {
                     control::entered(fs, &Control::Fact(fact, dir.name.clone()), reply);
                 }
-                _ => reply.error(Errno::ENOENT),
+                _ => not_there(fs, &view.name, as_of, reply),
             };
         };
         fs.whys.met(&caller.client, &view.name);
@@ -67,14 +68,29 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
             (ino, tree.place(ino))
         };
         let Some(Place::Lock(place)) = place else { return reply.error(Errno::ESTALE) };
-        let then = move |attr: Result<FileAttr, Errno>| match attr {
-            Ok(attr) => reply.entry(&NO_CACHE, &attr, GENERATION),
-            Err(errno) => reply.error(errno),
-        };
         if place.links.len() > 1 {
-            return fs.attr_now(caller, ino, place, move |_, attr| then(attr));
+            return fs.attr_now(caller, ino, place, move |_, attr| match attr {
+                Ok(attr) => reply.entry(&NO_CACHE, &attr, GENERATION),
+                Err(errno) => reply.error(errno),
+            });
         }
-        then(Ok(attr_of_one(fs, ino, &place, &view)));
+        let attr = attr_of_one(fs, ino, &place, &view);
+        // To forget a directory is to lose it for whoever stands in it, and the way to locks
+        // changes with each of them.
+        let as_of = as_of.filter(|_| token.is_some());
+        kept::answer(fs, &view.name, Some(ino), as_of, |ttl| reply.entry(ttl, &attr, GENERATION));
+    });
+}
+
+/// Answers that there is nothing of this name, which the kernel may be let keep as well.
+fn not_there(fs: &Fs, name: &LockName, as_of: Option<u64>, reply: ReplyEntry) {
+    let nothing = FileAttr { ino: INodeNo(0), ..attr::of_nobody(fs, 0, Face::File, 0) };
+    kept::answer(fs, name, None, as_of, |ttl| {
+        if ttl.is_zero() {
+            reply.error(Errno::ENOENT);
+        } else {
+            reply.entry(ttl, &nothing, GENERATION);
+        }
     });
 }
 
@@ -103,12 +119,27 @@ pub(super) fn getattr(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyAttr) {
         Some(Place::Control(control)) => {
             reply.attr(&NO_CACHE, &control::attr_of(fs, ino, &control));
         }
-        Some(Place::Lock(place)) => fs.attr_now(caller, ino, place, move |_, attr| match attr {
-            Ok(attr) => reply.attr(&NO_CACHE, &attr),
-            Err(errno) => reply.error(errno),
-        }),
+        Some(Place::Lock(place)) => getattr_of(fs, caller, ino, place, reply),
         None => reply.error(Errno::ESTALE),
     }
+}
+
+fn getattr_of(fs: &Fs, caller: &Caller, ino: u64, place: Arc<LockPlace>, reply: ReplyAttr) {
+    if place.links.len() > 1 {
+        return fs.attr_now(caller, ino, place, move |_, attr| match attr {
+            Ok(attr) => reply.attr(&NO_CACHE, &attr),
+            Err(errno) => reply.error(errno),
+        });
+    }
+    fs.look(caller, Act::Stat, &place.name.clone(), move |fs, _, seen| match seen {
+        Ok(Seen { view, as_of }) => {
+            let attr = attr_of_one(fs, ino, &place, &view);
+            // Only of what has this name still: its changes are told by the name.
+            let as_of = as_of.filter(|_| !place.links.is_empty() && view.holder().is_some());
+            kept::answer(fs, &view.name, Some(ino), as_of, |ttl| reply.attr(ttl, &attr));
+        }
+        Err(errno) => reply.error(errno),
+    });
 }
 
 /// The mount point.

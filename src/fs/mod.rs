@@ -7,7 +7,8 @@
 //!
 //! The reply rides in the callback that gets the answer, so a slow answer keeps one program
 //! waiting and never the thread that reads the kernel's requests; and no mutex is held while
-//! replying. The kernel keeps nothing: a lock may change on another machine at any time.
+//! replying. What the kernel keeps it is told to forget when it changes (`kept`); behind an engine
+//! in this process it keeps nothing, for asking is cheap.
 
 pub mod device;
 pub mod mount;
@@ -19,6 +20,7 @@ mod control;
 mod ctl;
 mod errno;
 mod files;
+mod kept;
 mod locking;
 mod look;
 mod lookout;
@@ -64,6 +66,7 @@ use tree::Tree;
 /// Requests that the kernel sends without a program waiting for them, such as the closing of
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
+
 /// One mount, as fuser drives it.
 pub struct LatchFs(Fs);
 
@@ -79,6 +82,7 @@ impl LatchFs {
             polls: poll::Polls::default(),
             processes: process::Processes::default(),
             lookout: lookout::Lookout::default(),
+            kept: kept::Kept::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
@@ -440,6 +444,7 @@ impl Filesystem for LatchFs {
     fn destroy(&mut self) {
         locking::ended(&self.0);
         process::ended(&self.0);
+        kept::ended(&self.0);
     }
 
     fn poll(

@@ -3,6 +3,7 @@
 use super::LatchFs;
 use super::device::{self, DEVICE, Gone, HELPER, detach, said, unmount};
 use super::mountinfo::{self, Device, Life};
+use super::{kept, owner};
 use crate::engine::{ClientId, Grace, Ttl};
 use crate::locks::Locks;
 use fuser::{Config, Session, SessionACL};
@@ -171,6 +172,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     session_config.n_threads = Some(1);
     session_config.acl = acl;
     let session = LatchFs::new(locks.clone(), &config);
+    let shared = Arc::clone(&session.0);
     let session = match Session::from_fd(session, kernel, acl, session_config) {
         Ok(session) => session,
         Err(error) => {
@@ -178,6 +180,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
             return Err(MountError::Handshake(error));
         }
     };
+    kept::start(&shared, session.notifier());
     let ending = Arc::clone(&mounted.session);
     let served = thread::Builder::new().name("mount".into()).spawn(move || {
         if let Err(error) = session.run() {
@@ -190,6 +193,11 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
         return Err(MountError::Handshake(error));
     }
     Ok(mounted)
+}
+
+/// The client of the user of this process, on the host `host`: as a mount of that host calls it.
+pub fn client_of_user(host: &ClientId) -> ClientId {
+    owner::client_of_user(host, device::own_uid())
 }
 
 /// Whether there is a mount of ours at `dir` that somebody serves: nothing can be mounted then,

@@ -168,6 +168,11 @@ impl Known {
     }
 }
 
+/// The client of a user of `host`.
+pub(super) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
+    joined(host, &name_of_user(uid).unwrap_or_else(|| uid.to_string()))
+}
+
 impl Caller {
     /// Whether this is root, who may release what local users hold.
     pub(super) const fn is_root(&self) -> bool {

@@ -13,7 +13,8 @@ pub(super) const README: &str = include_str!("README.txt");
 pub(super) fn server(fs: &Shared) -> Value {
     let (about, config) = (fs.locks.about(), &fs.config);
     json!({
-        "kind": about.kind,
+        "kind": about.kind.as_str(),
+        "contact": about.contact.as_str(),
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "dir": config.dir.to_string_lossy(),

@@ -2,6 +2,7 @@
 
 use super::control::Fact;
 use super::errno::Act;
+use super::kept;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
 use crate::engine::{
@@ -216,6 +217,7 @@ fn carry(fs: &Fs, caller: &Caller, act: Act, key: LeaseKey, to: LockName, reply:
     fs.submit(caller, act, &from.clone(), op, move |fs, _, outcome| match outcome {
         Ok(Outcome::Moved(tenure)) => {
             fs.tree.lock().moved(&from, &to, tenure.token);
+            kept::moved(fs, &from, &to);
             reply.ok();
         }
         Ok(_) => reply.error(Errno::EIO),

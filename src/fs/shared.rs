@@ -2,6 +2,7 @@
 
 use super::attr;
 use super::errno::{Act, errno_of, errno_of_name};
+use super::kept::Kept;
 use super::locking::Locking;
 use super::lookout::Lookout;
 use super::mount::MountConfig;
@@ -13,7 +14,7 @@ use super::tree::{LockPlace, Place, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome};
-use crate::locks::{Failure, Locks};
+use crate::locks::{Failure, Locks, Seen};
 use crate::time::Wall;
 use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) processes: Processes,
     /// Looks after those who wait in a system call.
     pub(super) lookout: Lookout,
+    /// What the kernel keeps.
+    pub(super) kept: Kept,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.
@@ -199,6 +202,28 @@ impl Shared {
         self.locks.view(name, move |view| seen(&fs, &caller, &asked, view));
     }
 
+    /// The same for what the kernel may be let keep.
+    pub(super) fn look(
+        self: &Arc<Self>,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        then: impl FnOnce(&Fs, &Caller, Result<Seen, Errno>) + Send + 'static,
+    ) {
+        // What is decided here the kernel keeps nothing of.
+        if let Some(view) = self.locks.view_here(name) {
+            let refuse = |why| self.refuse(caller, act, Some(name), Failure::Unavailable(why));
+            let seen = view.map(|view| Seen { view, as_of: None });
+            return then(self, caller, seen.map_err(refuse));
+        }
+        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
+        self.locks.look(name, move |seen| {
+            let seen = seen
+                .map_err(|why| fs.refuse(&caller, act, Some(&asked), Failure::Unavailable(why)));
+            then(&fs, &caller, seen);
+        });
+    }
+
     /// Has the engine decide; a refusal is kept for `.latchfs/why`.
     pub(super) fn submit(
         self: &Arc<Self>,
@@ -260,7 +285,7 @@ pub(super) fn flat<T>(
 }
 
 /// Where views go.
-type Seen = Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send>;
+type Viewed = Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send>;
 
 /// Views of several locks, in order.
 pub(super) fn views(
@@ -275,7 +300,7 @@ pub(super) fn views(
     }
     let name = names.remove(0);
     // Boxed, or each step would be a new type of its own without end.
-    let then: Seen = Box::new(then);
+    let then: Viewed = Box::new(then);
     fs.view(caller, Act::Stat, &name, move |fs, caller, view| match view {
         Ok(view) => {
             seen.push(view);

@@ -8,6 +8,7 @@ use super::peers::Peers;
 use super::waiting::Places;
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
+use crate::locks::porter::Porter;
 use crate::time::Wall;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
@@ -21,6 +22,8 @@ pub(super) struct App {
     pub(super) grace: Grace,
     pub(super) peers: Peers,
     pub(super) gate: Gate,
+    /// Serves the remote doors of other machines.
+    pub(super) porter: Porter,
     /// Those who wait in line.
     pub(super) places: Arc<Places>,
     /// What happened lately.
@@ -51,6 +54,7 @@ impl App {
         Self {
             places: Places::new(locks.clone()),
             chronicle: Chronicle::new(&locks),
+            porter: Porter::new(locks.clone()),
             locks,
             ttl,
             grace,

@@ -14,6 +14,7 @@ pub mod ca;
 mod call;
 mod chronicle;
 mod connection;
+mod door;
 mod events;
 mod gate;
 mod health;

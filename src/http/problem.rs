@@ -168,6 +168,11 @@ impl Problem {
         self
     }
 
+    /// What is denied, if something is.
+    pub(super) fn denial(&self) -> Option<&str> {
+        (self.0.kind == Some(Kind::Denied)).then_some(&*self.0.detail)
+    }
+
     /// The reason of a conflict, if it is one.
     pub(super) fn reason(&self) -> Option<&str> {
         self.0.more.get("reason").and_then(Value::as_str)

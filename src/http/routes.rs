@@ -11,7 +11,7 @@ use super::shape::{
     LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
     TOKEN, TTL, WAIT,
 };
-use super::{events, health, list, lock, metrics, openapi, page, seed, sessions};
+use super::{door, events, health, list, lock, metrics, openapi, page, seed, sessions};
 use crate::engine::Kind;
 use axum::Router;
 use axum::extract::Request;
@@ -380,6 +380,26 @@ const PAGE: &[Act] = &[act(
 )
 .public()];
 
+/// The door for other machines: for latchfs itself, and so not in the document.
+static DOOR: &[(&str, Act)] = &[
+    (
+        "/door/v1/ask",
+        act(
+            Method::POST,
+            |call| Box::pin(door::ask(call)),
+            doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(door::KIND)), &[]),
+        ),
+    ),
+    (
+        "/door/v1/events",
+        act(
+            Method::GET,
+            |call| Box::pin(ready(door::events(&call))),
+            doc("doorEvents", "Events in frames.", &[], (200, Schema::Text(door::KIND)), &[]),
+        ),
+    ),
+];
+
 /// The router of the table.
 pub(super) fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
@@ -390,6 +410,17 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         let Some(pattern) = route.pattern else { continue };
         let app = Arc::clone(app);
         let handler = move |request: Request| answer(route, number, Arc::clone(&app), request);
+        router = router.route(pattern, any(handler));
+    }
+    for (pattern, act) in DOOR {
+        let app = Arc::clone(app);
+        let handler = move |request: Request| async move {
+            if request.method() != act.method {
+                let given = request.method().as_str();
+                return Problem::wrong_method(given, act.method.as_str()).into_response();
+            }
+            run(act, app, request).await
+        };
         router = router.route(pattern, any(handler));
     }
     router.fallback(|request: Request| async move {

@@ -64,6 +64,24 @@ impl Feed {
         Arc::clone(&ring.wakers)
     }
 
+    /// The number that the next event will get.
+    pub fn next(&self) -> u64 {
+        self.0.lock().next
+    }
+
+    /// Leaves so many numbers out: events happened, and nobody here will learn which.
+    pub fn skip(&self, count: u64) -> Arc<Vec<(u64, Waker)>> {
+        let mut ring = self.0.lock();
+        ring.events.clear();
+        ring.next += count;
+        Arc::clone(&ring.wakers)
+    }
+
+    /// Whom to wake when something else than events is to be seen.
+    pub fn wakers(&self) -> Arc<Vec<(u64, Waker)>> {
+        Arc::clone(&self.0.lock().wakers)
+    }
+
     /// Follows from event `since` on, or from now on.
     pub fn watch(self: &Arc<Self>, since: Option<u64>) -> Watch {
         let mut ring = self.0.lock();
@@ -105,6 +123,11 @@ impl Watch {
         let oldest = ring.next - ring.events.len() as u64;
         let start = self.next.max(oldest);
         (oldest.saturating_sub(self.next), start, (start - oldest) as usize)
+    }
+
+    /// The number of the event that comes next here.
+    pub const fn next(&self) -> u64 {
+        self.next
     }
 
     /// Whether something has come since the last call of [`take`](Self::take).

@@ -14,7 +14,8 @@ use super::tally::{Histogram, Tally};
 use super::timeline::Timeline;
 use super::timer::Alarm;
 use super::{
-    About, Children, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Then, Unavailable, restore,
+    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
+    Unavailable, restore,
 };
 use crate::engine::{
     Answer, Child, Command, Engine, Event, LockName, LockView, Op, Outcome, Rules, SessionId,
@@ -199,6 +200,10 @@ impl Door for Local {
         self.shared.feed.watch(since)
     }
 
+    fn next_event(&self) -> u64 {
+        self.shared.feed.next()
+    }
+
     fn now(&self) -> Time {
         self.shared.timeline.now()
     }
@@ -210,7 +215,8 @@ impl Door for Local {
     fn about(&self) -> About {
         let (_, core) = self.shared.settled();
         About {
-            kind: "embedded",
+            kind: Stands::Embedded,
+            contact: Contact::Connected,
             state: self.shared.place.clone(),
             locks: core.engine.locks(),
             waiters: core.engine.waiters(),

@@ -6,11 +6,13 @@
 mod audit;
 pub mod feed;
 pub mod local;
+pub mod porter;
 mod restore;
 pub mod state;
 pub mod tally;
 mod timeline;
 pub(crate) mod timer;
+pub mod wire;
 
 use crate::engine::{
     Answer, Child, Command, Kind, LockName, LockView, Refusal, SessionId, SessionView,
@@ -47,6 +49,10 @@ pub trait Door: Send + Sync {
     fn view_here(&self, _name: &LockName) -> Option<Result<LockView, Unavailable>> {
         None
     }
+    /// Shows one lock to whoever wants to keep what it sees.
+    fn look(&self, name: &LockName, then: Then<Result<Seen, Unavailable>>) {
+        self.view(name, Box::new(|view| then(view.map(|view| Seen { view, as_of: None }))));
+    }
     /// Shows a page of locks, by name.
     fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>);
     /// Shows a page of what lies directly below a name (or at the top).
@@ -58,7 +64,13 @@ pub trait Door: Send + Sync {
     }
     /// Follows what happens from now on, or from event `since` on.
     fn watch(&self, since: Option<u64>) -> Watch;
-    /// The engine's time now.
+    /// The number that the next event will get.
+    fn next_event(&self) -> u64;
+    /// The session on which the holds of an edge hang.
+    fn bond(&self) -> Result<Bond, Unavailable> {
+        Ok(Bond::Own)
+    }
+    /// The engine's time now, or later: who goes by it never believes in a lease for too long.
     fn now(&self) -> Time;
     /// What the wall clock shows at an engine time. For display only.
     fn wall(&self, at: Time) -> Wall;
@@ -72,8 +84,50 @@ pub trait Door: Send + Sync {
     }
 }
 
+/// A lock, and what is needed to know for how long this is true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The lock.
+    pub view: LockView,
+    /// All events before this number are in it; later ones may not be. `None`: it is not to be
+    /// kept, for nobody would tell of a change, or asking is cheap.
+    pub as_of: Option<u64>,
+}
+
+/// On which session the holds of an edge hang, and who keeps that alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bond {
+    /// The edge opens one of its own, which lasts until it is ended: the engine is in this
+    /// process, and while that sleeps nobody else is served either.
+    Own,
+    /// The door keeps one alive, and says by an event when it is over.
+    Kept(SessionId),
+}
+
+/// How it stands with whoever decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contact {
+    /// Requests are answered.
+    Connected,
+    /// The last sign of life was not answered; what is held is still held.
+    Jeopardy,
+    /// For so long that all that hung on the session is lost.
+    Lost,
+}
+
+impl Contact {
+    /// As written in statuses.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Jeopardy => "in jeopardy",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// Which locks to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct List {
     /// Only names that begin so.
     pub prefix: String,
@@ -84,7 +138,7 @@ pub struct List {
 }
 
 /// Which directory to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Children {
     /// The directory; `None` is the top.
     pub parent: Option<LockName>,
@@ -95,7 +149,7 @@ pub struct Children {
 }
 
 /// A page, and where the next begins.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
     /// What is on it.
     pub items: Vec<T>,
@@ -115,6 +169,16 @@ pub enum Unavailable {
     },
     /// The daemon is on its way out.
     Closing,
+    /// The server has not answered in time, or can't be reached.
+    NoAnswer {
+        /// Where it should be.
+        server: Arc<str>,
+    },
+    /// Whoever asks may not.
+    Denied {
+        /// A sentence.
+        why: Arc<str>,
+    },
 }
 
 impl Unavailable {
@@ -122,16 +186,21 @@ impl Unavailable {
     pub const fn kind(&self) -> Kind {
         match self {
             Self::State { full: true, .. } => Kind::Limit,
-            Self::State { full: false, .. } | Self::Closing => Kind::ConsistencyUnavailable,
+            Self::State { full: false, .. } | Self::Closing | Self::NoAnswer { .. } => {
+                Kind::ConsistencyUnavailable
+            }
+            Self::Denied { .. } => Kind::Denied,
         }
     }
 }
 
 /// What stands behind the door, for `.latchfs/server` and `status`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// `embedded`, and later `server` and `cluster`.
-    pub kind: &'static str,
+    /// Who decides, and from where.
+    pub kind: Stands,
+    /// How it stands with it.
+    pub contact: Contact,
     /// Where the state is kept, or why it is not.
     pub state: String,
     /// Locks that are held, in grace or waited for.
@@ -140,6 +209,25 @@ pub struct About {
     pub waiters: usize,
     /// Open sessions.
     pub sessions: usize,
+}
+
+/// Who decides, and from where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stands {
+    /// An engine in this process.
+    Embedded,
+    /// One behind a server.
+    Server,
+}
+
+impl Stands {
+    /// As written in statuses.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Server => "server",
+        }
+    }
 }
 
 impl Locks {
@@ -183,6 +271,18 @@ impl Locks {
         self.0.view_here(name)
     }
 
+    /// Shows one lock to `then`, which wants to keep what it sees.
+    pub fn look(
+        &self,
+        name: &LockName,
+        then: impl FnOnce(Result<Seen, Unavailable>) + Send + 'static,
+    ) {
+        match self.view_here(name) {
+            Some(view) => then(view.map(|view| Seen { view, as_of: None })),
+            None => self.0.look(name, Box::new(then)),
+        }
+    }
+
     /// Shows a page of locks to `then`.
     pub fn list(
         &self,
@@ -215,7 +315,17 @@ impl Locks {
         self.0.watch(since)
     }
 
-    /// The engine's time now.
+    /// The number that the next event will get.
+    pub fn next_event(&self) -> u64 {
+        self.0.next_event()
+    }
+
+    /// The session on which the holds of an edge hang.
+    pub fn bond(&self) -> Result<Bond, Unavailable> {
+        self.0.bond()
+    }
+
+    /// The engine's time now, or later.
     pub fn now(&self) -> Time {
         self.0.now()
     }
@@ -278,6 +388,12 @@ impl fmt::Display for Unavailable {
                  that a restart would forget; make room or mend it, and try again"
             ),
             Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
+            Self::NoAnswer { server } => write!(
+                f,
+                "the server {server} does not answer, so the outcome is unknown; see whether it \
+                 runs and can be reached, and try again"
+            ),
+            Self::Denied { why } => f.write_str(why),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Input that nobody thinks of, for whatever reads bytes: names, durations, and the journal.
+//! Input that nobody thinks of, for whatever reads bytes: names, durations, the journal, and what
+//! crosses between a remote door and its server.
 //!
 //! The parsers that belong to one layer (messages, requests) have theirs beside them.
 
@@ -10,7 +11,12 @@ use latchfs::engine::{
     Op, OpenId, OpenSession, Over, Release, Renew, RequestId, Rules, SessionId, Steal, StealReason,
     Term, Token, Ttl, codec,
 };
-use latchfs::time::{Span, Time};
+use latchfs::locks::wire::{
+    Ask, Batch, Frame, Reply, Stamp, Told, decode_batch, decode_told, encode_batch, encode_frame,
+    encode_told, take_frame,
+};
+use latchfs::locks::{About, Children, Contact, List, Page, Stands, Unavailable};
+use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -126,6 +132,52 @@ fn lived(commands: &[(u64, Command)]) -> Engine {
     engine
 }
 
+fn batch() -> impl Strategy<Value = Batch> {
+    let text = || proptest::option::of("[a-z/]{0,9}");
+    let list = ("[a-z/]{0,9}", proptest::option::of(name()), any::<usize>())
+        .prop_map(|(prefix, after, limit)| Ask::List(List { prefix, after, limit }));
+    let children = (proptest::option::of(name()), text(), any::<usize>())
+        .prop_map(|(parent, cursor, limit)| Ask::Children(Children { parent, cursor, limit }));
+    let ask = prop_oneof![
+        4 => command().prop_map(Ask::Submit),
+        2 => name().prop_map(Ask::View),
+        1 => list,
+        1 => children,
+        1 => Just(Ask::About),
+        1 => Just(Ask::Now),
+    ];
+    (any::<u64>(), any::<u64>(), proptest::collection::vec(ask, 0..9))
+        .prop_map(|(from, number, asks)| Batch { from, number, asks })
+}
+
+/// What a server tells and the events that it sends, after these commands.
+fn told(commands: &[(u64, Command)]) -> (Told, Frame) {
+    let mut engine = Engine::new(Rules::default());
+    let (mut at, mut events, mut replies) = (Time::ZERO, vec![], vec![]);
+    for (later, command) in commands {
+        at = at + Span::from_millis(*later);
+        replies.push(Reply::Answered(engine.apply(at, command, &mut events)));
+    }
+    let items: Vec<_> = engine.list("", None, 99, at).collect();
+    replies.extend(items.iter().cloned().map(Reply::Viewed));
+    replies.push(Reply::Listed(Page { items, next: Some("a".to_owned()) }));
+    let (items, next) = engine.children(None, None, 2);
+    replies.push(Reply::Found(Page { items, next }));
+    let (kind, state) = (Stands::Server, "somewhere".to_owned());
+    let (contact, locks, waiters, sessions) = (Contact::Jeopardy, 1, 2, 3);
+    replies.push(Reply::About(About { kind, contact, state, locks, waiters, sessions }));
+    replies.extend([
+        Reply::Now,
+        Reply::Unavailable(Unavailable::Closing),
+        Reply::Unavailable(Unavailable::State { full: true, why: "full".into() }),
+        Reply::Unavailable(Unavailable::NoAnswer { server: "box".into() }),
+        Reply::Unavailable(Unavailable::Denied { why: "no".into() }),
+    ]);
+    let wall = Wall { secs: -5, nanos: 7 };
+    let stamp = Stamp { start: 7, now: at, wall, next_event: events.len() as u64 };
+    (Told { stamp, replies }, Frame::Events(3, (9..).zip(events).collect()))
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_name_or_none(bytes in nearly_names()) {
@@ -229,5 +281,69 @@ proptest! {
         if let Ok(other) = codec::decode_engine(&bytes) {
             prop_assert_eq!(codec::encode_engine(&other), bytes, "there is one way");
         }
+    }
+
+    #[test]
+    fn any_bytes_cross_or_do_not(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        // With the right version half of the time, or little would be read at all.
+        for bytes in [bytes.clone(), [&[1], &bytes[..]].concat()] {
+            if let Ok(batch) = decode_batch(&bytes) {
+                prop_assert_eq!(encode_batch(&batch), &bytes[..], "there is one way");
+            }
+            if let Ok(told) = decode_told(&bytes) {
+                prop_assert_eq!(encode_told(&told), &bytes[..], "there is one way");
+            }
+            let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
+            framed.extend(&bytes);
+            let _none = take_frame(&mut framed);
+            let mut raw = bytes.clone();
+            let _none = take_frame(&mut raw);
+        }
+    }
+
+    #[test]
+    fn a_damaged_batch_is_another_or_none(
+        batch in batch(),
+        place in any::<prop::sample::Index>(),
+        bit in 0..8,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encode_batch(&batch);
+        prop_assert_eq!(decode_batch(&bytes), Ok(batch));
+        prop_assert!(decode_batch(&bytes[..cut.index(bytes.len())]).is_err());
+        let at = place.index(bytes.len());
+        bytes[at] ^= 1_u8 << bit;
+        if let Ok(batch) = decode_batch(&bytes) {
+            prop_assert_eq!(encode_batch(&batch), bytes);
+        }
+    }
+
+    #[test]
+    fn what_a_server_tells_arrives_or_does_not(
+        commands in proptest::collection::vec((0..20_000_u64, command()), 0..40),
+        place in any::<prop::sample::Index>(),
+        bit in 0..8,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let (told, frame) = told(&commands);
+        let mut bytes = encode_told(&told);
+        prop_assert_eq!(decode_told(&bytes), Ok(told));
+        prop_assert!(decode_told(&bytes[..cut.index(bytes.len())]).is_err());
+        let at = place.index(bytes.len());
+        bytes[at] ^= 1_u8 << bit;
+        if let Ok(told) = decode_told(&bytes) {
+            prop_assert_eq!(encode_told(&told), bytes);
+        }
+        // Two frames, which arrive in two parts cut anywhere.
+        let whole = [encode_frame(&frame), encode_frame(&frame)].concat();
+        let cut = cut.index(whole.len());
+        let (mut got, mut read) = (whole[..cut].to_vec(), vec![]);
+        for rest in [&whole[cut..], &[]] {
+            while let Some(frame) = take_frame(&mut got).expect("as sent") {
+                read.push(frame);
+            }
+            got.extend(rest);
+        }
+        prop_assert_eq!(read, vec![frame.clone(), frame]);
     }
 }

@@ -18,8 +18,8 @@ use crate::engine::{
     Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
-use crate::locks::Failure;
 use crate::locks::feed::Watch;
+use crate::locks::{Bond, Failure};
 use fuser::{Errno, ReplyEmpty, ReplyLock};
 use parking_lot::Mutex;
 use ranges::{Owner, Span};
@@ -184,8 +184,10 @@ pub(super) fn may_end(fs: &Fs, caller: &Caller, token: Token) -> bool {
 /// The mount is gone: what its open files hold is free.
 pub(super) fn ended(fs: &Shared) {
     let Some(running) = fs.locking.running.lock().take() else { return };
-    let end = EndSession { session: running.session, end: SessionEnd::Closed };
-    fs.locks.submit(Op::EndSession(end), |_| {});
+    if let Ok(Bond::Own) = fs.locks.bond() {
+        let end = EndSession { session: running.session, end: SessionEnd::Closed };
+        fs.locks.submit(Op::EndSession(end), |_| {});
+    }
 }
 
 /// The lock that an open file speaks of, and in whose name.
@@ -256,13 +258,19 @@ impl Locking {
         self.start(fs).map(|running| running.session)
     }
 
-    /// Opens the session, and follows events from now on.
+    /// Opens the session, and follows events from now on. Behind a door
+    /// that keeps a session of its own: begins anew when that is another one.
     fn start(&self, fs: &Fs) -> Result<Arc<Running>, Failure> {
+        let bond = fs.locks.bond().map_err(Failure::Unavailable)?;
         let mut running = self.running.lock();
-        if let Some(running) = &*running {
-            return Ok(Arc::clone(running));
-        }
-        let session = open_session(fs)?;
+        let session = match (&*running, bond) {
+            (Some(running), Bond::Own) => return Ok(Arc::clone(running)),
+            (Some(running), Bond::Kept(kept)) if running.session == kept => {
+                return Ok(Arc::clone(running));
+            }
+            (None, Bond::Own) => open_session(fs)?,
+            (_, Bond::Kept(kept)) => kept,
+        };
         let mut watch = fs.locks.watch(None);
         let events_of = Arc::downgrade(fs);
         watch.wake_by(Arc::new(move || on_events(&events_of)));
@@ -271,8 +279,30 @@ impl Locking {
             table: Mutex::new(Table::new(session)),
             watch: Mutex::new(watch),
         });
-        *running = Some(Arc::clone(&started));
+        let before = running.replace(Arc::clone(&started));
+        drop(running);
+        if let Some(before) = before {
+            retire(fs, &before);
+        }
         Ok(started)
+    }
+
+    /// The session is over.
+    fn over(&self, fs: &Fs, of: &Arc<Running>) {
+        let taken = self.running.lock().take_if(|running| Arc::ptr_eq(running, of));
+        if let Some(taken) = taken {
+            retire(fs, &taken);
+        }
+    }
+}
+
+/// All that hung on a session is lost. Who holds finds out by its next write, for its tenure is
+/// over; who waits is told now: its place in line is gone.
+fn retire(fs: &Fs, running: &Running) {
+    let waiting = running.table.lock().retire();
+    for reply in waiting {
+        fs.counters.errno(Errno::ETIMEDOUT);
+        reply.error(Errno::ETIMEDOUT);
     }
 }
 
@@ -298,11 +328,13 @@ fn on_events(fs: &Weak<Shared>) {
     let Some(running) = fs.locking.running() else { return };
     loop {
         let mut todo = Vec::new();
+        let mut over = false;
         let more = {
             // Both at once, so that two threads can't tell the table in the wrong order.
             let mut watch = running.watch.lock();
             let mut table = running.table.lock();
             let visit = watch.visit(EVENTS_MAX, |_, event| {
+                over |= is_end_of(running.session, event);
                 hear(&mut table, running.session, event, &mut todo);
             });
             if visit.lost > 0 {
@@ -311,10 +343,17 @@ fn on_events(fs: &Weak<Shared>) {
             visit.more
         };
         perform(&fs, &running, todo);
+        if over {
+            return fs.locking.over(&fs, &running);
+        }
         if !more {
             return;
         }
     }
+}
+
+fn is_end_of(session: SessionId, event: &Event) -> bool {
+    matches!(event.what, What::SessionOver { session: over, .. } if over == session)
 }
 
 /// Tells the table of an event, if it is one for it.

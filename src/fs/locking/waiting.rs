@@ -11,8 +11,8 @@ use super::EVENTS_MAX;
 use crate::engine::command::Leave;
 use crate::engine::lease::Ticket;
 use crate::engine::{
-    Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Release, Tenure, What,
-    Why,
+    Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Reason, Refusal,
+    Release, SessionId, Tenure, What, Why,
 };
 use crate::locks::feed::Watch;
 use crate::locks::{Failure, Locks};
@@ -222,7 +222,12 @@ fn look_again(fs: &Fs, number: u64) {
 fn on_events(fs: &Weak<Shared>) {
     let Some(fs) = fs.upgrade() else { return };
     loop {
-        let (numbers, more) = fs.locking.waits.concerned();
+        let (numbers, over, more) = fs.locking.waits.concerned();
+        for (number, session) in over {
+            let reason = Box::new(Reason::NoSession(session));
+            let refusal = Refusal { at: fs.locks.now(), reason };
+            end(&fs, number, Ended::Failed(Failure::Refused(refusal)));
+        }
         for number in numbers {
             look_again(&fs, number);
         }
@@ -288,10 +293,10 @@ impl Waits {
     }
 
     /// Whom the latest events concern, and whether there are more.
-    fn concerned(&self) -> (Vec<u64>, bool) {
+    fn concerned(&self) -> (Vec<u64>, Vec<(u64, SessionId)>, bool) {
         let mut inner = self.0.lock();
         let Inner { waits, watch } = &mut *inner;
-        let Some(watch) = watch else { return (Vec::new(), false) };
+        let Some(watch) = watch else { return (Vec::new(), Vec::new(), false) };
         let batch = watch.take(EVENTS_MAX);
         let known = |number: &u64| waits.get(number).is_some_and(|wait| wait.ticket.is_some());
         let of_ticket = |ticket| {
@@ -310,6 +315,18 @@ impl Waits {
             });
             concerned.collect()
         };
-        (numbers, batch.events.len() == EVENTS_MAX)
+        let sessions = batch.events.iter().filter_map(|(_, event)| match event.what {
+            What::SessionOver { session, .. } => Some(session),
+            _ => None,
+        });
+        let of_session = |session: SessionId| {
+            let of = move |wait: &Wait| wait.ask.hold.open().is_some_and(|o| o.session == session);
+            waits
+                .iter()
+                .filter(move |(_, wait)| of(wait))
+                .map(move |(number, _)| (*number, session))
+        };
+        let over = sessions.flat_map(of_session).collect();
+        (numbers, over, batch.events.len() == EVENTS_MAX)
     }
 }

@@ -69,6 +69,16 @@ impl<R> Table<R> {
         self.drop_holds(ino, |held| held.number == number && held.unclaimed, todo);
     }
 
+    /// All is lost. Gives back whom to tell so, of those who wait.
+    pub(in crate::fs::locking) fn retire(&mut self) -> Vec<R> {
+        self.numbers.clear();
+        self.tenures.clear();
+        self.queued.clear();
+        let files =
+            self.files.drain().flat_map(|(_, file)| file.asks.into_iter().chain(file.queue));
+        files.filter_map(|asking| asking.reply).collect()
+    }
+
     /// Takes requests out that nobody waits for any more.
     pub(super) fn abandon(
         &mut self,

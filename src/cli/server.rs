@@ -1,0 +1,74 @@
+//! A server instead of an engine in this process: where it is, and how one gets in.
+
+use super::exit::{Done, Failure};
+use super::out;
+use crate::remote::http::{Access, Http};
+use crate::remote::{Remote, Terms};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How one gets in.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct KeyArgs {
+    /// A file with the token that says who asks
+    #[arg(long, value_name = "FILE", env = "LATCHFS_TOKEN_FILE", hide_env_values = true)]
+    token_file: Option<PathBuf>,
+    /// Who vouches for an https server: a certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "LATCHFS_CA", hide_env_values = true)]
+    ca: Option<PathBuf>,
+    /// What vouches for us: a certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// How one gets into the server at `url`.
+    pub(super) fn access(&self, url: &str) -> Done<Access> {
+        let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
+        let token = file(&self.token_file)?;
+        if let Some(path) = &self.token_file {
+            warn_of_readers(path);
+        }
+        let identity = file(&self.cert)?.zip(file(&self.key)?);
+        let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
+        Ok(Access { url: url.to_owned(), token, ca: file(&self.ca)?, identity })
+    }
+}
+
+fn read(path: &Path) -> Done<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| Failure::system(&format!("{} can't be read", path.display()), &error))
+}
+
+/// Whoever reads a token can speak as its owner.
+fn warn_of_readers(path: &Path) {
+    let others = |mode: u32| mode & 0o077 != 0;
+    if std::fs::metadata(path).is_ok_and(|found| others(found.mode())) {
+        let path = path.display();
+        out::say(&format!("others can read the token in {path}; run 'chmod 600 {path}'"));
+    }
+}
+
+/// Connects; fails if there is no server by the time in which one answers.
+pub(super) fn connect(access: &Access, terms: Option<Terms>) -> Done<Arc<Remote>> {
+    connect_since(access, terms, None)
+}
+
+/// The same, following events from `since` on.
+pub(super) fn connect_since(
+    access: &Access,
+    terms: Option<Terms>,
+    since: Option<u64>,
+) -> Done<Arc<Remote>> {
+    let server = Http::new(access).map_err(|error| Failure::usage(error.to_string()))?;
+    let remote = Remote::connect_since(Arc::new(server), terms, since)
+        .map_err(|error| Failure::system("no connection can be made", &error))?;
+    match remote.trouble() {
+        None => Ok(Arc::new(remote)),
+        Some(sentence) => Err(Failure::unavailable(sentence)),
+    }
+}

@@ -1,0 +1,98 @@
+//! What is told, as bytes: views, events, refusals. They cross to another process and are kept
+//! nowhere, so what carries them states a version of its own, apart from that of the state.
+
+use super::codec::{Malformed, Wire, wire_enum, wire_struct};
+use super::event::{End, Event, What};
+use super::lease::Ends;
+use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::view::{Child, Holder, LockView, WaiterView};
+
+wire_struct! {
+    LockView { name, at, mode, holders, waiters, has_below }
+    Holder { lease, ends }
+    Ends { expires_at, grace_until, ttl, grace }
+    WaiterView { client, ticket, mode, since }
+    Child { name, lock }
+    Event { at, what }
+    Refusal { at, reason }
+    Conflict { name, holder, token, mode, ends, way, waiting }
+}
+
+impl Wire for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl Wire for Box<Reason> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        Reason::take(from).map(Self::new)
+    }
+}
+
+wire_enum! {
+    What {
+        0 Granted { name, holder, token, mode, hold, waited },
+        1 Renewed { name, holder, token },
+        2 Annotated { name, token },
+        3 Expired { name, holder, token },
+        4 Ended { name, holder, token, held, end },
+        5 Joined { name, client, ticket },
+        6 Left { name, client, ticket, why },
+        7 SessionOpened { session, client },
+        8 SessionKept { session },
+        9 SessionOver { session, client, end },
+    }
+    End { 0 Released, 1 Lapsed, 2 Moved { to }, 3 Replaced, 4 Stolen { by, reason } }
+    Reason {
+        0 Conflict(conflict),
+        1 NotHeld { name, client, holder },
+        2 Expired { name, token },
+        3 StaleToken { name, named, current },
+        4 NoSession(id),
+        5 NotInLine(name),
+        6 SameName(name),
+        7 Limit(limit),
+        8 TextTooLong(name),
+    }
+    Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until } }
+    Limit {
+        0 Locks(max), 1 Waiters(max), 2 Holders(max), 3 Sessions(max), 4 Requests(max), 5 Tokens,
+    }
+}
+
+/// An answer of the engine: a number for yes or no, then what it says.
+impl<T: Wire> Wire for Result<T, Refusal> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Ok(value) => {
+                out.push(0);
+                value.put(out);
+            }
+            Err(refusal) => {
+                out.push(1);
+                refusal.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => T::take(from).map(Ok),
+            1 => Refusal::take(from).map(Err),
+            _ => Err(Malformed),
+        }
+    }
+}

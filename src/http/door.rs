@@ -1,0 +1,205 @@
+//! The door for other machines: batches of requests and a stream of events, in bytes of our own
+//! (`locks::wire`). It is for `latchfs` itself; programs use the API.
+
+use super::access::{Grant, Pattern};
+use super::app::Phase;
+use super::call::{Call, Response, text};
+use super::problem::{Done, Problem};
+use crate::engine::{Event, Op, What};
+use crate::locks::Unavailable;
+use crate::locks::porter::{BEAT, Denied, Following, Porter, Turned};
+use crate::locks::wire::{Ask, BATCH_BYTES_MAX, Batch};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, StatusCode};
+use hyper::body::Frame;
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::{Notify, oneshot};
+
+/// What the bytes are called.
+pub(super) const KIND: &str = "application/x-latchfs";
+
+/// `POST /door/v1/ask`: a batch, and its answer.
+pub(super) async fn ask(mut call: Call) -> Done<Response> {
+    let bytes = call.bytes(BATCH_BYTES_MAX).await?;
+    let batch = Porter::read(&bytes).or_else(turned)?;
+    let denied = denied(&call, &batch).await;
+    let (send, told) = oneshot::channel();
+    // Whoever has gone meanwhile needs no answer.
+    call.app.porter.ask(batch, denied, |answer| drop(send.send(answer)));
+    match told.await {
+        Ok(Ok(bytes)) => {
+            Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
+        }
+        Ok(Err(why)) => turned(why),
+        Err(_) => Err(Problem::closing()),
+    }
+}
+
+fn turned<T>(why: Turned) -> Done<T> {
+    Err(match why {
+        Turned::Late => Problem::plain(
+            StatusCode::CONFLICT,
+            "this batch has been answered before, or is being carried out",
+        ),
+        Turned::Malformed => Problem::invalid(
+            "these bytes are no batch of this version; see whether both ends are of one version",
+        ),
+    })
+}
+
+/// What of a batch this caller may not.
+async fn denied(call: &Call, batch: &Batch) -> Denied {
+    let mut denied = Denied::default();
+    let serves = call.app.phase() == Phase::Serving;
+    if serves && is_trusted(&call.grant) {
+        return denied;
+    }
+    for (place, ask) in batch.asks.iter().enumerate() {
+        let done = match ask {
+            Ask::Submit(command) => may_submit(call, &command.op, serves).await,
+            Ask::View(name) => call.grant.may_touch(name).map_err(|denial| no(&denial)),
+            Ask::List(query) => sees_below(&call.grant, &query.prefix),
+            Ask::Children(query) => match &query.parent {
+                Some(parent) => sees_below(&call.grant, &format!("{parent}/")),
+                None => sees_below(&call.grant, ""),
+            },
+            Ask::About | Ask::Now => Ok(()),
+        };
+        if let Err(why) = done {
+            denied.insert(place, why);
+        }
+    }
+    denied
+}
+
+/// Whether nothing has to be looked at: it may do everything.
+fn is_trusted(grant: &Grant) -> bool {
+    let anybody =
+        |pattern: &Pattern| matches!(pattern, Pattern::Beginning(text) if text.is_empty());
+    grant.steal && grant.may_see_all() && grant.clients.iter().any(anybody)
+}
+
+/// While the server drains nothing is granted any more.
+async fn may_submit(call: &Call, op: &Op, serves: bool) -> Result<(), Unavailable> {
+    if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
+        return Err(Unavailable::Closing);
+    }
+    match call.check(op).await {
+        // What is refused for another reason, the engine refuses in its own words.
+        Err(problem) => problem.denial().map_or(Ok(()), |why| Err(no(&why))),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn no(why: &dyn Display) -> Unavailable {
+    Unavailable::Denied { why: why.to_string().into() }
+}
+
+/// `GET /door/v1/events?start=&since=`: events as they happen, and a sign of life now and then.
+pub(super) fn events(call: &Call) -> Done<Response> {
+    let query = call.head.uri.query().unwrap_or_default();
+    let number = |name: &str| {
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        let value = pairs.find(|(key, _)| key == name).map(|(_, value)| value);
+        value.map_or(Ok(0), |value| value.parse().map_err(|_| ()))
+    };
+    let (Ok(start), Ok(since)) = (number("start"), number("since")) else {
+        return Err(Problem::invalid("'start' and 'since' are numbers"));
+    };
+    let mut following = call.app.porter.follow(start, since);
+    let grant = Arc::clone(&call.grant);
+    if !grant.may_see_all() {
+        following.only(move |event| may_hear(&grant, event));
+    }
+    let news = Arc::new(Notify::new());
+    let waking = Arc::clone(&news);
+    following.watch.wake_by(Arc::new(move || waking.notify_one()));
+    let phase = call.app.follow_phase();
+    let first = next_frame(State { following, news, phase });
+    let kind = HeaderValue::from_static(KIND);
+    Ok(text(StatusCode::OK, kind, Body::new(Frames(Box::pin(first)))))
+}
+
+fn sees_below(grant: &Grant, prefix: &str) -> Result<(), Unavailable> {
+    if grant.may_see(prefix) {
+        return Ok(());
+    }
+    Err(no(&format!(
+        "these credentials may not list what begins with '{prefix}'; ask for less, or have the \
+         prefix added to them"
+    )))
+}
+
+fn may_hear(grant: &Grant, event: &Event) -> bool {
+    match &event.what {
+        What::Granted { name, .. }
+        | What::Renewed { name, .. }
+        | What::Annotated { name, .. }
+        | What::Expired { name, .. }
+        | What::Ended { name, .. }
+        | What::Joined { name, .. }
+        | What::Left { name, .. } => grant.may_touch(name).is_ok(),
+        What::SessionOpened { client, .. } | What::SessionOver { client, .. } => {
+            grant.may_speak_as(client).is_ok()
+        }
+        What::SessionKept { .. } => false,
+    }
+}
+
+type Next = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, State)> + Send>>;
+
+struct State {
+    following: Following,
+    news: Arc<Notify>,
+    phase: tokio::sync::watch::Receiver<Phase>,
+}
+
+/// The next frame; none when the server ends.
+async fn next_frame(mut state: State) -> (Option<Vec<u8>>, State) {
+    loop {
+        if let Some(frame) = state.following.frame() {
+            return (Some(frame), state);
+        }
+        let woken = tokio::select! {
+            () = state.news.notified() => Woken::News,
+            () = tokio::time::sleep(BEAT.as_duration()) => Woken::Silence,
+            // An error means that the server is gone.
+            _ = state.phase.wait_for(|phase| *phase == Phase::Closing) => Woken::End,
+        };
+        match woken {
+            Woken::News => {}
+            Woken::Silence => return (Some(state.following.beat()), state),
+            Woken::End => return (None, state),
+        }
+    }
+}
+
+/// What ends a pause of the stream.
+enum Woken {
+    News,
+    Silence,
+    End,
+}
+
+/// Frames as a body.
+struct Frames(Next);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Poll::Ready((frame, state)) = self.0.as_mut().poll(context) else {
+            return Poll::Pending;
+        };
+        self.0 = Box::pin(next_frame(state));
+        Poll::Ready(frame.map(|frame| Ok(Frame::data(frame.into()))))
+    }
+}

@@ -1,0 +1,356 @@
+//! The other side of a remote door: takes batches as bytes, asks the locks, gives bytes back.
+//!
+//! It knows how far each client has come. A batch that comes again, because its answer was lost,
+//! gets that answer; one that comes late, because the network kept it, is not carried out.
+
+use super::wire::{
+    ANY_START, ASKS_MAX, Ask, Batch, FRAME_EVENTS_MAX, Frame, PAGE_MAX, Reply, Stamp, Told,
+    decode_batch, encode_frame, encode_told,
+};
+use super::{Children, List, Locks, Unavailable, feed::Watch};
+use crate::engine::codec::Malformed;
+use crate::engine::{Command, Event, Limit, Op, Reason};
+use crate::time::Span;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+/// Clients whose last answer is kept: more than a server has sessions for is somebody's mistake.
+const CLIENTS_MAX: usize = 100_000;
+/// A sign of life is sent when nothing has happened for so long. A client gives up after three.
+pub const BEAT: Span = Span::from_millis(500);
+
+/// Which parts of a batch whoever asks may not, and why: the edge that has let it in knows.
+pub type Denied = HashMap<usize, Unavailable>;
+
+/// Where the answer to a batch goes.
+type Then = Box<dyn FnOnce(Result<Arc<[u8]>, Turned>) + Send>;
+
+/// Why a batch is not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// The bytes are no batch.
+    Malformed,
+    /// Its answer has been given and forgotten, or it is being carried out.
+    Late,
+}
+
+/// Serves the remote doors of other machines.
+#[derive(Clone)]
+pub struct Porter(Arc<Inner>);
+
+struct Inner {
+    locks: Locks,
+    start: u64,
+    clients: Mutex<HashMap<u64, Came>>,
+}
+
+/// How far a client has come.
+struct Came {
+    number: u64,
+    /// `None`: it is being carried out.
+    told: Option<Arc<[u8]>>,
+}
+
+impl Porter {
+    /// A porter for these locks.
+    pub fn new(locks: Locks) -> Self {
+        // As random as the keys of a hash map are.
+        let start = RandomState::new().hash_one(std::process::id());
+        Self(Arc::new(Inner { locks, start, clients: Mutex::default() }))
+    }
+
+    /// The batch that `bytes` are.
+    pub fn read(bytes: &[u8]) -> Result<Batch, Turned> {
+        decode_batch(bytes).map_err(|Malformed| Turned::Malformed)
+    }
+
+    /// Carries a batch out, but for what is `denied`; the answer goes to `then`.
+    pub fn ask(
+        &self,
+        batch: Batch,
+        denied: Denied,
+        then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
+    ) {
+        match self.0.enter(&batch) {
+            Ok(()) => self.carry_out(batch, denied, Box::new(then)),
+            Err(known) => then(known),
+        }
+    }
+
+    fn carry_out(&self, batch: Batch, mut denied: Denied, then: Then) {
+        // Before anything is looked at: what is shown has at least all events before this.
+        let stamp = self.stamp();
+        let Batch { from, number, asks } = batch;
+        let porter = self.clone();
+        let done = move |replies| {
+            let told: Arc<[u8]> = encode_told(&Told { stamp, replies }).into();
+            porter.0.leave(from, number, &told);
+            then(Ok(told));
+        };
+        let gathering = Gathering::new(asks.len(), done);
+        for (place, ask) in asks.into_iter().enumerate() {
+            let gathering = Arc::clone(&gathering);
+            match denied.remove(&place) {
+                None => self.0.ask(ask, move |reply| gathering.put(place, reply)),
+                Some(why) => gathering.put(place, Reply::Unavailable(why)),
+            }
+        }
+    }
+
+    /// What time it is here, and how far the events have come.
+    pub fn stamp(&self) -> Stamp {
+        let locks = &self.0.locks;
+        let now = locks.now();
+        let next_event = locks.next_event();
+        Stamp { start: self.0.start, now, wall: locks.wall(now), next_event }
+    }
+
+    /// A stream of events: from `since` on, if that is a number of this start of the server.
+    pub fn follow(&self, start: u64, since: u64) -> Following {
+        let from = (start == self.0.start || start == ANY_START).then_some(since);
+        let watch = self.0.locks.watch(from);
+        let next = watch.next();
+        Following { porter: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
+    }
+}
+
+/// Which events are for somebody.
+type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
+
+/// One client's place in the stream of events.
+pub struct Following {
+    porter: Porter,
+    /// To be woken by.
+    pub watch: Watch,
+    begun: Option<u64>,
+    wanted: Wanted,
+}
+
+impl Following {
+    /// Leaves out all other events from now on.
+    pub fn only(&mut self, wanted: impl Fn(&Event) -> bool + Send + 'static) {
+        self.wanted = Box::new(wanted);
+    }
+
+    /// The next frame as bytes, if there is something to tell.
+    pub fn frame(&mut self) -> Option<Vec<u8>> {
+        if let Some(next) = self.begun.take() {
+            return Some(encode_frame(&Frame::Begin(self.porter.stamp(), next)));
+        }
+        let mut batch = self.watch.take(FRAME_EVENTS_MAX);
+        batch.events.retain(|(_, event)| (self.wanted)(event));
+        let quiet = batch.lost == 0 && batch.events.is_empty();
+        (!quiet).then(|| encode_frame(&Frame::Events(batch.lost, batch.events)))
+    }
+
+    /// A sign of life.
+    pub fn beat(&self) -> Vec<u8> {
+        encode_frame(&Frame::Beat(self.porter.stamp()))
+    }
+}
+
+impl Inner {
+    /// Whether a batch is new; if not, what there is to say to it.
+    fn enter(&self, batch: &Batch) -> Result<(), Result<Arc<[u8]>, Turned>> {
+        if batch.number == 0 {
+            return Ok(());
+        }
+        let mut clients = self.clients.lock();
+        if let Some(came) = clients.get(&batch.from).filter(|came| came.number >= batch.number) {
+            let told = came.told.clone().filter(|_| came.number == batch.number);
+            return Err(told.ok_or(Turned::Late));
+        }
+        if clients.len() >= CLIENTS_MAX {
+            // Nobody is told wrong by this: who repeats a batch now has it carried out again,
+            // and the engine knows the requests that must not be.
+            clients.clear();
+        }
+        clients.insert(batch.from, Came { number: batch.number, told: None });
+        Ok(())
+    }
+
+    fn leave(&self, from: u64, number: u64, told: &Arc<[u8]>) {
+        let mut clients = self.clients.lock();
+        if let Some(came) = clients.get_mut(&from).filter(|came| came.number == number) {
+            came.told = Some(Arc::clone(told));
+        }
+    }
+
+    fn ask(self: &Arc<Self>, ask: Ask, then: impl FnOnce(Reply) + Send + 'static) {
+        let locks = &self.locks;
+        match ask {
+            Ask::Submit(command) => self.submit(command, then),
+            Ask::View(name) => locks.view(&name, |view| then(or_not(view, Reply::Viewed))),
+            Ask::List(query) => {
+                let query = List { limit: query.limit.min(PAGE_MAX), ..query };
+                locks.list(query, |page| then(or_not(page, Reply::Listed)));
+            }
+            Ask::Children(query) => {
+                let query = Children { limit: query.limit.min(PAGE_MAX), ..query };
+                locks.children(query, |page| then(or_not(page, Reply::Found)));
+            }
+            Ask::About => then(Reply::About(locks.about())),
+            Ask::Now => then(Reply::Now),
+        }
+    }
+
+    fn submit(self: &Arc<Self>, command: Command, then: impl FnOnce(Reply) + Send + 'static) {
+        if let Op::Settle = command.op {
+            // Time passes by itself here.
+            return then(Reply::Now);
+        }
+        let unnamed = Command { request: None, op: command.op.clone() };
+        let named = command.request.is_some();
+        let locks = self.locks.clone();
+        self.locks.submit(command, move |answer| match &answer {
+            // More requests are remembered than there is room for. Without its id this one is
+            // still known by its batch, unless the server is killed before it answers.
+            Ok(Err(refusal))
+                if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
+            {
+                locks.submit(unnamed, |answer| then(or_not(answer, Reply::Answered)));
+            }
+            _ => then(or_not(answer, Reply::Answered)),
+        });
+    }
+}
+
+fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> Reply) -> Reply {
+    result.map_or_else(Reply::Unavailable, reply)
+}
+
+/// Replies that are still to come.
+struct Gathering(Mutex<Gathered>);
+
+struct Gathered {
+    replies: Vec<Option<Reply>>,
+    missing: usize,
+    then: Option<Box<dyn FnOnce(Vec<Reply>) + Send>>,
+}
+
+impl Gathering {
+    fn new(count: usize, then: impl FnOnce(Vec<Reply>) + Send + 'static) -> Arc<Self> {
+        assert!(count <= ASKS_MAX, "the batch was checked when it was read");
+        if count == 0 {
+            then(Vec::new());
+            return Arc::new(Self(Mutex::new(Gathered {
+                replies: Vec::new(),
+                missing: 0,
+                then: None,
+            })));
+        }
+        let (replies, then) = ((0..count).map(|_| None).collect(), Some(Box::new(then) as _));
+        Arc::new(Self(Mutex::new(Gathered { replies, missing: count, then })))
+    }
+
+    fn put(&self, place: usize, reply: Reply) {
+        let mut gathered = self.0.lock();
+        gathered.replies[place] = Some(reply);
+        gathered.missing -= 1;
+        if gathered.missing > 0 {
+            return;
+        }
+        let replies = std::mem::take(&mut gathered.replies);
+        let then = gathered.then.take();
+        drop(gathered);
+        if let Some(then) = then {
+            then(replies.into_iter().flatten().collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::local::Local;
+    use super::super::wire::decode_told;
+    use super::*;
+    use crate::engine::{Answer, ClientId, Grace, OpenSession, Outcome, Rules};
+    use std::sync::mpsc::channel;
+
+    fn porter() -> Porter {
+        Porter::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
+    }
+
+    fn ask(porter: &Porter, batch: &Batch, denied: &Denied) -> Result<Vec<Reply>, Turned> {
+        let (send, told) = channel();
+        porter.ask(batch.clone(), denied.clone(), move |got| {
+            let _ = send.send(got);
+        });
+        let told = told.recv().expect("the porter answers");
+        told.map(|told| decode_told(&told).expect("as it was written").replies)
+    }
+
+    fn anything() -> Denied {
+        Denied::new()
+    }
+
+    fn open() -> Ask {
+        let client = ClientId::parse("a").expect("valid");
+        let open = OpenSession { client, ttl: None, grace: Grace::NONE };
+        Ask::Submit(Op::OpenSession(open).into())
+    }
+
+    fn batch(number: u64, asks: Vec<Ask>) -> Batch {
+        Batch { from: 7, number, asks }
+    }
+
+    #[test]
+    fn a_batch_is_carried_out_once() {
+        let porter = porter();
+        let first = ask(&porter, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let again = ask(&porter, &batch(1, vec![open()]), &anything()).expect("known");
+        assert_eq!(first, again);
+        assert!(matches!(&first[..], [Reply::Answered(Ok(Outcome::SessionOpened(_)))]));
+        assert_eq!(porter.0.locks.about().sessions, 1);
+        let next = ask(&porter, &batch(2, vec![open()]), &anything()).expect("carried out");
+        assert_ne!(first, next);
+        let late = ask(&porter, &batch(1, vec![open()]), &anything());
+        assert_eq!(late, Err(Turned::Late));
+        assert_eq!(porter.0.locks.about().sessions, 2);
+        let other = Batch { from: 8, ..batch(1, vec![open()]) };
+        ask(&porter, &other, &anything()).expect("another's");
+        let unnumbered = batch(0, vec![open()]);
+        for _ in 0..2 {
+            ask(&porter, &unnumbered, &anything()).expect("as often as it is asked");
+        }
+        assert_eq!(porter.0.locks.about().sessions, 5);
+    }
+
+    #[test]
+    fn what_one_may_not_is_denied_and_the_rest_is_done() {
+        let porter = porter();
+        let no = Unavailable::Denied { why: "no".into() };
+        let no_sessions: Denied = [(1, no.clone())].into();
+        let asks = vec![Ask::Now, open(), Ask::About, Ask::Submit(Op::Settle.into())];
+        let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
+        let denied = Reply::Unavailable(no);
+        assert_eq!((&replies[0], &replies[1], replies.len()), (&Reply::Now, &denied, 4));
+        assert_eq!(porter.0.locks.about().sessions, 0);
+        let empty = ask(&porter, &batch(2, vec![]), &anything());
+        assert_eq!(empty, Ok(vec![]));
+    }
+
+    #[test]
+    fn more_ids_than_are_remembered_stop_nobody() {
+        let rules = Rules { requests_max: 1, ..Rules::default() };
+        let local = Arc::new(Local::in_memory(rules).expect("started"));
+        let porter = Porter::new(Locks::new(local));
+        for number in 1..4 {
+            let Ask::Submit(mut command) = open() else { unreachable!("as made above") };
+            let client = ClientId::parse("a").expect("valid");
+            let key = number.to_string().into();
+            command.request = Some(crate::engine::RequestId { client, key });
+            let replies = ask(&porter, &batch(number, vec![Ask::Submit(command)]), &anything());
+            let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
+            let replies = replies.expect("carried out");
+            assert!(matches!(&replies[..], [Reply::Answered(answer)] if done(answer)));
+        }
+    }
+
+    #[test]
+    fn bytes_of_another_version_are_turned_away() {
+        assert_eq!(Porter::read(&[9, 1, 1, 0]), Err(Turned::Malformed));
+    }
+}

@@ -1,0 +1,210 @@
+//! What crosses between a remote door and the server behind it, as bytes.
+//!
+//! A request is a batch: what was asked while the one before it was on its way. Its parts are
+//! carried out in their order, so that a release is never overtaken by the next acquire. Each
+//! batch of a client has a number, by which a repeat of it is known and gets the first answer.
+//!
+//! Reading is strict: it never panics, and believes no length further than the bytes go.
+
+use super::{About, Children, Contact, List, Page, Stands, Unavailable};
+use crate::engine::codec::{Malformed, Wire, require, wire_enum, wire_struct};
+use crate::engine::{Answer, Child, Command, Event, LockName, LockView};
+use crate::time::{Time, Wall};
+use std::sync::Arc;
+
+/// The version of these bytes: both ends must be of the same.
+pub const VERSION: u8 = 1;
+/// Parts of one batch: what queues up in the time of one answer, on a busy mount.
+pub const ASKS_MAX: usize = 256;
+/// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.
+pub const BATCH_BYTES_MAX: usize = ASKS_MAX * 8_192;
+/// Bytes of one answer: a page of 4,096 locks with long names and texts fits.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Items on one page that crosses.
+pub const PAGE_MAX: usize = 4_096;
+/// Bytes of one frame of the stream of events: some thousand events.
+pub const FRAME_BYTES_MAX: usize = 8 << 20;
+/// Events in one frame.
+pub const FRAME_EVENTS_MAX: usize = 1_024;
+
+/// Stands for whichever start of a server there is.
+pub const ANY_START: u64 = u64::MAX;
+
+/// What is asked in one go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Who asks: a number drawn at random by each remote door.
+    pub from: u64,
+    /// Counts the batches of this door. 0: it may be carried out again.
+    pub number: u64,
+    /// What is asked, in order.
+    pub asks: Vec<Ask>,
+}
+
+/// One part of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
+pub enum Ask {
+    /// Decide a command.
+    Submit(Command),
+    /// Show a lock.
+    View(LockName),
+    /// Show a page of locks.
+    List(List),
+    /// Show a page of a directory.
+    Children(Children),
+    /// Tell what stands behind the door.
+    About,
+    /// Tell the time.
+    Now,
+}
+
+/// The answer to a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// By which server, since which start of it.
+    pub stamp: Stamp,
+    /// One for each part, in order.
+    pub replies: Vec<Reply>,
+}
+
+/// When a server said something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Drawn at random when the server starts: event numbers begin anew with it.
+    pub start: u64,
+    /// The engine's time.
+    pub now: Time,
+    /// The wall clock at that time, for display.
+    pub wall: Wall,
+    /// All events before this number are in what is shown.
+    pub next_event: u64,
+}
+
+/// The answer to one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// To a command.
+    Answered(Answer),
+    /// A lock.
+    Viewed(LockView),
+    /// A page of locks.
+    Listed(Page<LockView>),
+    /// A page of a directory.
+    Found(Page<Child>),
+    /// What stands behind the door.
+    About(About),
+    /// The time is in the stamp.
+    Now,
+    /// There is no answer.
+    Unavailable(Unavailable),
+}
+
+/// One frame of the stream of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// The first: the stream goes on at this event.
+    Begin(Stamp, u64),
+    /// Events that were dropped before they could be sent, and then those with their numbers.
+    Events(u64, Vec<(u64, Event)>),
+    /// Nothing has happened: a sign of life.
+    Beat(Stamp),
+}
+
+wire_struct! {
+    Batch { from, number, asks }
+    Told { stamp, replies }
+    Stamp { start, now, wall, next_event }
+    List { prefix, after, limit }
+    Children { parent, cursor, limit }
+    About { kind, contact, state, locks, waiters, sessions }
+}
+
+wire_enum! {
+    Ask { 0 Submit(command), 1 View(name), 2 List(query), 3 Children(query), 4 About, 5 Now }
+    Reply {
+        0 Answered(answer), 1 Viewed(view), 2 Listed(page), 3 Found(page), 4 About(about), 5 Now,
+        6 Unavailable(why),
+    }
+    Frame { 0 Begin(stamp, next), 1 Events(lost, events), 2 Beat(stamp) }
+    Unavailable { 0 State { full, why }, 1 Closing, 2 NoAnswer { server }, 3 Denied { why } }
+    Stands { 0 Embedded, 1 Server }
+    Contact { 0 Connected, 1 Jeopardy, 2 Lost }
+}
+
+impl<T: Wire> Wire for Page<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.items.put(out);
+        self.next.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(Self { items: Wire::take(from)?, next: Wire::take(from)? })
+    }
+}
+
+impl Wire for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        Arc::<str>::from(self.as_str()).put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        Arc::<str>::take(from).map(|text| text.to_string())
+    }
+}
+
+/// A batch, in bytes.
+pub fn encode_batch(batch: &Batch) -> Vec<u8> {
+    encode(batch)
+}
+
+/// Reads what [`encode_batch`] wrote.
+pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Malformed> {
+    require(bytes.len() <= BATCH_BYTES_MAX)?;
+    let batch: Batch = decode(bytes)?;
+    require(batch.asks.len() <= ASKS_MAX)?;
+    Ok(batch)
+}
+
+/// The answer to a batch, in bytes.
+pub fn encode_told(told: &Told) -> Vec<u8> {
+    encode(told)
+}
+
+/// Reads what [`encode_told`] wrote.
+pub fn decode_told(bytes: &[u8]) -> Result<Told, Malformed> {
+    require(bytes.len() <= ANSWER_BYTES_MAX)?;
+    decode(bytes)
+}
+
+/// A frame, in bytes, behind the four bytes of its length.
+pub fn encode_frame(frame: &Frame) -> Vec<u8> {
+    let bytes = encode(frame);
+    let mut out = (bytes.len() as u32).to_le_bytes().to_vec();
+    out.extend_from_slice(&bytes);
+    out
+}
+
+/// Takes the first whole frame out of `bytes`, if there is one.
+pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
+    let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    require(length <= FRAME_BYTES_MAX)?;
+    let Some(frame) = rest.get(..length) else { return Ok(None) };
+    let frame = decode(frame)?;
+    bytes.drain(..length + size_of::<u32>());
+    Ok(Some(frame))
+}
+
+fn encode(value: &impl Wire) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    value.put(&mut out);
+    out
+}
+
+fn decode<T: Wire>(mut bytes: &[u8]) -> Result<T, Malformed> {
+    require(u8::take(&mut bytes)? == VERSION)?;
+    let value = T::take(&mut bytes)?;
+    require(bytes.is_empty())?;
+    Ok(value)
+}

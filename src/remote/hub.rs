@@ -1,0 +1,342 @@
+//! What the threads of a remote door share: what is known of the server, and how it stands with
+//! it. No mutex is held while anybody is answered or woken.
+
+use super::clock::Clock;
+use super::line::Server;
+use super::numbers::Numbers;
+use super::queue::{Got, Queue};
+use super::session::Session;
+use crate::engine::{Event, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
+use crate::locks::feed::Feed;
+use crate::locks::wire::Stamp;
+use crate::locks::{About, Contact, Stands, Unavailable};
+use crate::time::{Span, Time, boot_now};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tenures whose end is kept in mind: what is beyond is only known by asking.
+const TENURES_MAX: usize = 1 << 16;
+
+/// Shared by the threads of one remote door.
+pub(super) struct Hub {
+    pub(super) server: Arc<dyn Server>,
+    pub(super) name: Arc<str>,
+    pub(super) feed: Arc<Feed>,
+    pub(super) numbers: Mutex<Numbers>,
+    pub(super) clock: Mutex<Clock>,
+    pub(super) queue: Mutex<Queue>,
+    /// There is something in the queue, or the end has come.
+    pub(super) asked: Condvar,
+    state: Mutex<State>,
+    /// The state has changed.
+    changed: Condvar,
+    tenures: Mutex<HashMap<Token, Known>>,
+    about: Mutex<About>,
+    /// What was wrong the last time that something was.
+    trouble: Mutex<Option<String>>,
+    pub(super) counts: Counts,
+}
+
+/// What became of what was asked.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) batches: AtomicU64,
+    pub(super) asks: AtomicU64,
+    pub(super) repeats: AtomicU64,
+    pub(super) unanswered: AtomicU64,
+    pub(super) breaks: AtomicU64,
+    pub(super) sessions_lost: AtomicU64,
+}
+
+struct State {
+    /// Requests are answered.
+    asks_work: bool,
+    /// Events arrive.
+    events_work: bool,
+    session: Session,
+    stopped: bool,
+}
+
+/// A tenure of this door's clients, as far as it is known here.
+struct Known {
+    name: LockName,
+    life: Life,
+    /// Until when it surely lasts, by the boot clock.
+    until: Time,
+}
+
+impl Hub {
+    pub(super) fn new(server: Arc<dyn Server>, session: Session) -> Self {
+        let name: Arc<str> = server.name().into();
+        let about = About {
+            kind: Stands::Server,
+            contact: Contact::Connected,
+            state: String::new(),
+            locks: 0,
+            waiters: 0,
+            sessions: 0,
+        };
+        let state = State { asks_work: true, events_work: false, session, stopped: false };
+        Self {
+            server,
+            name,
+            feed: Arc::default(),
+            numbers: Mutex::default(),
+            clock: Mutex::default(),
+            queue: Mutex::default(),
+            asked: Condvar::new(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            tenures: Mutex::default(),
+            about: Mutex::new(about),
+            trouble: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The answer of a server that gives none.
+    pub(super) fn no_answer(&self) -> Unavailable {
+        Unavailable::NoAnswer { server: Arc::clone(&self.name) }
+    }
+
+    /// Whether it makes sense to ask: no call waits for a server that is known to be away.
+    pub(super) fn is_reached(&self) -> bool {
+        self.state.lock().asks_work
+    }
+
+    /// Requests are answered, or not any more.
+    pub(super) fn asks_work(&self, work: bool) {
+        self.change(|state| {
+            let before = std::mem::replace(&mut state.asks_work, work);
+            if before && !work {
+                self.counts.breaks.fetch_add(1, Ordering::Relaxed);
+            }
+            before != work
+        });
+    }
+
+    /// Events arrive, or not any more: then what was seen may have changed unseen.
+    pub(super) fn events_work(&self, work: bool) {
+        let before = std::mem::replace(&mut self.state.lock().events_work, work);
+        if before && !work {
+            self.numbers.lock().cut();
+            wake(&self.feed.skip(1));
+        }
+        self.changed.notify_all();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+        let changed = change(&mut self.state.lock());
+        self.changed.notify_all();
+        if changed {
+            wake(&self.feed.wakers());
+        }
+    }
+
+    /// How it stands with the server.
+    pub(super) fn contact(&self) -> Contact {
+        let state = self.state.lock();
+        let up = state.asks_work && state.events_work;
+        match state.session.contact(boot_now()) {
+            Contact::Connected if !up => Contact::Jeopardy,
+            contact => contact,
+        }
+    }
+
+    /// The session on which holds hang.
+    pub(super) fn bond(&self) -> Option<SessionId> {
+        self.state.lock().session.bond(boot_now())
+    }
+
+    /// Until when the session surely lives, if there is one.
+    pub(super) fn session_until(&self) -> Option<Time> {
+        self.state.lock().session.until(boot_now())
+    }
+
+    pub(super) fn with_session<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
+        let (done, before, after) = {
+            let mut state = self.state.lock();
+            let now = boot_now();
+            let before = state.session.contact(now);
+            let done = change(&mut state.session);
+            (done, before, state.session.contact(now))
+        };
+        self.changed.notify_all();
+        if before != after {
+            wake(&self.feed.wakers());
+        }
+        done
+    }
+
+    /// All that hung on the session is lost: everybody who follows is told.
+    pub(super) fn lose_session(&self, lost: SessionId) {
+        let Some(client) = self.with_session(|session| session.lose(lost)) else { return };
+        self.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
+        log::warn!(
+            "session {lost} with {} is over: what open files of this mount held is lost",
+            self.name
+        );
+        let what = What::SessionOver { session: lost, client, end: SessionEnd::Expired };
+        let at = self.clock.lock().now();
+        wake(&self.feed.publish(&mut vec![Event { at, what }]));
+    }
+
+    /// Waits until it is known whether the session still lives, as after a sleep; but not longer
+    /// than until `limit`. False: it is still not known.
+    pub(super) fn session_is_clear(&self, limit: Time) -> bool {
+        let mut state = self.state.lock();
+        while state.session.is_unclear(boot_now()) {
+            let left = limit.since(boot_now());
+            if left == Span::ZERO || state.stopped {
+                return false;
+            }
+            self.changed.wait_for(&mut state, left.as_duration());
+        }
+        true
+    }
+
+    /// Waits until events arrive and a session is there, or until `limit`.
+    pub(super) fn is_ready(&self, limit: Time) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            let contact = state.session.contact(boot_now());
+            if state.asks_work && state.events_work && contact == Contact::Connected {
+                return true;
+            }
+            let left = limit.since(boot_now());
+            if left == Span::ZERO || state.stopped {
+                return false;
+            }
+            self.changed.wait_for(&mut state, left.as_duration());
+        }
+    }
+
+    /// Sleeps, unless the end comes first; false at the end.
+    pub(super) fn pause(&self, span: Span) -> bool {
+        let until = boot_now() + span;
+        let mut state = self.state.lock();
+        while !state.stopped {
+            let left = until.since(boot_now());
+            if left == Span::ZERO {
+                return true;
+            }
+            self.changed.wait_for(&mut state, left.as_duration());
+        }
+        false
+    }
+
+    pub(super) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+        // Under the mutex of the queue, or the thread could be just about to wait.
+        let _queue = self.queue.lock();
+        self.asked.notify_all();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
+    /// A tenure that was begun or renewed by something first asked at `asked_at`.
+    pub(super) fn keep_in_mind(&self, name: &LockName, tenure: &Tenure, asked_at: Time) {
+        let until = match tenure.life {
+            Life::Own { ttl, .. } => super::session::surely_until(asked_at, ttl),
+            Life::Session(_) => Time::NEVER,
+        };
+        let mut tenures = self.tenures.lock();
+        if tenures.len() >= TENURES_MAX {
+            let now = boot_now();
+            tenures.retain(|_, known| known.until > now);
+        }
+        if tenures.len() < TENURES_MAX {
+            let known = Known { name: name.clone(), life: tenure.life, until };
+            tenures.insert(tenure.token, known);
+        }
+    }
+
+    /// Keeps in mind what is wrong.
+    pub(super) fn troubled(&self, what: &str, trouble: &super::line::Trouble) {
+        log::debug!("{}: {what}: {trouble}", self.name);
+        *self.trouble.lock() = Some(trouble.to_string());
+    }
+
+    pub(super) fn last_trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    pub(super) fn forget(&self, token: Token) {
+        self.tenures.lock().remove(&token);
+    }
+
+    /// Whether a tenure is over by what is known here, whatever the server would say.
+    pub(super) fn is_lost(&self, name: &LockName, token: Token) -> bool {
+        let tenures = self.tenures.lock();
+        let Some(known) = tenures.get(&token).filter(|known| known.name == *name) else {
+            return false;
+        };
+        match known.life {
+            Life::Own { .. } => boot_now() >= known.until,
+            Life::Session(id) => self.bond() != Some(id),
+        }
+    }
+
+    /// The server has told its time.
+    pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
+        let forgot = self.clock.lock().hear(asked_at, stamp);
+        if !forgot {
+            return;
+        }
+        // Its session numbers begin anew as well: what it calls by ours may be another's.
+        log::warn!("{} has forgotten all that was held", self.name);
+        if let Some(session) = self.bond() {
+            self.lose_session(session);
+            self.with_session(Session::forget);
+        }
+    }
+
+    pub(super) fn set_about(&self, about: About) {
+        *self.about.lock() = about;
+    }
+
+    /// What stands behind the door, as last told, and how it stands with it now.
+    pub(super) fn about(&self) -> About {
+        let about = self.about.lock().clone();
+        let state = match &*about.state {
+            "" => self.name.to_string(),
+            state => format!("{} ({state})", self.name),
+        };
+        About { kind: Stands::Server, contact: self.contact(), state, ..about }
+    }
+
+    /// Asks at once or never: nobody is kept waiting for a server that is away.
+    pub(super) fn ask(&self, asked: super::queue::Asked) {
+        let away = !self.is_reached();
+        if away && !asked.is_owed() {
+            return self.refuse(asked.then);
+        }
+        let mut asked = asked;
+        let then = if away { asked.then.take() } else { None };
+        self.queue.lock().push(asked);
+        self.asked.notify_one();
+        if away {
+            self.refuse(then);
+        }
+    }
+
+    pub(super) fn refuse(&self, then: Option<super::queue::Then>) {
+        if let Some(then) = then {
+            self.counts.unanswered.fetch_add(1, Ordering::Relaxed);
+            let no: Got = Err(self.no_answer());
+            then(no);
+        }
+    }
+}
+
+/// Calls all who want to know.
+pub(super) fn wake(wakers: &[(u64, crate::locks::feed::Waker)]) {
+    for (_, waker) in wakers {
+        waker();
+    }
+}

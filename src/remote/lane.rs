@@ -1,0 +1,186 @@
+//! The thread that asks: one batch after the other on one connection, so that everything is
+//! carried out in the order in which it was asked.
+//!
+//! A batch that may have taken something is repeated, under its number, until its answer is
+//! known, however long the server is away. Who waited for it was told that there is no answer
+//! when its time was over; what it got after that is given back.
+
+use super::hub::Hub;
+use super::line::Trouble;
+use super::queue::Asked;
+use crate::engine::{Op, Outcome};
+use crate::locks::wire::{Ask, Batch, Reply, Told, decode_told, encode_batch};
+use crate::locks::{Contact, Unavailable};
+use crate::time::{Span, Time, boot_now};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How long one try may take: a connection that lost a packet recovers within this.
+const TRY_MAX: Span = Span::from_secs(1);
+/// A try needs some time on any network.
+const TRY_MIN: Span = Span::from_millis(20);
+/// The first pause after a failure, and the longest: doubled each time.
+const PAUSE_MIN: Span = Span::from_millis(20);
+/// See [`PAUSE_MIN`]. A server that is back is found within this.
+const PAUSE_MAX: Span = Span::from_millis(500);
+
+/// The thread's own.
+struct Lane {
+    hub: Arc<Hub>,
+    line: Box<dyn super::line::Line>,
+    from: u64,
+    number: u64,
+}
+
+pub(super) fn start(hub: &Arc<Hub>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let (line, from) = (hub.server.line(), super::random());
+    let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0 };
+    let thread = std::thread::Builder::new().name("asks".to_owned());
+    thread.spawn(move || while asking.go_on() {})
+}
+
+impl Lane {
+    /// Carries out what is asked; false at the end.
+    fn go_on(&mut self) -> bool {
+        let batch = {
+            let mut queue = self.hub.queue.lock();
+            while queue.is_empty() && self.hub.is_reached() {
+                if self.hub.is_stopped() {
+                    return false;
+                }
+                self.hub.asked.wait(&mut queue);
+            }
+            queue.take()
+        };
+        if batch.is_empty() {
+            // Whether the server is back has to be tried.
+            let now = Asked { ask: Ask::Now, until: Time::ZERO, then: None };
+            return self.carry_out(vec![now]);
+        }
+        self.carry_out(batch)
+    }
+
+    fn carry_out(&mut self, mut batch: Vec<Asked>) -> bool {
+        self.number += 1;
+        let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
+        self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
+        let bytes = encode_batch(&Batch { from: self.from, number: self.number, asks });
+        let first_asked_at = boot_now();
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.try_once(&bytes, &batch) {
+                Ok(told) => {
+                    self.hub.asks_work(true);
+                    self.deliver(batch, told, first_asked_at);
+                    return true;
+                }
+                Err(Trouble::Denied(why) | Trouble::Foreign(why)) => {
+                    self.hub.troubled("no entry", &Trouble::Denied(why.clone()));
+                    let why: Arc<str> = why.into();
+                    for asked in batch {
+                        if let Some(then) = asked.then {
+                            then(Err(Unavailable::Denied { why: Arc::clone(&why) }));
+                        }
+                    }
+                    return self.hub.pause(super::jittered(PAUSE_MIN));
+                }
+                // It is being carried out, or nothing of it is to be known any more.
+                Err(Trouble::Late) if batch.iter().all(|asked| asked.then.is_none()) => {
+                    return true;
+                }
+                Err(trouble @ (Trouble::Silent(_) | Trouble::Late)) => {
+                    self.hub.troubled("no answer", &trouble);
+                    self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
+                    self.expire(&mut batch);
+                    if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
+                        // Nobody waits, and nothing was taken.
+                        return self.hub.pause(super::jittered(pause));
+                    }
+                    self.hub.pause(super::jittered(pause));
+                    pause = (pause + pause).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn try_once(&mut self, bytes: &[u8], batch: &[Asked]) -> Result<Told, Trouble> {
+        let waits = batch.iter().filter(|asked| asked.then.is_some()).map(|asked| asked.until);
+        let until = waits.min().unwrap_or(Time::NEVER);
+        // What was held when we fell asleep may be another's now.
+        if !self.hub.session_is_clear(until.min(boot_now() + TRY_MAX)) {
+            let why = "it is not known yet whether the session still lives";
+            return Err(Trouble::Silent(why.to_owned()));
+        }
+        let asked_at = boot_now();
+        // Who holds by the session is told that it is lost when it is, and not a moment later.
+        let until = self.hub.session_until().map_or(until, |session| session.min(until));
+        let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
+        self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
+        let told = self.line.ask(bytes, patience)?;
+        let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        if told.replies.len() != batch.len() {
+            return Err(Trouble::Foreign("the server has not answered all".to_owned()));
+        }
+        self.hub.hear(asked_at, &told.stamp);
+        Ok(told)
+    }
+
+    /// Tells those whose time is over. From the first of them on nobody waits for this server
+    /// until it answers again.
+    fn expire(&self, batch: &mut [Asked]) {
+        let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
+        let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
+        let over = batch.iter_mut().filter(|asked| lost || asked.until <= now);
+        let late: Vec<_> = over.filter_map(|asked| asked.then.take()).collect();
+        if late.is_empty() && !nobody_waits {
+            return;
+        }
+        self.hub.asks_work(false);
+        let given_up = self.hub.queue.lock().give_up();
+        for then in late.into_iter().chain(given_up) {
+            self.hub.refuse(Some(then));
+        }
+    }
+
+    fn deliver(&self, batch: Vec<Asked>, told: Told, asked_at: Time) {
+        let mut undo = Vec::new();
+        for (asked, reply) in batch.into_iter().zip(told.replies) {
+            self.learn(&asked.ask, &reply, asked_at);
+            match asked.then {
+                Some(then) => then(Ok((reply, told.stamp))),
+                None => undo.extend(asked.undone_by(&reply)),
+            }
+        }
+        let mut queue = self.hub.queue.lock();
+        for op in undo {
+            log::info!("an answer came too late, and what it gave is given back: {op:?}");
+            let ask = Ask::Submit(op.into());
+            queue.push_first(Asked { ask, until: Time::ZERO, then: None });
+        }
+    }
+
+    /// What an answer says of tenures is kept in mind for when there are no answers.
+    fn learn(&self, ask: &Ask, reply: &Reply, asked_at: Time) {
+        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (ask, reply) else { return };
+        let (Outcome::Granted(tenure)
+        | Outcome::Renewed(tenure)
+        | Outcome::Moved(tenure)
+        | Outcome::Stolen(tenure)) = outcome
+        else {
+            return;
+        };
+        let name = match &command.op {
+            Op::Acquire(ask) => &ask.name,
+            Op::Renew(ask) => &ask.key.name,
+            Op::Move(ask) => &ask.to,
+            Op::Steal(ask) => &ask.name,
+            _ => return,
+        };
+        self.hub.keep_in_mind(name, tenure, asked_at);
+    }
+}
+
+/// Whether a batch has to be asked again for the sake of this part.
+fn is_wanted(asked: &Asked) -> bool {
+    asked.then.is_some() || asked.leaves_traces()
+}

@@ -1,0 +1,51 @@
+//! How bytes come to a server and back: what the rest of the remote door needs of a transport.
+
+use crate::time::Span;
+use std::fmt;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing came back in time, or the connection broke: the outcome is unknown.
+    Silent(String),
+    /// The server does not let this client in: it says why.
+    Denied(String),
+    /// The server answers, but is none of this version: it says what it is.
+    Foreign(String),
+    /// It has forgotten the answer, or is still busy with it.
+    Late,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) => f.write_str(why),
+            Self::Late => write!(f, "the server does not know this request any more"),
+        }
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+/// One connection, which one thread uses for requests one after the other. It connects by itself
+/// when it has to.
+pub trait Line: Send {
+    /// Sends a batch, and waits so long at most for the answer.
+    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble>;
+}
+
+/// A stream of frames that is being read.
+pub trait Stream: Send {
+    /// Adds what has come to `bytes`; waits so long at most for more.
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), Trouble>;
+}
+
+/// A server, as far as one can connect to it.
+pub trait Server: Send + Sync {
+    /// What people call it.
+    fn name(&self) -> &str;
+    /// A connection for requests.
+    fn line(&self) -> Box<dyn Line>;
+    /// A stream of events, from `since` on if this is still the server's same start.
+    fn follow(&self, start: u64, since: u64, patience: Span) -> Result<Box<dyn Stream>, Trouble>;
+}

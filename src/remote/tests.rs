@@ -1,0 +1,404 @@
+//! The remote door on a server in this process: what the network can do is done by a switch.
+
+use super::line::{Line, Server, Stream, Trouble};
+use super::*;
+use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::{
+    Acquire, Answer, ClientId, Grace, LeaseKey, Line as InLine, Mode, OpenId, Outcome, Patch,
+    Release, Renew, Rules, SessionId, Term, Ttl, What,
+};
+use crate::locks::Locks;
+use crate::locks::local::Local;
+use crate::locks::porter::{Denied, Porter};
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+
+/// What the network does.
+#[derive(Default)]
+struct Weather {
+    /// Nothing arrives.
+    cut: AtomicBool,
+    /// The next so many batches arrive, and their answers do not.
+    answers_lost: AtomicU64,
+    /// Batches that arrived.
+    arrived: AtomicU64,
+}
+
+/// A server in this process.
+struct Near {
+    porter: Mutex<Porter>,
+    weather: Arc<Weather>,
+}
+
+struct NearLine {
+    near: Arc<Near>,
+}
+
+struct NearStream {
+    following: crate::locks::porter::Following,
+    woken: Arc<(Mutex<bool>, Condvar)>,
+    weather: Arc<Weather>,
+}
+
+fn gone() -> Trouble {
+    Trouble::Silent("cut".to_owned())
+}
+
+impl Server for Arc<Near> {
+    fn name(&self) -> &'static str {
+        "near"
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        Box::new(NearLine { near: Arc::clone(self) })
+    }
+
+    fn follow(&self, start: u64, since: u64, _: Span) -> Result<Box<dyn Stream>, Trouble> {
+        if self.weather.cut.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        let mut following = self.porter.lock().follow(start, since);
+        let woken = Arc::new((Mutex::new(false), Condvar::new()));
+        let waking = Arc::clone(&woken);
+        following.watch.wake_by(Arc::new(move || {
+            *waking.0.lock() = true;
+            waking.1.notify_all();
+        }));
+        Ok(Box::new(NearStream { following, woken, weather: Arc::clone(&self.weather) }))
+    }
+}
+
+impl Line for NearLine {
+    fn ask(&mut self, batch: &[u8], _: Span) -> Result<Vec<u8>, Trouble> {
+        let weather = &self.near.weather;
+        if weather.cut.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        weather.arrived.fetch_add(1, Ordering::Relaxed);
+        let (send, told) = mpsc::channel();
+        let batch = Porter::read(batch).expect("as it was written");
+        let porter = self.near.porter.lock().clone();
+        porter.ask(batch, Denied::new(), move |told| drop(send.send(told)));
+        let told = told.recv().expect("the porter answers");
+        let lost = |count: u64| count.checked_sub(1);
+        if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
+            return Err(gone());
+        }
+        told.map(|told| told.to_vec()).map_err(|_| Trouble::Late)
+    }
+}
+
+impl Stream for NearStream {
+    fn read(&mut self, bytes: &mut Vec<u8>, _: Span) -> Result<(), Trouble> {
+        if self.weather.cut.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        if let Some(frame) = self.following.frame() {
+            bytes.extend(frame);
+            return Ok(());
+        }
+        let (woken, called) = &*self.woken;
+        let mut woken = woken.lock();
+        // Often enough to notice the weather.
+        if !*woken {
+            called.wait_for(&mut woken, Span::from_millis(20).as_duration());
+        }
+        *woken = false;
+        bytes.extend(self.following.beat());
+        Ok(())
+    }
+}
+
+struct World {
+    local: Arc<Local>,
+    near: Arc<Near>,
+    weather: Arc<Weather>,
+}
+
+fn world() -> World {
+    let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
+    let porter = Mutex::new(Porter::new(Locks::new(Arc::clone(&local) as _)));
+    let weather = Arc::new(Weather::default());
+    let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
+    World { local, near, weather }
+}
+
+fn client(text: &str) -> ClientId {
+    ClientId::parse(text).expect("valid")
+}
+
+fn name(text: &str) -> LockName {
+    LockName::parse(text).expect("valid")
+}
+
+impl World {
+    fn door(&self, who: &str, ttl: &str) -> Remote {
+        let ttl = Ttl::parse(ttl).expect("valid");
+        let terms = Terms { client: client(who), ttl, grace: Grace::NONE };
+        let door = Remote::connect(Arc::new(Arc::clone(&self.near)), Some(terms));
+        let door = door.expect("threads are to be had");
+        assert!(door.is_ready(), "the server is near");
+        door
+    }
+
+    fn cut(&self, cut: bool) {
+        self.weather.cut.store(cut, Ordering::Release);
+    }
+
+    fn holders(&self, of: &str) -> Vec<String> {
+        let view = self.local.inspect(|engine| engine.view(&name(of), engine.clock()));
+        view.holders.iter().map(|holder| holder.lease.holder.to_string()).collect()
+    }
+}
+
+fn acquire(of: &str, who: &str, hold: Hold, term: Term, line: InLine) -> Op {
+    let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
+    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
+}
+
+/// As `mkdir` takes it.
+fn mkdir(of: &str, who: &str) -> Op {
+    let term = Term::Own(TTL_DEFAULT, GRACE_DEFAULT);
+    acquire(of, who, Hold::Firm(None), term, InLine::Skip)
+}
+
+/// As `flock` takes it.
+fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
+    let session = session_of(door);
+    let hold = Hold::Open(OpenId { session, number });
+    acquire(of, who, hold, Term::Session(session), line)
+}
+
+fn session_of(door: &Remote) -> SessionId {
+    match door.bond() {
+        Ok(Bond::Kept(session)) => session,
+        other => panic!("no session: {other:?}"),
+    }
+}
+
+fn submit(door: &Remote, op: Op) -> Result<Answer, Unavailable> {
+    let (send, answer) = mpsc::channel();
+    door.submit(op.into(), Box::new(move |got| drop(send.send(got))));
+    answer.recv_timeout((REPLY_DEADLINE + REPLY_DEADLINE).as_duration()).expect("an answer")
+}
+
+#[track_caller]
+fn granted(answer: Result<Answer, Unavailable>) -> Token {
+    match answer {
+        Ok(Ok(Outcome::Granted(tenure))) => tenure.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Follows events until one is as wanted.
+fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&What) -> bool) {
+    let (send, news) = mpsc::channel();
+    watch.wake_by(Arc::new(move || {
+        // Whoever waited has seen enough.
+        let _ = send.send(());
+    }));
+    loop {
+        let batch = watch.take(usize::MAX);
+        if batch.events.iter().any(|(_, event)| wanted(&event.what)) {
+            return;
+        }
+        let limit = Span::from_secs(20).as_duration();
+        news.recv_timeout(limit).unwrap_or_else(|_| panic!("never: {:?}", door.contact()));
+    }
+}
+
+#[test]
+fn what_a_server_decides_is_what_a_door_says() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let token = granted(submit(&door, mkdir("build", "a")));
+    assert_eq!(world.holders("build"), ["a"]);
+    let other = world.door("b", "30s");
+    let refused = submit(&other, mkdir("build", "b")).expect("answered").expect_err("held");
+    assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
+    let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+    assert_eq!(submit(&door, Op::Release(Release { key })), Ok(Ok(Outcome::Released)));
+    let (send, page) = mpsc::channel();
+    door.list(List { limit: 10, ..List::default() }, Box::new(move |p| drop(send.send(p))));
+    assert_eq!(page.recv().expect("answered").expect("a page").items.len(), 0);
+}
+
+#[test]
+fn an_answer_that_was_lost_comes_again_and_nothing_is_done_twice() {
+    let world = world();
+    let door = world.door("a", "30s");
+    world.weather.answers_lost.store(1, Ordering::Release);
+    let token = granted(submit(&door, mkdir("build", "a")));
+    let view = world.local.inspect(|engine| engine.view(&name("build"), engine.clock()));
+    assert_eq!(view.holders.len(), 1);
+    assert_eq!(view.holders[0].lease.token, token, "the grant, and not a refusal of its repeat");
+}
+
+#[test]
+fn an_answer_that_a_restart_lost_comes_again_by_the_id_of_the_request() {
+    let world = world();
+    let door = world.door("a", "30s");
+    world.weather.answers_lost.store(1, Ordering::Release);
+    // The new porter knows no batches, as after a restart; the engine has its state.
+    let locks = Locks::new(Arc::clone(&world.local) as _);
+    let (send, answer) = mpsc::channel();
+    door.submit(mkdir("build", "a").into(), Box::new(move |got| drop(send.send(got))));
+    while world.weather.answers_lost.load(Ordering::Acquire) > 0 {
+        std::thread::yield_now();
+    }
+    *world.near.porter.lock() = Porter::new(locks);
+    granted(answer.recv().expect("answered"));
+    assert_eq!(world.holders("build"), ["a"]);
+}
+
+#[test]
+fn a_release_is_never_overtaken_by_the_next_acquire() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let (send, answers) = mpsc::channel();
+    for number in 0..1_000 {
+        let send = send.clone();
+        let ask = flock(&door, "build", "a", number, InLine::Skip);
+        door.submit(ask.into(), Box::new(move |got| drop(send.send(got))));
+        // Without a token: whatever is held by then.
+        let key = LeaseKey { name: name("build"), client: client("a"), token: None };
+        door.submit(Op::Release(Release { key }).into(), Box::new(|_| {}));
+    }
+    drop(send);
+    let answers: Vec<_> = answers.iter().collect();
+    assert_eq!(answers.len(), 1_000);
+    for answer in answers {
+        granted(answer);
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_server_that_is_away() {
+    let world = world();
+    let door = world.door("a", "30s");
+    world.cut(true);
+    let begun = boot_now();
+    let no = submit(&door, mkdir("build", "a"));
+    let took = boot_now().since(begun);
+    assert!(matches!(no, Err(Unavailable::NoAnswer { .. })), "{no:?}");
+    assert!(took < REPLY_DEADLINE + Span::from_millis(500), "{took}");
+    let begun = boot_now();
+    assert!(submit(&door, mkdir("build", "a")).is_err());
+    let took = boot_now().since(begun);
+    assert!(took < Span::from_millis(200), "known to be away: {took}");
+    assert_eq!(door.contact(), Contact::Jeopardy);
+    world.cut(false);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
+    granted(submit(&door, mkdir("other", "a")));
+}
+
+#[test]
+fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let token = granted(submit(&door, flock(&door, "held", "a", 1, InLine::Skip)));
+    // It arrives, and is carried out; the answer comes when nobody waits for it any more.
+    world.weather.answers_lost.store(u64::MAX, Ordering::Release);
+    let no = submit(&door, flock(&door, "build", "a", 2, InLine::Skip));
+    assert!(no.is_err(), "{no:?}");
+    assert_eq!(world.holders("build"), ["a"], "nobody knows");
+    let key = LeaseKey { name: name("held"), client: client("a"), token: Some(token) };
+    assert!(submit(&door, Op::Release(Release { key })).is_err(), "not now");
+    let mut watch = world.local.watch(None);
+    world.weather.answers_lost.store(0, Ordering::Release);
+    let mut over = [false, false];
+    while over != [true, true] {
+        for (_, event) in watch.take(usize::MAX).events {
+            if let What::Ended { name, .. } = event.what {
+                over[usize::from(name.as_str() == "held")] = true;
+            }
+        }
+        std::thread::yield_now();
+    }
+    assert!(world.holders("build").is_empty() && world.holders("held").is_empty());
+}
+
+#[test]
+fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
+    let world = world();
+    let door = world.door("a", "1s");
+    let session = session_of(&door);
+    let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    let other = world.door("b", "30s");
+    let mut lost = door.watch(None);
+    let waiting = submit(&other, flock(&other, "build", "b", 1, InLine::Join(None)));
+    assert!(matches!(waiting, Ok(Ok(Outcome::Waiting { .. }))), "{waiting:?}");
+    // Longer than its ttl: it is kept alive.
+    let kept = |what: &What| matches!(what, What::SessionKept { session: of } if *of == session);
+    (0..4).for_each(|_| wait_for(&door, &mut door.watch(None), kept));
+    assert_eq!(session_of(&door), session);
+    // Both are cut off, but b only waits, and has a longer session.
+    let over =
+        |what: &What| matches!(what, What::SessionOver { session: of, .. } if *of == session);
+    let granted_at = std::thread::scope(|scope| {
+        let served = scope.spawn(|| {
+            let mut watch = world.local.watch(None);
+            let b = client("b");
+            let is_b = |what: &What| matches!(what, What::Granted { holder, .. } if *holder == b);
+            loop {
+                if watch.take(usize::MAX).events.iter().any(|(_, event)| is_b(&event.what)) {
+                    return boot_now();
+                }
+                std::thread::yield_now();
+            }
+        });
+        world.cut(true);
+        wait_for(&door, &mut lost, over);
+        let lost_at = boot_now();
+        assert_eq!(door.contact(), Contact::Lost);
+        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        let renew =
+            Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
+        let no = submit(&door, Op::Renew(renew)).expect("known without the server");
+        assert!(matches!(*no.expect_err("over").reason, Reason::Expired { .. }));
+        let granted_at = served.join().expect("served");
+        assert!(lost_at <= granted_at, "the loss is told before the next grant");
+        granted_at
+    });
+    assert!(granted_at > Time::ZERO);
+    world.cut(false);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert_ne!(session_of(&door), session, "a new one");
+}
+
+#[test]
+fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let mut watch = door.watch(None);
+    granted(submit(&door, mkdir("one", "a")));
+    let is = |of: &str| {
+        let of = name(of);
+        move |what: &What| matches!(what, What::Granted { name, .. } if *name == of)
+    };
+    wait_for(&door, &mut watch, is("one"));
+    world.cut(true);
+    let locks = Locks::new(Arc::clone(&world.local) as _);
+    let (send, done) = mpsc::channel();
+    locks.submit(mkdir("two", "x"), move |answer| drop(send.send(answer)));
+    done.recv().expect("answered").expect("decided").expect("granted");
+    // A break is told, for what was seen is not certain any more; then all comes.
+    let mut lost = 0;
+    while lost == 0 {
+        lost += watch.take(usize::MAX).lost;
+        std::thread::yield_now();
+    }
+    world.cut(false);
+    wait_for(&door, &mut watch, is("two"));
+}
+
+#[test]
+fn the_end_of_a_door_frees_what_hangs_on_it_at_once() {
+    let world = world();
+    let door = world.door("a", "24h");
+    granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    door.close();
+    assert!(world.holders("build").is_empty());
+    assert_eq!(world.local.about().sessions, 0);
+}

@@ -1,0 +1,117 @@
+//! The command line without any mount.
+
+use crate::net::{LATCHFS, Machine, Net, Output, Program, eventually, run};
+
+fn latchfs(machine: &Machine, url: &str, client: &str, args: &[&str]) -> Output {
+    let mut command = machine.command(LATCHFS);
+    run(command.args(args).args(["--client", client]).env("LATCHFS_SERVER", url))
+}
+
+#[test]
+fn all_commands_speak_to_a_server() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let url = server.url();
+    let me = |args: &[&str]| latchfs(&a, &url, "a", args);
+    let other = |args: &[&str]| latchfs(&a, &url, "b", args);
+    let acquired = me(&["acquire", "build", "--ttl", "1m", "--note", "hi"]).ok();
+    assert!(acquired.starts_with("acquired build: token "), "{acquired}");
+    assert!(me(&["acquire", "build"]).ok().starts_with("renewed build"));
+    let refused = other(&["acquire", "build"]);
+    assert_eq!(refused.code, 75, "{refused:?}");
+    assert!(refused.err.contains("lock 'build' is held by a"), "{refused:?}");
+    assert_eq!(me(&["acquire", "build", "--fresh"]).code, 75);
+    let status = other(&["status", "build", "--json"]).ok();
+    assert!(
+        status.contains("\"note\": \"hi\"") && status.contains("\"holder\": \"a\""),
+        "{status}"
+    );
+    assert!(other(&["ls"]).ok().contains("build"));
+    assert!(me(&["renew", "build", "--ttl", "2m"]).ok().contains("expires in 2m"));
+    assert_eq!(other(&["release", "build"]).code, 77);
+    let stolen = other(&["steal", "build", "--reason", "a is dead"]).ok();
+    assert!(stolen.starts_with("stole build"), "{stolen}");
+    assert!(other(&["release", "build"]).ok().contains("released build"));
+    assert!(other(&["wait", "build", "--timeout", "5s"]).ok().starts_with("acquired build"));
+    assert_eq!(me(&["wait", "build", "--timeout", "500ms"]).code, 75);
+    other(&["release", "build"]).ok();
+    assert_eq!(me(&["ls"]).ok().lines().count(), 1, "nothing is held");
+}
+
+#[test]
+fn a_command_runs_under_a_lock_of_a_server() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let url = server.url();
+    let mut first = a.command(LATCHFS);
+    first.args(["run", "build", "--server", &url, "--client", "a", "--"]);
+    first.args(["sh", "-c", "echo $LATCHFS_LOCK $LATCHFS_SERVER; read line; exit 7"]);
+    let mut first = Program::start(&mut first);
+    first.says(&format!("build {url}"));
+    let mut tried = b.command(LATCHFS);
+    tried.args(["run", "build", "--try", "--server", &url, "--client", "b", "--", "true"]);
+    let tried = run(&mut tried);
+    assert_eq!(tried.code, 75, "{tried:?}");
+    let mut second = b.command(LATCHFS);
+    second.args(["run", "build", "--server", &url, "--client", "b", "--", "echo", "mine"]);
+    let second = Program::start(&mut second);
+    eventually("it waits", || {
+        latchfs(&a, &url, "c", &["status", "build"]).ok().contains("waiting").then_some(())
+    });
+    assert!(second.is_silent());
+    first.tell("go");
+    assert_eq!(first.ended(), 7);
+    second.says("mine");
+    assert_eq!(second.ended(), 0);
+}
+
+/// A runner that is cut off ends its command before another is served.
+#[test]
+fn a_command_that_is_cut_off_is_ended_first() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let url = server.url();
+    let script = "trap '' TERM; while :; do cat /proc/uptime > $0; done";
+    let beat = a.path("beat").display().to_string();
+    let mut first = a.command(LATCHFS);
+    first.args(["run", "build", "--ttl", "2s", "--server", &url, "--client", "a", "--"]);
+    first.args(["sh", "-c", script, &beat]);
+    let first = Program::start(&mut first);
+    eventually("it runs", || std::fs::metadata(&beat).ok());
+    let mut second = b.command(LATCHFS);
+    second.args(["run", "build", "--server", &url, "--client", "b", "--"]);
+    second.args(["sh", "-c", "cut -d' ' -f1 /proc/uptime"]);
+    let second = Program::start(&mut second);
+    eventually("it waits", || {
+        latchfs(&b, &url, "c", &["status", "build"]).ok().contains("waiting").then_some(())
+    });
+    a.cable(false);
+    let served_at: f64 = second.line().parse().expect("a time");
+    assert_eq!(first.ended(), 76);
+    let last = std::fs::read_to_string(&beat).expect("it ran");
+    let last: f64 = last.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0.0);
+    assert!(last < served_at, "the last sign of it was at {last}, the next began at {served_at}");
+}
+
+#[test]
+fn events_are_followed_from_a_server() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let url = server.url();
+    latchfs(&a, &url, "a", &["acquire", "one"]).ok();
+    let mut events = a.command(LATCHFS);
+    events.args(["events", "--json", "--since", "0", "--server", &url]);
+    let events = Program::start(&mut events);
+    let first = events.line();
+    assert!(
+        first.contains("\"event\":\"granted\"") && first.contains("\"name\":\"one\""),
+        "{first}"
+    );
+    latchfs(&a, &url, "a", &["release", "one"]).ok();
+    let second = events.line();
+    assert!(second.contains("\"event\":\"released\""), "{second}");
+}

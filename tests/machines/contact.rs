@@ -1,0 +1,186 @@
+//! The network comes and goes.
+
+use crate::net::{Net, eventually};
+use latchfs::time::{Span, boot_now};
+
+/// A call takes 2 s at most; a loaded machine needs some air.
+const SOON: Span = Span::from_millis(3_000);
+/// A call that need not even try.
+const AT_ONCE: Span = Span::from_millis(500);
+
+const CALLS: &[&str] = &[
+    "ls",
+    "stat held",
+    "test -e nothing",
+    "mkdir new",
+    "touch new",
+    "flock -n new true",
+    "cat held",
+    "rm held",
+    "ln -s a new",
+    "rmdir held",
+];
+
+#[test]
+fn nothing_hangs_when_the_cable_is_pulled() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let a = a.mount(&server.url(), "");
+    a.sh("mkdir held && ls").ok();
+    for call in CALLS {
+        a.machine.cable(false);
+        let begun = boot_now();
+        let tried = a.sh(call);
+        let took = boot_now().since(begun);
+        assert!(tried.code != 0 && took < SOON, "{call} took {took}: {tried:?}");
+        let begun = boot_now();
+        let tried = a.sh(call);
+        let took = boot_now().since(begun);
+        assert!(tried.code != 0 && took < AT_ONCE, "{call} again took {took}: {tried:?}");
+        assert_eq!(a.server_page()["contact"], "in jeopardy");
+        a.machine.cable(true);
+        a.is("connected");
+        assert_eq!(a.sh("ls").ok().trim(), "held", "after {call}");
+    }
+    a.sh("rmdir held").ok();
+}
+
+/// What is asked arrives, and no answer comes back: nothing stays taken that nobody was told of.
+#[test]
+fn what_was_granted_to_the_deaf_is_given_back() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let (a, b) = (a.mount(&server.url(), ""), b.mount(&server.url(), ""));
+    a.sh("ls").ok();
+    a.machine.deaf(true);
+    for take in ["mkdir x", "flock -n y sleep 9"] {
+        let tried = a.sh(take);
+        assert!(tried.code != 0, "{take}: {tried:?}");
+    }
+    a.machine.deaf(false);
+    a.is("connected");
+    b.sh("mkdir x").ok();
+    b.sh("flock -w 10 y true").ok();
+    a.sh("mkdir z && rmdir z").ok();
+}
+
+/// The server is killed and started again: what is held and who waits is as it was.
+#[test]
+fn a_server_that_is_started_again_knows_all() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let mut served = server.serve("");
+    let (a, b) = (a.mount(&server.url(), ""), b.mount(&server.url(), ""));
+    let holder = "
+        f = open('x', 'w')
+        fcntl.flock(f, fcntl.LOCK_EX)
+        print('mine')
+        for line in sys.stdin:
+            print(said(os.write, f.fileno(), b'\\n') if line.strip() == 'write' else f.close())
+    ";
+    let mut first = a.python(holder, &[]);
+    first.says("mine");
+    let second = b.python(holder, &[]);
+    let waits = |mount: &crate::net::Mount| {
+        let status = std::fs::read(mount.dir().join(".latchfs/status/x")).ok()?;
+        let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
+        (status["waiters"].as_array()?.len() == 1).then_some(status["token"].clone())
+    };
+    let token = eventually("the second waits", || waits(&a));
+    a.sh("mkdir dir").ok();
+    served.kill();
+    assert_ne!(b.sh("ls").code, 0, "nobody is there");
+    served.again();
+    a.is("connected");
+    b.is("connected");
+    assert_eq!(eventually("it still waits", || waits(&b)), token);
+    assert_ne!(b.sh("mkdir dir").code, 0, "held");
+    first.tell("write");
+    first.says("OK");
+    first.tell("close");
+    first.says("None");
+    second.says("mine");
+    a.sh("rmdir dir").ok();
+}
+
+/// A server that stands still for longer than a ttl: nobody hangs, the holders lose, and all goes
+/// on when it does.
+#[test]
+fn a_server_that_stood_still_has_lost_its_sessions() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let served = server.serve("");
+    let short = "--ttl 2s --grace 1s";
+    let (a, b) = (a.mount(&server.url(), short), b.mount(&server.url(), short));
+    let mut holder = a.python(HOLDER, &["x"]);
+    holder.says("mine");
+    served.signal(libc::SIGSTOP);
+    let begun = boot_now();
+    assert_ne!(b.sh("ls").code, 0);
+    assert!(boot_now().since(begun) < SOON);
+    a.is("lost");
+    holder.tell("write");
+    holder.says("ESTALE");
+    served.signal(libc::SIGCONT);
+    a.is("connected");
+    b.is("connected");
+    holder.tell("write");
+    holder.says("ESTALE");
+    b.sh("flock -w 10 x true").ok();
+    a.sh("mkdir y && rmdir y").ok();
+}
+
+/// Holds a lock by flock, and writes to it when told.
+pub(crate) const HOLDER: &str = "
+    f = open(sys.argv[1], 'w')
+    fcntl.flock(f, fcntl.LOCK_EX)
+    print('mine')
+    for line in sys.stdin:
+        print(said(os.write, f.fileno(), b'\\n'))
+";
+
+/// A daemon that was frozen for longer than its session lasts: the next holder has the lock, and
+/// the first write of the old one fails.
+#[test]
+fn a_frozen_mount_lets_nothing_through_when_it_goes_on() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let a = a.mount(&server.url(), "--ttl 1s --grace 1s");
+    let b = b.mount(&server.url(), "");
+    let mut holder = a.python(HOLDER, &["x"]);
+    holder.says("mine");
+    holder.tell("write");
+    holder.says("OK");
+    a.daemon.signal(libc::SIGSTOP);
+    b.sh("flock -w 20 x true").ok();
+    b.sh("mkdir x").ok();
+    holder.tell("write");
+    a.daemon.signal(libc::SIGCONT);
+    holder.says("ESTALE");
+    a.is("connected");
+    assert_ne!(a.sh("mkdir x").code, 0);
+    b.sh("rmdir x").ok();
+    a.sh("flock -n x true").ok();
+}
+
+/// A moment without network costs nothing: the session is resumed.
+#[test]
+fn a_short_break_loses_nothing() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let a = a.mount(&server.url(), "");
+    let mut holder = a.python(HOLDER, &["x"]);
+    holder.says("mine");
+    a.machine.cable(false);
+    assert_ne!(a.sh("ls").code, 0);
+    holder.tell("write");
+    holder.says("ETIMEDOUT");
+    a.machine.cable(true);
+    a.is("connected");
+    holder.tell("write");
+    holder.says("OK");
+}

@@ -1,0 +1,136 @@
+//! Two machines exclude each other in every form.
+
+use crate::net::Net;
+
+/// Each form that takes a lock, how one sees that it was refused, and how it is given back.
+const FORMS: &[(&str, &str)] = &[
+    ("mkdir NAME", "rmdir NAME"),
+    ("(set -C; : > NAME)", "rm NAME"),
+    ("ln -sT text NAME", "rm NAME"),
+    ("touch NAME", "rm NAME"),
+    ("(: > own && ln -T own NAME && rm own)", "rm NAME"),
+    ("(: > own && mv -nT own NAME && ! test -e own)", "rm NAME"),
+    ("latchfs acquire NAME", "latchfs release NAME"),
+];
+
+#[test]
+fn what_one_machine_holds_another_does_not_get() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let (a, b) = (a.mount(&server.url(), ""), b.mount(&server.url(), ""));
+    for (number, (take, give)) in FORMS.iter().enumerate() {
+        for (other, (try_it, _)) in FORMS.iter().enumerate() {
+            if take.starts_with("ln -s") && try_it.starts_with("touch") {
+                // It follows the link, and takes the lock that its text names.
+                continue;
+            }
+            let name = format!("l{number}-{other}");
+            let say = |script: &str| {
+                let program = crate::net::LATCHFS;
+                let script =
+                    script.replace("latchfs acquire", &format!("{program} acquire --dir ."));
+                let script =
+                    script.replace("latchfs release", &format!("{program} release --dir ."));
+                script.replace("NAME", &name)
+            };
+            a.sh(&say(take)).ok();
+            let tried = b.sh(&say(try_it));
+            assert_ne!(tried.code, 0, "{take} on one, {try_it} on the other: {tried:?}");
+            b.sh("rm -f own; ls").ok();
+            assert_ne!(b.sh(&say(give)).code, 0, "another machine's");
+            a.sh(&say(give)).ok();
+            b.sh(&say(try_it)).ok();
+            let back = FORMS[other].1;
+            b.sh(&say(back)).ok();
+        }
+    }
+    assert_eq!(a.sh("ls").ok(), "");
+}
+
+/// flock, fcntl and OFD locks, exclusive and shared, against each other and against names.
+#[test]
+fn open_files_exclude_across_machines() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let (a, b) = (a.mount(&server.url(), ""), b.mount(&server.url(), ""));
+    let locker = r#"
+        import struct
+        def fcntl_(kind):
+            return lambda f: fcntl.lockf(f, kind | fcntl.LOCK_NB)
+        def ofd(kind):
+            def lock(f):
+                fcntl.fcntl(f, 37, struct.pack('hhqqi', kind, 0, 0, 0, 0))
+            return lock
+        def flock(kind):
+            return lambda f: fcntl.flock(f, kind | fcntl.LOCK_NB)
+        forms = {
+            'flock_ex': flock(fcntl.LOCK_EX), 'flock_sh': flock(fcntl.LOCK_SH),
+            'fcntl_ex': fcntl_(fcntl.LOCK_EX), 'fcntl_sh': fcntl_(fcntl.LOCK_SH),
+            'ofd_ex': ofd(fcntl.F_WRLCK), 'ofd_sh': ofd(fcntl.F_RDLCK),
+        }
+        f = None
+        for line in sys.stdin:
+            what, *args = line.split()
+            if what == 'take':
+                f = open(args[1], 'a+')
+                print(said(forms[args[0]], f))
+            elif what == 'drop':
+                f.close()
+                print('dropped')
+    "#;
+    let (mut on_a, mut on_b) = (a.python(locker, &[]), b.python(locker, &[]));
+    let forms = ["flock_ex", "flock_sh", "fcntl_ex", "fcntl_sh", "ofd_ex", "ofd_sh"];
+    for held in forms {
+        for tried in forms {
+            on_a.tell(&format!("take {held} x"));
+            on_a.says("OK");
+            on_b.tell(&format!("take {tried} x"));
+            let both_share = held.ends_with("sh") && tried.ends_with("sh");
+            assert_eq!(on_b.line() == "OK", both_share, "{held} and {tried}");
+            assert_ne!(b.sh("mkdir x").code, 0, "held by {held}");
+            for program in [&mut on_a, &mut on_b] {
+                program.tell("drop");
+                program.says("dropped");
+            }
+            crate::net::eventually("free", || (a.sh("ls").ok().is_empty()).then_some(()));
+        }
+    }
+}
+
+/// First come, first served, wherever they wait.
+#[test]
+fn the_line_is_fair_across_machines() {
+    let mut net = Net::new();
+    let server = net.machine();
+    let _served = server.serve("");
+    let mounts: Vec<_> = (0..3).map(|_| net.machine().mount(&server.url(), "")).collect();
+    let waiter = "
+        f = open('x', 'w')
+        fcntl.flock(f, fcntl.LOCK_EX)
+        print('mine')
+        sys.stdin.readline()
+        f.close()
+        print('done')
+    ";
+    let mut line: Vec<_> = vec![mounts[0].python(waiter, &[])];
+    line[0].says("mine");
+    for place in 1..9 {
+        line.push(mounts[place % 3].python(waiter, &[]));
+        let status = mounts[0].dir().join(".latchfs/status/x");
+        crate::net::eventually("one more waits", || {
+            let status: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(&status).ok()?).ok()?;
+            (status["waiters"].as_array()?.len() == place).then_some(())
+        });
+    }
+    for place in 0..line.len() {
+        assert!(line[place + 1..].iter().all(|later| place > 2 || later.is_silent()));
+        line[place].tell("go");
+        line[place].says("done");
+        if let Some(next) = line.get(place + 1) {
+            next.says("mine");
+        }
+    }
+}

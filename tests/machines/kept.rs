@@ -1,0 +1,134 @@
+//! What the kernel keeps: nothing is asked twice, and nothing old is shown.
+
+use crate::net::Net;
+
+const POLLS: u64 = 20_000;
+const CHANGES: usize = 50;
+
+#[test]
+fn looking_again_costs_the_server_nothing() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let a = a.mount(&server.url(), "");
+    a.sh("mkdir there; touch file").ok();
+    let look = "
+        looks = ['there', 'file', 'nothing', 'no/way']
+        seen = lambda: [os.path.exists(name) for name in looks]
+        for n in range(int(sys.argv[1])):
+            assert seen() == [True, True, False, False]
+        print('done')
+    ";
+    a.python(look, &["3"]).says("done");
+    let before = a.asks();
+    a.python(look, &[&POLLS.to_string()]).says("done");
+    let cost = a.asks() - before;
+    // Python itself looks at nothing there; the session is kept on a connection of its own.
+    assert!(cost <= 4, "{POLLS} looks at four names asked {cost} times");
+}
+
+/// A change made elsewhere is seen within 50 ms.
+#[test]
+fn a_change_made_elsewhere_is_seen_at_once() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let (a, b) = (a.mount(&server.url(), ""), b.mount(&server.url(), ""));
+    let maker = "
+        for line in sys.stdin:
+            what, name = line.split()
+            (os.mkdir if what == 'make' else os.rmdir)(name)
+            print(now())
+    ";
+    let seer = "
+        for line in sys.stdin:
+            wanted, name = line.split()
+            assert os.path.exists(name) != (wanted == 'make')
+            assert os.path.exists(name) != (wanted == 'make')
+            print('looking')
+            while os.path.exists(name) != (wanted == 'make'):
+                pass
+            print(now())
+    ";
+    let (mut maker, mut seer) = (b.python(maker, &[]), a.python(seer, &[]));
+    let mut latencies = Vec::new();
+    for number in 0..CHANGES {
+        for what in ["make", "take"] {
+            let line = format!("{what} n{}", number % 7);
+            seer.tell(&line);
+            seer.says("looking");
+            maker.tell(&line);
+            let made: u64 = maker.line().parse().expect("a time");
+            let seen: u64 = seer.line().parse().expect("a time");
+            latencies.push(seen.saturating_sub(made) / 1_000);
+        }
+    }
+    latencies.sort_unstable();
+    let (median, max) = (latencies[latencies.len() / 2], latencies[latencies.len() - 1]);
+    println!("a change elsewhere is seen after {median} us in the median, {max} us at most");
+    assert!(max < 50_000, "{latencies:?}");
+}
+
+/// Races between looking and changing, with the cache in between: the last look is always right.
+#[test]
+fn no_old_look_is_kept() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let (a, b) = (a.mount(&server.url(), ""), b.mount(&server.url(), ""));
+    let looker = "
+        stop = False
+        def look():
+            while not stop:
+                for n in range(8):
+                    os.path.exists('team/n%d' % n)
+                    os.path.exists('team')
+        threads = [threading.Thread(target=look) for n in range(2)]
+        [t.start() for t in threads]
+        print('looking')
+        sys.stdin.readline()
+        stop = True
+        [t.join() for t in threads]
+        print('stopped')
+    ";
+    let mut looker = a.python(looker, &[]);
+    looker.says("looking");
+    for round in 0..40 {
+        let made: Vec<_> = (0..8).filter(|n| (n + round) % 3 != 0).collect();
+        // Not by mkdir: there is no way to them before the first.
+        let each = |what: &str, all: &[usize]| {
+            let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+            let (program, all) = (crate::net::LATCHFS, all.join(" "));
+            b.sh(&format!("for n in {all}; do {program} {what} --dir . team/n$n; done")).ok();
+        };
+        each("acquire", &made);
+        let right = |wanted: &[usize]| {
+            (0..8).all(|n| a.dir().join(format!("team/n{n}")).exists() == wanted.contains(&n))
+                && a.dir().join("team").exists() != wanted.is_empty()
+        };
+        crate::net::eventually("all that was made", || right(&made).then_some(()));
+        each("release", &made);
+        crate::net::eventually("nothing", || right(&[]).then_some(()));
+    }
+    looker.tell("stop");
+    looker.says("stopped");
+}
+
+/// While the server is away nothing is shown as if it were known.
+#[test]
+fn nothing_kept_is_shown_while_the_server_is_away() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let a = a.mount(&server.url(), "");
+    a.sh("mkdir there; stat there; test ! -e nothing; stat there").ok();
+    a.machine.cable(false);
+    a.is("in jeopardy");
+    for look in ["stat there", "stat nothing"] {
+        let seen = a.sh(look);
+        assert!(seen.err.contains("timed out"), "{look}: {seen:?}");
+    }
+    a.machine.cable(true);
+    a.is("connected");
+    a.sh("stat there && test ! -e nothing && rmdir there").ok();
+}

@@ -1,0 +1,452 @@
+//! Machines for one test: begun, used, and gone again whatever happens.
+//!
+//! Nothing here waits by the clock: programs say when they are ready, commands end or are killed
+//! at a limit, and [`eventually`] is the one poll.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// The program under test.
+pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
+/// Where servers listen.
+pub(crate) const PORT: u16 = 8_080;
+/// No command takes so long unless it hangs; a loaded machine needs some air.
+const LIMIT: Duration = Duration::from_secs(60);
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Output {
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, 0, "it failed\nout: {}\nerr: {}", self.out, self.err);
+        self.out
+    }
+}
+
+/// Runs a command to its end, or kills it and all it started when that takes too long.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> Output {
+    let said = format!("{command:?}");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
+    let out = drain(child.stdout.take().expect("piped"));
+    let err = drain(child.stderr.take().expect("piped"));
+    let take = |pipe: &Receiver<String>| pipe.recv_timeout(LIMIT).ok();
+    let (Some(out), Some(err)) = (take(&out), take(&err)) else {
+        signal(-child.id().cast_signed(), libc::SIGKILL);
+        panic!("hangs: {said}");
+    };
+    let status = child.wait().expect("it is our child");
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Output { code, out, err }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut bytes = vec![];
+        let end = pipe.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        // Nobody listens any more when the command hung.
+        let _gone = end.map(|_| sender.send(text));
+    });
+    receiver
+}
+
+/// Sends a signal to a process, or to a group (negative id).
+#[allow(unsafe_code)]
+pub(crate) fn signal(pid: i32, number: i32) {
+    // SAFETY: kill(2) touches no memory of ours.
+    let result = unsafe { libc::kill(pid, number) };
+    let error = std::io::Error::last_os_error();
+    let is_gone = error.raw_os_error() == Some(libc::ESRCH);
+    assert!(result == 0 || is_gone, "kill {pid}: {error}");
+}
+
+/// Looks again and again until there is something to see. The one poll of these tests.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    const LOOKS_MAX: usize = 1_500;
+    for _ in 0..LOOKS_MAX {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("never seen: {what}");
+}
+
+/// Some machines on one switch, and a directory for all that they keep.
+pub(crate) struct Net {
+    tag: String,
+    scratch: PathBuf,
+    machines: usize,
+}
+
+impl Net {
+    pub(crate) fn new() -> Self {
+        let tag = format!("lfs{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let scratch = std::env::temp_dir().join(format!("latchfs-machines-{tag}"));
+        fs::create_dir(&scratch).expect("a fresh name");
+        let net = Self { tag, scratch, machines: 0 };
+        let switch = net.switch();
+        ip(&["netns", "add", &switch]);
+        ip(&["-n", &switch, "link", "add", "switch", "type", "bridge"]);
+        ip(&["-n", &switch, "link", "set", "switch", "up"]);
+        net
+    }
+
+    fn switch(&self) -> String {
+        format!("{}s", self.tag)
+    }
+
+    /// Another machine, with a cable to the switch.
+    pub(crate) fn machine(&mut self) -> Machine {
+        self.machines += 1;
+        let number = self.machines;
+        let (ns, switch, port) =
+            (format!("{}m{number}", self.tag), self.switch(), format!("p{number}"));
+        ip(&["netns", "add", &ns]);
+        ip(&["-n", &ns, "link", "set", "lo", "up"]);
+        let cable = ["link", "add", "eth0", "netns", &ns, "type", "veth", "peer", "name", &port];
+        ip(&[&cable[..], &["netns", &switch]].concat());
+        ip(&["-n", &switch, "link", "set", &port, "master", "switch", "up"]);
+        let address = format!("10.77.0.{number}");
+        ip(&["-n", &ns, "addr", "add", &format!("{address}/24"), "dev", "eth0"]);
+        ip(&["-n", &ns, "link", "set", "eth0", "up"]);
+        Machine { ns, address, scratch: self.scratch.clone(), number }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let mut all: Vec<_> = (1..=self.machines).map(|n| format!("{}m{n}", self.tag)).collect();
+        all.push(self.switch());
+        for ns in all {
+            let _gone = Command::new("ip").args(["netns", "del", &ns]).status();
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // Never walk through a mount that stayed: its files are locks.
+        if !table.contains(&*self.scratch.to_string_lossy()) {
+            let _left = fs::remove_dir_all(&self.scratch);
+        }
+    }
+}
+
+#[track_caller]
+fn ip(args: &[&str]) {
+    run(Command::new("ip").args(args)).ok();
+}
+
+/// One machine.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    ns: String,
+    pub(crate) address: String,
+    scratch: PathBuf,
+    number: usize,
+}
+
+impl Machine {
+    /// A program that runs on this machine.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.ns)).arg(program);
+        command
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.scratch.join(format!("m{}-{name}", self.number))
+    }
+
+    #[track_caller]
+    pub(crate) fn sh(&self, script: &str) -> Output {
+        run(self.command("sh").args(["-c", script]))
+    }
+
+    /// Pulls the cable, or plugs it in again.
+    pub(crate) fn cable(&self, plugged: bool) {
+        ip(&["-n", &self.ns, "link", "set", "eth0", if plugged { "up" } else { "down" }]);
+    }
+
+    /// Everything that comes in is dropped, while what goes out arrives; or not any more.
+    pub(crate) fn deaf(&self, deaf: bool) {
+        let script = if deaf {
+            "nft add table ip t; nft add chain ip t in '{ type filter hook input priority 0; }'; \
+             nft add rule ip t in iifname eth0 ip protocol tcp drop"
+        } else {
+            "nft delete table ip t"
+        };
+        self.sh(script).ok();
+    }
+
+    /// A server here; `more` are its options.
+    #[track_caller]
+    pub(crate) fn serve(&self, more: &str) -> Daemon {
+        let listen = format!("{}:{PORT}", self.address);
+        let mut args = vec!["serve".to_owned(), "--listen".to_owned(), listen];
+        args.extend(["--state".to_owned(), self.path("state").display().to_string()]);
+        args.extend(insecure().map(str::to_owned));
+        args.extend(more.split_whitespace().map(str::to_owned));
+        Daemon::start(self, args, "listening")
+    }
+
+    /// Where the server of this machine is asked.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}:{PORT}", self.address)
+    }
+
+    /// Mounts of `server` here, as `dirs`, all by one program.
+    #[track_caller]
+    pub(crate) fn mount_all(&self, server: &str, dirs: &[&str], more: &str) -> Mount {
+        let dirs: Vec<_> = dirs.iter().map(|dir| self.path(dir)).collect();
+        let mut args = vec!["mount".to_owned()];
+        args.extend(dirs.iter().map(|dir| dir.display().to_string()));
+        args.extend(["--server".to_owned(), server.to_owned(), "--foreground".to_owned()]);
+        args.extend(more.split_whitespace().map(str::to_owned));
+        if !more.contains("--client") {
+            args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
+        }
+        let daemon = Daemon::start(self, args, "mounted");
+        Mount { machine: self.clone(), dirs, daemon }
+    }
+
+    /// A mount of `server` here.
+    #[track_caller]
+    pub(crate) fn mount(&self, server: &str, more: &str) -> Mount {
+        self.mount_all(server, &["locks"], more)
+    }
+}
+
+/// The option by which a server serves others without tokens, where there is one.
+fn insecure() -> Option<&'static str> {
+    let help = run(Command::new(LATCHFS).args(["serve", "--help"])).ok();
+    help.contains("--insecure").then_some("--insecure")
+}
+
+/// A latchfs that runs on a machine.
+pub(crate) struct Daemon {
+    child: Child,
+    log: PathBuf,
+    machine: Machine,
+    args: Vec<String>,
+    word: &'static str,
+}
+
+impl Daemon {
+    #[track_caller]
+    fn start(machine: &Machine, args: Vec<String>, word: &'static str) -> Self {
+        let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        let err = fs::File::create(&log).expect("the scratch directory is ours");
+        let mut command = machine.command(LATCHFS);
+        command.args(&args).env("RUST_LOG", "info");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err).process_group(0);
+        let mut child = command.spawn().expect("nsenter is there");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("piped");
+        let mut out = BufReader::new(out);
+        out.read_line(&mut line).expect("it says something, or ends");
+        let daemon = Self { child, log, machine: machine.clone(), args, word };
+        assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
+        // The pipe stays open: several mounts say a line each.
+        thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        daemon
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, number: i32) {
+        signal(self.pid(), number);
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.child.wait().expect("it is our child");
+    }
+
+    /// Starts it again.
+    #[track_caller]
+    pub(crate) fn again(&mut self) {
+        *self = Self::start(&self.machine.clone(), std::mem::take(&mut self.args), self.word);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.signal(libc::SIGCONT);
+        self.signal(libc::SIGKILL);
+        let _ended = self.child.wait();
+    }
+}
+
+/// Mounts on a machine, by one program.
+pub(crate) struct Mount {
+    pub(crate) machine: Machine,
+    dirs: Vec<PathBuf>,
+    pub(crate) daemon: Daemon,
+}
+
+impl Mount {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dirs[0]
+    }
+
+    pub(crate) fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    /// Runs a script in the (first) mount point, on its machine.
+    #[track_caller]
+    pub(crate) fn sh(&self, script: &str) -> Output {
+        let script = format!("cd '{}' && {script}", self.dir().display());
+        self.machine.sh(&script)
+    }
+
+    /// Runs a Python program there that goes on, line by line.
+    #[track_caller]
+    pub(crate) fn python(&self, program: &str, args: &[&str]) -> Program {
+        let mut command = self.machine.command("python3");
+        let program = format!("{PRELUDE}\n{}", dedent(program));
+        command.args(["-u", "-c", &program]).args(args).current_dir(self.dir());
+        Program::start(&mut command)
+    }
+
+    /// What a page in `.latchfs` says.
+    pub(crate) fn server_page(&self) -> serde_json::Value {
+        let page = fs::read(self.dir().join(".latchfs/server")).expect("a page");
+        serde_json::from_slice(&page).expect("JSON")
+    }
+
+    /// What the mount has asked the server so far.
+    pub(crate) fn asks(&self) -> u64 {
+        let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
+        let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));
+        line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a count")
+    }
+
+    /// Waits until it stands so with the server.
+    #[track_caller]
+    pub(crate) fn is(&self, contact: &str) {
+        eventually(contact, || (self.server_page()["contact"] == contact).then_some(()));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.daemon.signal(libc::SIGCONT);
+        for dir in &self.dirs {
+            let _gone = Command::new("umount").arg("-l").arg(dir).status();
+        }
+    }
+}
+
+/// What all Python programs begin with.
+const PRELUDE: &str = "
+import errno, fcntl, os, sys, threading, time
+now = time.monotonic_ns
+# One write for each line: threads say some at once.
+def print(*words):
+    os.write(1, (' '.join(map(str, words)) + '\\n').encode())
+def said(call, *args):
+    try:
+        call(*args)
+        return 'OK'
+    except OSError as e:
+        return errno.errorcode.get(e.errno, str(e.errno))
+";
+
+/// A program that says lines and reads some.
+pub(crate) struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Program {
+    #[track_caller]
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().expect("it is installed");
+        let (send, lines) = channel();
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        thread::spawn(move || {
+            // Nobody listens any more when the test has ended.
+            let _gone = out.lines().map_while(Result::ok).try_for_each(|line| send.send(line));
+        });
+        let input = child.stdin.take();
+        Self { child, input, lines }
+    }
+
+    /// The next line that it says.
+    #[track_caller]
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(LIMIT).unwrap_or_else(|error| panic!("it says nothing: {error}"))
+    }
+
+    /// Whether it says nothing for a moment.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lines.recv_timeout(Duration::from_millis(300)).is_err()
+    }
+
+    #[track_caller]
+    pub(crate) fn says(&self, wanted: &str) {
+        assert_eq!(self.line(), wanted);
+    }
+
+    /// Says it a line.
+    pub(crate) fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("open until the end");
+        writeln!(input, "{line}").expect("it reads");
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Waits for its end, and gives the exit code.
+    pub(crate) fn ended(mut self) -> i32 {
+        drop(self.input.take());
+        let status = self.child.wait().expect("it is our child");
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        signal(-self.pid(), libc::SIGKILL);
+        let _ended = self.child.wait();
+    }
+}
+
+/// Takes the indentation of the first line from all.
+fn dedent(program: &str) -> String {
+    let mut lines = program.lines().skip_while(|line| line.trim().is_empty()).peekable();
+    let indent = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());
+    lines.fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "{}", line.get(indent..).unwrap_or(""));
+        text
+    })
+}

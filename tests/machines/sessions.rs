@@ -1,0 +1,78 @@
+//! Many sessions that do nothing but live.
+
+use crate::net::{Net, eventually};
+use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
+use latchfs::locks::wire::{ASKS_MAX, Ask, Batch, Reply, decode_told, encode_batch};
+use std::fs;
+use std::process::Command;
+
+const SESSIONS: usize = 1_000;
+/// Rounds of keeping alive, over several ttls.
+const ROUNDS: usize = 12;
+
+/// Asks by curl, on the server's machine.
+fn ask(machine: &crate::net::Machine, asks: Vec<Ask>) -> Vec<Reply> {
+    let (question, answer) = (machine.path("question"), machine.path("answer"));
+    let bytes = encode_batch(&Batch { from: 0, number: 0, asks });
+    fs::write(&question, bytes).expect("ours");
+    let mut command: Command = machine.command("curl");
+    command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");
+    command.arg(format!("@{}", question.display())).arg(format!("{}/door/v1/ask", machine.url()));
+    crate::net::run(&mut command).ok();
+    decode_told(&fs::read(&answer).expect("answered")).expect("of this version").replies
+}
+
+/// Processor time of a process so far, in hundredths of a second.
+fn work(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split(' ').collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+    ticks(12) + ticks(13)
+}
+
+#[test]
+fn a_thousand_idle_sessions_are_kept() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let served = server.serve("");
+    let a = a.mount(&server.url(), "--ttl 1s");
+    let client = ClientId::parse("idle").expect("valid");
+    let ttl = Some(Ttl::parse("2s").expect("valid"));
+    let open = |_| {
+        let (client, grace) = (client.clone(), Grace::NONE);
+        Ask::Submit(Op::OpenSession(OpenSession { client, ttl, grace }).into())
+    };
+    let asks: Vec<_> = (0..SESSIONS).map(open).collect();
+    let sessions: Vec<SessionId> = asks
+        .chunks(ASKS_MAX)
+        .flat_map(|asks| ask(&server, asks.to_vec()))
+        .map(|reply| match reply {
+            Reply::Answered(Ok(Outcome::SessionOpened(id))) => id,
+            other => panic!("not opened: {other:?}"),
+        })
+        .collect();
+    assert_eq!(sessions.len(), SESSIONS);
+    let before = (work(served.pid()), latchfs::time::boot_now());
+    for round in 0..ROUNDS {
+        // A third of a ttl later, by the clock that keeps the mount's own session alive.
+        let watched = a.dir().join(format!(".latchfs/status/none{round}"));
+        eventually("some time has passed", || {
+            fs::metadata(&watched).ok()?;
+            let waited = latchfs::time::boot_now().since(before.1);
+            (waited.as_millis() > 600 * (round as u64 + 1)).then_some(())
+        });
+        let keep: Vec<_> =
+            sessions.iter().map(|id| Ask::Submit(Op::KeepAlive(*id).into())).collect();
+        for asks in keep.chunks(ASKS_MAX) {
+            for reply in ask(&server, asks.to_vec()) {
+                let kept = matches!(reply, Reply::Answered(Ok(Outcome::KeptAlive(_))));
+                assert!(kept, "round {round}: {reply:?}");
+            }
+        }
+    }
+    let span = latchfs::time::boot_now().since(before.1);
+    let work = work(served.pid()) - before.0;
+    println!("{SESSIONS} sessions for {span}: {work} hundredths of a second of processor time");
+    assert_eq!(a.server_page()["contact"], "connected");
+    a.sh("mkdir x && rmdir x").ok();
+}
