@@ -271,6 +271,10 @@ impl Ask for Direct {
     fn ask(&self, request: &Value) -> Done<Value> {
         let request = Asked(request);
         match request.text("do").unwrap_or_default() {
+            "about" => {
+                let contact = self.remote(None)?.contact().as_str();
+                Ok(json!({ "ok": true, "contact": contact }))
+            }
             "list" => self.list(&request),
             "status" => {
                 let name = request.name()?;

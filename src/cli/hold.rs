@@ -174,7 +174,16 @@ pub(super) fn steal(args: &StealArgs) -> Done {
 }
 
 pub(super) fn status(args: &StatusArgs) -> Done {
-    let status = show(&args.lock)?;
+    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let status = ask.status(&request("status", name.as_str(), &[]));
+    // Also, and above all, when there is no answer.
+    let contact = ask.about().ok().map(|mut about| about["contact"].take());
+    if let Some(contact) = contact.as_ref().and_then(Value::as_str)
+        && contact != "connected"
+    {
+        out::say(&format!("the contact with the server is {contact}"));
+    }
+    let status = status?;
     if args.lock.json {
         return out::json(&status);
     }

@@ -39,6 +39,9 @@ fn nothing_hangs_when_the_cable_is_pulled() {
         let took = boot_now().since(begun);
         assert!(tried.code != 0 && took < AT_ONCE, "{call} again took {took}: {tried:?}");
         assert_eq!(a.server_page()["contact"], "in jeopardy");
+        let status = a.sh(&format!("{} status held --dir .", crate::net::LATCHFS));
+        assert_eq!(status.code, 69, "{status:?}");
+        assert!(status.err.contains("contact with the server is in jeopardy"), "{status:?}");
         a.machine.cable(true);
         a.is("connected");
         assert_eq!(a.sh("ls").ok().trim(), "held", "after {call}");
