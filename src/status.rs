@@ -36,7 +36,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("renewed_at", shown(lease.renewed_at));
     put("ttl_ms", millis(ends.ttl.span()));
     put("grace_ms", millis(ends.grace.span()));
-    put("holder_id", lease.details.holder_id().unwrap_or("").into());
+    put("holder_id", lease.details.holder_id().map_or("", |id| id).into());
     put("note", lease.details.note().map_or("", |note| note).into());
     put("waiters", waiters_of(view, shown));
     if view.holders.len() > 1 {

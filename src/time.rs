@@ -5,7 +5,8 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -147,7 +148,21 @@ impl fmt::Display for Time {
 
 /// Reads the boot clock: time since boot, sleep included.
 pub fn boot_now() -> Time {
-    Time(read(libc::CLOCK_BOOTTIME))
+    let now = read(libc::CLOCK_BOOTTIME);
+    if now.saturating_sub(WALL_SEEN.load(Ordering::Relaxed)) > WALL_TRUSTED.0 {
+        look_at_wall(now);
+    }
+    Time(now)
+}
+
+/// Which start of the machine the boot clock counts from, as the kernel names it. 0: it does not.
+pub fn this_boot() -> u128 {
+    static BOOT: OnceLock<u128> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        u128::from_str_radix(&hex, 16).unwrap_or_default()
+    })
 }
 
 /// How long the calling thread has had a processor: what it costs, however loaded the machine is.
@@ -174,11 +189,30 @@ pub struct Wall {
     pub nanos: u32,
 }
 
-/// How far the wall clock is ahead of the boot clock, as last looked; 0 is "not yet looked".
+/// How far the wall clock is ahead of the boot clock, as last looked.
 static WALL_AHEAD: AtomicI64 = AtomicI64::new(0);
+
+/// When that was, on the boot clock; 0 is "not yet".
+static WALL_SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// For how long a look at the wall clock counts. Who shows a time has read the boot clock just
+/// before, so that a step of the wall clock is seen after this long.
+const WALL_TRUSTED: Span = Span::from_millis(10);
 
 /// A difference up to this is drift or reading noise; more is a step, and is followed.
 const WALL_STEP_NANOS: i64 = NANOS_PER_SEC as i64;
+
+/// Notes how far the wall clock is ahead when the boot clock shows `boot` nanoseconds.
+///
+/// The offset between the clocks is kept until the wall clock is set: a file's times must not
+/// tremble by the nanoseconds between two readings, or `tar` finds it changed.
+fn look_at_wall(boot: u64) {
+    let ahead = (read(libc::CLOCK_REALTIME) as i64).wrapping_sub(boot as i64);
+    if (ahead - WALL_AHEAD.load(Ordering::Relaxed)).abs() > WALL_STEP_NANOS {
+        WALL_AHEAD.store(ahead, Ordering::Relaxed);
+    }
+    WALL_SEEN.store(boot, Ordering::Relaxed);
+}
 
 impl Wall {
     /// Now.
@@ -186,20 +220,9 @@ impl Wall {
         Self::from_nanos(read(libc::CLOCK_REALTIME) as i64)
     }
 
-    /// What the wall clock showed when the boot clock showed `boot`.
-    ///
-    /// The offset between the clocks is kept until the wall clock is set: a file's times must
-    /// not tremble by the nanoseconds between two readings, or `tar` finds it changed.
+    /// What the wall clock showed when the boot clock showed `boot`, which somebody has read.
     pub fn at_boot_time(boot: Time) -> Self {
-        let ahead = (read(libc::CLOCK_REALTIME) as i64).wrapping_sub(boot_now().0 as i64);
-        let known = WALL_AHEAD.load(Ordering::Relaxed);
-        let ahead = if (ahead - known).abs() > WALL_STEP_NANOS {
-            WALL_AHEAD.store(ahead, Ordering::Relaxed);
-            ahead
-        } else {
-            known
-        };
-        Self::from_nanos((boot.0 as i64).saturating_add(ahead))
+        Self::from_nanos((boot.0 as i64).saturating_add(WALL_AHEAD.load(Ordering::Relaxed)))
     }
 
     const fn from_nanos(nanos: i64) -> Self {

@@ -206,8 +206,9 @@ impl Group {
     }
 }
 
+/// Sends a signal to a process, or to a group (a negative number).
 #[allow(unsafe_code)]
-fn kill(pid: libc::pid_t, signal: libc::c_int) {
+pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
     // SAFETY: takes two numbers. Whoever is gone needs no signal.
     unsafe { libc::kill(pid, signal) };
 }

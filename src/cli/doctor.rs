@@ -8,7 +8,8 @@ use crate::fs::device::{DEVICE, HELPER, is_root, said};
 use crate::fs::mountinfo::{self, Life};
 use crate::time::{Span, Wall, boot_now};
 use serde_json::{Value, json};
-use std::ffi::{CString, OsString};
+use std::collections::BTreeSet;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
@@ -28,7 +29,7 @@ const WALL_SECS_MIN: i64 = 1_735_689_600;
 /// `doctor`.
 #[derive(Debug, clap::Args)]
 pub(super) struct DoctorArgs {
-    /// The state directory to look at, or 'none' [default: as for mount]
+    /// The state directory to look at, or 'none' [default: those of the mounts, or as for mount]
     #[arg(long, value_name = "DIR")]
     state: Option<OsString>,
     /// Print the findings as JSON
@@ -58,10 +59,10 @@ impl Finding {
 }
 
 pub(super) fn run(args: &DoctorArgs) -> Done {
-    let state = state_dir(args.state.as_deref())?;
     let mut findings = vec![device(), helper(), conf(), timeout(), clocks()];
-    findings.extend(mounts());
-    findings.extend(state.map(|state| state_finding(&state)));
+    let (of_mounts, abouts) = mounts();
+    findings.extend(of_mounts);
+    findings.extend(states(args.state.as_deref(), &abouts)?);
     findings.push(Finding::well("version", version()));
     let all_well = findings.iter().all(|finding| finding.mend.is_none());
     if args.json {
@@ -199,32 +200,40 @@ fn clocks() -> Finding {
     Finding::well(check, format!("the wall clock shows {wall}, the boot clock runs since {up}"))
 }
 
-fn mounts() -> Vec<Finding> {
+/// What is to be said of each mount, and what those that answer tell about themselves.
+fn mounts() -> (Vec<Finding>, Vec<Value>) {
     let check = "mount";
     let mounts = match mountinfo::ours() {
         Ok(mounts) => mounts,
         Err(error) => {
             let says = format!("/proc/self/mountinfo can't be read: {}", said(&error));
-            return vec![Finding::wrong(check, says, "mount /proc")];
+            return (vec![Finding::wrong(check, says, "mount /proc")], Vec::new());
         }
     };
     if mounts.is_empty() {
-        return vec![Finding::well(check, "no latchfs is mounted here")];
+        return (vec![Finding::well(check, "no latchfs is mounted here")], Vec::new());
     }
-    mounts.iter().map(|mount| mount_finding(check, &mount.dir)).collect()
+    let mut abouts = Vec::new();
+    let findings = mounts.iter().map(|mount| mount_finding(check, &mount.dir, &mut abouts));
+    (findings.collect(), abouts)
 }
 
-fn mount_finding(check: &'static str, dir: &Path) -> Finding {
+fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Finding {
     let shown = dir.display();
     match mountinfo::probe(dir) {
-        Life::Live => match about(dir) {
-            Some(other) if other != env!("CARGO_PKG_VERSION") => Finding::wrong(
-                check,
-                format!("{shown} works, but is served by version {other}"),
-                format!("unmount and mount it again to have {}", env!("CARGO_PKG_VERSION")),
-            ),
-            _ => Finding::well(check, format!("{shown} works")),
-        },
+        Life::Live => {
+            let about = Ctl::of(dir.into()).about().unwrap_or_default();
+            let version = about["version"].as_str().map(str::to_owned);
+            abouts.push(about);
+            match version {
+                Some(other) if other != env!("CARGO_PKG_VERSION") => Finding::wrong(
+                    check,
+                    format!("{shown} works, but is served by version {other}"),
+                    format!("unmount and mount it again to have {}", env!("CARGO_PKG_VERSION")),
+                ),
+                _ => Finding::well(check, format!("{shown} works")),
+            }
+        }
         Life::Dead => Finding::wrong(
             check,
             format!("{shown} is stale: its daemon is gone"),
@@ -238,9 +247,18 @@ fn mount_finding(check: &'static str, dir: &Path) -> Finding {
     }
 }
 
-/// The version of the daemon that serves a mount, if it tells.
-fn about(dir: &Path) -> Option<String> {
-    Ctl::of(dir.into()).about().ok()?["version"].as_str().map(str::to_owned)
+/// The state directory that is named, or else those of the mounts, each once, or else the one that
+/// a mount would have.
+fn states(named: Option<&OsStr>, abouts: &[Value]) -> Done<Vec<Finding>> {
+    let told: BTreeSet<&str> = abouts.iter().filter_map(|about| about["state"].as_str()).collect();
+    if named.is_some() || told.is_empty() {
+        return Ok(state_dir(named)?.iter().map(|state| state_finding(state)).collect());
+    }
+    let finding = |state: &str| match Path::new(state) {
+        dir if dir.is_absolute() => state_finding(dir),
+        _ => Finding::well("state", format!("a mount keeps {state}")),
+    };
+    Ok(told.into_iter().map(finding).collect())
 }
 
 fn state_finding(state: &Path) -> Finding {
@@ -348,6 +366,22 @@ wrong  mount: /locks is stale
     fn fuse_conf_is_read() {
         assert!(allows_others("# comment\n user_allow_other\n"));
         assert!(!allows_others("#user_allow_other\nmount_max = 10\n"));
+    }
+
+    #[test]
+    fn the_mounts_say_where_their_state_is() {
+        let abouts = [
+            json!({"state": "/proc/self/stat/one"}),
+            json!({"state": "/proc/self/stat/one"}),
+            json!({"state": "none: a restart forgets all leases"}),
+            json!(null),
+        ];
+        let found = states(None, &abouts).expect("looked at");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].says.contains("/proc/self/stat") && found[0].mend.is_some());
+        assert_eq!(found[1].says, "a mount keeps none: a restart forgets all leases");
+        let named = states(Some(OsStr::new("none")), &abouts).expect("none is a name");
+        assert_eq!(named, []);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod serve;
 mod signals;
 mod table;
 mod target;
+mod tenure;
 mod umount;
 
 use clap::{Parser, Subcommand};

@@ -2,27 +2,22 @@
 //! be another's.
 
 use super::children::{self, Signals};
-use super::ctl::{Ask, Ctl};
+use super::ctl::{Ask, Ctl, no_answer};
 use super::exit::{Done, Exit, Failure};
 use super::out;
 use super::target::{NameArg, Target, TargetArgs};
+use super::tenure::Tenure;
 use crate::engine::term::parse_span;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
-/// Between two looks at the lock: a steal leaves 1 s to stop in.
-const LOOK_MAX: Span = Span::from_millis(250);
-/// With a ttl of 1 s.
-const LOOK_MIN: Span = Span::from_millis(100);
-/// What a command has between SIGTERM and SIGKILL when the lock was taken away: with the look
-/// before it well within the steal grace.
+/// What a command has between SIGTERM and SIGKILL when the lock was taken away: well within
+/// the steal grace of 1 s, in which nobody may use it.
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
 /// With less grace than this the command is told before the lease has run out.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
@@ -70,8 +65,6 @@ struct Held {
     token: u64,
     ttl: Span,
     grace: Span,
-    /// Until when the lock is surely ours, in nanoseconds of the boot clock.
-    sure: Arc<AtomicU64>,
 }
 
 /// How the command came to its end.
@@ -86,7 +79,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
     let Target { dir, name } = args.target.lock(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
     let ctl = Ctl::of(dir.clone());
-    let held = match acquire(args, ctl, &name) {
+    let (held, tenure) = match acquire(args, ctl, &dir, &name) {
         Err(Failure::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
             out::say(&format!("nothing is left to do: {sentence}"));
             return Ok(());
@@ -99,7 +92,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
     command.env("LATCHFS_DIR", &dir);
     let ended = match children::Group::start(command) {
-        Ok(mut group) => held.look_after(&mut group, &signals),
+        Ok(mut group) => held.look_after(&mut group, &signals, tenure),
         Err(error) => {
             let _ = held.release();
             let shown = args.command[0].display();
@@ -128,7 +121,7 @@ fn slot_name(name: LockName, slot: Option<&str>) -> Done<LockName> {
         .map_err(|error| Failure::usage(format!("'{key}' can't be the key of a slot: {error}")))
 }
 
-fn acquire(args: &RunArgs, ctl: Ctl, name: &LockName) -> Done<Held> {
+fn acquire(args: &RunArgs, ctl: Ctl, dir: &Path, name: &LockName) -> Done<(Held, Tenure)> {
     let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
     let ttl = args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl);
     let wait = match args.wait {
@@ -154,47 +147,38 @@ fn acquire(args: &RunArgs, ctl: Ctl, name: &LockName) -> Done<Held> {
             "the daemon's answer has no token; is it of this version?",
         ));
     };
-    // The first look says how long it is surely ours, counted from before asking.
-    let sure = Arc::new(AtomicU64::new(u64::MAX));
-    let held = Held { ctl, name: name.clone(), token, ttl: Span::from_millis(ttl), grace, sure };
-    let first = look(&held.ctl, &held.name, held.token)?;
-    held.sure.store(first.as_nanos(), Ordering::Release);
-    Ok(held)
-}
-
-/// Until when the tenure `token` is surely ours. `Time::ZERO`: it is over.
-fn look(ctl: &Ctl, name: &LockName, token: u64) -> Done<Time> {
-    let asked_at = boot_now();
-    let answer = ctl.wait(&json!({"do": "status", "name": name.as_str()}))?;
-    let status = &answer["status"];
-    let more = status["holders"].as_array().into_iter().flatten();
-    let own = std::iter::once(status).chain(more).find(|holder| holder["token"] == token);
-    let left = own.and_then(|holder| holder["expires_in_ms"].as_u64());
-    Ok(left.map_or(Time::ZERO, |left| asked_at + Span::from_millis(left)))
+    let ttl = Span::from_millis(ttl);
+    let tenure = Tenure::seen(dir, name, token, ttl).map_err(|error| no_answer(dir, &error))?;
+    Ok((Held { ctl, name: name.clone(), token, ttl, grace }, tenure))
 }
 
 impl Held {
-    /// Passes signals on and looks at the lock until the command or the lock is gone.
-    fn look_after(&self, group: &mut children::Group, signals: &Signals) -> Ended {
-        let period = Span::from_nanos(self.ttl.as_nanos() / 10).clamp(LOOK_MIN, LOOK_MAX);
-        self.start_looking(period);
+    /// Passes signals on until the command has ended, or the lock is no longer surely ours.
+    ///
+    /// What counts is the time until which it was last seen to be ours: a daemon that is stopped
+    /// or dead may come back in time, and until then nobody else can be served.
+    fn look_after(&self, group: &mut children::Group, signals: &Signals, tenure: Tenure) -> Ended {
+        // A signal that we await anyway, and that says nothing by itself.
+        let known =
+            tenure.follow(|| children::kill(std::process::id().cast_signed(), libc::SIGCHLD));
         loop {
-            match signals.next(period.as_duration()) {
-                Some(libc::SIGCHLD) | None => {}
-                Some(signal) => group.signal(signal),
-            }
-            if let Some(status) = group.reap() {
-                return Ended::Exited(status);
-            }
-            let sure = Time::from_nanos(self.sure.load(Ordering::Acquire));
+            let sure = known.sure();
             let (margin, notice) = self.times(sure);
-            if boot_now() >= sure - margin {
+            let left = (sure - margin).since(boot_now());
+            if left == Span::ZERO {
                 group.end_all(notice.as_duration());
                 let (name, token) = (&self.name, self.token);
                 return Ended::Lost(format!(
                     "lock '{name}' was lost (token {token}), so the command was ended; \
                      see 'latchfs status {name}' for who has it now"
                 ));
+            }
+            match signals.next(left.min(known.period()).as_duration()) {
+                Some(libc::SIGCHLD) | None => {}
+                Some(signal) => group.signal(signal),
+            }
+            if let Some(status) = group.reap() {
+                return Ended::Exited(status);
             }
         }
     }
@@ -208,22 +192,6 @@ impl Held {
             _ if self.grace >= ENOUGH_GRACE => (Span::ZERO, part(self.grace, 2)),
             _ => (part(self.ttl, 5), part(self.ttl, 10)),
         }
-    }
-
-    /// On a thread of its own: a daemon that is stopped answers late, and signals go on.
-    fn start_looking(&self, period: Span) {
-        let (ctl, name, token) = (self.ctl.clone(), self.name.clone(), self.token);
-        let sure = Arc::clone(&self.sure);
-        thread::spawn(move || {
-            loop {
-                thread::sleep(period.as_duration());
-                match look(&ctl, &name, token) {
-                    Ok(until) => sure.store(until.as_nanos(), Ordering::Release),
-                    // The mount is gone: nobody renews any more.
-                    Err(_) => sure.store(0, Ordering::Release),
-                }
-            }
-        });
     }
 
     fn release(&self) -> Done {
@@ -245,7 +213,7 @@ impl Held {
 }
 
 /// Tells whoever wanted to know that the lock is lost.
-fn lost(args: &RunArgs, held: &Held, dir: &std::path::Path) {
+fn lost(args: &RunArgs, held: &Held, dir: &Path) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());

@@ -1,90 +1,80 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
 use super::agenda::Due;
-use super::command::{Acquire, Answer, Leave, Line, Outcome, Tenure};
+use super::command::{Acquire, Answer, Leave, Line, Outcome, Patch, Tenure};
 use super::event::{Event, What, Why};
 use super::keep::again;
 use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
 use super::name::LockName;
 use super::planted::{Bug, planted};
-use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::refusal::{Limit, Reason, Refusal, Way};
+use super::shelf::Slot;
+use super::stance::{Facts, Stance};
 use super::{Books, Engine};
 use crate::time::{Span, Time};
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, LazyLock};
 
 /// What nothing was said about. Shared, so that a plain lease costs no memory for it.
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
-
-/// How a request stands to a lock that is held.
-enum Stance {
-    /// The client has it by this lease, and may go on.
-    Own(Token),
-    /// There is room beside those who have it.
-    Beside,
-    /// Something is in the way.
-    Conflict(Box<Conflict>),
-}
 
 impl Engine {
     pub(super) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);
-        // Among a million locks, finding the place is what costs: a new one is put there at once.
-        let lock = match self.locks.entry(ask.name.clone()) {
-            Entry::Occupied(slot) => slot.into_mut(),
-            Entry::Vacant(slot) => {
+        let lock = match self.locks.slot(&ask.name) {
+            Slot::Taken(lock) => lock,
+            Slot::Free(free) => {
                 self.books.limit(held, max, Limit::Locks)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
                 let mut lock = Box::default();
                 let waiter = Waiter::new(ask, self.books.clock, None);
                 let tenure = self.books.let_in(&mut lock, &ask.name, &waiter, None, events);
-                slot.insert(lock);
+                free.put(lock);
                 return Ok(Outcome::Granted(tenure));
             }
         };
         match self.books.stance(lock, ask) {
-            Stance::Conflict(conflict)
-                if conflict.way == Way::Grace && planted(Bug::GraceForEverybody) =>
-            {
+            Stance::Conflict(_, Way::Grace) if planted(Bug::GraceForEverybody) => {
                 let lease = lock.leases()[0].clone();
                 self.books.unbook(&ask.name, &lease);
                 self.finish(&ask.name, lease.token, super::End::Lapsed, events);
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
-            Stance::Own(token) => self.go_on(ask, token, events),
+            Stance::Own(lease) => {
+                let token = lease.token;
+                self.go_on(ask, token, events)
+            }
             Stance::Beside => {
                 let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
                 self.books.limit(sharing, max, Limit::Holders)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
-            Stance::Conflict(conflict) => match ask.line {
-                Line::Skip if planted(Bug::RefusalLeavesWaiter) => {
-                    let _ = self.join(ask, None, events);
-                    Err(self.books.refuse(Reason::Conflict(*conflict)))
-                }
-                // Who waits no time at all does not wait.
-                Line::Skip | Line::Join(Some(Span::ZERO)) => {
-                    Err(self.books.refuse(Reason::Conflict(*conflict)))
-                }
-                // Who holds it already would wait for itself.
-                Line::Join(_) if lock.own(&ask.client, ask.hold).is_some() => {
-                    Err(self.books.refuse(Reason::Conflict(*conflict)))
-                }
-                Line::Join(patience) => {
+            Stance::Conflict(lease, way) => {
+                if let Line::Join(patience) = ask.line
+                    // Who waits no time at all does not wait, ...
+                    && patience != Some(Span::ZERO)
+                    // ... and who holds it already would wait for itself.
+                    && lock.own(&ask.client, ask.hold).is_none()
+                {
                     let until = patience.map(|span| self.books.clock + span);
-                    self.join(ask, until, events)
+                    return self.join(ask, until, events);
                 }
-            },
+                let conflict = self.books.conflict(&ask.name, lock, lease, way);
+                let refusal = self.books.refuse(Reason::Conflict(conflict));
+                if ask.line == Line::Skip && planted(Bug::RefusalLeavesWaiter) {
+                    let _ = self.join(ask, None, events);
+                }
+                Err(refusal)
+            }
         }
     }
 
     /// A new tenure.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
-        let lock = self.locks.entry(ask.name.clone()).or_default();
+        let lock = self.locks.get_or_new(&ask.name);
         self.books.let_in(lock, &ask.name, &Waiter::new(ask, self.books.clock, None), None, events)
     }
 
@@ -110,7 +100,11 @@ impl Engine {
             lease.token = self.books.mint.token();
         }
         lease.renewed_at = now;
-        ask.patch.apply(&mut lease.details);
+        match ask.hold {
+            // An open file that takes a lock over leaves it looking as its maker wanted it.
+            Hold::Open(_) => Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details),
+            Hold::Loose | Hold::Firm(_) => ask.patch.apply(&mut lease.details),
+        }
         self.books.book(&ask.name, lease);
         let (tenure, token) = (Tenure::of(lease), lease.token);
         if mode_changes {
@@ -272,41 +266,10 @@ impl Books {
         }
     }
 
-    fn stance(&self, lock: &Lock, ask: &Acquire) -> Stance {
-        let now = self.clock;
-        let foremost = self.foremost(lock);
-        let conflict = |lease: &Lease, way| {
-            Stance::Conflict(Box::new(self.conflict(&ask.name, lock, lease, way)))
-        };
-        if foremost.acquired_at > now {
-            return conflict(foremost, Way::StealGrace { until: foremost.acquired_at });
-        }
-        if let Some(own) = lock.own(&ask.client, ask.hold) {
-            // An open file's mode is its own affair: a downgrade from outside would let others in
-            // beside a program that was promised to be alone.
-            let of_file = matches!((own.hold, ask.hold), (Hold::Open(_), Hold::Loose));
-            if lock.mode() != ask.mode && of_file && !planted(Bug::ModeOfFileChanged) {
-                return conflict(own, Way::Own);
-            }
-            let alone = lock.leases().len() == 1 || planted(Bug::UpgradeBesideOthers);
-            if lock.mode() == ask.mode || alone {
-                return Stance::Own(own.token);
-            }
-            let other = lock.leases().iter().find(|lease| lease.token != own.token);
-            return conflict(other.unwrap_or(own), Way::Held);
-        }
-        if lock.admits(ask.mode) {
-            if lock.line.is_empty() || planted(Bug::SharedOvertakes) {
-                return Stance::Beside;
-            }
-            return conflict(foremost, Way::Behind);
-        }
-        let way = match self.ends(foremost.life).phase(now) {
-            _ if foremost.holder == ask.client => Way::Own,
-            Phase::Held => Way::Held,
-            Phase::Grace | Phase::Free => Way::Grace,
-        };
-        conflict(foremost, way)
+    fn stance<'a>(&self, lock: &'a Lock, ask: &Acquire) -> Stance<'a> {
+        let leases = lock.leases().iter().map(|lease| (lease, self.ends(lease.life)));
+        let (mode, has_line) = (lock.mode(), !lock.line.is_empty());
+        Facts { leases, mode, has_line, now: self.clock }.stance(ask.into())
     }
 
     /// Whether a shared lock has as many holders as it may have.

@@ -12,7 +12,7 @@ impl Engine {
         let mut tokens = BTreeSet::new();
         let mut waiting = 0;
         let mut due = 0;
-        for (name, lock) in &self.locks {
+        for (name, lock) in self.locks.iter() {
             check_tenancy(lock);
             waiting += lock.line.len();
             for lease in lock.leases() {
@@ -24,6 +24,8 @@ impl Engine {
             self.check_line(name, lock);
             due += lock.line.values().filter(|waiter| waiter.until.is_some()).count();
         }
+        let below = self.locks.keys().filter(|name| name.has_parts()).count();
+        assert_eq!(below, self.locks.below(), "names with parts are counted");
         assert_eq!(waiting, self.books.waiting, "waiters are counted");
         due += self.books.sessions.values().filter(|session| session.ttl.is_some()).count();
         due += self.books.replies.len();

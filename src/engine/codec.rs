@@ -9,6 +9,7 @@ use super::command::{
     Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
 use super::event::{SessionEnd, Why};
+use super::known::Known;
 use super::lease::{
     Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, StealReason,
     Term, Ticket, Token,
@@ -21,12 +22,12 @@ use super::session::Session;
 use super::term::{Grace, Ttl};
 use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes. A change of any layout below raises it.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
 
 /// The bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +84,7 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         session.put(&mut out);
     }
     (engine.locks.len() as u64).put(&mut out);
-    for (name, lock) in &engine.locks {
+    for (name, lock) in engine.locks.iter() {
         name.put(&mut out);
         lock.put(&mut out);
     }
@@ -113,11 +114,11 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.book_session(id, &session);
         engine.books.sessions.insert(id, session);
     }
-    let mut clients = Clients::default();
+    let mut known = Known::default();
     for _ in 0..u64::take(from)? {
         let (name, mut lock) = (LockName::take(from)?, Lock::take(from)?);
         for lease in lock.leases_mut() {
-            lease.holder = clients.same(&lease.holder);
+            known.share_lease(lease);
         }
         let last = engine.locks.last_key_value();
         require(last.is_none_or(|(last, _)| *last < name))?;
@@ -126,7 +127,7 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         for (ticket, waiter) in lock.line.iter() {
             engine.books.book_waiter(&name, *ticket, waiter);
         }
-        engine.locks.insert(name, Box::new(lock));
+        *engine.locks.get_or_new(&name) = lock;
     }
     let mut last = None;
     for _ in 0..u64::take(from)? {
@@ -136,22 +137,6 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.restore_reply(request, until, Outcome::take(from)?);
     }
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }
-}
-
-/// Clients that were read, each kept once: a million locks of one client share its name, as they
-/// did before they were written.
-#[derive(Debug, Default)]
-pub struct Clients(BTreeSet<ClientId>);
-
-impl Clients {
-    /// The first client that was equal to this one.
-    pub fn same(&mut self, client: &ClientId) -> ClientId {
-        if let Some(known) = self.0.get(client) {
-            return known.clone();
-        }
-        self.0.insert(client.clone());
-        client.clone()
-    }
 }
 
 fn require(sound: bool) -> Result<(), Malformed> {
@@ -404,7 +389,7 @@ wire_struct! {
     Tenure { token, life, acquired_at }
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
-    Process { pid, start }
+    Process { pid, start, boot }
     Looks { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
     Lock { tenancy, line }
@@ -427,7 +412,7 @@ impl Wire for Queue {
 
 impl Wire for Details {
     fn put(&self, out: &mut Vec<u8>) {
-        self.holder_id().map(Arc::<str>::from).put(out);
+        self.holder_id().cloned().put(out);
         self.note().cloned().put(out);
         self.shared_text().put(out);
         self.process().put(out);
@@ -435,8 +420,7 @@ impl Wire for Details {
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        let holder_id: Option<Arc<str>> = Wire::take(from)?;
-        let details = Self::default().with_holder_id(holder_id.as_deref());
+        let details = Self::default().with_holder_id(Wire::take(from)?);
         let details = details.with_note(Wire::take(from)?).with_text(Wire::take(from)?);
         Ok(details.with_process(Wire::take(from)?).with_looks(Wire::take(from)?))
     }

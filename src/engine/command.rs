@@ -70,7 +70,7 @@ pub struct Acquire {
     pub term: Term,
     /// What to do if it is not to be had.
     pub line: Line,
-    /// What the lease will say.
+    /// What the lease will say. Taking a lock over by an open file does not change its looks.
     pub patch: Patch,
 }
 

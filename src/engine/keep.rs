@@ -119,10 +119,10 @@ impl Engine {
 
     /// Within the steal grace nobody may use the lock, not even who stole it.
     pub(super) fn is_usable(&self, name: &LockName, lease: &Lease) -> Result<(), Refusal> {
-        let Some(lock) = self.locks.get(name) else { return Ok(()) };
         if lease.acquired_at <= self.books.clock {
             return Ok(());
         }
+        let Some(lock) = self.locks.get(name) else { return Ok(()) };
         let way = Way::StealGrace { until: lease.acquired_at };
         let conflict = self.books.conflict(name, lock, lease, way);
         Err(self.books.refuse(Reason::Conflict(conflict)))

@@ -1,5 +1,6 @@
 //! What a held lock is made of: the lease, its token, and how it is held.
 
+use super::command::{Patch, TextPatch};
 use super::name::ClientId;
 use super::term::{Grace, Ttl};
 use crate::time::{Span, Time, Wall};
@@ -118,7 +119,8 @@ pub const TEXT_BYTES_MAX: usize = 4_096;
 /// look; so what few say lies apart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    holder_id: Option<Box<str>>,
+    /// Shared: a process that takes many locks is named once.
+    holder_id: Option<Arc<str>>,
     face: Face,
     reads: Reads,
     mode: u16,
@@ -139,8 +141,8 @@ struct Rare {
 
 impl Details {
     /// `host:user:pid:start_time` of the process that acquired.
-    pub fn holder_id(&self) -> Option<&str> {
-        self.holder_id.as_deref()
+    pub const fn holder_id(&self) -> Option<&Arc<str>> {
+        self.holder_id.as_ref()
     }
 
     /// A word to whoever finds the lock held.
@@ -172,56 +174,92 @@ impl Details {
 
     /// The same, by this process.
     #[must_use]
-    pub fn with_holder_id(mut self, holder_id: Option<&str>) -> Self {
-        self.holder_id = holder_id.map(Into::into);
+    pub fn with_holder_id(mut self, holder_id: Option<Arc<str>>) -> Self {
+        self.holder_id = holder_id;
         self
     }
 
     /// The same with this note, or with none.
     #[must_use]
-    pub fn with_note(self, note: Option<Arc<str>>) -> Self {
-        self.with(|rare| rare.note = note)
+    pub fn with_note(mut self, note: Option<Arc<str>>) -> Self {
+        self.amend(|rare| rare.note = note);
+        self
     }
 
     /// The same with this text.
     #[must_use]
-    pub fn with_text(self, text: Arc<[u8]>) -> Self {
-        self.with(|rare| rare.text = text)
+    pub fn with_text(mut self, text: Arc<[u8]>) -> Self {
+        self.amend(|rare| rare.text = text);
+        self
     }
 
     /// The same, kept alive by this process, or by none.
     #[must_use]
-    pub fn with_process(self, process: Option<Process>) -> Self {
-        self.with(|rare| rare.process = process)
+    pub fn with_process(mut self, process: Option<Process>) -> Self {
+        self.amend(|rare| rare.process = process);
+        self
     }
 
     /// The same with other looks.
     #[must_use]
     pub fn with_looks(mut self, looks: Looks) -> Self {
+        self.look(looks);
+        self
+    }
+
+    /// Carries a change out, in place: it is a part of every touch.
+    pub(super) fn apply(&mut self, patch: &Patch) {
+        if let Some(holder_id) = &patch.holder_id {
+            self.holder_id = Some(Arc::clone(holder_id));
+        }
+        if let Some(note) = &patch.note {
+            let note = (!note.is_empty()).then(|| Arc::clone(note));
+            self.amend(|rare| rare.note = note);
+        }
+        match &patch.text {
+            None => {}
+            Some(TextPatch::Set(text)) => self.amend(|rare| rare.text = Arc::clone(text)),
+            Some(TextPatch::Append(more)) => {
+                let text = [self.text(), more].concat().into();
+                self.amend(|rare| rare.text = text);
+            }
+        }
+        if let Some(process) = patch.process {
+            self.amend(|rare| rare.process = process);
+        }
+        if let Some(looks) = patch.looks {
+            self.look(looks);
+        }
+    }
+
+    fn look(&mut self, looks: Looks) {
         let Looks { face, reads, mode, uid, gid, times } = looks;
         (self.face, self.reads, self.mode) = (face, reads, mode);
         (self.uid, self.gid) = (uid, gid);
-        if times.is_none() && self.rare.is_none() {
-            return self;
+        if times.is_some() || self.rare.is_some() {
+            self.amend(|rare| rare.times = times);
         }
-        self.with(|rare| rare.times = times)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Rare)) -> Self {
-        let mut rare = self.rare.take().map(|rare| *rare).unwrap_or_default();
-        change(&mut rare);
-        self.rare = (rare != Rare::default()).then(|| Box::new(rare));
-        self
+    fn amend(&mut self, change: impl FnOnce(&mut Rare)) {
+        let rare = self.rare.get_or_insert_default();
+        change(rare);
+        if **rare == Rare::default() {
+            self.rare = None;
+        }
     }
 }
 
-/// A process that a reused pid cannot be mistaken for.
+/// A process that a reused pid cannot be mistaken for, nor one of a later boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Its id.
     pub pid: u32,
     /// When it started, in the kernel's ticks since boot.
     pub start: u64,
+    /// The boot, by half of the kernel's name for it: after another one the same two numbers are
+    /// another process.
+    pub boot: u64,
 }
 
 /// How a lock looks as a file.

@@ -105,10 +105,7 @@ impl Lock {
 
     /// Whether somebody who asks for `mode` could hold it beside those who do.
     pub(super) const fn admits(&self, mode: Mode) -> bool {
-        match (&self.tenancy, mode) {
-            (Tenancy::Nobody, _) | (Tenancy::Shared(_), Mode::Shared) => true,
-            (Tenancy::Shared(_), Mode::Exclusive) | (Tenancy::Exclusive(_), _) => false,
-        }
+        matches!(self.tenancy, Tenancy::Nobody) || admits(self.mode(), mode)
     }
 
     /// Lets `lease` in.
@@ -148,10 +145,7 @@ impl Lock {
 
     /// The lease that an acquire would renew or take over.
     pub(super) fn own(&self, client: &ClientId, want: Hold) -> Option<&Lease> {
-        let of_client = || self.leases().iter().filter(|lease| lease.holder == *client);
-        of_client()
-            .find(|lease| lease.hold == want && takes_over(lease.hold, want))
-            .or_else(|| of_client().find(|lease| takes_over(lease.hold, want)))
+        own_among(&self.leases().iter(), client, want)
     }
 
     /// Changes the mode of the sole holder. The tenure stays the same.
@@ -162,6 +156,23 @@ impl Lock {
         }
         self.admit(mode, lease);
     }
+}
+
+/// Whether beside those who hold a lock by `have` there is room for one by `want`.
+pub(super) const fn admits(have: Mode, want: Mode) -> bool {
+    matches!((have, want), (Mode::Shared, Mode::Shared))
+}
+
+/// The lease among those of a lock that an acquire would renew or take over.
+pub(super) fn own_among<'a>(
+    leases: &(impl Iterator<Item = &'a Lease> + Clone),
+    client: &ClientId,
+    want: Hold,
+) -> Option<&'a Lease> {
+    let of_client = || leases.clone().filter(|lease| lease.holder == *client);
+    of_client()
+        .find(|lease| lease.hold == want && takes_over(lease.hold, want))
+        .or_else(|| of_client().find(|lease| takes_over(lease.hold, want)))
 }
 
 /// Whether an acquire by `want` means the lease that the same client has by `have`.
@@ -225,27 +236,6 @@ impl Patch {
         if *self == Self::default() {
             return;
         }
-        let mut said = Arc::unwrap_or_clone(std::mem::take(details));
-        if let Some(holder_id) = &self.holder_id {
-            said = said.with_holder_id(Some(holder_id));
-        }
-        if let Some(note) = &self.note {
-            said = said.with_note((!note.is_empty()).then(|| Arc::clone(note)));
-        }
-        match &self.text {
-            None => {}
-            Some(TextPatch::Set(text)) => said = said.with_text(Arc::clone(text)),
-            Some(TextPatch::Append(more)) => {
-                let text = [said.text(), more].concat();
-                said = said.with_text(text.into());
-            }
-        }
-        if let Some(process) = self.process {
-            said = said.with_process(process);
-        }
-        if let Some(looks) = self.looks {
-            said = said.with_looks(looks);
-        }
-        *details = Arc::new(said);
+        Arc::make_mut(details).apply(self);
     }
 }

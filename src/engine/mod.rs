@@ -13,7 +13,8 @@
 //! - **A waiter is served in the step that frees the lock**, and only if it is still somebody:
 //!   its session lives, its patience is not over.
 //!
-//! Where to look: `acquire` rules 1, 5, 6; `keep` rules 2 and 3; `transfer` moving and rule 9;
+//! Where to look: `acquire` rules 1, 5, 6, by `stance`; `keep` rules 2 and 3; `transfer` moving
+//! and rule 9;
 //! `session` rule 8; `settle` rule 4; `mint` rule 7; `replies` rule 10; `show` what can be seen;
 //! `check` the invariants; `codec` the bytes.
 
@@ -25,6 +26,7 @@ pub mod codec;
 pub mod command;
 pub mod event;
 mod keep;
+mod known;
 pub mod lease;
 mod lock;
 mod mint;
@@ -34,7 +36,9 @@ pub mod refusal;
 mod replies;
 mod session;
 mod settle;
+mod shelf;
 mod show;
+mod stance;
 pub mod term;
 mod transfer;
 pub mod view;
@@ -44,6 +48,7 @@ pub use command::{
     OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
+pub use known::Known;
 pub use lease::{
     Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Phase, Process, Reads, SessionId,
     StealReason, Term, Ticket, Token,
@@ -55,11 +60,11 @@ pub use view::{Child, Holder, LockView, SessionView, WaiterView};
 
 use crate::time::{Span, Time};
 use agenda::{Agenda, Due};
-use lock::Lock;
 use mint::Mint;
 use planted::{Bug, planted};
 use replies::Replies;
 use session::Session;
+use shelf::Shelf;
 use std::collections::BTreeMap;
 
 /// What is the same on every replica, and so travels with the state.
@@ -98,7 +103,7 @@ impl Default for Rules {
 /// All locks, and what may happen to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    locks: BTreeMap<LockName, Box<Lock>>,
+    locks: Shelf,
     books: Books,
 }
 
@@ -137,7 +142,7 @@ impl Engine {
             agenda: Agenda::default(),
             replies: Replies::default(),
         };
-        Self { locks: BTreeMap::new(), books }
+        Self { locks: Shelf::default(), books }
     }
 
     /// Carries `command` out at `at`, and adds what happened to `events`.
@@ -218,6 +223,11 @@ impl Engine {
     /// How many sessions are open.
     pub fn sessions(&self) -> usize {
         self.books.sessions.len()
+    }
+
+    /// How much there is to remember: locks, waiters, sessions and answers kept for repeats.
+    pub fn size(&self) -> usize {
+        self.locks() + self.waiters() + self.sessions() + self.books.replies.len()
     }
 
     /// The sessions that last until they are ended: after a restart those who opened them are

@@ -82,9 +82,11 @@ impl Ord for LockName {
 }
 
 impl Hash for LockName {
-    /// As the text's, which a table may be asked for instead.
+    /// As the text's, which a table may be asked for instead: its bytes, and one that no text
+    /// has. A test holds the two together.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
+        state.write(self.0.as_bytes());
+        state.write_u8(0xff);
     }
 }
 
@@ -124,7 +126,9 @@ impl LockName {
         if text.starts_with(RESERVED_PREFIX) {
             return Err(NameError::Reserved);
         }
-        text.split('/').try_for_each(check_part)?;
+        if !is_plain(text) {
+            text.split('/').try_for_each(check_part)?;
+        }
         Ok(Self(Text::new(text)))
     }
 
@@ -140,6 +144,11 @@ impl LockName {
     /// As text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
+    }
+
+    /// Whether it lies below another name.
+    pub(super) fn has_parts(&self) -> bool {
+        self.0.as_bytes().contains(&b'/')
     }
 
     /// The last part: `build` of `team/build`.
@@ -175,6 +184,13 @@ impl ClientId {
     pub fn host(&self) -> &str {
         self.0.split(':').next().unwrap_or(&self.0)
     }
+}
+
+/// Whether there is nothing to check: one part of letters, digits and the like. Each request of
+/// the kernel brings a name, and most are so.
+fn is_plain(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=PART_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain)
 }
 
 fn check_part(part: &str) -> Result<(), NameError> {
@@ -247,6 +263,15 @@ mod tests {
         assert_eq!(why(&(long[..1_023].to_owned() + "z")), None);
         assert_eq!(why(&(long + "z")), Some(NameError::TooLong));
         assert_eq!(LockName::parse_bytes(b"\xff").err(), Some(NameError::NotUtf8));
+    }
+
+    #[test]
+    fn a_table_of_names_may_be_asked_for_a_text() {
+        let long = "x".repeat(SHORT_BYTES_MAX + 1);
+        for text in ["build", "team/naïve", &long] {
+            let names = std::collections::HashSet::from([LockName::parse(text).expect("valid")]);
+            assert!(names.contains(text), "{text}");
+        }
     }
 
     #[test]

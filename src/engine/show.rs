@@ -11,9 +11,9 @@ use std::ops::Bound;
 impl Engine {
     /// One lock as it stands at `now`. What was due by then must have been settled.
     pub fn view(&self, name: &LockName, now: Time) -> LockView {
-        let lock = self.locks.get(name);
+        let lock = self.locks.get(name).map(|lock| &**lock);
         let has_below = self.has_below(name.as_str());
-        self.show(name, lock.map(|lock| &**lock), now, has_below)
+        self.show(name, lock, now, has_below)
     }
 
     /// The lease under `name` that matters most to a reader, without copying the whole view.
@@ -86,6 +86,9 @@ impl Engine {
     }
 
     fn has_below(&self, name: &str) -> bool {
+        if self.locks.below() == 0 {
+            return false;
+        }
         let mut below = String::with_capacity(name.len() + 1);
         below.push_str(name);
         below.push('/');

@@ -97,7 +97,7 @@ impl Engine {
         };
         self.books.tell(events, granted);
         let tenure = Tenure::of(&lease);
-        self.locks.entry(name.clone()).or_default().admit(mode, lease);
+        self.locks.get_or_new(name).admit(mode, lease);
         tenure
     }
 
@@ -144,7 +144,7 @@ impl Engine {
         let granted = What::Granted { name, holder, token, mode, hold, waited: None };
         self.books.tell(events, granted);
         let tenure = Tenure::of(&lease);
-        self.locks.entry(ask.name.clone()).or_default().admit(mode, lease);
+        self.locks.get_or_new(&ask.name).admit(mode, lease);
         Ok(Outcome::Stolen(tenure))
     }
 }

@@ -137,15 +137,13 @@ const fn permissions(face: Face, mode: u16) -> u16 {
 
 /// A wall time as fuser takes it. Saturates where std can't count so far.
 pub(super) fn system_time(wall: Wall) -> SystemTime {
-    let seconds = Duration::from_secs(wall.secs.unsigned_abs());
-    let whole = if wall.secs >= 0 {
-        UNIX_EPOCH.checked_add(seconds)
+    let time = if let Ok(secs) = u64::try_from(wall.secs) {
+        UNIX_EPOCH.checked_add(Duration::new(secs, wall.nanos))
     } else {
-        UNIX_EPOCH.checked_sub(seconds)
+        let whole = UNIX_EPOCH.checked_sub(Duration::from_secs(wall.secs.unsigned_abs()));
+        whole.and_then(|whole| whole.checked_add(Duration::from_nanos(wall.nanos.into())))
     };
-    whole
-        .and_then(|whole| whole.checked_add(Duration::from_nanos(wall.nanos.into())))
-        .unwrap_or(UNIX_EPOCH)
+    time.unwrap_or(UNIX_EPOCH)
 }
 
 /// A time that fuser has read from the kernel.

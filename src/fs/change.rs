@@ -6,7 +6,7 @@ use super::message::{Message, Options};
 use super::opens::{Access, Open};
 use super::owner::Caller;
 use super::process::{self, Living};
-use super::shared::{Fs, flat};
+use super::shared::Fs;
 use super::tree::{Link, LockPlace};
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
@@ -25,6 +25,14 @@ pub(super) struct Meant {
     pub(super) name: LockName,
     /// The tenure, where only that one is meant.
     pub(super) token: Option<Token>,
+}
+
+/// The leases that a change is meant for: one, nearly always.
+#[derive(Debug, Clone)]
+pub(super) struct Leases {
+    /// The one that is asked first.
+    pub(super) one: Meant,
+    others: Vec<Meant>,
 }
 
 /// A change of a lease. What is absent stays as it is.
@@ -80,64 +88,84 @@ pub(super) enum Times {
 pub(super) struct Reached {
     /// The tenure.
     pub(super) token: Option<Token>,
-    /// The lock, looking as it does now. Its ends and its text are those from before.
+    /// The lock, looking as it does now, just renewed if it was. Its ends and its text are those
+    /// from before.
     pub(super) view: Option<LockView>,
 }
-
-/// Where a change goes when it is done.
-type Done = Box<dyn FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send>;
 
 /// Applies a change to every lease that is meant. It has succeeded if it reached one of them.
 pub(super) fn apply(
     fs: &Fs,
     caller: &Caller,
     act: Act,
-    meant: Vec<Meant>,
+    meant: Leases,
     change: Change,
     then: impl FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send + 'static,
 ) {
-    next(fs, caller, act, meant, Arc::new(change), Err(Errno::ESTALE), Box::new(then));
+    let Leases { one, others } = meant;
+    if others.is_empty() {
+        return reach(fs, caller, act, one, change, then);
+    }
+    let again = change.clone();
+    reach(fs, caller, act, one, change, move |fs, caller, reached| {
+        next(fs, caller, act, others, again, reached, Box::new(then));
+    });
 }
+
+/// Where a change of several leases goes when it is done.
+type Done = Box<dyn FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send>;
 
 fn next(
     fs: &Fs,
     caller: &Caller,
     act: Act,
     mut meant: Vec<Meant>,
-    change: Arc<Change>,
-    reached: Result<Reached, Errno>,
+    change: Change,
+    before: Result<Reached, Errno>,
     then: Done,
 ) {
-    let Some(one) = meant.pop() else { return then(fs, caller, reached) };
+    let Some(one) = meant.pop() else { return then(fs, caller, before) };
+    let again = change.clone();
+    reach(fs, caller, act, one, change, move |fs, caller, reached| {
+        next(fs, caller, act, meant, again, reached.or(before), then);
+    });
+}
+
+/// Applies a change to one lease.
+fn reach(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    one: Meant,
+    change: Change,
+    then: impl FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send + 'static,
+) {
     fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
-        let view = match view {
+        let mut view = match view {
             Ok(view) => view,
             Err(errno) => return then(fs, caller, Err(errno)),
         };
         let Some(op) = change.op(fs, caller, &view, one.token) else {
-            return next(fs, caller, act, meant, change, Ok(Reached::default()), then);
+            return then(fs, caller, Ok(Reached::default()));
         };
         let looks = looks_of(&op);
-        let (fs, caller) = (Arc::clone(fs), caller.clone());
-        let door = fs.locks.clone();
-        door.submit(op, move |answer| {
-            let reached = match flat(answer) {
-                Ok(outcome) => {
-                    let token = match outcome {
-                        Outcome::Renewed(tenure) => {
-                            change.bind(&fs, &caller, &one.name, tenure);
-                            Some(tenure.token)
-                        }
-                        _ => one.token,
-                    };
-                    Ok(Reached { token, view: Some(looking(view, &caller, looks)) })
-                }
+        fs.ask(caller, op, move |fs, caller, answer| {
+            let outcome = match answer {
+                Ok(outcome) => outcome,
                 Err(failure) => {
                     let failure = why::in_the_way(&caller.client, &view, failure);
-                    reached.or(Err(fs.refuse(&caller, act, Some(&one.name), failure)))
+                    let errno = fs.refuse(caller, act, Some(&one.name), failure);
+                    return then(fs, caller, Err(errno));
                 }
             };
-            next(&fs, &caller, act, meant, change, reached, then);
+            looking(&mut view, caller, looks);
+            let mut token = one.token;
+            if let Outcome::Renewed(tenure) = outcome {
+                change.bind(fs, caller, &one.name, tenure);
+                renewed(&mut view, tenure);
+                token = Some(tenure.token);
+            }
+            then(fs, caller, Ok(Reached { token, view: Some(view) }));
         });
     });
 }
@@ -152,13 +180,22 @@ fn looks_of(op: &Op) -> Option<Looks> {
     }
 }
 
-fn looking(mut view: LockView, caller: &Caller, looks: Option<Looks>) -> LockView {
-    let Some(looks) = looks else { return view };
+fn looking(view: &mut LockView, caller: &Caller, looks: Option<Looks>) {
+    let Some(looks) = looks else { return };
     for holder in view.holders.iter_mut().filter(|h| h.lease.holder == caller.client) {
         let said = Arc::unwrap_or_clone(std::mem::take(&mut holder.lease.details));
         holder.lease.details = Arc::new(said.with_looks(looks));
     }
-    view
+}
+
+fn renewed(view: &mut LockView, tenure: Tenure) {
+    let at = match tenure.life {
+        Life::Own { ttl, expires_at, .. } => expires_at - ttl.span(),
+        Life::Session(_) => view.at,
+    };
+    for holder in view.holders.iter_mut().filter(|holder| holder.lease.token == tenure.token) {
+        holder.lease.renewed_at = at;
+    }
 }
 
 impl Change {
@@ -254,19 +291,35 @@ fn term_of(lease: &Lease) -> Term {
 }
 
 /// Whom a change through a path or an inode is meant for: whatever the caller holds there.
-pub(super) fn meant_by_path(place: &LockPlace) -> Vec<Meant> {
+pub(super) fn meant_by_path(place: &LockPlace) -> Leases {
     match &*place.links {
-        [] => vec![Meant { name: place.name.clone(), token: None }],
-        [link] => vec![Meant { name: link.name.clone(), token: None }],
-        links => links.iter().map(Meant::of).collect(),
+        [] => Leases::one(Meant { name: place.name.clone(), token: None }),
+        [link] => Leases::one(Meant { name: link.name.clone(), token: None }),
+        [link, links @ ..] => Leases::of(link, links),
     }
 }
 
 /// Whom a change through an open file is meant for: the tenure that it is bound to.
-pub(super) fn meant_by_open(place: &LockPlace, open: &Open) -> Vec<Meant> {
-    match open.tenure() {
-        Some(tenure) => place.links_of(Some(tenure)).iter().map(Meant::of).collect(),
-        None => meant_by_path(place),
+pub(super) fn meant_by_open(place: &LockPlace, open: &Open) -> Leases {
+    let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
+    match &*links {
+        [link, links @ ..] => Leases::of(link, links),
+        [] => meant_by_path(place),
+    }
+}
+
+impl Leases {
+    fn one(one: Meant) -> Self {
+        Self { one, others: Vec::new() }
+    }
+
+    /// All of them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Meant> {
+        std::iter::once(&mut self.one).chain(&mut self.others)
+    }
+
+    fn of(link: &Link, others: &[Link]) -> Self {
+        Self { one: Meant::of(link), others: others.iter().map(Meant::of).collect() }
     }
 }
 
@@ -314,7 +367,7 @@ pub(super) fn truncate_at_open(
         return then(fs, caller, view);
     };
     let token = token.lease.token;
-    let meant = vec![Meant { name: view.name.clone(), token: Some(token) }];
+    let meant = Leases::one(Meant { name: view.name.clone(), token: Some(token) });
     let change = Change { text: Some(Text::Cut(0)), ..Change::default() };
     apply(fs, caller, Act::Truncate, meant, change, move |fs, caller, _| {
         let name = view.name.clone();

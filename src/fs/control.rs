@@ -2,16 +2,16 @@
 //! lock. Each is a page of text, made when it is read.
 
 use super::attr;
-use super::errno::Act;
+use super::errno::{Act, errno_of_name};
 use super::look::FOREVER;
 use super::make::{GENERATION, NO_CACHE};
 use super::opens::{Access, Entry, Open, State, Target};
 use super::owner::Caller;
-use super::shared::Fs;
+use super::shared::{Fs, wrong_name};
 use super::stream::Stream;
 use super::why::{self, Why};
 use super::{pages, poll};
-use crate::engine::{Face, LockName, LockView};
+use crate::engine::{Face, LockName, LockView, NameError};
 use crate::status::{pretty, status_of};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, ReplyEntry, ReplyOpen};
 use std::borrow::Cow;
@@ -57,6 +57,8 @@ pub(super) enum Report {
     Status,
     /// The text that programs wrote.
     Content,
+    /// The status, as soon as the lock is the reader's.
+    Wait,
 }
 
 /// What is said about a lock that is a directory.
@@ -93,12 +95,13 @@ impl Page {
 }
 
 impl Report {
-    const ALL: [Self; 2] = [Self::Status, Self::Content];
+    const ALL: [Self; 3] = [Self::Status, Self::Content, Self::Wait];
 
     const fn as_str(self) -> &'static str {
         match self {
             Self::Status => "status",
             Self::Content => "content",
+            Self::Wait => "wait",
         }
     }
 }
@@ -168,12 +171,15 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, dir: &Control, name: &OsStr, repl
             }
         }
         Control::Reports(report, parent) => {
-            let Some(name) = text.and_then(|text| reported(parent.as_ref(), text)) else {
-                return reply.error(Errno::ENOENT);
+            let (report, asked) = (*report, reported(parent.as_ref(), name));
+            let (name, written) = match asked {
+                Ok(asked) => asked,
+                Err((errno, sentence)) => {
+                    return reply.error(fs.refuse_own(caller, Act::Lookup, None, errno, sentence));
+                }
             };
-            let report = *report;
             fs.view(caller, Act::Lookup, &name, move |fs, _, view| match view {
-                Ok(view) if view.has_below && view.holders.is_empty() => {
+                Ok(view) if view.has_below && written == Written::Plain => {
                     entered(fs, &Control::Reports(report, Some(view.name)), reply);
                 }
                 Ok(view) => entered(fs, &Control::Report(report, view.name), reply),
@@ -199,19 +205,40 @@ fn events(text: &str) -> Option<Control> {
     }
 }
 
-/// The lock that a file in `status/` or `content/` is about: `%2F` stands for a slash.
-fn reported(parent: Option<&LockName>, text: &str) -> Option<LockName> {
-    let name = unescaped(text)?;
-    let name = match parent {
-        Some(parent) => format!("{parent}/{name}"),
-        None => name.into_owned(),
-    };
-    LockName::parse(&name).ok()
+/// How a name is written in `status/`, `content/` and `wait/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// As it is: a directory while locks lie below it, as in the mount itself, and a file else.
+    Plain,
+    /// With a `%2F` for a slash: a file, whatever lies below. Every name can be written so, if need
+    /// be as an absolute path: `%2Fteam`.
+    Escaped,
 }
 
-/// A name as one file name.
-pub(super) fn escaped(name: &str) -> String {
-    name.replace('%', "%25").replace('/', "%2F")
+/// The lock that a name in `status/`, `content/` or `wait/` is about, below a `parent` or not.
+fn reported(
+    parent: Option<&LockName>,
+    text: &OsStr,
+) -> Result<(LockName, Written), (Errno, String)> {
+    let wrong = |error| (errno_of_name(error), wrong_name(text, error));
+    let name = text.to_str().ok_or(NameError::NotUtf8).map_err(wrong)?;
+    let Some(name) = unescaped(name) else {
+        let sentence =
+            format!("'{name}' says nothing: here %2F is a slash, and %25 a percent sign");
+        return Err((Errno::EINVAL, sentence));
+    };
+    let written = if name.contains('/') { Written::Escaped } else { Written::Plain };
+    let name = match parent {
+        Some(parent) => LockName::parse(&format!("{parent}/{name}")),
+        None => LockName::parse(name.strip_prefix('/').unwrap_or(&name)),
+    };
+    Ok((name.map_err(wrong)?, written))
+}
+
+/// The file in `status/` about a lock, whether or not others lie below it.
+pub(super) fn report_of(view: &LockView) -> String {
+    let name = view.name.as_str().replace('%', "%25").replace('/', "%2F");
+    if view.has_below && !name.contains("%2F") { format!("%2F{name}") } else { name }
 }
 
 fn unescaped(text: &str) -> Option<Cow<'_, str>> {
@@ -269,7 +296,9 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
         state: State { stream, ..State::default() }.into(),
     };
     let fh = FileHandle(fs.opens.insert(open));
-    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO | how);
+    // Nothing of ours can be locked, so a close needs no answer: a program that ends while the
+    // daemon is stopped would wait in it, and SIGKILL could not end that.
+    reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH | how);
 }
 
 /// What one of our files says now.
@@ -337,16 +366,30 @@ fn told(fs: &Fs, control: &Control, view: &LockView) -> Arc<[u8]> {
 mod tests {
     use super::*;
 
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
     #[test]
     fn slashes_in_reports_are_written_out() {
-        for name in ["build", "team/build", "100%", "%2F", "a%/b"] {
-            let written = escaped(name);
-            assert!(!written.contains('/'), "{written}");
-            assert_eq!(unescaped(&written).as_deref(), Some(name));
+        let view = |text, has_below| {
+            let (at, mode) = (crate::time::Time::ZERO, crate::engine::Mode::Exclusive);
+            let (holders, waiters) = (Vec::new(), Vec::new());
+            LockView { name: name(text), at, mode, holders, waiters, has_below }
+        };
+        for text in ["build", "team/build", "100%", "%2F", "a%/b"] {
+            for has_below in [false, true] {
+                let written = report_of(&view(text, has_below));
+                assert!(!written.contains('/'), "{written}");
+                let (read, form) = reported(None, OsStr::new(&written)).expect("a name");
+                assert_eq!(read, name(text), "{written}");
+                assert!(!has_below || form == Written::Escaped, "{written} is a file");
+            }
         }
-        assert_eq!(escaped("a/b%"), "a%2Fb%25");
+        assert_eq!(report_of(&view("a/b%", false)), "a%2Fb%25");
         for wrong in ["%", "%2", "%41", "a%2"] {
             assert_eq!(unescaped(wrong), None, "{wrong}");
+            assert!(reported(None, OsStr::new(wrong)).is_err(), "{wrong}");
         }
     }
 
@@ -362,10 +405,18 @@ mod tests {
 
     #[test]
     fn a_report_is_about_a_name() {
-        let name = |text: &str| LockName::parse(text).expect("valid");
-        assert_eq!(reported(None, "team%2Fbuild"), Some(name("team/build")));
-        assert_eq!(reported(Some(&name("team")), "build"), Some(name("team/build")));
-        assert_eq!(reported(None, ".."), None);
-        assert_eq!(reported(None, ".latchfs"), None);
+        let told = |parent: Option<&LockName>, text| {
+            reported(parent, OsStr::new(text)).map_err(|(errno, _)| errno.code())
+        };
+        let team = name("team");
+        assert_eq!(told(None, "team%2Fbuild"), Ok((name("team/build"), Written::Escaped)));
+        assert_eq!(told(Some(&team), "build"), Ok((name("team/build"), Written::Plain)));
+        assert_eq!(told(Some(&team), "x%2Fy"), Ok((name("team/x/y"), Written::Escaped)));
+        assert_eq!(told(None, "team"), Ok((name("team"), Written::Plain)));
+        assert_eq!(told(None, "%2Fteam"), Ok((name("team"), Written::Escaped)));
+        for wrong in ["..", ".latchfs", "%2F", "team%2F", "%2F%2Fteam", "a\nb"] {
+            assert_eq!(told(None, wrong), Err(libc::EINVAL), "{wrong}");
+        }
+        assert_eq!(told(None, &"x".repeat(256)), Err(libc::ENAMETOOLONG));
     }
 }

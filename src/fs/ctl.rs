@@ -49,12 +49,9 @@ pub(super) fn take(open: &Open, size: u32) -> Arc<[u8]> {
 /// Reads what was not yet read; while an answer is still to come, and nothing else is there, the
 /// read waits for it.
 pub(super) fn read(fs: &Fs, caller: &Caller, fh: u64, open: &Open, size: u32, reply: ReplyData) {
-    let mut state = open.state.lock();
+    let state = open.state.lock();
     if state.bytes.is_empty() && state.pending > 0 {
-        let number = fs.opens.number();
-        state.held.push(Held { number, size, reply });
-        drop(state);
-        return fs.locking.watch_read(fs, fh, number, caller.pid);
+        return waiting::hold(fs, fh, state, (size, caller.pid), reply);
     }
     drop(state);
     reply.data(&take(open, size));

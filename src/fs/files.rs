@@ -10,7 +10,7 @@ use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl, poll, process, stream, why};
+use super::{attr, change, ctl, poll, process, stream, wait, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// open of what the kernel knows already.
 pub(super) fn open(fs: &Fs, caller: &Caller, ino: u64, flags: i32, reply: ReplyOpen) {
     match fs.place(ino) {
-        Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name), flags, reply),
+        Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name.clone()), flags, reply),
         Some(Place::Control(Control::Fact(Fact::Ctl, name))) => {
             let ino = fs.tree.lock().number(&name);
             match ino {
@@ -70,6 +70,9 @@ pub(super) fn read(
     if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
         return ctl::read(fs, caller, fh, &open, size, reply);
     }
+    if let Some(name) = open.waits_for() {
+        return wait::read(fs, caller, (fh, &open), name, (offset, size, flags), reply);
+    }
     if offset > 0 {
         let bytes = Arc::clone(&open.state.lock().bytes);
         return reply.data(window(&bytes, offset, size));
@@ -102,7 +105,7 @@ pub(super) fn read(
 pub(super) fn spoken_of(fs: &Fs, open: &Open, ino: u64, name: &LockName) -> LockName {
     let place = fs.lock_place(ino);
     place
-        .map(|place| change::meant_by_open(&place, open).swap_remove(0).name)
+        .map(|place| change::meant_by_open(&place, open).one.name)
         .filter(|_| open.tenure().is_some())
         .unwrap_or_else(|| name.clone())
 }
@@ -160,7 +163,7 @@ pub(super) fn write(
             };
         }
         if let Some(token) = token {
-            for meant in &mut meant {
+            for meant in meant.iter_mut() {
                 meant.token = Some(*token);
             }
         }
@@ -210,7 +213,7 @@ pub(super) fn flush(fs: &Fs, caller: &Caller, fh: u64, reply: ReplyEmpty) {
                      read .latchfs/status/{} for how long",
                     view.name,
                     holder.lease.holder,
-                    control::escaped(view.name.as_str()),
+                    control::report_of(&view),
                 );
                 let name = Some(&view.name);
                 reply.error(fs.refuse_own(caller, Act::Close, name, Errno::EBUSY, sentence));
@@ -295,7 +298,15 @@ fn change_of(wanted: &Wanted) -> Change {
     if let Some(size) = wanted.size {
         return Change { text: Some(Text::Cut(size as usize)), ..change };
     }
-    // One reading for both: a plain touch sets them alike.
+    let renews = Some(Firm::Keep);
+    match wanted.times {
+        (None, None) => return change,
+        // A plain touch: the times of a lock for which nobody set others are those of its renewal.
+        (Some(TimeOrNow::Now), Some(TimeOrNow::Now)) => {
+            return Change { renews, times: Times::Reset, ..change };
+        }
+        _ => {}
+    }
     let now = Wall::now();
     let wall = |time: &TimeOrNow| match time {
         TimeOrNow::SpecificTime(time) => attr::wall_of(*time),
@@ -303,8 +314,5 @@ fn change_of(wanted: &Wanted) -> Change {
     };
     let (accessed, modified) =
         (wanted.times.0.as_ref().map(wall), wanted.times.1.as_ref().map(wall));
-    if accessed.is_none() && modified.is_none() {
-        return change;
-    }
-    Change { renews: Some(Firm::Keep), times: Times::Set(accessed, modified), ..change }
+    Change { renews, times: Times::Set(accessed, modified), ..change }
 }

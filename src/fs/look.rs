@@ -55,7 +55,7 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         let Some((face, token)) = attr::shown(&view) else {
             return match (page, place) {
                 (Some(fact), Place::Lock(dir)) => {
-                    control::entered(fs, &Control::Fact(fact, dir.name), reply);
+                    control::entered(fs, &Control::Fact(fact, dir.name.clone()), reply);
                 }
                 _ => reply.error(Errno::ENOENT),
             };
@@ -160,7 +160,7 @@ pub(super) fn readdir(
     };
     let parent = match fs.place(ino) {
         Some(Place::Control(dir)) => return kept(Ok(control::entries(&dir))),
-        Some(Place::Lock(place)) => Some(place.name),
+        Some(Place::Lock(place)) => Some(place.name.clone()),
         Some(Place::Top) => None,
         None => return kept(Err(Errno::ESTALE)),
     };

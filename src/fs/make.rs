@@ -191,7 +191,7 @@ pub(super) fn link(
         let errno = fs.refuse_own(caller, Act::Link, Some(&name), Errno::EPERM, sentence);
         return reply.error(errno);
     }
-    let of = place.name;
+    let of = place.name.clone();
     fs.view(caller, Act::Link, &of, move |fs, caller, view| {
         let view = match view {
             Ok(view) => view,
@@ -320,7 +320,7 @@ pub(super) fn looks(caller: &Caller, face: Face, mode: u32) -> Looks {
 
 fn patch_like(details: &Details, looks: Looks) -> Patch {
     Patch {
-        holder_id: details.holder_id().map(Into::into),
+        holder_id: details.holder_id().cloned(),
         note: details.note().cloned(),
         text: Some(TextPatch::Set(details.shared_text())),
         process: Some(details.process()),

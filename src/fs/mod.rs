@@ -19,9 +19,9 @@ mod control;
 mod ctl;
 mod errno;
 mod files;
-mod held;
 mod locking;
 mod look;
+mod lookout;
 mod make;
 mod message;
 mod numbered;
@@ -32,8 +32,10 @@ mod poll;
 mod process;
 mod remove;
 mod shared;
+mod signals;
 mod stream;
 mod tree;
+mod wait;
 mod why;
 mod xattr;
 
@@ -76,7 +78,7 @@ impl LatchFs {
             locking: locking::Locking::default(),
             polls: poll::Polls::default(),
             processes: process::Processes::default(),
-            held: held::Held::default(),
+            lookout: lookout::Lookout::default(),
             owners: Owners::new(config),
             whys: why::Whys::default(),
             counters: Counters::new(),
@@ -294,7 +296,11 @@ impl Filesystem for LatchFs {
         // By the handle and not by the kernel's owner: for OFD locks it names none.
         locking::closed(&self.0, ino.0, fh.0);
         self.0.polls.closed(fh.0);
-        self.0.opens.remove(fh.0);
+        if let Some(open) = self.0.opens.remove(fh.0)
+            && open.waits_for().is_some()
+        {
+            wait::closed(&self.0, &open);
+        }
         reply.ok();
     }
 

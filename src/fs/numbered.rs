@@ -4,8 +4,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by number.
-pub(super) type Numbered<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+/// A map by number, or by what is one.
+pub(super) type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
+
+/// A map by names, which others choose: seeded, so that they can't choose bad ones, and still a
+/// fraction of std's in the time of a look-up.
+pub(super) type Named<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
 
 /// Spreads consecutive numbers over all bits.
 #[derive(Debug, Default)]

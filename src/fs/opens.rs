@@ -1,10 +1,11 @@
 //! Open files: one number for every open and create, and what each of them may speak for.
 
-use super::control::Control;
+use super::control::{Control, Report};
 use super::locking::waiting::Held;
 use super::numbered::Numbered;
 use super::poll::Seen;
 use super::stream::Stream;
+use super::wait::Place;
 use crate::engine::{ClientId, LockName, Token};
 use fuser::FileType;
 use parking_lot::Mutex;
@@ -76,6 +77,8 @@ pub(super) struct State {
     pub(super) pending: usize,
     /// Reads that wait for them.
     pub(super) held: Vec<Held>,
+    /// How it stands with who reads to wait in line.
+    pub(super) place: Place,
     /// What was last seen of its lock, by whoever polls it.
     pub(super) seen: Option<Seen>,
     /// The place in the feed, for a reader of events.
@@ -130,9 +133,9 @@ impl Opens {
     }
 
     /// The last descriptor of it is closed.
-    pub(super) fn remove(&self, fh: u64) {
-        let open = self.files.lock().remove(&fh);
-        drop(open); // After the mutex: its bytes are freed here.
+    pub(super) fn remove(&self, fh: u64) -> Option<Arc<Open>> {
+        // Not dropped under the mutex: its bytes are freed then.
+        self.files.lock().remove(&fh)
     }
 
     /// Keeps an open directory under a new number.
@@ -181,6 +184,14 @@ impl Access {
 }
 
 impl Open {
+    /// The lock that is waited for by reading this file.
+    pub(super) fn waits_for(&self) -> Option<&LockName> {
+        match &self.target {
+            Target::Control(Control::Report(Report::Wait, name)) => Some(name),
+            Target::Control(_) | Target::Lock(..) => None,
+        }
+    }
+
     /// The tenure that it speaks for, if it does.
     pub(super) fn tenure(&self) -> Option<Token> {
         self.state.lock().tenure

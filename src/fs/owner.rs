@@ -3,6 +3,7 @@
 use super::mount::{MountConfig, Owner};
 use super::numbered::Numbered;
 use crate::engine::ClientId;
+use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
@@ -14,6 +15,9 @@ use std::sync::Arc;
 const USERS_MAX: usize = 4_096;
 /// Processes whose start time is kept, each with one open descriptor: a few that loop.
 const PROCESSES_MAX: usize = 16;
+/// A process that lived this long ago is not asked again: the kernel gives a number out anew only
+/// after all others, and making 32,768 processes takes it a second and more.
+const LIFE_TRUSTED: Span = Span::from_millis(50);
 /// Sessions whose clients are kept.
 const SESSIONS_MAX: usize = 1_024;
 
@@ -53,6 +57,8 @@ struct Known {
     uid: u32,
     id: Arc<str>,
     alive: OwnedFd,
+    /// When it was last seen to live.
+    seen: Time,
 }
 
 impl Owners {
@@ -122,10 +128,14 @@ impl Owners {
 
     /// `host:user:pid:start_time` of the caller: which process it was, even after its end.
     pub(super) fn holder_id(&self, caller: &Caller) -> Arc<str> {
+        self.holder_id_at(boot_now(), caller)
+    }
+
+    fn holder_id_at(&self, now: Time, caller: &Caller) -> Arc<str> {
         let (tid, uid) = (caller.pid, caller.uid);
         let is_same = |known: &Known| (known.tid, known.uid) == (tid, uid);
-        if let Some(known) = self.processes.lock().iter().find(|known| is_same(known))
-            && is_alive(&known.alive)
+        if let Some(known) = self.processes.lock().iter_mut().find(|known| is_same(known))
+            && known.still_lives(now)
         {
             return Arc::clone(&known.id);
         }
@@ -141,9 +151,20 @@ impl Owners {
             if processes.len() >= PROCESSES_MAX {
                 processes.pop_front();
             }
-            processes.push_back(Known { tid, uid, id: Arc::clone(&id), alive });
+            processes.push_back(Known { tid, uid, id: Arc::clone(&id), alive, seen: now });
         }
         id
+    }
+}
+
+impl Known {
+    /// Whether its number is still its own.
+    fn still_lives(&mut self, now: Time) -> bool {
+        if now.since(self.seen) < LIFE_TRUSTED {
+            return true;
+        }
+        self.seen = now;
+        is_alive(&self.alive)
     }
 }
 
@@ -336,8 +357,12 @@ mod tests {
 
     /// Process and start time, as the holder's id tells them.
     fn process(owners: &Owners, pid: u32) -> (u32, u64) {
+        process_at(boot_now(), owners, pid)
+    }
+
+    fn process_at(now: Time, owners: &Owners, pid: u32) -> (u32, u64) {
         let client = owners.client(0, pid);
-        let id = owners.holder_id(&Caller { uid: 0, gid: 0, pid, client });
+        let id = owners.holder_id_at(now, &Caller { uid: 0, gid: 0, pid, client });
         let parts: Vec<&str> = id.split(':').collect();
         assert_eq!(parts[..2], ["laptop1", "root"]);
         (parts[2].parse().expect("a number"), parts[3].parse().expect("a number"))
@@ -355,7 +380,8 @@ mod tests {
         assert_ne!(process(&owners, pid).1, 0);
         child.kill().expect("it runs");
         child.wait().expect("it ends");
-        assert_eq!(process(&owners, pid).1, 0, "gone, and not taken from the cache");
+        let later = boot_now() + LIFE_TRUSTED;
+        assert_eq!(process_at(later, &owners, pid).1, 0, "gone, and not taken from the cache");
         assert_eq!(process(&owners, 0), (0, 0));
     }
 

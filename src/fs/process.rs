@@ -14,7 +14,7 @@ use crate::engine::{
 use crate::locks::feed::Watch;
 use crate::locks::timer::Alarm;
 use crate::locks::{Failure, List};
-use crate::time::{Span, Time, boot_now};
+use crate::time::{Span, Time, boot_now, this_boot};
 use fuser::Errno;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -120,14 +120,13 @@ pub(super) fn by_default(fs: &Shared, caller: &Caller) -> Option<Living> {
 
 impl Living {
     fn open(pid: u32) -> io::Result<Self> {
-        // First the descriptor, then the start time: what is read is then the time of the process
-        // that the descriptor stands for, or the descriptor says that it is dead.
+        // First the descriptor: what is read then is of the process it stands for, or that is dead.
         let alive = pidfd_of(pid)?;
         let start = start_of(pid).ok_or(io::ErrorKind::NotFound)?;
         if !is_alive(&alive) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Self { process: Process { pid, start }, alive })
+        Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive })
     }
 
     /// That very process, if it still lives.
@@ -151,7 +150,8 @@ pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Life, living: &Living) {
     }
 }
 
-/// After a start: binds again what is bound to a process that still lives, and releases the rest.
+/// After a start: binds again what is bound to a process that still lives, and releases the rest,
+/// which after a reboot is all.
 pub(super) fn resume(fs: &Fs) {
     resume_from(fs, None);
 }
@@ -544,6 +544,14 @@ mod tests {
         let own = Living::open(std::process::id()).expect("we run").process;
         assert!(Living::again(own).is_some());
         assert!(Living::again(Process { start: own.start + 1, ..own }).is_none());
+    }
+
+    /// The same numbers may come again after a reboot: what such a process held is released.
+    #[test]
+    fn a_process_of_another_boot_is_gone() {
+        let own = Living::open(std::process::id()).expect("we run").process;
+        assert_ne!(own.boot, 0, "the kernel names its boots");
+        assert!(Living::again(Process { boot: own.boot ^ 1, ..own }).is_none());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::attr;
 use super::errno::{Act, errno_of, errno_of_name};
-use super::held::Held;
 use super::locking::Locking;
+use super::lookout::Lookout;
 use super::mount::MountConfig;
 use super::opens::Opens;
 use super::owner::{Caller, Owners};
@@ -41,8 +41,8 @@ pub(super) struct Shared {
     pub(super) polls: Polls,
     /// The processes that leases are bound to.
     pub(super) processes: Processes,
-    /// READs that are not answered yet.
-    pub(super) held: Held,
+    /// Looks after those who wait in a system call.
+    pub(super) lookout: Lookout,
     /// Users, sessions and processes.
     pub(super) owners: Owners,
     /// The last refusals.
@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// The lock that an inode stands for.
-    pub(super) fn lock_place(&self, ino: u64) -> Option<LockPlace> {
+    pub(super) fn lock_place(&self, ino: u64) -> Option<Arc<LockPlace>> {
         match self.place(ino) {
             Some(Place::Lock(lock)) => Some(lock),
             Some(Place::Top | Place::Control(_)) | None => None,
@@ -187,12 +187,16 @@ impl Shared {
         name: &LockName,
         then: impl FnOnce(&Fs, &Caller, Result<LockView, Errno>) + Send + 'static,
     ) {
+        let seen = move |fs: &Fs, caller: &Caller, name: &LockName, view: Result<LockView, _>| {
+            let refuse = |why| fs.refuse(caller, act, Some(name), Failure::Unavailable(why));
+            then(fs, caller, view.map_err(refuse));
+        };
+        // What is known here and now needs nothing to ride in a callback.
+        if let Some(view) = self.locks.view_here(name) {
+            return seen(self, caller, name, view);
+        }
         let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
-        self.locks.view(name, move |view| {
-            let view = view
-                .map_err(|why| fs.refuse(&caller, act, Some(&asked), Failure::Unavailable(why)));
-            then(&fs, &caller, view);
-        });
+        self.locks.view(name, move |view| seen(&fs, &caller, &asked, view));
     }
 
     /// Has the engine decide; a refusal is kept for `.latchfs/why`.
@@ -204,12 +208,26 @@ impl Shared {
         op: Op,
         then: impl FnOnce(&Fs, &Caller, Result<Outcome, Errno>) + Send + 'static,
     ) {
-        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
-        self.locks.submit(op, move |answer| {
-            let outcome = flat(answer);
-            let outcome = outcome.map_err(|failure| fs.refuse(&caller, act, Some(&asked), failure));
-            then(&fs, &caller, outcome);
+        let asked = name.clone();
+        self.ask(caller, op, move |fs, caller, answer| {
+            let refuse = |failure| fs.refuse(caller, act, Some(&asked), failure);
+            then(fs, caller, answer.map_err(refuse));
         });
+    }
+
+    /// Has the engine decide.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        caller: &Caller,
+        op: Op,
+        then: impl FnOnce(&Fs, &Caller, Result<Outcome, Failure>) + Send + 'static,
+    ) {
+        let command = op.into();
+        if let Some(answer) = self.locks.submit_here(&command) {
+            return then(self, caller, flat(answer));
+        }
+        let (fs, caller) = (Arc::clone(self), caller.clone());
+        self.locks.submit(command, move |answer| then(&fs, &caller, flat(answer)));
     }
 
     /// The attributes of a lock's inode as things are now. An inode whose names are all gone has
@@ -218,7 +236,7 @@ impl Shared {
         self: &Arc<Self>,
         caller: &Caller,
         ino: u64,
-        place: LockPlace,
+        place: Arc<LockPlace>,
         then: impl FnOnce(&Fs, Result<FileAttr, Errno>) + Send + 'static,
     ) {
         if place.links.len() > 1 {

@@ -4,7 +4,7 @@
 //! read follows from where the last reading ended, whatever the offset. Nobody waits for a reader:
 //! one that is too slow is told how many events it lost.
 
-use super::held::Holder;
+use super::lookout::{Waiter, Waiting};
 use super::opens::Open;
 use super::shared::Fs;
 use crate::event::{event_of, lost};
@@ -121,17 +121,30 @@ fn cut(unread: &[u8], size: usize) -> usize {
     unread[..size].iter().rposition(|byte| *byte == b'\n').map_or(size, |newline| newline + 1)
 }
 
-impl Holder for Stream {
-    fn is_held(&self, number: u64) -> bool {
-        self.inner.lock().readers.iter().any(|reader| reader.number == number)
+/// A READ that waits, as the lookout knows it.
+struct Follower {
+    stream: Weak<Stream>,
+    number: u64,
+}
+
+impl Follower {
+    /// Where it stands among those who wait for more.
+    fn place(&self, inner: &Inner) -> Option<usize> {
+        inner.readers.iter().position(|reader| reader.number == self.number)
+    }
+}
+
+impl Waiter for Follower {
+    fn waiting(&self) -> Waiting {
+        let stream = self.stream.upgrade();
+        let waits = stream.is_some_and(|stream| self.place(&stream.inner.lock()).is_some());
+        if waits { Waiting::Asks } else { Waiting::Over }
     }
 
-    fn interrupt(&self, number: u64) {
-        let mut inner = self.inner.lock();
-        let Some(index) = inner.readers.iter().position(|reader| reader.number == number) else {
-            return;
-        };
-        let reader = inner.readers.remove(index);
+    fn interrupt(&self) {
+        let Some(stream) = self.stream.upgrade() else { return };
+        let mut inner = stream.inner.lock();
+        let reader = self.place(&inner).and_then(|place| inner.readers.remove(place));
         drop(inner);
         if let Some(reader) = reader {
             reader.reply.error(Errno::EINTR);
@@ -162,11 +175,10 @@ pub(super) fn read(
         drop(inner);
         return reply.error(Errno::EAGAIN);
     }
-    let number = fs.held.number();
+    let number = fs.opens.number();
     inner.readers.push_back(Reader { number, size, reply });
     drop(inner);
-    let stream: Weak<Stream> = Arc::downgrade(stream);
-    fs.held.watch(number, tid, stream);
+    fs.lookout.watch(number, tid, Follower { stream: Arc::downgrade(stream), number });
 }
 
 /// poll: readable when there is more.

@@ -6,11 +6,11 @@
 //! symlinks get a new number with each tenure. The names of one link group share a number.
 
 use super::control::Control;
-use super::numbered::Numbered;
+use super::numbered::{Named, Numbered};
 use crate::engine::{Face, LockName, NameError, Token};
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// The mount point.
 pub(super) const TOP: u64 = 1;
@@ -23,7 +23,7 @@ pub(super) enum Place {
     /// The mount point.
     Top,
     /// A lock, or the way to locks below.
-    Lock(LockPlace),
+    Lock(Arc<LockPlace>),
     /// Something in `.latchfs`, or a fact in a directory that is a lock.
     Control(Control),
 }
@@ -66,13 +66,13 @@ enum Key {
 #[derive(Debug)]
 pub(super) struct Tree {
     nodes: Numbered<Node>,
-    numbers: HashMap<Key, u64>,
+    numbers: Named<Key, u64>,
     next: u64,
 }
 
 impl Default for Tree {
     fn default() -> Self {
-        Self { nodes: Numbered::default(), numbers: HashMap::new(), next: FIRST }
+        Self { nodes: Numbered::default(), numbers: Named::default(), next: FIRST }
     }
 }
 
@@ -129,8 +129,8 @@ impl Tree {
         }
         match self.nodes.remove(&ino).map(|node| node.place) {
             Some(Place::Lock(lock)) => {
-                for link in lock.links {
-                    self.numbers.remove(&Key::Lock(link.name));
+                for link in &lock.links {
+                    self.numbers.remove(&Key::Lock(link.name.clone()));
                 }
             }
             Some(Place::Control(control)) => {
@@ -183,24 +183,28 @@ impl Tree {
     /// Whether the inode that has this name still stands for it; takes over a new tenure where
     /// the number outlives the old one.
     fn still(&mut self, ino: u64, name: &LockName, face: Face, token: Option<Token>) -> bool {
-        let Some(lock) = self.lock_mut(ino) else { return false };
+        let Some(Place::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place) else {
+            return false;
+        };
         if lock.face != face {
             return false;
         }
         let alone = lock.links.len() == 1;
-        let Some(link) = lock.links.iter_mut().find(|link| link.name == *name) else {
+        let Some(place) = lock.links.iter().position(|link| link.name == *name) else {
             return false;
         };
-        if link.token == token {
+        let before = lock.links[place].token;
+        if before == token {
             return true;
         }
         let goes_on = match face {
             Face::File => alone,
             // A directory that becomes a lock, or ceases to be one while locks are below it.
-            Face::Directory => link.token.is_none() || token.is_none(),
+            Face::Directory => before.is_none() || token.is_none(),
             Face::Symlink => false,
         };
         if goes_on {
+            let link = &mut Arc::make_mut(lock).links[place];
             link.token = token;
             link.origin = token;
         }
@@ -209,7 +213,8 @@ impl Tree {
 
     fn lock_mut(&mut self, ino: u64) -> Option<&mut LockPlace> {
         match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
-            Some(Place::Lock(lock)) => Some(lock),
+            // Shared with requests on their way, which go on with what they saw.
+            Some(Place::Lock(lock)) => Some(Arc::make_mut(lock)),
             _ => None,
         }
     }
@@ -233,7 +238,7 @@ impl Tree {
     fn insert_lock(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
         let link = Link { name: name.clone(), token, origin: token };
         let lock = LockPlace { face, name: name.clone(), links: vec![link] };
-        self.insert(Key::Lock(name.clone()), Place::Lock(lock))
+        self.insert(Key::Lock(name.clone()), Place::Lock(Arc::new(lock)))
     }
 
     fn insert(&mut self, key: Key, place: Place) -> u64 {
@@ -306,7 +311,7 @@ mod tests {
         Token::named(number)
     }
 
-    fn lock(tree: &Tree, ino: u64) -> LockPlace {
+    fn lock(tree: &Tree, ino: u64) -> Arc<LockPlace> {
         match tree.place(ino) {
             Some(Place::Lock(lock)) => lock,
             other => panic!("{ino} is {other:?}"),

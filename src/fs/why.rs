@@ -1,13 +1,13 @@
 //! The last refusal of each owner, kept as it was and put into a sentence when somebody reads it.
 
 use super::errno::{Act, name_of};
+use super::numbered::Named;
 use crate::engine::{ClientId, Conflict, Kind, LockName, LockView, Phase, Reason, Refusal, Way};
 use crate::locks::Failure;
 use crate::time::Wall;
 use fuser::Errno;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 
 /// Owners whose last refusal is kept: more users than one machine has, at 300 bytes each.
 const OWNERS_MAX: usize = 1_024;
@@ -46,7 +46,7 @@ pub(super) struct Whys(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    by_owner: HashMap<ClientId, Last>,
+    by_owner: Named<ClientId, Last>,
     turns: u64,
 }
 
@@ -79,7 +79,12 @@ impl Whys {
 
     /// Keeps that a lookup by `client` found a lock.
     pub(super) fn met(&self, client: &ClientId, name: &LockName) {
-        self.0.lock().of(client).met = Some(name.clone());
+        let mut kept = self.0.lock();
+        // Nearly every lookup comes here, and nearly always for an owner that is known.
+        match kept.by_owner.get_mut(client) {
+            Some(last) => last.met = Some(name.clone()),
+            None => kept.of(client).met = Some(name.clone()),
+        }
     }
 
     /// What there is to say to `client`.

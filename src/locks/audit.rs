@@ -27,14 +27,14 @@ impl Audit {
         Self(None)
     }
 
-    /// Writes an entry if `event` is one that needs it.
-    pub(super) fn enter(&mut self, event: &Event, at: Wall) {
+    /// Writes an entry if `event` is one that needs it; `wall` is then asked when that was.
+    pub(super) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
         let What::Ended { name, holder, token, end: End::Stolen { by, reason }, .. } = &event.what
         else {
             return;
         };
         let entry = json!({
-            "at": at.to_string(),
+            "at": wall().to_string(),
             "act": "steal",
             "name": name.as_str(),
             "from": holder.as_str(),

@@ -43,6 +43,15 @@ pub struct Batch {
     pub events: Vec<(u64, Event)>,
 }
 
+/// What a visit came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Visit {
+    /// Events that were dropped before this reader came for them.
+    pub lost: u64,
+    /// Whether there is more.
+    pub more: bool,
+}
+
 impl Feed {
     /// Adds `events` in order and leaves the vector empty. Returns who is to be woken: call them
     /// with no lock held.
@@ -68,14 +77,34 @@ impl Watch {
     /// Takes what has come since the last call, `max` events at most.
     pub fn take(&mut self, max: usize) -> Batch {
         let ring = self.feed.0.lock();
-        let oldest = ring.next - ring.events.len() as u64;
-        let lost = oldest.saturating_sub(self.next);
-        let start = self.next.max(oldest);
-        let skip = (start - oldest) as usize;
+        let (lost, start, skip) = self.place_in(&ring);
         let events = ring.events.iter().skip(skip).take(max);
         let events: Vec<_> = (start..).zip(events.cloned()).collect();
         self.next = start + events.len() as u64;
         Batch { lost, events }
+    }
+
+    /// Shows what has come since the last call to `look`, `max` events at most, and returns how
+    /// many were dropped before. For who looks at all and keeps little: nothing is copied. The
+    /// feed stands still meanwhile, so `look` must be quick, and not come back here.
+    pub fn visit(&mut self, max: usize, mut look: impl FnMut(u64, &Event)) -> Visit {
+        let ring = self.feed.0.lock();
+        let (lost, start, skip) = self.place_in(&ring);
+        let mut next = start;
+        for event in ring.events.iter().skip(skip).take(max) {
+            look(next, event);
+            next += 1;
+        }
+        self.next = next;
+        Visit { lost, more: next < ring.next }
+    }
+
+    /// How many were dropped before this reader came for them, the number of the next one, and
+    /// where it is in the ring.
+    fn place_in(&self, ring: &Ring) -> (u64, u64, usize) {
+        let oldest = ring.next - ring.events.len() as u64;
+        let start = self.next.max(oldest);
+        (oldest.saturating_sub(self.next), start, (start - oldest) as usize)
     }
 
     /// Whether something has come since the last call of [`take`](Self::take).
@@ -130,6 +159,10 @@ mod tests {
         assert_eq!(numbers(watch.take(10)), [0; 0]);
         assert_eq!(numbers(early.take(2)), [0, 1]);
         assert_eq!(numbers(early.take(2)), [2]);
+        let (mut visitor, mut visited) = (feed.watch(Some(0)), Vec::new());
+        assert!(visitor.visit(2, |n, _| visited.push(n)).more);
+        assert!(!visitor.visit(2, |n, _| visited.push(n)).more);
+        assert_eq!(visited, [0, 1, 2]);
     }
 
     #[test]
@@ -141,6 +174,9 @@ mod tests {
         let batch = watch.take(usize::MAX);
         assert_eq!((batch.lost, batch.events.len(), batch.events[0].0), (5, FEED_EVENTS_MAX, 5));
         assert_eq!(watch.take(1).lost, 0);
+        let mut visited = 0;
+        let visit = feed.watch(Some(0)).visit(usize::MAX, |_, _| visited += 1);
+        assert_eq!((visit.lost, visited), (5, FEED_EVENTS_MAX));
     }
 
     #[test]

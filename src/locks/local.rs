@@ -34,6 +34,10 @@ const TOKEN_BLOCK: u64 = 1 << 16;
 /// after this long.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
+/// A state of up to so many things is copied while everybody waits: half a millisecond, once in
+/// some ten thousand commands.
+const COPIED_AT_ONCE_MAX: usize = 2_000;
+
 /// The locks of this process.
 pub struct Local {
     shared: Arc<Shared>,
@@ -66,7 +70,7 @@ struct Core {
 /// Where a restart finds the state again.
 enum Store {
     /// In a directory.
-    Kept(StateDir),
+    Kept(Box<StateDir>),
     /// Nowhere: a restart forgets all.
     None,
     /// The state was written and closed; nothing may change any more.
@@ -96,7 +100,7 @@ impl Local {
         }
         let audit = Audit::open(path).map_err(unwritable)?;
         let (engine, reserved) = (restored.engine, restored.tokens_reserved);
-        Self::start(engine, Store::Kept(dir), audit, reserved, restored.timeline)
+        Self::start(engine, Store::Kept(Box::new(dir)), audit, reserved, restored.timeline)
             .map_err(unwritable)
     }
 
@@ -153,23 +157,19 @@ impl Drop for Local {
 
 impl Door for Local {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        let (answer, aftermath) = {
-            let mut core = self.shared.core.lock();
-            self.shared.decide(&mut core, &command)
-        };
-        aftermath.wake();
-        if let Ok(answer) = &answer {
-            self.shared.tally.count_answer(answer);
-        }
-        then(answer);
+        then(self.shared.submit(&command));
     }
 
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        let view = {
-            let (now, core) = self.shared.settled();
-            core.engine.view(name, now)
-        };
-        then(Ok(view));
+        then(Ok(self.shared.view(name)));
+    }
+
+    fn submit_here(&self, command: &Command) -> Option<Result<Answer, Unavailable>> {
+        Some(self.shared.submit(command))
+    }
+
+    fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
+        Some(Ok(self.shared.view(name)))
     }
 
     fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
@@ -234,6 +234,23 @@ impl Aftermath {
 }
 
 impl Shared {
+    fn submit(self: &Arc<Self>, command: &Command) -> Result<Answer, Unavailable> {
+        let (answer, aftermath) = {
+            let mut core = self.core.lock();
+            self.decide(&mut core, command)
+        };
+        aftermath.wake();
+        if let Ok(answer) = &answer {
+            self.tally.count_answer(answer);
+        }
+        answer
+    }
+
+    fn view(self: &Arc<Self>, name: &LockName) -> LockView {
+        let (now, core) = self.settled();
+        core.engine.view(name, now)
+    }
+
     /// Decides one command. The caller frees the mutex, then wakes, then answers.
     fn decide(
         self: &Arc<Self>,
@@ -253,11 +270,11 @@ impl Shared {
         }
         for event in &core.events {
             self.tally.count_event(event);
-            core.audit.enter(event, Wall::at_boot_time(self.timeline.boot(event.at)));
+            core.audit.enter(event, || Wall::at_boot_time(self.timeline.boot(event.at)));
         }
         let wakers = if quiet { Arc::default() } else { self.feed.publish(&mut core.events) };
         self.set_alarm(core);
-        Self::cut_back(core);
+        self.cut_back(core);
         (Ok(answer), Aftermath { wakers })
     }
 
@@ -294,9 +311,11 @@ impl Shared {
         }
     }
 
-    /// Has a long journal made into a snapshot by a thread of its own: the engine goes on, and
-    /// the thread makes its own copy by replaying.
-    fn cut_back(core: &mut Core) {
+    /// Has a long journal made into a snapshot by a thread of its own, while the engine goes on.
+    ///
+    /// A small state is copied here and now. Of a large one the thread makes its own copy, by
+    /// replaying the journal, which takes as long again as it took to come about.
+    fn cut_back(&self, core: &mut Core) {
         let Store::Kept(dir) = &mut core.state else { return };
         if !dir.wants_rotation() {
             return;
@@ -305,8 +324,14 @@ impl Shared {
             Ok(sealed) => sealed,
             Err(error) => return log::warn!("the journal can't be cut back yet: {error}"),
         };
+        let copy = (core.engine.size() <= COPIED_AT_ONCE_MAX)
+            .then(|| restore::snapshot(&core.engine, self.timeline));
         let compact = move || {
-            if let Err(error) = sealed.compact(restore::rebuild) {
+            let done = match copy {
+                Some(body) => sealed.replace_by(&body),
+                None => sealed.compact(restore::rebuild),
+            };
+            if let Err(error) = done {
                 log::warn!("the journal could not be cut back, and stays long: {error}");
             }
         };

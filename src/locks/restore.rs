@@ -3,8 +3,8 @@
 
 use super::state::{Records, Recovered, StateError};
 use super::timeline::Timeline;
-use crate::engine::codec::{self, Clients, FORMAT_VERSION, Malformed};
-use crate::engine::{EndSession, Engine, Op, Rules, SessionEnd};
+use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
+use crate::engine::{EndSession, Engine, Known, Op, Rules, SessionEnd};
 use crate::time::{Time, boot_now};
 
 /// A record that holds a command.
@@ -26,7 +26,7 @@ pub(super) struct Restored {
 struct Replay {
     engine: Engine,
     anchor: Option<Timeline>,
-    clients: Clients,
+    known: Known,
 }
 
 /// Brings back what was.
@@ -100,8 +100,8 @@ fn put_anchor(timeline: Timeline, out: &mut Vec<u8>) {
 impl Replay {
     fn begin(snapshot: Option<Vec<u8>>) -> Result<Self, StateError> {
         let Some(body) = snapshot else {
-            let (engine, clients) = (Engine::default(), Clients::default());
-            return Ok(Self { engine, anchor: None, clients });
+            let (engine, known) = (Engine::default(), Known::default());
+            return Ok(Self { engine, anchor: None, known });
         };
         let unreadable = |_| StateError::Unreadable(format!("the snapshot: {Malformed}"));
         let (version, body) = body.split_first().ok_or(Malformed).map_err(unreadable)?;
@@ -111,7 +111,7 @@ impl Replay {
         }
         let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
         let engine = codec::decode_engine(body).map_err(unreadable)?;
-        Ok(Self { engine, anchor: Some(anchor), clients: Clients::default() })
+        Ok(Self { engine, anchor: Some(anchor), known: Known::default() })
     }
 
     fn step(&mut self, record: &[u8]) -> Result<(), StateError> {
@@ -119,9 +119,7 @@ impl Replay {
         match record.split_first() {
             Some((&COMMAND, body)) => {
                 let (at, mut command) = codec::decode_command(body).map_err(unreadable)?;
-                if let Op::Acquire(ask) = &mut command.op {
-                    ask.client = self.clients.same(&ask.client);
-                }
+                self.known.share(&mut command);
                 // What it answers has been answered long ago, and its events have been told.
                 let _ = self.engine.apply(at, &command, &mut Vec::new());
                 Ok(())

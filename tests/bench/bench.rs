@@ -3,7 +3,7 @@
 //! Not a test: it prints numbers with what is wanted beside them, and fails only if something
 //! does not work. Ratios of one run can be trusted more than numbers of two.
 //!
-//! `cargo bench -- engine journal local files ls http` runs parts; `--quick` does less of each;
+//! `cargo bench -- engine journal local files flock ls http` runs parts; `--quick` does less of each;
 //! `--pin` keeps everything on one processor, which takes out most of the noise.
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
@@ -13,6 +13,7 @@ mod files;
 mod http;
 mod journal;
 mod local;
+mod locks;
 mod mounts;
 mod null;
 mod report;
@@ -44,11 +45,12 @@ impl Effort {
 /// A part: its name on the command line, and what it does.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("engine", engine::run),
     ("journal", journal::run),
     ("local", local::run),
     ("files", files::run),
+    ("flock", locks::run),
     ("ls", files::run_ls),
     ("http", http::run),
 ];
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         // What this program starts itself as.
         ["null-fs", dir] => null::serve(dir),
+        ["hold", path] => locks::hold(path),
         ["memory", count, notes] => engine::print_memory(count, notes),
         words => run(words),
     };

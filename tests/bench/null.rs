@@ -1,12 +1,12 @@
-//! A file system that does nothing but remember names: what the kernel and fuser cost, whatever
-//! one does with them. Its settings are those of latchfs.
+//! A file system that does nothing but remember names, and who has locked them first: what the
+//! kernel and fuser cost, whatever one does with them. Its settings are those of latchfs.
 
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
     ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen, Request, Session, TimeOrNow,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,14 @@ const MAX_BACKGROUND: u16 = 1_024;
 struct Null {
     names: Mutex<HashMap<OsString, u64>>,
     made: AtomicU64,
+    queues: Mutex<HashMap<u64, Queue>>,
+}
+
+/// Who has locked a file, exclusively, and who waits.
+#[derive(Default)]
+struct Queue {
+    holder: Option<LockOwner>,
+    waiting: VecDeque<(LockOwner, ReplyEmpty)>,
 }
 
 impl Null {
@@ -36,6 +44,25 @@ impl Null {
         let ino = 2 * number + u64::from(is_file);
         self.names().insert(name.to_owned(), ino);
         attributes(ino)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<u64, Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands the lock over to who has waited longest.
+    fn unlock(&self, ino: INodeNo, owner: LockOwner) {
+        let mut queues = self.queues();
+        let queue = queues.entry(ino.0).or_default();
+        if queue.holder != Some(owner) {
+            return;
+        }
+        let next = queue.waiting.pop_front();
+        queue.holder = next.as_ref().map(|(owner, _)| *owner);
+        drop(queues);
+        if let Some((_, reply)) = next {
+            reply.ok();
+        }
     }
 
     fn remove(&self, name: &OsStr, reply: ReplyEmpty) {
@@ -70,7 +97,10 @@ fn attributes(ino: u64) -> FileAttr {
 
 impl Filesystem for Null {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC | InitFlags::FUSE_PARALLEL_DIROPS;
+        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_POSIX_LOCKS
+            | InitFlags::FUSE_FLOCK_LOCKS;
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -135,6 +165,52 @@ impl Filesystem for Null {
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        owner: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        if let Some(owner) = owner {
+            self.unlock(ino, owner);
+        }
+        reply.ok();
+    }
+
+    fn setlk(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        _: u64,
+        _: u64,
+        kind: i32,
+        _: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        if kind == libc::F_UNLCK {
+            self.unlock(ino, owner);
+            return reply.ok();
+        }
+        let mut queues = self.queues();
+        let queue = queues.entry(ino.0).or_default();
+        match queue.holder {
+            Some(holder) if holder != owner && sleep => queue.waiting.push_back((owner, reply)),
+            Some(holder) if holder != owner => reply.error(Errno::EAGAIN),
+            _ => {
+                queue.holder = Some(owner);
+                drop(queues);
+                reply.ok();
+            }
+        }
     }
 
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -11,8 +11,8 @@ mod naive;
 
 use super::planted::{Bug, with_bug};
 use super::{
-    Answer, Command, End, Engine, Event, Life, LockName, Mode, Op, Outcome, Rules, Token, What,
-    codec,
+    Answer, Command, End, Engine, Event, Life, Line, LockName, Mode, Op, Outcome, Reason, Rules,
+    Token, What, codec,
 };
 use crate::time::{Span, Time};
 use draw::{Dice, Draw};
@@ -64,6 +64,7 @@ impl Pair {
         same("answers", &answer, &wanted)?;
         same("events", &events, &wanted_events)?;
         self.engine.check();
+        same_foresight(&settled, command, &answer)?;
         self.same_views()?;
         let bytes = codec::encode_engine(&self.engine);
         let restored = codec::decode_engine(&bytes).map_err(|_| "a snapshot can't be read")?;
@@ -146,6 +147,25 @@ impl Pair {
                 _ => self.promised.remove(token),
             };
         }
+    }
+}
+
+/// Who looks what would be in the way sees what the engine then says.
+fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result<(), String> {
+    let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
+    let view = before.view(&ask.name, before.clock());
+    let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode);
+    let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
+    match answer {
+        // Who is in line already, and asks for less, may be served from there.
+        Ok(Outcome::Granted(_)) if ask.line != Line::Skip => Ok(()),
+        Ok(Outcome::Granted(_) | Outcome::Renewed(_)) => same("foresight", &foreseen, &None),
+        Err(refusal) => match &*refusal.reason {
+            Reason::Conflict(no) => same("foresight", &foreseen, &Some((no.token, no.way))),
+            _ => Ok(()),
+        },
+        Ok(_) if foreseen.is_none() => Err("waits, and nothing was seen in the way".to_owned()),
+        Ok(_) => Ok(()),
     }
 }
 

@@ -497,7 +497,9 @@ impl Naive {
             held.lease.hold = ask.hold;
         }
         held.mode = ask.mode;
-        let outcome = self.renewed(held, &ask.patch);
+        let of_file = matches!(ask.hold, Hold::Open(_));
+        let looks = ask.patch.looks.filter(|_| !of_file);
+        let outcome = self.renewed(held, &Patch { looks, ..ask.patch.clone() });
         if own.mode != ask.mode {
             self.serve(&ask.name);
         }
@@ -800,7 +802,7 @@ fn patched(before: &Details, patch: &Patch) -> Details {
     };
     let note = patch.note.clone().or_else(|| before.note().cloned());
     Details::default()
-        .with_holder_id(patch.holder_id.as_deref().or_else(|| before.holder_id()))
+        .with_holder_id(patch.holder_id.clone().or_else(|| before.holder_id().cloned()))
         .with_note(note.filter(|note| !note.is_empty()))
         .with_text(text.into())
         .with_process(patch.process.unwrap_or_else(|| before.process()))

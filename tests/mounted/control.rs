@@ -29,8 +29,7 @@ fn it_is_there_but_not_listed() {
         .ok();
 }
 
-/// `status/NAME` (JSON also for free names), `content/NAME` (the text). A name of several parts
-/// is one file, its slashes written `%2F`: a file can't be a directory as well.
+/// `status/NAME` (JSON also for free names), `content/NAME` (the text).
 #[test]
 fn status_and_content_are_by_name() {
     let m = mount();
@@ -49,6 +48,52 @@ fn status_and_content_are_by_name() {
         os.rmdir('build')
         eq(status('build')['phase'], 'free')
     "#)
+        .ok();
+}
+
+/// A name in `status/` and `content/` is a directory while locks lie below it, as in the mount, and
+/// a file else. Written with `%2F` for a slash, and one in front where it has none, it is a file
+/// whatever lies below.
+#[test]
+fn a_status_can_always_be_read() {
+    let m = mount();
+    m.py(r#"
+        def of(path):
+            text = pathlib.Path('.latchfs/status/' + path).read_text()
+            return json.loads(text)['name'], json.loads(text)['phase']
+        def always():
+            eq(of('team%2Fbuild')[0], 'team/build')
+            eq(of('%2Fteam')[0], 'team')
+            eq(of('%2Fteam%2Fbuild')[0], 'team/build')
+        # Nothing is held; then team alone; then a lock below it; then only that.
+        always()
+        eq(of('team'), ('team', 'free'))
+        os.mkdir('team')
+        always()
+        eq(of('team'), ('team', 'held'))
+        os.mkdir('team/build')
+        always()
+        eq(of('team/build'), ('team/build', 'held'))
+        eq(of('team/other'), ('team/other', 'free'))
+        eq(no(of, 'team'), 'EISDIR')
+        eq(of('%2Fteam'), ('team', 'held'))
+        eq(listed('.latchfs/status/team'), [])
+        os.mkdir('team/build/deep')
+        always()
+        eq(of('team/build/deep'), ('team/build/deep', 'held'))
+        eq(of('team/build%2Fdeep'), ('team/build/deep', 'held'))
+        eq(of('%2Fteam%2Fbuild')[1], 'held')
+        os.rmdir('team/build/deep')
+        subprocess.run(['latchfs', 'release', 'team'], check=True, stdout=subprocess.DEVNULL)
+        always()
+        eq((of('team/build')[1], of('%2Fteam')[1]), ('held', 'free'))
+        # The sentence that sends a program there names a file.
+        with user(B):
+            fd = os.open('team/build/ctl', os.O_WRONLY)
+            eq(no(os.close, fd), 'EBUSY')
+            path = why().split('read ')[1].split(' for')[0]
+            eq(json.loads(pathlib.Path(path).read_text())['name'], 'team/build')
+        "#)
         .ok();
 }
 

@@ -182,6 +182,49 @@ fn what_is_in_the_way() {
     .ok();
 }
 
+/// `F_GETLK` says what `F_SETLK` would, whoever has the lock and however: the engine is asked.
+#[test]
+fn what_is_in_the_way_is_the_engines_word() {
+    let m = Setup::new().dirs(2).with("--client laptop2").start();
+    locks_py(
+        &m,
+        r#"
+        asks, own, other = Peer(A), Peer(A), Peer(B)
+        def on_the_other_mount(form):
+            path = os.environ['D2'] + '/x'
+            held['x'] = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            lock(held['x'], form)
+        cases = {
+            'free': lambda: None,
+            'touched': lambda: own('pathlib.Path("x").touch()'),
+            'with a ttl': lambda: own('write("x", "60s")'),
+            'made': lambda: own('os.close(exclusive("x"))'),
+            "another's": lambda: other('pathlib.Path("x").touch()'),
+            'linked': lambda: own('os.close(exclusive("y")); os.link("y", "x"); os.unlink("y")'),
+            **{form: lambda form=form: other(f'take({form!r}, "x")')
+               for form in ('flock_ex', 'flock_sh', 'fcntl_ex', 'fcntl_sh', 'ofd_ex', 'ofd_sh')},
+            **{'far ' + form: lambda form=form: on_the_other_mount(form)
+               for form in ('flock_ex', 'flock_sh')},
+        }
+        for case, before in cases.items():
+            for kind in (R, W):
+                # Opened before: opening what is free would take it.
+                asks('fd = os.open("x", os.O_RDWR | os.O_CREAT, 0o666); os.unlink("x")')
+                before()
+                seen = asks(f'getlk(fd, {kind})')
+                said = asks(f'no(setlk, fd, {kind})')
+                eq((case, kind, seen is None), (case, kind, said == 'ok'))
+                assert seen is None or seen[3] > 0, (case, seen)
+                asks('os.close(fd)')
+                for peer in (own, other): peer('drop("x") if "x" in held else None')
+                if 'x' in held: drop('x')
+                if 'x' in listed(): os.unlink('x')
+                until(lambda: listed() == [])
+        "#,
+    )
+    .ok();
+}
+
 /// A circle of waiting fcntl locks is found (EDEADLK), of two files and of three; a flock that
 /// only seems to close one is not taken for it.
 #[test]

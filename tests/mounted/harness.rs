@@ -428,7 +428,7 @@ impl Mount {
     #[track_caller]
     pub(crate) fn status(&self, name: &str) -> Value {
         let file = name.replace('/', "%2F");
-        json(&self.sh(&format!("cat '.latchfs/status/{file}'")).ok())
+        json(&self.sh(&format!("cat '.latchfs/status/%2F{file}'")).ok())
     }
 
     /// The phase of a lock.
@@ -551,7 +551,7 @@ def exclusive(name, mode=0o644):
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
 
 def status(name):
-    return json.loads(pathlib.Path('.latchfs/status/' + name.replace('/', '%2F')).read_text())
+    return json.loads(pathlib.Path('.latchfs/status/%2F' + name.replace('/', '%2F')).read_text())
 
 def why():
     return json.loads(pathlib.Path('.latchfs/why').read_text())['message']

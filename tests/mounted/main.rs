@@ -36,4 +36,5 @@ mod contention;
 mod flock;
 mod holding;
 mod stress;
+mod wait_file;
 mod waiting;

@@ -1,7 +1,9 @@
 //! `latchfs run`: a command under a lock; and waiting in line through the control file.
 
 use crate::harness::*;
+use latchfs::time::{Span, boot_now};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 /// A script in the background, killed with its handle; its lines as they come.
@@ -25,6 +27,13 @@ impl Job {
 
     fn pid(&self) -> i32 {
         self.0.id().cast_signed()
+    }
+
+    /// It goes on for so long, and says nothing.
+    #[track_caller]
+    fn goes_on(&mut self, span: Duration) {
+        assert_eq!(self.1.recv_timeout(span), Err(RecvTimeoutError::Timeout), "it goes on");
+        assert_eq!(self.0.try_wait().expect("it is our child"), None);
     }
 
     /// Its exit code.
@@ -158,4 +167,83 @@ fn a_slot_is_done_once() {
     assert!(again.err.contains("nothing is left to do"), "{}", again.err);
     let status = m.status("backup@monday");
     assert_eq!((status["phase"].clone(), status["note"].clone()), ("held".into(), "done".into()));
+}
+
+/// A command that ends when it is told to, by `go` in the ordinary directory.
+const UNTIL_TOLD: &str =
+    "exec latchfs run build -- sh -c 'echo on; until [ -e $T/go ]; do sleep 0.1; done; echo off'";
+
+/// A daemon that is dead renews no more: the command is ended, not at once, but before the lease
+/// could be another's.
+#[test]
+fn a_dead_daemon_ends_the_command_in_time() {
+    let mut m = Setup::new().with("--ttl 3s --grace 2s").start();
+    let mut job = Job::new(&m, UNTIL_TOLD);
+    job.says("on");
+    let asked_at = boot_now();
+    let left = m.status("build")["expires_in_ms"].as_u64().expect("it expires");
+    let (expires, grace) = (asked_at + Span::from_millis(left), Span::from_secs(2));
+    m.crash();
+    // It was renewed a second ago at most.
+    job.goes_on(Duration::from_millis(800));
+    assert_eq!(job.ends(), Some(76));
+    let now = boot_now();
+    assert!(now < expires + Span::from_secs(1) + grace, "{}", now.since(expires));
+    assert_eq!(job.1.try_recv().ok(), None, "it was ended, and did not end");
+}
+
+/// Nor is a lock lost when another daemon takes over in time: it is the same tenure.
+#[test]
+fn a_restart_of_the_daemon_is_survived() {
+    let mut m = Setup::new().with("--ttl 3s --grace 0s").start();
+    let mut job = Job::new(&m, UNTIL_TOLD);
+    job.says("on");
+    let token = m.token("build");
+    m.crash();
+    m.start();
+    m.sh("touch other").ok();
+    m.until("other", "free");
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+    std::fs::write(m.scratch().join("go"), "").expect("ours");
+    job.says("off");
+    assert_eq!(job.ends(), Some(0));
+    assert_eq!(m.phase("build"), "free");
+}
+
+/// A daemon that is stopped, until this is dropped: also when a test fails.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(m: &Mount) -> Self {
+        signal(m.pid(), libc::SIGSTOP);
+        Self(m.pid())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, libc::SIGCONT);
+    }
+}
+
+/// A daemon that is stopped for less than the ttl is nothing to a command; for longer, it ends the
+/// command, for the lease may be over when the daemon goes on.
+#[test]
+fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
+    let m = Setup::new().with("--ttl 4s --grace 2s").start();
+    let mut job = Job::new(&m, UNTIL_TOLD);
+    job.says("on");
+    let token = m.token("build");
+    let stopped = Stopped::new(&m);
+    job.goes_on(Duration::from_millis(1_500));
+    drop(stopped);
+    assert_eq!(m.token("build"), token);
+    job.goes_on(Duration::from_secs(4));
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+    let stopped_at = boot_now();
+    let stopped = Stopped::new(&m);
+    assert_eq!(job.ends(), Some(76));
+    let took = boot_now().since(stopped_at);
+    drop(stopped);
+    assert!(took < Span::from_secs(4 + 2), "{took}");
 }

@@ -253,8 +253,8 @@ fn nothing_else_is_held_up() {
     .ok();
 }
 
-/// With 20 waiters a signal ends a wait within 50 ms. The median is held to it; one measurement on
-/// a loaded machine may take longer, but never a second.
+/// With 20 waiters, for locks and for what is read, a signal ends a wait within 50 ms. The median
+/// is held to it; one measurement on a loaded machine may take longer, but never a second.
 #[test]
 fn a_signal_is_seen_soon() {
     let m = mount();
@@ -266,7 +266,8 @@ fn a_signal_is_seen_soon() {
         waiters = [Peer(B) for _ in range(20)]
         for number, peer in enumerate(waiters):
             peer('opened("x")')
-            peer.start('take("flock_ex", "x", wait=True)')
+            peer.start('take("flock_ex", "x", wait=True)' if number % 2 else
+                       'os.read(os.open(".latchfs/wait/x", os.O_RDONLY), 100)')
         until(lambda: line('x') == 20)
         took = []
         for peer in waiters:
@@ -316,9 +317,10 @@ fn a_thousand_wait_and_half_are_killed() {
             eq(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGKILL)
         killed = time.monotonic() - began
         work = daemon_work() - work
-        # 1 s is promised, of a release build on a machine with nothing else to do. So a debug
-        # build may work three times as long, and be kept from it by others.
-        assert work < 3 and killed < 30, (work, killed)
+        # 1 s is promised, of a release build on a machine with nothing else to do. What the daemon
+        # works is held to it; a debug build may work three times as long; and others may keep
+        # either from it.
+        assert work < PROMISED and killed < 30, (work, killed)
         until(lambda: line('x') == COUNT // 2)
         os.close(me)
         for pid in children[1::2]:
@@ -328,7 +330,8 @@ fn a_thousand_wait_and_half_are_killed() {
         eq(served, list(range(1, COUNT, 2)))
         until(lambda: listed() == [])
         "#;
-    locks_py(&m, program).ok();
+    let promised = if cfg!(debug_assertions) { "3" } else { "1" };
+    locks_py(&m, &program.replace("PROMISED", promised)).ok();
 }
 
 /// What the daemon costs while 20 wait for five seconds, of one processor, and while nobody does.

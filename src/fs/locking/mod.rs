@@ -2,29 +2,25 @@
 //! its events become answers.
 //!
 //! [`table`] decides, purely, what is to be done; here it is done, with no mutex held: asking the
-//! engine, answering programs, watching those that wait ([`lookout`], [`signals`]). Byte ranges
-//! are in [`ranges`].
+//! engine, answering programs, having those that wait looked after. Byte ranges are in [`ranges`].
 
-mod lookout;
 mod ranges;
-pub(super) mod signals;
 mod table;
 pub(super) mod waiting;
 
 use super::errno::{Act, errno_of};
+use super::lookout::{Waiter, Waiting};
 use super::make::looks;
 use super::opens::Target;
 use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
     Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
-    LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId,
-    Token, What,
+    LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
 use crate::locks::Failure;
 use crate::locks::feed::Watch;
 use fuser::{Errno, ReplyEmpty, ReplyLock};
-use lookout::Lookout;
 use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::{Arc, Weak};
@@ -48,7 +44,6 @@ struct Running {
     session: SessionId,
     table: Mutex<Table<ReplyEmpty>>,
     watch: Mutex<Watch>,
-    lookout: Lookout,
 }
 
 /// What the kernel tells of a request to lock.
@@ -99,15 +94,8 @@ pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply:
         Ok(running) => running,
         Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
     };
-    let asked = *asked;
-    // To look first keeps how an own lock looks from being overwritten when it is taken over.
-    fs.view(caller, Act::Lock, &name.clone(), move |fs, caller, view| match view {
-        Ok(view) => {
-            let ask = ask_of(fs, caller, &asked, (name, client), (mode, sleep), &view);
-            run(fs, &running, |table, todo| table.lock(ask, reply, todo));
-        }
-        Err(errno) => reply.error(errno),
-    });
+    let ask = ask_of(fs, caller, asked, (name, client), (mode, sleep));
+    run(fs, &running, |table, todo| table.lock(ask, reply, todo));
 }
 
 fn ask_of(
@@ -116,9 +104,8 @@ fn ask_of(
     asked: &Request,
     (name, client): (LockName, ClientId),
     (mode, sleep): (Mode, bool),
-    view: &LockView,
 ) -> Ask {
-    let new = view.holders.is_empty().then(|| looks(caller, Face::File, MODE_OF_NEW));
+    let looks = Some(looks(caller, Face::File, MODE_OF_NEW));
     let holder_id = Some(fs.owners.holder_id(caller));
     Ask {
         ino: asked.ino,
@@ -128,51 +115,46 @@ fn ask_of(
         mode,
         name,
         client,
-        patch: Patch { holder_id, looks: new, ..Patch::default() },
+        patch: Patch { holder_id, looks, ..Patch::default() },
         line: if sleep { Waits::Yes } else { Waits::No },
-        call: call_of(caller.pid),
+        call: call_of,
     }
 }
 
 /// `F_GETLK`, `F_OFD_GETLK`.
 pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
-    let (Some(mode), Some((name, _))) = (asked.mode(), lock_of(fs, asked.fh)) else {
+    let (Some(mode), Some((name, client))) = (asked.mode(), lock_of(fs, asked.fh)) else {
         return reply.error(Errno::EINVAL);
     };
-    let running = fs.locking.running();
-    let span = asked.span();
-    let own = running
-        .as_ref()
-        .and_then(|running| running.table.lock().conflict(asked.ino, asked.owner, span, mode));
+    let running = match fs.locking.start(fs) {
+        Ok(running) => running,
+        Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
+    };
+    let asked = *asked;
+    let (own, number) = {
+        let table = running.table.lock();
+        let own = table.conflict(asked.ino, asked.owner, asked.span(), mode);
+        (own, table.number_of(asked.ino, asked.owner).unwrap_or(asked.fh))
+    };
     if let Some((span, mode, pid)) = own {
         return reply.locked(span.start, span.end, kind_of(mode), pid);
     }
-    let session = running.map(|running| running.session);
-    let asked = *asked;
-    fs.view(caller, Act::Lock, &name, move |_, caller, view| {
-        let Ok(view) = view else { return reply.error(Errno::ETIMEDOUT) };
-        match in_the_way(&view, caller, session, mode) {
-            Some((mode, pid)) => reply.locked(0, ranges::TO_END, kind_of(mode), pid),
+    // Nothing of this mount's open files is in the way; what else is, the engine says.
+    let hold = Hold::Open(OpenId { session: running.session, number });
+    fs.view(caller, Act::Lock, &name, move |_, _, view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(errno) => return reply.error(errno),
+        };
+        match view.in_the_way(&client, hold, mode) {
+            Some((holder, _)) => {
+                let pid = holder.lease.details.holder_id().and_then(|id| id.rsplit(':').nth(1));
+                let pid = pid.and_then(|pid| pid.parse().ok()).unwrap_or(0);
+                reply.locked(0, ranges::TO_END, kind_of(view.mode), pid);
+            }
             None => reply.locked(asked.start, asked.end, libc::F_UNLCK, 0),
         }
     });
-}
-
-/// A holder that no open file of this mount is, and that would not let the caller in.
-fn in_the_way(
-    view: &LockView,
-    caller: &Caller,
-    session: Option<SessionId>,
-    mode: Mode,
-) -> Option<(Mode, u32)> {
-    let other = view.holders.iter().find(|holder| match holder.lease.hold {
-        Hold::Open(OpenId { session: of, .. }) => Some(of) != session,
-        Hold::Loose => holder.lease.holder != caller.client,
-        Hold::Firm(_) => true,
-    })?;
-    let clash = view.mode == Mode::Exclusive || mode == Mode::Exclusive;
-    let pid = other.lease.details.holder_id().and_then(|id| id.rsplit(':').nth(1));
-    clash.then(|| (view.mode, pid.and_then(|pid| pid.parse().ok()).unwrap_or(0)))
 }
 
 /// A descriptor was closed: what its process holds by fcntl goes.
@@ -202,7 +184,6 @@ pub(super) fn may_end(fs: &Fs, caller: &Caller, token: Token) -> bool {
 /// The mount is gone: what its open files hold is free.
 pub(super) fn ended(fs: &Shared) {
     let Some(running) = fs.locking.running.lock().take() else { return };
-    running.lookout.stop();
     let end = EndSession { session: running.session, end: SessionEnd::Closed };
     fs.locks.submit(Op::EndSession(end), |_| {});
 }
@@ -224,12 +205,44 @@ const fn kind_of(mode: Mode) -> i32 {
 
 /// By which system call the thread asks. The kernel does not say it; where `/proc` can't be read
 /// either it is taken for fcntl(2), which promises more.
-fn call_of(tid: u32) -> table::CallOf {
-    table::CallOf::new(move || {
-        let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
-        let number = text.split(' ').next().and_then(|number| number.parse().ok());
-        if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
-    })
+fn call_of(tid: u32) -> Call {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
+    let number = text.split(' ').next().and_then(|number| number.parse().ok());
+    if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
+}
+
+/// A program that waits in `F_SETLKW`, as the lookout knows it.
+struct Asker {
+    fs: Weak<Shared>,
+    number: u64,
+}
+
+impl Asker {
+    /// The mount and its table, while there is one.
+    fn running(&self) -> Option<(Fs, Arc<Running>)> {
+        let fs = self.fs.upgrade()?;
+        let running = fs.locking.running()?;
+        Some((fs, running))
+    }
+}
+
+impl Waiter for Asker {
+    fn waiting(&self) -> Waiting {
+        let running = self.running();
+        running.map_or(Waiting::Over, |(_, r)| r.table.lock().is_waiting(self.number))
+    }
+
+    fn interrupt(&self) {
+        if let Some((fs, running)) = self.running() {
+            run(&fs, &running, |table, todo| table.interrupt(self.number, todo));
+        }
+    }
+
+    fn expire(&self) {
+        if let Some((fs, running)) = self.running() {
+            run(&fs, &running, |table, todo| table.expire(self.number, todo));
+        }
+    }
 }
 
 impl Locking {
@@ -243,7 +256,7 @@ impl Locking {
         self.start(fs).map(|running| running.session)
     }
 
-    /// Opens the session, follows events and looks out for signals from now on.
+    /// Opens the session, and follows events from now on.
     fn start(&self, fs: &Fs) -> Result<Arc<Running>, Failure> {
         let mut running = self.running.lock();
         if let Some(running) = &*running {
@@ -257,7 +270,6 @@ impl Locking {
             session,
             table: Mutex::new(Table::new(session)),
             watch: Mutex::new(watch),
-            lookout: Lookout::start(Arc::downgrade(fs)),
         });
         *running = Some(Arc::clone(&started));
         Ok(started)
@@ -289,15 +301,14 @@ fn on_events(fs: &Weak<Shared>) {
         let more = {
             // Both at once, so that two threads can't tell the table in the wrong order.
             let mut watch = running.watch.lock();
-            let batch = watch.take(EVENTS_MAX);
             let mut table = running.table.lock();
-            for (_, event) in &batch.events {
+            let visit = watch.visit(EVENTS_MAX, |_, event| {
                 hear(&mut table, running.session, event, &mut todo);
-            }
-            if batch.lost > 0 {
+            });
+            if visit.lost > 0 {
                 todo.extend(table.known().into_iter().map(Effect::Recall));
             }
-            batch.events.len() == EVENTS_MAX
+            visit.more
         };
         perform(&fs, &running, todo);
         if !more {
@@ -349,20 +360,28 @@ fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
+                let command = Op::Acquire(*ask).into();
+                if let Some(answer) = fs.locks.submit_here(&command) {
+                    let answer = answer.map_err(Failure::Unavailable);
+                    settle(fs, running, cookie, ino, of, answer);
+                    continue;
+                }
                 let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
-                fs.locks.submit(Op::Acquire(ask), move |answer| {
+                fs.locks.submit(command, move |answer| {
                     let answer = answer.map_err(Failure::Unavailable);
                     settle(&fs2, &running, cookie, ino, of, answer);
                 });
             }
-            Effect::Tell(op) => fs.locks.submit(op, |_| {}),
+            Effect::Tell(op) => fs.locks.submit(*op, |_| {}),
             Effect::Reply(reply, result) => reply_to(fs, reply, result),
             Effect::Speaks(fh, token) => {
                 if let Some(open) = fs.opens.get(fh) {
                     open.state.lock().tenure = Some(token);
                 }
             }
-            Effect::Watch(number, tid) => running.lookout.watch(number, tid),
+            Effect::Watch(number, tid) => {
+                fs.lookout.watch(number, tid, Asker { fs: Arc::downgrade(fs), number });
+            }
             Effect::Recall((number, name)) => recall(fs, running, number, &name),
         }
     }

@@ -1,22 +1,24 @@
-//! Waiting in line through the control file: the answer to a request is read when the lock is
-//! there, and whoever closes the file before leaves the line.
+//! Waiting in line through a file of `.latchfs`, the control file or one of `wait/`: the answer is
+//! read when the lock is there, and whoever closes the file before leaves the line.
 //!
 //! Each waiter asks in the name of an attempt of its own (an [`OpenId`]), by which its grant is
 //! known among the events.
 
+use super::super::lookout::{Waiter, Waiting};
+use super::super::opens::State;
 use super::super::shared::{Fs, Shared, flat};
-use super::{EVENTS_MAX, Locking};
+use super::EVENTS_MAX;
 use crate::engine::command::Leave;
 use crate::engine::lease::Ticket;
 use crate::engine::{
     Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Release, Tenure, What,
     Why,
 };
-use crate::locks::Failure;
 use crate::locks::feed::Watch;
+use crate::locks::{Failure, Locks};
 use crate::time::Span;
 use fuser::{Errno, ReplyData};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -36,7 +38,8 @@ struct Wait {
     fh: u64,
     ask: Acquire,
     ticket: Option<Ticket>,
-    then: Then,
+    /// `None`: the file was closed before the answer came, which is to be undone.
+    then: Option<Then>,
 }
 
 /// How a wait ends.
@@ -50,6 +53,12 @@ pub(in super::super) enum Ended {
 }
 
 type Then = Box<dyn FnOnce(Ended) + Send>;
+
+/// Whether one who has got a place in line is there still.
+enum Stays {
+    Yes,
+    No(Box<Wait>),
+}
 
 /// A read that is answered later.
 #[derive(Debug)]
@@ -78,7 +87,7 @@ pub(in super::super) fn join(
     ask.hold = Hold::Firm(Some(OpenId { session, number }));
     ask.line = Line::Join(patience);
     let op = Op::Acquire(ask.clone());
-    let wait = Wait { fh, ask, ticket: None, then: Box::new(then) };
+    let wait = Wait { fh, ask, ticket: None, then: Some(Box::new(then)) };
     // Before asking: the grant may be told before the answer.
     fs.locking.waits.insert(fs, number, wait);
     let shared = Arc::clone(fs);
@@ -86,12 +95,12 @@ pub(in super::super) fn join(
         Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
             end(&shared, number, Ended::Granted(tenure));
         }
-        Ok(Outcome::Waiting { ticket, .. }) => {
-            if shared.locking.waits.in_line(number, ticket) {
-                // What happened before the ticket was known was not understood.
-                look_again(&shared, number);
-            }
-        }
+        Ok(Outcome::Waiting { ticket, .. }) => match shared.locking.waits.in_line(number, ticket) {
+            // What happened before the ticket was known was not understood.
+            Some(Stays::Yes) => look_again(&shared, number),
+            Some(Stays::No(wait)) => leave(&shared, *wait),
+            None => {}
+        },
         Ok(_) => {}
         Err(failure) => end(&shared, number, Ended::Failed(failure)),
     });
@@ -116,39 +125,76 @@ fn leave(fs: &Fs, wait: Wait) {
         let door = shared.locks.clone();
         shared.locks.view(&ask.name.clone(), move |view| {
             if let Some(tenure) = view.ok().and_then(|view| granted(&view, ask.hold)) {
-                let (name, client) = (ask.name, ask.client);
-                let key = LeaseKey { name, client, token: Some(tenure.token) };
-                door.submit(Op::Release(Release { key }), |_| {});
+                give_back(&door, ask, tenure);
             }
         });
     });
 }
 
-/// A signal has come for the reader `number` of the open file `fh`: it gets an errno, and keeps
-/// its place, for it may read again; if it does not, it closes the file.
-pub(super) fn interrupt(fs: &Shared, fh: u64, number: u64) {
-    let Some(open) = fs.opens.get(fh) else { return };
-    let held = {
-        let mut state = open.state.lock();
-        let at = state.held.iter().position(|held| held.number == number);
-        at.map(|at| state.held.remove(at))
-    };
-    if let Some(held) = held {
-        fs.counters.errno(Errno::EINTR);
-        held.reply.error(Errno::EINTR);
+/// Who reads, and waits for the answer, as the lookout knows it.
+struct Reader {
+    fs: Weak<Shared>,
+    fh: u64,
+    number: u64,
+}
+
+impl Reader {
+    /// Where it stands among those who read this file and wait.
+    fn place(&self, state: &State) -> Option<usize> {
+        state.held.iter().position(|held| held.number == self.number)
     }
 }
 
-/// Whether that reader still waits.
-pub(super) fn is_held(fs: &Shared, fh: u64, number: u64) -> bool {
-    let open = fs.opens.get(fh);
-    open.is_some_and(|open| open.state.lock().held.iter().any(|held| held.number == number))
+impl Waiter for Reader {
+    fn waiting(&self) -> Waiting {
+        let open = self.fs.upgrade().and_then(|fs| fs.opens.get(self.fh));
+        let waits = open.is_some_and(|open| self.place(&open.state.lock()).is_some());
+        if waits { Waiting::Asks } else { Waiting::Over }
+    }
+
+    /// It gets an errno, and keeps its place, for it may read again; if it does not, it closes the
+    /// file.
+    fn interrupt(&self) {
+        let Some(fs) = self.fs.upgrade() else { return };
+        let Some(open) = fs.opens.get(self.fh) else { return };
+        let mut state = open.state.lock();
+        let held = self.place(&state).map(|place| state.held.remove(place));
+        drop(state);
+        if let Some(held) = held {
+            fs.counters.errno(Errno::EINTR);
+            held.reply.error(Errno::EINTR);
+        }
+    }
+}
+
+/// Keeps a read that waits for what will be read through the open file `fh`, for the thread `tid`.
+pub(in super::super) fn hold(
+    fs: &Fs,
+    fh: u64,
+    mut state: MutexGuard<'_, State>,
+    (size, tid): (u32, u32),
+    reply: ReplyData,
+) {
+    let number = fs.opens.number();
+    state.held.push(Held { number, size, reply });
+    drop(state);
+    fs.lookout.watch(number, tid, Reader { fs: Arc::downgrade(fs), fh, number });
 }
 
 fn end(fs: &Shared, number: u64, how: Ended) {
-    if let Some(wait) = fs.locking.waits.take(number) {
-        (wait.then)(how);
+    let Some(Wait { ask, then, .. }) = fs.locking.waits.take(number) else { return };
+    match (then, how) {
+        (Some(then), how) => then(how),
+        (None, Ended::Granted(tenure)) => give_back(&fs.locks, ask, tenure),
+        (None, Ended::Failed(_) | Ended::TimedOut) => {}
     }
+}
+
+/// What was granted to who is not there any more.
+fn give_back(locks: &Locks, ask: Acquire, tenure: Tenure) {
+    let (name, client) = (ask.name, ask.client);
+    let key = LeaseKey { name, client, token: Some(tenure.token) };
+    locks.submit(Op::Release(Release { key }), |_| {});
 }
 
 /// The tenure that was granted to this attempt, if one was.
@@ -207,10 +253,15 @@ impl Waits {
         wait
     }
 
-    fn in_line(&self, number: u64, ticket: Ticket) -> bool {
+    fn in_line(&self, number: u64, ticket: Ticket) -> Option<Stays> {
         let mut inner = self.0.lock();
-        let wait = inner.waits.get_mut(&number);
-        wait.map(|wait| wait.ticket = Some(ticket)).is_some()
+        let wait = inner.waits.get_mut(&number)?;
+        wait.ticket = Some(ticket);
+        if wait.then.is_some() {
+            return Some(Stays::Yes);
+        }
+        drop(inner);
+        self.take(number).map(|wait| Stays::No(Box::new(wait)))
     }
 
     fn asked(&self, number: u64) -> Option<(LockName, Hold, Option<Ticket>)> {
@@ -219,13 +270,21 @@ impl Waits {
         Some((wait.ask.name.clone(), wait.ask.hold, wait.ticket))
     }
 
+    /// The waits of a file that is closed. What was asked and is not answered yet stays, to be
+    /// undone when it is.
     fn of_file(&self, fh: u64) -> Vec<Wait> {
-        let numbers: Vec<_> = {
-            let inner = self.0.lock();
-            let of_file = inner.waits.iter().filter(|(_, wait)| wait.fh == fh);
-            of_file.map(|(number, _)| *number).collect()
-        };
-        numbers.into_iter().filter_map(|number| self.take(number)).collect()
+        let mut left = Vec::new();
+        {
+            let mut inner = self.0.lock();
+            for (number, wait) in inner.waits.iter_mut().filter(|(_, wait)| wait.fh == fh) {
+                if wait.ticket.is_some() {
+                    left.push(*number);
+                } else {
+                    wait.then = None;
+                }
+            }
+        }
+        left.into_iter().filter_map(|number| self.take(number)).collect()
     }
 
     /// Whom the latest events concern, and whether there are more.
@@ -252,14 +311,5 @@ impl Waits {
             concerned.collect()
         };
         (numbers, batch.events.len() == EVENTS_MAX)
-    }
-}
-
-impl Locking {
-    /// Looks after a read that waits, for the sake of signals.
-    pub(in super::super) fn watch_read(&self, fs: &Fs, fh: u64, number: u64, tid: u32) {
-        if let Ok(running) = self.start(fs) {
-            running.lookout.watch_read(fh, number, tid);
-        }
     }
 }

@@ -40,10 +40,16 @@ impl Sealed {
         };
         let mut records = Records::new(&self.dir, parts);
         let body = rebuild(before, &mut records)?;
+        self.replace_by(&body)
+    }
+
+    /// Puts a snapshot in the place of what came before the rotation: `body` must be the state
+    /// as it was at that moment.
+    pub fn replace_by(self, body: &[u8]) -> Result<(), StateError> {
         // A snapshot is only ever found beside its own journal, whose header must not be lost.
         let journal = self.dir.journal(self.generation);
         self.dir.sync(&journal).map_err(|error| StateError::io(&journal, error))?;
-        let base = write(&self.dir, self.boot, self.generation, self.next_seq, &body)?;
+        let base = write(&self.dir, self.boot, self.generation, self.next_seq, body)?;
         self.claim.replace(base);
         let old = self.dir.list()?.older_than(self.generation);
         self.dir.remove_durably(&old)

@@ -1,7 +1,7 @@
 //! The first 64 bytes of a journal and of a snapshot.
 
 use super::StateError;
-use std::fs;
+use crate::time::this_boot;
 use std::path::Path;
 
 /// How long a header is.
@@ -33,9 +33,7 @@ pub(super) struct BootId([u8; 16]);
 impl BootId {
     /// This start of the machine.
     pub(super) fn current() -> Self {
-        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-        Self(u128::from_str_radix(&hex, 16).unwrap_or_default().to_le_bytes())
+        Self(this_boot().to_le_bytes())
     }
 
     /// Whether both are known to be one and the same.

@@ -12,6 +12,7 @@ use super::chain::Part;
 use super::dir::{Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::recovery::Last;
+use super::window::{WINDOW_BYTES, Window};
 use log::warn;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -35,8 +36,12 @@ pub(super) struct Journal {
     next_seq: u64,
     /// Where the next record goes.
     end: u64,
-    /// How far anything has ever been written.
+    /// How far anything has ever been written, or room taken.
     reach: u64,
+    /// What is being written to, unless the file system can't give one.
+    window: Option<Window>,
+    /// From here on a window may be had again.
+    window_from: u64,
     /// Where the last record begins, while it can be taken back.
     last: Option<u64>,
     /// Why nothing can be written any more.
@@ -79,7 +84,21 @@ impl Journal {
         end: u64,
     ) -> Self {
         let (reach, last, broken, buffer) = (end, None, None, Vec::new());
-        Self { file, path, generation, salt, next_seq, end, reach, last, broken, buffer }
+        let (window, window_from) = (None, end);
+        Self {
+            file,
+            path,
+            generation,
+            salt,
+            next_seq,
+            end,
+            reach,
+            window,
+            window_from,
+            last,
+            broken,
+            buffer,
+        }
     }
 
     pub(super) const fn generation(&self) -> u64 {
@@ -110,7 +129,9 @@ impl Journal {
         self.buffer.extend_from_slice(record);
         // Taking back is for records; what a failed call leaves is dealt with here.
         self.last = None;
-        if let Err(error) = self.file.write_all_at(&self.buffer, self.end) {
+        if !self.put_in_window()
+            && let Err(error) = self.file.write_all_at(&self.buffer, self.end)
+        {
             self.undo(&error);
             return Err(error);
         }
@@ -119,6 +140,28 @@ impl Journal {
         self.reach = self.reach.max(self.end);
         self.next_seq += 1;
         Ok(())
+    }
+
+    /// Puts the record into the window, or into the next one. False: there is none, because the
+    /// disk is full or of a kind without; then a write(2) finds the last room, or says why not.
+    fn put_in_window(&mut self) -> bool {
+        if let Some(window) = &mut self.window
+            && window.put(self.end, &self.buffer)
+        {
+            return true;
+        }
+        self.window = None;
+        if self.end < self.window_from {
+            return false;
+        }
+        let Ok(mut window) = Window::open(&self.file, self.end) else {
+            self.window_from = self.end + WINDOW_BYTES;
+            return false;
+        };
+        self.reach = self.reach.max(window.end());
+        let fits = window.put(self.end, &self.buffer);
+        self.window = Some(window);
+        fits
     }
 
     /// Removes what a failed write may have left, and with it what it takes in room.
@@ -139,13 +182,23 @@ impl Journal {
         }
     }
 
-    /// Cuts off what was taken back. Not needed for reading, which knows where to end.
-    pub(super) fn trim(&self) {
+    /// Cuts off what was taken back, and room that was not used. Not needed for reading, which
+    /// knows where to end.
+    pub(super) fn trim(&mut self) {
+        self.window = None;
         if self.reach > self.end
             && let Err(error) = self.file.set_len(self.end)
         {
             warn!("can't cut {} back to its end ({error})", self.path.display());
+        } else {
+            self.reach = self.end;
         }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.trim();
     }
 }
 

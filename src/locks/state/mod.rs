@@ -6,9 +6,9 @@
 //! generation. [`StateDir::rotate`] begins the next one without stopping anybody, and
 //! [`Sealed::compact`] turns what lies behind it into one snapshot, in the background.
 //!
-//! A record is one write(2) and no fsync: it survives the death of the process, not that of the
-//! machine. What a power failure took is a missing end, and is cut off. Whatever else does not
-//! fit together is an error that names the file: nothing is ever reset silently.
+//! A record is put into the kernel's cache, and not synced: it survives the death of the process,
+//! not that of the machine. What a power failure took is a missing end, and is cut off. Whatever
+//! else does not fit together is an error that names the file: nothing is ever reset silently.
 
 mod chain;
 mod compaction;
@@ -20,6 +20,7 @@ mod recovery;
 mod sheet;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use compaction::Sealed;
 pub use error::StateError;
@@ -130,8 +131,11 @@ impl StateDir {
 
     /// Whether the journal has grown so long that a snapshot would be shorter.
     pub fn wants_rotation(&self) -> bool {
-        let enough =
-            JOURNAL_BYTES_MIN.max(JOURNAL_PER_SNAPSHOT.saturating_mul(self.chain.base_bytes()));
+        // Asked after every command, so the cheap question comes first.
+        if self.journal.bytes() <= JOURNAL_BYTES_MIN {
+            return false;
+        }
+        let enough = JOURNAL_PER_SNAPSHOT.saturating_mul(self.chain.base_bytes());
         self.journal.bytes() > enough && !self.chain.is_busy()
     }
 
@@ -159,7 +163,7 @@ impl StateDir {
     fn next_generation(&mut self, durable: Durable) -> io::Result<()> {
         let (generation, next_seq) = (self.journal.generation() + 1, self.journal.next_seq());
         let next = Journal::create(&self.dir, generation, self.boot, next_seq, durable)?;
-        let before = std::mem::replace(&mut self.journal, next);
+        let mut before = std::mem::replace(&mut self.journal, next);
         self.chain.seal(Part { generation: before.generation(), limit_seq: next_seq });
         before.trim();
         Ok(())

@@ -12,7 +12,7 @@ use super::dir::{Dir, Listing};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::journal::{PREFIX_BYTES, Prefix, Reader, sum};
 use super::sheet::Sheet;
-use log::{info, warn};
+use log::{debug, info, warn};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -228,7 +228,9 @@ fn cut_off(reader: &Reader, boot: BootId, limit: Option<u64>) -> Result<(), Stat
         return Ok(());
     }
     let bytes = rest.len();
-    if later {
+    if rest.iter().all(|byte| *byte == 0) {
+        debug!("{}: {bytes} bytes were taken and not used", path.display());
+    } else if later {
         warn!("{}: {bytes} bytes are cut off, lost in a power failure", path.display());
     } else {
         let why = "the rest of a write that was broken off or taken back";

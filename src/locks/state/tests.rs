@@ -155,6 +155,34 @@ fn records_are_there_after_a_kill() {
     assert_eq!(scratch.names(), ["journal.1"]);
 }
 
+/// A killed daemon leaves the room that it had taken for more.
+#[test]
+fn room_that_was_not_used_is_no_damage() {
+    let scratch = filled(&["a", "b"]);
+    let journal = scratch.file("journal.1");
+    let bytes = fs::metadata(&journal).expect("it is there").len();
+    let file = OpenOptions::new().write(true).open(&journal).expect("it is ours");
+    file.set_len(window::WINDOW_BYTES).expect("room");
+    assert_eq!(scratch.said(), "a b");
+    assert_eq!(fs::metadata(&journal).expect("it is there").len(), bytes);
+}
+
+/// Records as long as they may be, over the borders of several windows.
+#[test]
+fn records_go_on_in_the_next_window() {
+    let scratch = Scratch::new();
+    let (mut state, _) = scratch.open().expect("new");
+    let record = |number: usize| vec![b'a' + (number % 26) as u8; RECORD_BYTES_MAX - number * 7];
+    let count = 3 * window::WINDOW_BYTES as usize / RECORD_BYTES_MAX;
+    for number in 0..count {
+        state.append(&record(number)).expect("room");
+    }
+    drop(state);
+    let read = scratch.read().records;
+    assert_eq!(read.len(), count);
+    assert!(read.into_iter().enumerate().all(|(number, read)| read.into_bytes() == record(number)));
+}
+
 #[test]
 fn a_record_taken_back_leaves_its_place_to_the_next() {
     let scratch = filled(&["a"]);
@@ -166,8 +194,11 @@ fn a_record_taken_back_leaves_its_place_to_the_next() {
     state.append(b"b").expect("room");
     state.append(b"c").expect("room");
     state.take_back();
+    let left = fs::read(scratch.file("journal.1")).expect("it is there");
     drop(state);
-    // `c` is still whole, and harmless: who replays it refuses it again.
+    assert_eq!(scratch.said(), "a b");
+    // After a kill `c` is still whole, and harmless: who replays it refuses it again.
+    fs::write(scratch.file("journal.1"), left).expect("room");
     assert_eq!(scratch.said(), "a b c");
     let (mut state, _) = scratch.open().expect("sound");
     state.append(b"d").expect("room");

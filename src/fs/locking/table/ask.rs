@@ -2,8 +2,6 @@
 
 use super::super::ranges::{Owner, Span};
 use crate::engine::{Acquire, ClientId, LockName, Mode, Op, Patch, Refusal, Token};
-use std::fmt;
-use std::sync::Arc;
 
 /// What a program asks for.
 #[derive(Debug, Clone)]
@@ -38,26 +36,9 @@ pub(in crate::fs::locking) enum Call {
     Fcntl,
 }
 
-/// Finds the call out, while the program still waits in it. Asked only when it matters: it costs
-/// as much as the whole lock does otherwise.
-#[derive(Clone)]
-pub(in crate::fs::locking) struct CallOf(Arc<dyn Fn() -> Call + Send + Sync>);
-
-impl CallOf {
-    pub(in crate::fs::locking) fn new(find: impl Fn() -> Call + Send + Sync + 'static) -> Self {
-        Self(Arc::new(find))
-    }
-
-    pub(super) fn find(&self) -> Call {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for CallOf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CallOf")
-    }
-}
+/// Finds the call of a thread out, while the program still waits in it. Asked only when it
+/// matters: it costs as much as the whole lock does otherwise.
+pub(in crate::fs::locking) type CallOf = fn(tid: u32) -> Call;
 
 /// Why a program does not get a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,11 +62,11 @@ pub(in crate::fs::locking) enum Effect<R> {
         cookie: u64,
         /// So does this.
         ino: u64,
-        /// What to ask.
-        ask: Acquire,
+        /// What to ask. Boxed, so that a list of effects is short.
+        ask: Box<Acquire>,
     },
     /// Tell the engine; nothing depends on the answer.
-    Tell(Op),
+    Tell(Box<Op>),
     /// Answer the program.
     Reply(R, Result<(), No>),
     /// The open file speaks for this tenure from now on.
@@ -95,17 +76,4 @@ pub(in crate::fs::locking) enum Effect<R> {
     /// Events were lost: find out what this number holds of this lock, and say it by
     /// [`Table::recalled`].
     Recall((u64, LockName)),
-}
-
-/// How it stands with a number that is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::fs::locking) enum Waiting {
-    /// A program waits for its answer.
-    Asks,
-    /// A signal has interrupted it, and its place is kept.
-    Parked,
-    /// The same, and its turn has come: it holds the lock, and does not know it yet.
-    Unclaimed,
-    /// It has been answered.
-    Over,
 }

@@ -54,6 +54,9 @@ pub(super) struct Asking<R> {
     pub(super) reply: Option<R>,
     pub(super) ticket: Option<Ticket>,
     pub(super) wants: Wants,
+    /// Nobody wants it any more, and the engine has not answered yet: until then its number is in
+    /// use, or another request under it could share its place in line, and lose it with it.
+    pub(super) gone: bool,
 }
 
 /// Whether a request has just come, or has waited until now.
@@ -78,16 +81,19 @@ impl<R> Default for File<R> {
 }
 
 impl<R> File<R> {
-    /// What `id` holds of the whole file becomes a range like others.
-    pub(super) fn bundle_up(&mut self, id: u64) {
-        if self.bundle.is_some() {
-            return;
-        }
-        let Some(place) = self.holds.iter().position(|held| held.owner.id == id) else { return };
+    /// What `id` holds of the whole file becomes a range like others. Where there are some already,
+    /// so that the engine's hold for them serves for this one too, its own hold comes out.
+    pub(super) fn bundle_up(&mut self, id: u64) -> Option<Held> {
+        let place = self.holds.iter().position(|held| held.owner.id == id)?;
         let held = self.holds.remove(place);
+        if let Some(bundle) = &mut self.bundle {
+            bundle.ranges.lock(held.owner, Span::WHOLE, held.mode);
+            return Some(held);
+        }
         let mut ranges = Ranges::default();
         ranges.lock(held.owner, Span::WHOLE, held.mode);
         self.bundle = Some(Bundle { held, ranges });
+        None
     }
 
     /// Takes a request out that the engine has.
@@ -131,6 +137,7 @@ impl<R> File<R> {
 impl<R> Asking<R> {
     pub(super) fn is_parked_for(&self, ask: &Ask) -> bool {
         self.reply.is_none()
+            && !self.gone
             && self.ask.owner.id == ask.owner.id
             && self.ask.mode == ask.mode
             && self.ask.span == ask.span

@@ -2,9 +2,10 @@
 
 use super::super::ranges::Span;
 use super::Table;
-use super::ask::{Effect, No, Waiting};
-use super::file::{Asking, Held, answer};
+use super::ask::{Effect, No};
+use super::file::{Asking, Held};
 use crate::engine::{Leave, Op, Why};
+use crate::fs::lookout::Waiting;
 
 impl<R> Table<R> {
     /// A program gives back `span`.
@@ -15,10 +16,10 @@ impl<R> Table<R> {
         span: Span,
         todo: &mut Vec<Effect<R>>,
     ) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
         if span != Span::WHOLE {
-            file.bundle_up(id);
+            self.bundle_up(ino, id, todo);
         }
+        let Some(file) = self.files.get_mut(&ino) else { return };
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.unlock(id, span);
         }
@@ -76,15 +77,19 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let (left, stay): (Vec<_>, _) = file.asks.drain(..).partition(&gone);
-        file.asks = stay;
+        let left: Vec<_> = file.asks.extract_if(.., |asking| gone(asking)).collect();
         file.queue.retain(|asking| !gone(asking));
-        for asking in left {
-            if let Some(ticket) = asking.ticket {
-                let (name, why) = (asking.ask.name.clone(), Why::Gone);
-                todo.push(Effect::Tell(Op::Leave(Leave { name, ticket, why })));
+        for mut asking in left {
+            if let Some(reply) = asking.reply.take() {
+                todo.push(Effect::Reply(reply, Err(No::Interrupted)));
             }
-            answer(asking, Err(No::Interrupted), todo);
+            if let Some(ticket) = asking.ticket {
+                let (name, why) = (asking.ask.name, Why::Gone);
+                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why }))));
+            } else {
+                asking.gone = true;
+                file.asks.push(asking);
+            }
         }
         self.requeue(ino, todo);
     }
@@ -97,11 +102,9 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let (left, stay): (Vec<_>, _) = file.holds.drain(..).partition(gone);
-        file.holds = stay;
-        for held in left {
+        for held in file.holds.extract_if(.., |held| gone(held)) {
             self.tenures.remove(&held.token);
-            todo.push(Effect::Tell(held.release()));
+            todo.push(Effect::Tell(Box::new(held.release())));
         }
         self.fit_bundle(ino, todo);
     }

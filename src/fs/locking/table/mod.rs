@@ -18,14 +18,15 @@ mod news;
 mod tests;
 mod ways;
 
-pub(super) use ask::{Ask, Call, CallOf, Effect, No, Waiting, Waits};
+pub(super) use ask::{Ask, Call, Effect, No, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
     Acquire, Hold, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Token,
 };
+use crate::fs::numbered::Numbered;
 use file::{Asking, Bundle, File, Held, Turn, Wants, answer};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
 /// numbers from here on.
@@ -35,22 +36,26 @@ const EXTRA_NUMBERS: u64 = 1 << 62;
 #[derive(Debug)]
 pub(in crate::fs::locking) struct Table<R> {
     session: SessionId,
-    files: HashMap<u64, File<R>>,
+    files: Numbered<File<R>>,
     /// The file of each number in use.
-    numbers: HashMap<u64, u64>,
+    numbers: Numbered<u64>,
     /// The file that each tenure is of.
-    tenures: HashMap<Token, u64>,
+    tenures: Numbered<u64, Token>,
     /// The files whose queue is not empty.
     queued: HashSet<u64>,
+    /// What is left of the last file that nobody locks any more: the next one takes over its
+    /// room, and most programs lock and unlock one file all the time.
+    spare: Option<File<R>>,
     next_extra: u64,
     next_cookie: u64,
 }
 
 impl<R> Table<R> {
     pub(in crate::fs::locking) fn new(session: SessionId) -> Self {
-        let (files, numbers, tenures) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (files, numbers, tenures) = Default::default();
         let queued = HashSet::new();
-        Self { session, files, numbers, tenures, queued, next_extra: EXTRA_NUMBERS, next_cookie: 1 }
+        let (spare, next_extra, next_cookie) = (None, EXTRA_NUMBERS, 1);
+        Self { session, files, numbers, tenures, queued, spare, next_extra, next_cookie }
     }
 
     /// A program wants a lock.
@@ -69,13 +74,13 @@ impl<R> Table<R> {
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
         let number = self.number_for(&ask);
-        let file = self.files.entry(ask.ino).or_default();
+        let file = self.file(ask.ino);
         if let Some(held) = file.holds.iter().find(|held| held.number == number) {
             // `mv` may have carried it over: an open file speaks of the lock that it holds.
             ask.name = held.name.clone();
         }
         let (reply, wants) = (Some(reply), Wants::Hold);
-        let asking = Asking { number, cookie: 0, ask, reply, ticket: None, wants };
+        let asking = Asking { number, cookie: 0, ask, reply, ticket: None, wants, gone: false };
         let whole = asking.ask.span == Span::WHOLE;
         if whole && file.bundle.is_none() && file.queue.is_empty() {
             self.submit(asking, todo);
@@ -114,17 +119,17 @@ impl<R> Table<R> {
         };
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);
-        todo.push(Effect::Submit { cookie, ino, ask: acquire });
+        todo.push(Effect::Submit { cookie, ino, ask: Box::new(acquire) });
         (asking.cookie, asking.ticket) = (self.next_cookie, None);
-        self.files.entry(asking.ask.ino).or_default().asks.push(asking);
+        self.file(asking.ask.ino).asks.push(asking);
     }
 
     /// A request for a part of the file, or for a file of which parts are locked.
     fn lock_range(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
         let ino = asking.ask.ino;
-        let file = self.files.entry(ino).or_default();
-        file.bundle_up(asking.ask.owner.id);
         let Ask { owner, span, mode, .. } = asking.ask;
+        self.bundle_up(ino, owner.id, todo);
+        let file = self.files.entry(ino).or_default();
         let Some(bundle) = &mut file.bundle else {
             let on_its_way = file.asks.iter().any(|other| other.wants == Wants::Bundle);
             if on_its_way || (turn == Turn::New && !file.queue.is_empty()) {
@@ -150,6 +155,17 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
+    /// What `id` holds of the whole file becomes a range. Who had both would be in its own way.
+    fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let Some(spare) = file.bundle_up(id) else { return };
+        if let Some(bundle) = &file.bundle {
+            todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
+        }
+        self.tenures.remove(&spare.token);
+        todo.push(Effect::Tell(Box::new(spare.release())));
+    }
+
     /// Waits for another owner of this mount, if the program waits.
     fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
         if asking.ask.line == Waits::No {
@@ -164,7 +180,7 @@ impl<R> Table<R> {
         asking.number = self.extra_number(asking.ask.ino);
         todo.push(Effect::Watch(asking.number, asking.ask.tid));
         self.queued.insert(asking.ask.ino);
-        self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
+        self.file(asking.ask.ino).queue.push_back(asking);
     }
 
     /// What was asked for is held.
@@ -194,7 +210,7 @@ impl<R> Table<R> {
             }
             // One bundle is enough: both are shared, or the engine had not granted this one.
             Some(bundle) if asking.wants == Wants::Bundle => {
-                todo.push(Effect::Tell(held.release()));
+                todo.push(Effect::Tell(Box::new(held.release())));
                 placed = !claimed || bundle.ranges.lock_if_free(owner, span, mode);
             }
             None if asking.wants == Wants::Bundle => {
@@ -212,7 +228,7 @@ impl<R> Table<R> {
                     held.unclaimed &= before.unclaimed;
                     if !claimed && !held.unclaimed && before.mode == Mode::Shared {
                         held.mode = Mode::Shared;
-                        todo.push(Effect::Tell(held.share(self.session)));
+                        todo.push(Effect::Tell(Box::new(held.share(self.session))));
                     }
                 }
                 file.holds.push(held);
@@ -239,12 +255,12 @@ impl<R> Table<R> {
         }
         let file = self.files.entry(ino).or_default();
         let own = file.holds.iter().position(|held| held.number == number);
-        match own.map(|place| (place, asking.ask.call.find())) {
+        match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
             Some((place, Call::Flock)) => {
                 // As flock(2) says: the conversion is not atomic, the old lock goes first.
                 let held = file.holds.remove(place);
                 self.tenures.remove(&held.token);
-                todo.push(Effect::Tell(held.release()));
+                todo.push(Effect::Tell(Box::new(held.release())));
                 self.submit(asking, todo);
             }
             _ if asking.ask.line == Waits::Yes => self.enqueue(asking, todo),
@@ -277,11 +293,11 @@ impl<R> Table<R> {
         if let Some(bundle) = &mut file.bundle {
             if bundle.ranges.is_empty() {
                 self.tenures.remove(&bundle.held.token);
-                todo.push(Effect::Tell(bundle.held.release()));
+                todo.push(Effect::Tell(Box::new(bundle.held.release())));
                 file.bundle = None;
             } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
                 bundle.held.mode = Mode::Shared;
-                todo.push(Effect::Tell(bundle.held.share(self.session)));
+                todo.push(Effect::Tell(Box::new(bundle.held.share(self.session))));
             }
         }
         self.requeue(ino, todo);
@@ -294,10 +310,14 @@ impl<R> Table<R> {
             self.queued.remove(&ino);
         }
         if file.is_idle() {
-            for number in &file.numbers {
-                self.numbers.remove(number);
+            for number in file.numbers.drain(..) {
+                self.numbers.remove(&number);
             }
-            self.files.remove(&ino);
+            self.spare = self.files.remove(&ino);
+            return;
+        }
+        if file.numbers.len() == 1 {
+            // The number of whatever keeps the file from being idle.
             return;
         }
         // All at once: with a thousand waiters, one by one would be a million looks.
@@ -311,10 +331,16 @@ impl<R> Table<R> {
         });
     }
 
+    /// The file of an inode, a new one if there is none yet.
+    fn file(&mut self, ino: u64) -> &mut File<R> {
+        let spare = &mut self.spare;
+        self.files.entry(ino).or_insert_with(|| spare.take().unwrap_or_default())
+    }
+
     /// The number of the engine's hold that a whole-file request is about: that of the owner's
     /// hold, else that of the open file, else (another owner has that one) a new one.
     fn number_for(&mut self, ask: &Ask) -> u64 {
-        let file = self.files.entry(ask.ino).or_default();
+        let file = self.file(ask.ino);
         if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
             return held.number;
         }

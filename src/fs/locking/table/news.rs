@@ -18,6 +18,10 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
+        let asking = match asking {
+            Some(asking) if asking.gone => return self.undo(asking, answered, todo),
+            asking => asking,
+        };
         match (answered, asking) {
             (Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)), Some(asking)) => {
                 self.grant(asking, tenure.token, todo);
@@ -36,11 +40,38 @@ impl<R> Table<R> {
                 // It was closed meanwhile, or the event that it is served came first: then this
                 // is refused, and does no harm.
                 let why = Why::Gone;
-                todo.push(Effect::Tell(Op::Leave(Leave { name: of.0, ticket, why })));
+                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name: of.0, ticket, why }))));
             }
             (Err(refusal), Some(asking)) => self.refused(asking, refusal, todo),
             (Ok(_) | Err(_), _) => {}
         }
+    }
+
+    /// The engine has answered what nobody wants any more.
+    fn undo(&mut self, asking: Asking<R>, answered: Answer, todo: &mut Vec<Effect<R>>) {
+        let (number, ino) = (asking.number, asking.ask.ino);
+        match answered {
+            Ok(Outcome::Granted(tenure)) => {
+                self.give_back_unknown(key_of(asking, tenure.token), todo)
+            }
+            Ok(Outcome::Waiting { ticket, .. }) => {
+                let (name, why) = (asking.ask.name, Why::Gone);
+                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why }))));
+            }
+            // What it had is had in another mode now, if it was not given back meanwhile.
+            Ok(Outcome::Renewed(tenure)) if self.has(ino, number) => {
+                self.grant(asking, tenure.token, todo);
+            }
+            Ok(_) | Err(_) => {}
+        }
+        self.requeue(ino, todo);
+    }
+
+    /// Whether the hold of this number is there.
+    fn has(&self, ino: u64, number: u64) -> bool {
+        let Some(file) = self.files.get(&ino) else { return false };
+        let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+        file.holds.iter().chain(bundle).any(|held| held.number == number)
     }
 
     /// An event: a tenure of this mount's `number` began. `waited`: for a place in line, and not
@@ -61,6 +92,11 @@ impl<R> Table<R> {
             asking.number == number && asking.ticket.is_none_or(|own| own == ticket)
         };
         match file.and_then(|file| file.take(served)) {
+            Some(asking) if asking.gone => {
+                let ino = asking.ask.ino;
+                self.give_back_unknown(key, todo);
+                self.requeue(ino, todo);
+            }
             Some(asking) if !known => self.grant(asking, token, todo),
             _ if !known => self.give_back_unknown(key, todo),
             _ => {}
@@ -70,7 +106,7 @@ impl<R> Table<R> {
     /// Granted while the asker was leaving: nobody else would ever give it back.
     pub(super) fn give_back_unknown(&self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         if key.token.is_some_and(|token| !self.tenures.contains_key(&token)) {
-            todo.push(Effect::Tell(Op::Release(Release { key })));
+            todo.push(Effect::Tell(Box::new(Op::Release(Release { key }))));
         }
     }
 
@@ -156,4 +192,8 @@ impl<R> Table<R> {
             (None, _) => {}
         }
     }
+}
+
+fn key_of<R>(asking: Asking<R>, token: Token) -> LeaseKey {
+    LeaseKey { name: asking.ask.name, client: asking.ask.client, token: Some(token) }
 }

@@ -1,6 +1,7 @@
 //! The table with a real engine behind it, and programs that are numbers.
 
 use super::super::ranges::Owner;
+use super::ask::CallOf;
 use super::*;
 use crate::engine::{
     Answer, ClientId, End, Engine, Event, Grace, LeaseKey, LockName, LockView, Op, OpenSession,
@@ -33,7 +34,7 @@ fn name(ino: u64) -> LockName {
 fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
     let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
     let client = ClientId::parse("host:me").expect("valid");
-    let (patch, call) = (Patch::default(), CallOf::new(|| Call::Fcntl));
+    let (patch, call): (_, CallOf) = (Patch::default(), |_| Call::Fcntl);
     let (ino, span) = (FILE, Span::WHOLE);
     Ask { ino, owner, tid: n, span, mode, name: name(FILE), client, patch, line, call }
 }
@@ -62,10 +63,10 @@ impl Rig {
                 match effect {
                     Effect::Submit { cookie, ino, ask } => {
                         let of = (ask.name.clone(), ask.client.clone());
-                        let answer = self.apply(Op::Acquire(ask), &mut next);
+                        let answer = self.apply(Op::Acquire(*ask), &mut next);
                         self.table.answered(cookie, ino, of, answer, &mut next);
                     }
-                    Effect::Tell(op) => drop(self.apply(op, &mut next)),
+                    Effect::Tell(op) => drop(self.apply(*op, &mut next)),
                     Effect::Reply(program, result) => {
                         let before = self.told.insert(program, result);
                         assert!(before.is_none(), "{program} is answered once");
@@ -322,7 +323,7 @@ fn readers_become_writers_as_the_call_promises() {
     rig.unlock(1, Span::WHOLE);
     assert!(rig.table.files.is_empty());
 
-    let flock = |n, mode, line| Ask { call: CallOf::new(|| Call::Flock), ..ask(n, mode, line) };
+    let flock = |n, mode, line| Ask { call: |_| Call::Flock, ..ask(n, mode, line) };
     rig.lock(flock(1, Shared, Waits::No));
     rig.lock(flock(2, Shared, Waits::No));
     assert!(busy(rig.lock(flock(1, Exclusive, Waits::No))));
@@ -331,6 +332,32 @@ fn readers_become_writers_as_the_call_promises() {
     rig.unlock(2, Span::WHOLE);
     assert_eq!(rig.told(1), GOT);
     rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+/// A shared whole lock beside another's part, asked for again: it is not in its own way.
+#[test]
+fn who_has_the_whole_beside_parts_can_have_more_or_less() {
+    let mut rig = Rig::new();
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Shared, Waits::No) };
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    rig.unlock(1, span(0, 9));
+    rig.unlock(2, Span::WHOLE);
+    let writes = |from, to| Ask { mode: Exclusive, ..part(3, from, to) };
+    assert_eq!(rig.lock(writes(0, 9)), GOT);
+    assert!(busy(rig.lock(writes(10, 19))), "the rest of it is still held");
+    rig.closed(1);
+    rig.closed(3);
     assert!(rig.table.files.is_empty());
 }
 
@@ -370,8 +397,7 @@ fn random_programs_leave_nothing_behind() {
                     let mode = if random(2) == 0 { Shared } else { Exclusive };
                     let line = if random(2) == 0 { Waits::Yes } else { Waits::No };
                     // As in life: a flock is of the whole file, and one owner is of one kind.
-                    let call = if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
-                    let call = CallOf::new(move || call);
+                    let call: CallOf = |n| if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
                     let span = if n % 2 == 0 { Span::WHOLE } else { part };
                     if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {
                         waits.insert(n);

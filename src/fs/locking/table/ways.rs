@@ -27,6 +27,13 @@ impl<R> Table<R> {
         Some((range.span, range.mode, range.owner.pid))
     }
 
+    /// The number of the engine's hold by which an owner has the file, or parts of it.
+    pub(in crate::fs::locking) fn number_of(&self, ino: u64, id: u64) -> Option<u64> {
+        let file = self.files.get(&ino)?;
+        let held = file.holds.iter().find(|held| held.owner.id == id);
+        held.or(file.bundle.as_ref().map(|bundle| &bundle.held)).map(|held| held.number)
+    }
+
     /// Whether the owner itself holds the file, or parts of it.
     #[cfg(test)]
     pub(super) fn holds(&self, ino: u64, id: u64) -> bool {

@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 
 /// A thread that waits, kept open: reading again costs half of opening and reading.
 #[derive(Debug)]
-pub(in crate::fs) struct Watched {
+pub(super) struct Watched {
     status: File,
 }
 
 /// What one look at a thread shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::fs) enum Sight {
+pub(super) enum Sight {
     /// Nothing to attend to.
     Quiet,
     /// A signal that this very thread must take.
@@ -36,13 +36,13 @@ const STATUS_BYTES: usize = 2_048;
 
 impl Watched {
     /// Begins to watch the thread `tid`. `None`: it lives in another pid namespace, or is gone.
-    pub(in crate::fs) fn new(tid: u32) -> Option<Self> {
+    pub(super) fn new(tid: u32) -> Option<Self> {
         let status = File::open(format!("/proc/{tid}/status")).ok()?;
         (tid != 0).then_some(Self { status })
     }
 
     /// Looks.
-    pub(in crate::fs) fn look(&self) -> Sight {
+    pub(super) fn look(&self) -> Sight {
         let mut bytes = [0; STATUS_BYTES];
         match self.status.read_at(&mut bytes, 0) {
             Ok(length) if length > 0 => read_status(&bytes[..length]).unwrap_or(Sight::Gone),

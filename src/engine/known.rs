@@ -1,0 +1,51 @@
+//! What is read back shares what it shared before it was written.
+
+use super::command::{Command, Op, Patch};
+use super::lease::Lease;
+use super::name::ClientId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Clients and processes that were read, each kept once: a million locks of one client share its
+/// name, as they did before they were written.
+#[derive(Debug, Default)]
+pub struct Known {
+    clients: BTreeSet<ClientId>,
+    holder_ids: BTreeSet<Arc<str>>,
+}
+
+impl Known {
+    /// The first client that was equal to this one.
+    fn client(&mut self, client: &ClientId) -> ClientId {
+        if let Some(known) = self.clients.get(client) {
+            return known.clone();
+        }
+        self.clients.insert(client.clone());
+        client.clone()
+    }
+
+    fn holder_id(&mut self, id: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.holder_ids.get(id) {
+            return Arc::clone(known);
+        }
+        self.holder_ids.insert(Arc::clone(id));
+        Arc::clone(id)
+    }
+
+    /// Has a command that was read share what is known.
+    pub fn share(&mut self, command: &mut Command) {
+        if let Op::Acquire(ask) = &mut command.op {
+            ask.client = self.client(&ask.client);
+            let id = ask.patch.holder_id.take();
+            ask.patch.holder_id = id.map(|id| self.holder_id(&id));
+        }
+    }
+
+    pub(super) fn share_lease(&mut self, lease: &mut Lease) {
+        lease.holder = self.client(&lease.holder);
+        if let Some(id) = lease.details.holder_id().map(|id| self.holder_id(id)) {
+            let patch = Patch { holder_id: Some(id), ..Patch::default() };
+            patch.apply(&mut lease.details);
+        }
+    }
+}

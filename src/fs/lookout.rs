@@ -1,0 +1,226 @@
+//! One thread for each mount that looks after all who wait in a system call: it ends their wait
+//! when a signal comes. Who waits for a lock, and who waits to read something.
+//!
+//! It does not exist before somebody waits, and sleeps while nobody does. While somebody does, it
+//! looks at each waiter every 20 ms, or less often when there are so many that looking would cost
+//! more than 2 % of a processor.
+
+use super::signals::{Sight, Watched};
+use crate::time::{Span, Time, boot_now, thread_work};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a waiter is looked at: a person who presses Ctrl-C does not notice it.
+const PERIOD_MIN: Duration = Duration::from_millis(20);
+/// How long between two looks at most, however many wait.
+const PERIOD_MAX: Duration = Duration::from_millis(800);
+/// Sleeping this many times as long as looking took keeps looking below 2 %.
+const REST_PER_WORK: u32 = 50;
+/// How long the place of an interrupted waiter is kept. A restarted system call asks again
+/// within a millisecond; a signal handler of a shell takes some.
+const PLACE_KEPT: Span = Span::from_millis(200);
+
+/// Somebody who waits, as whoever keeps the answer sees it.
+pub(super) trait Waiter: Send {
+    /// How it stands with it.
+    fn waiting(&self) -> Waiting;
+    /// A signal has come: the system call is answered with EINTR, if it was not answered yet.
+    fn interrupt(&self);
+    /// Nobody has come back for the place that was kept.
+    fn expire(&self) {}
+}
+
+/// How it stands with a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// A program waits for its answer.
+    Asks,
+    /// A signal has interrupted it, and its place is kept.
+    Parked,
+    /// The same, and its turn has come: it holds the lock, and does not know it yet.
+    Unclaimed,
+    /// It has been answered.
+    Over,
+}
+
+/// The thread, and whom it looks after.
+#[derive(Default)]
+pub(super) struct Lookout(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    posts: Mutex<Posts>,
+    called: Condvar,
+}
+
+#[derive(Default)]
+struct Posts {
+    /// Who waits, each under a number of its own.
+    waiters: HashMap<u64, Post>,
+    started: bool,
+    stopped: bool,
+}
+
+/// One who waits.
+struct Post {
+    waiter: Box<dyn Waiter>,
+    watched: Option<Watched>,
+    /// Seen with a signal that another thread of its process may take.
+    doubtful: bool,
+    /// Since when its place is kept.
+    parked_at: Option<Time>,
+}
+
+impl Lookout {
+    /// `number` waits in thread `tid`, from now on or again.
+    pub(super) fn watch(&self, number: u64, tid: u32, waiter: impl Waiter + 'static) {
+        let watched = Watched::new(tid);
+        if watched.is_none() {
+            log::debug!("thread {tid} waits in another pid namespace, and can't be interrupted");
+        }
+        let waiter = Box::new(waiter);
+        let post = Post { waiter, watched, doubtful: false, parked_at: None };
+        let mut posts = self.0.posts.lock();
+        posts.waiters.insert(number, post);
+        if !posts.started {
+            posts.started = true;
+            let inner = Arc::clone(&self.0);
+            let thread = std::thread::Builder::new().name("lookout".to_owned());
+            if let Err(error) = thread.spawn(move || inner.keep_looking()) {
+                log::error!("no thread for signals ({error}): who waits can't be interrupted");
+            }
+        }
+        drop(posts);
+        self.0.called.notify_one();
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.0.posts.lock().stopped = true;
+        self.0.called.notify_one();
+    }
+}
+
+impl Inner {
+    fn keep_looking(&self) {
+        let mut period = PERIOD_MIN;
+        while let Some(mut waiters) = self.next_round(period) {
+            // Time on the processor: on a loaded machine the thread itself waits, which costs
+            // nobody anything, and is no reason to look less often.
+            let begun = thread_work();
+            waiters.retain(|_, post| post.look());
+            let work = thread_work().saturating_sub(begun);
+            period = (work * REST_PER_WORK).clamp(PERIOD_MIN, PERIOD_MAX);
+            let mut posts = self.posts.lock();
+            for (number, post) in waiters {
+                // Who came or came back while we looked has the newer post.
+                if let Entry::Vacant(place) = posts.waiters.entry(number) {
+                    place.insert(post);
+                }
+            }
+        }
+    }
+
+    /// Sleeps until somebody waits, and then for a period more, whoever else comes: or a thousand
+    /// who come one after the other would each have all the others looked at. `None`: no more.
+    fn next_round(&self, mut period: Duration) -> Option<HashMap<u64, Post>> {
+        let mut posts = self.posts.lock();
+        while posts.waiters.is_empty() && !posts.stopped {
+            self.called.wait(&mut posts);
+            period = PERIOD_MIN;
+        }
+        let ends = boot_now() + Span::from(period);
+        while boot_now() < ends && !posts.stopped {
+            self.called.wait_for(&mut posts, ends.since(boot_now()).as_duration());
+        }
+        (!posts.stopped).then(|| std::mem::take(&mut posts.waiters))
+    }
+}
+
+impl Post {
+    /// Looks; false when it needs no more looking after.
+    fn look(&mut self) -> bool {
+        let waiting = self.waiter.waiting();
+        if waiting == Waiting::Over {
+            return false;
+        }
+        let sight = self.watched.as_ref().map_or(Sight::Quiet, Watched::look);
+        if waiting == Waiting::Asks {
+            if self.is_signalled(sight) {
+                self.parked_at = Some(boot_now());
+                self.waiter.interrupt();
+            }
+            return true;
+        }
+        let since = *self.parked_at.get_or_insert_with(boot_now);
+        // A stopped program keeps its place in line, but not a lock that others wait for.
+        let keeps = sight == Sight::Stopped && waiting == Waiting::Parked;
+        if sight == Sight::Gone || (!keeps && boot_now().since(since) >= PLACE_KEPT) {
+            self.waiter.expire();
+            return false;
+        }
+        true
+    }
+
+    /// Whether the thread has a signal to attend to, as far as can be known.
+    fn is_signalled(&mut self, sight: Sight) -> bool {
+        match sight {
+            Sight::Signalled | Sight::Gone => true,
+            Sight::PerhapsSignalled => std::mem::replace(&mut self.doubtful, true),
+            Sight::Quiet | Sight::Stopped => {
+                self.doubtful = false;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Waits until it is interrupted, and says what happens to it.
+    struct Told(Sender<&'static str>, Mutex<Vec<Waiting>>);
+
+    impl Waiter for Told {
+        fn waiting(&self) -> Waiting {
+            let mut left = self.1.lock();
+            if left.len() > 1 { left.remove(0) } else { left[0] }
+        }
+
+        fn interrupt(&self) {
+            let _ = self.0.send("interrupted");
+        }
+
+        fn expire(&self) {
+            let _ = self.0.send("expired");
+        }
+    }
+
+    /// A process that is gone is told like one with a signal; the place that is kept for who was
+    /// interrupted is kept for a moment; who was answered is looked at no more.
+    #[test]
+    fn each_waiter_is_dealt_with_as_it_stands() {
+        let mut gone = std::process::Command::new("true").spawn().expect("true is there");
+        let (send, told) = channel();
+        let lookout = Lookout::default();
+        let waiter = |waiting: &[Waiting]| Told(send.clone(), Mutex::new(waiting.to_vec()));
+        lookout.watch(1, gone.id(), waiter(&[Waiting::Asks, Waiting::Parked]));
+        gone.wait().expect("it ends");
+        assert_eq!(told.recv(), Ok("interrupted"));
+        assert_eq!(told.recv(), Ok("expired"));
+        let own = std::process::id();
+        lookout.watch(2, own, waiter(&[Waiting::Asks, Waiting::Unclaimed]));
+        assert_eq!(told.recv(), Ok("expired"));
+        lookout.watch(3, own, waiter(&[Waiting::Asks, Waiting::Over]));
+        while !lookout.0.posts.lock().waiters.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(told.try_recv().is_err());
+    }
+}
