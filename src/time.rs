@@ -237,8 +237,31 @@ impl fmt::Display for Wall {
         let (days, secs) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
         let (year, month, day) = civil(days);
         let (hour, minute, second) = (secs / 3_600, secs / 60 % 60, secs % 60);
-        let millis = self.nanos / 1_000_000;
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+        let millis = i64::from(self.nanos / 1_000_000);
+        if !(0..=9_999).contains(&year) {
+            let date = format_args!("{year:04}-{month:02}-{day:02}");
+            return write!(f, "{date}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z");
+        }
+        // Digit by digit: each status shows several times, and the formatter takes its own.
+        let mut shown = *b"0000-00-00T00:00:00.000Z";
+        let places = [
+            (4, year),
+            (7, month),
+            (10, day),
+            (13, hour),
+            (16, minute),
+            (19, second),
+            (23, millis),
+        ];
+        for (end, mut number) in places {
+            let mut place = end;
+            while number > 0 {
+                place -= 1;
+                shown[place] = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+        f.write_str(std::str::from_utf8(&shown).expect("digits are text"))
     }
 }
 
@@ -282,6 +305,9 @@ mod tests {
         assert_eq!(shown(1_705_314_600), "2024-01-15T10:30:00.000Z");
         assert_eq!(shown(951_782_400), "2000-02-29T00:00:00.000Z");
         assert_eq!(shown(-1), "1969-12-31T23:59:59.000Z");
+        assert_eq!(shown(253_402_300_799), "9999-12-31T23:59:59.000Z");
+        assert_eq!(shown(253_402_300_800), "10000-01-01T00:00:00.000Z");
+        assert_eq!(Wall { secs: 0, nanos: 7_999_999 }.to_string(), "1970-01-01T00:00:00.007Z");
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Call {
     pub(super) async fn check(&self, op: &Op) -> Done<()> {
         let mut actors = Vec::new();
         for anonymous in access::anonymous(op) {
-            actors.push(self.actor(anonymous).await?);
+            actors.push(Box::pin(self.actor(anonymous)).await?);
         }
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }

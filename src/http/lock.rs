@@ -52,7 +52,7 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     let client = options.client(&call)?;
     let request = request_id(&call, &client)?;
     if options.token.is_some() {
-        return keep(&call, name, client, &options, request).await;
+        return Box::pin(keep(&call, name, client, &options, request)).await;
     }
     let term = call.term(&options, options.ttl, options.grace);
     let patch = patch_of(&options);
@@ -66,7 +66,8 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     let answer = call.decide(Op::Acquire(ask), request).await;
     match (answer, again) {
         (Err(problem), Some((patience, ask))) if problem.reason().is_some() => {
-            waiting::wait(&call, ask, patience).await
+            // Boxed, as all that is rare: what is not would carry its size along.
+            Box::pin(waiting::wait(&call, ask, patience)).await
         }
         (Ok(outcome), _) => granted(&call, (&lock, &owner), &outcome).await,
         (Err(problem), _) => Err(problem),
@@ -169,7 +170,7 @@ async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> 
     match Granted::of(&call.app.locks, of, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
         // It hangs on a session, whose end only the engine knows.
-        None => show_tenure(call, of.0, tenure, renewed).await,
+        None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
     }
 }
 

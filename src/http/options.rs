@@ -60,7 +60,7 @@ impl Options {
         let params = call.act.doc.params;
         let takes_body = params.iter().any(|param| param.place == Place::Option);
         if takes_body && !call.body.get_mut().is_end_stream() {
-            let body = call.bytes(BODY_BYTES_MAX).await?;
+            let body = Box::pin(call.bytes(BODY_BYTES_MAX)).await?;
             options.read_body(params, &call.head.headers, &body)?;
         }
         if let Some(query) = call.head.uri.query() {

@@ -180,8 +180,10 @@ fn work(
 }
 
 async fn drain(app: &App) {
+    // Looked at first: a stream of events ends at once.
+    let is_in_use = app.peers.connections() > 0;
     app.enter(Phase::Draining);
-    if app.peers.connections() > 0 {
+    if is_in_use {
         sleep(DRAIN_NOTICE).await;
     }
     app.enter(Phase::Closing);

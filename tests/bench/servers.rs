@@ -61,31 +61,48 @@ fn listens(name: &str, address: &str) -> Result<(), String> {
     }
 }
 
-/// latchfs as it is, with a state directory of its own.
-pub(crate) fn latchfs(options: &[&str]) -> Result<Serving, String> {
+/// What a restart finds again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum State {
+    /// What was written to a file, which is not waited for.
+    Kept,
+    /// Nothing.
+    None,
+}
+
+/// latchfs, with a state directory of its own.
+pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, String> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(scratch.path());
-    let mut child = start("latchfs", command.args(options).stdout(Stdio::piped()))?;
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]);
+    match state {
+        State::Kept => command.arg(scratch.path()),
+        State::None => command.arg("none"),
+    };
+    let mut child = start("latchfs", command.stdout(Stdio::piped()))?;
     let out = child.stdout.take().ok_or("its output is piped")?;
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line).map_err(|error| error.to_string())?;
     let address = line.split("http://").nth(1).and_then(|rest| rest.split(' ').next());
     let address = address.ok_or_else(|| format!("latchfs says {line:?}"))?.to_owned();
     let speech = Box::new(Latchfs);
-    Ok(Serving { name: "latchfs", address, speech, child, _scratch: scratch })
+    Ok(Serving { name, address, speech, child, _scratch: scratch })
 }
 
-/// redis-server, in memory, without snapshots.
-pub(crate) fn redis() -> Result<Serving, String> {
+/// redis-server, without snapshots; with its log, as that comes, or without.
+pub(crate) fn redis(name: &'static str, state: State) -> Result<Serving, String> {
     let (scratch, port) = (Scratch::new()?, free_port()?);
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    command.args(["--appendonly", "no", "--dir"]).arg(scratch.path()).stdout(Stdio::null());
+    let log = match state {
+        State::Kept => "yes",
+        State::None => "no",
+    };
+    command.args(["--appendonly", log, "--dir"]).arg(scratch.path()).stdout(Stdio::null());
     let child = start("redis-server", &mut command)?;
     let address = format!("127.0.0.1:{port}");
     listens("redis-server", &address)?;
-    Ok(Serving { name: "Redis", address, speech: Box::new(Redis), child, _scratch: scratch })
+    Ok(Serving { name, address, speech: Box::new(Redis), child, _scratch: scratch })
 }
 
 /// One etcd, as it comes.
