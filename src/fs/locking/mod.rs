@@ -372,9 +372,8 @@ fn hear(
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
         // The grant under the new name follows, and finds the hold by its number.
-        What::Ended { end: End::Moved { .. }, name, .. } | What::Left { name, .. } => {
-            table.changed(name, todo);
-        }
+        What::Ended { end: End::Moved { .. }, name, .. } => table.changed(name, todo),
+        What::Left { ticket, name, .. } => table.left(*ticket, name, todo),
         What::Ended { token, name, .. } => {
             table.ended(*token, todo);
             table.changed(name, todo);
@@ -440,7 +439,8 @@ fn settle(
             run(fs, running, |table, todo| table.answered(cookie, ino, of, answer, todo));
         }
         Err(failure) => {
-            let reply = running.table.lock().unanswered(cookie, ino);
+            let mut reply = None;
+            run(fs, running, |table, todo| reply = table.unanswered(cookie, ino, todo));
             if let Some(reply) = reply {
                 reply.error(errno_of(&failure, Act::Lock));
             }

@@ -54,6 +54,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// Whether `id` has anything.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.0.iter().any(|range| range.owner.id == id)
+    }
+
     /// The first range in the way of `id`, who wants `span` in `mode`.
     pub(super) fn conflict(&self, id: u64, span: Span, mode: Mode) -> Option<&Range> {
         self.conflicts(id, span, mode).next()

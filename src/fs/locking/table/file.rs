@@ -1,11 +1,8 @@
 //! One file: its holds, its byte ranges, and the requests on their way.
 
 use super::super::ranges::{Owner, Ranges, Span};
-use super::ask::{Ask, Effect, No};
-use crate::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, OpenId, Patch, Release, SessionId,
-    Term, Ticket, Token,
-};
+use super::ask::{Ask, Call, Effect, No, Waits};
+use crate::engine::{ClientId, LeaseKey, LockName, Mode, Op, Patch, Release, Ticket, Token};
 use std::collections::{HashSet, VecDeque};
 
 /// One file, by its inode.
@@ -18,6 +15,8 @@ pub(super) struct File<R> {
     pub(super) bundle: Option<Bundle>,
     /// Requests that wait for an owner of this mount.
     pub(super) queue: VecDeque<Asking<R>>,
+    /// Requests that can't be decided before the engine has answered another one.
+    pub(super) behind: Vec<Asking<R>>,
     /// The numbers that are in use, or were a moment ago.
     pub(super) numbers: Vec<u64>,
 }
@@ -54,9 +53,23 @@ pub(super) struct Asking<R> {
     pub(super) reply: Option<R>,
     pub(super) ticket: Option<Ticket>,
     pub(super) wants: Wants,
-    /// Nobody wants it any more, and the engine has not answered yet: until then its number is in
-    /// use, or another request under it could share its place in line, and lose it with it.
+    /// Nobody wants it any more, and the engine may not know yet. Until it is known what became of
+    /// it, its number is in use: of another request under it one could not tell what is whose.
     pub(super) gone: bool,
+    /// What was heard of its number before the answer.
+    pub(super) early: Option<Early>,
+    /// Something happened about the lock since the engine was asked, and perhaps after it decided.
+    pub(super) news: bool,
+    /// The engine has refused it, and will until something happens about the lock.
+    pub(super) refused: bool,
+}
+
+/// A tenure that began, as an event said before the answer came.
+#[derive(Debug)]
+pub(super) struct Early {
+    /// The place in line that it was for.
+    pub(super) ticket: Option<Ticket>,
+    pub(super) key: LeaseKey,
 }
 
 /// Whether a request has just come, or has waited until now.
@@ -71,12 +84,22 @@ pub(super) enum Turn {
 pub(super) enum Wants {
     Hold,
     Bundle,
+    /// Nothing: the number's hold becomes a shared one, and no program waits for that.
+    Less,
+}
+
+/// What became of a grant.
+#[derive(Debug)]
+pub(super) enum Placed<R> {
+    Yes(Asking<R>),
+    /// It is not to be had like this any more: to be asked for again.
+    Again(Asking<R>),
 }
 
 impl<R> Default for File<R> {
     fn default() -> Self {
         let (holds, asks, queue) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { holds, asks, bundle: None, queue, numbers: Vec::new() }
+        Self { holds, asks, bundle: None, queue, behind: Vec::new(), numbers: Vec::new() }
     }
 }
 
@@ -87,7 +110,7 @@ impl<R> File<R> {
         let place = self.holds.iter().position(|held| held.owner.id == id)?;
         let held = self.holds.remove(place);
         if let Some(bundle) = &mut self.bundle {
-            bundle.ranges.lock(held.owner, Span::WHOLE, held.mode);
+            bundle.ranges.lock_if_free(held.owner, Span::WHOLE, held.mode);
             return Some(held);
         }
         let mut ranges = Ranges::default();
@@ -109,19 +132,64 @@ impl<R> File<R> {
 
     pub(super) fn is_idle(&self) -> bool {
         let holds_none = self.holds.is_empty() && self.bundle.is_none();
-        holds_none && self.asks.is_empty() && self.queue.is_empty()
+        holds_none && self.asks.is_empty() && self.queue.is_empty() && self.behind.is_empty()
+    }
+
+    /// The hold of this number, or the bundle's.
+    pub(super) fn held(&self, number: u64) -> Option<&Held> {
+        let bundle = self.bundle.iter().map(|bundle| &bundle.held);
+        self.holds.iter().chain(bundle).find(|held| held.number == number)
+    }
+
+    /// Whether the engine has a request under this number. It must not have another: of two the
+    /// answers could come in either order, and a later one would seem to be undone by an earlier.
+    pub(super) fn is_asked(&self, number: u64) -> bool {
+        self.asks.iter().any(|asking| asking.number == number)
+    }
+
+    /// Whether it is open yet what became of an earlier request of this owner. Decided now, the
+    /// owner could be in its own way.
+    pub(super) fn is_awaited_by(&self, id: u64) -> bool {
+        self.asks.iter().any(|asking| {
+            let open = asking.gone || asking.ticket.is_none();
+            open && asking.ask.owner.id == id && asking.wants != Wants::Less
+        })
+    }
+
+    /// Whether an event about this lock may concern those who wait here.
+    pub(super) fn speaks_of(&self, name: &LockName) -> bool {
+        let bundle = self.bundle.iter().map(|bundle| &bundle.held);
+        let held = self.holds.iter().chain(bundle).map(|held| &held.name);
+        let asks = self.queue.iter().chain(&self.asks).map(|asking| &asking.ask.name);
+        held.chain(asks).any(|other| other == name)
+    }
+
+    /// Something has happened about the lock.
+    pub(super) fn hear(&mut self) {
+        self.asks.iter_mut().for_each(|asking| asking.news = true);
+        self.queue.iter_mut().for_each(|asking| asking.refused = false);
+    }
+
+    /// Whether a request is on its way that the engine would refuse rather than put in line: one
+    /// for more of what is held.
+    pub(super) fn is_growing(&self) -> bool {
+        let more = |asking: &Asking<R>| asking.ask.line == Waits::Yes && asking.ticket.is_none();
+        self.asks.iter().any(|asking| more(asking) && self.held(asking.number).is_some())
     }
 
     /// The numbers of all that is held, asked for or waited for.
     pub(super) fn used(&self) -> HashSet<u64> {
         let bundle = self.bundle.iter().map(|bundle| &bundle.held);
         let held = self.holds.iter().chain(bundle).map(|held| held.number);
-        let asks = self.asks.iter().chain(&self.queue).map(|asking| asking.number);
-        held.chain(asks).collect()
+        let asks = self.asks.iter().chain(&self.queue).chain(&self.behind);
+        held.chain(asks.map(|asking| asking.number)).collect()
     }
 
     /// Whether trying again could end otherwise than by waiting again.
     pub(super) fn may_go_on(&self, asking: &Asking<R>) -> bool {
+        if asking.refused || asking.reply.is_none() {
+            return false;
+        }
         let Ask { owner, span, mode, .. } = asking.ask;
         let others = self.holds.iter().any(|held| {
             held.owner.id != owner.id && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
@@ -135,9 +203,21 @@ impl<R> File<R> {
 }
 
 impl<R> Asking<R> {
+    pub(super) const fn new(ask: Ask, reply: Option<R>, wants: Wants) -> Self {
+        let (number, cookie, ticket, early) = (0, 0, None, None);
+        let (gone, news, refused) = (false, false, false);
+        Self { number, cookie, ask, reply, ticket, wants, gone, early, news, refused }
+    }
+
+    pub(super) fn key(&self, token: Token) -> LeaseKey {
+        let (name, client) = (self.ask.name.clone(), self.ask.client.clone());
+        LeaseKey { name, client, token: Some(token) }
+    }
+
     pub(super) fn is_parked_for(&self, ask: &Ask) -> bool {
         self.reply.is_none()
             && !self.gone
+            && self.wants != Wants::Less
             && self.ask.owner.id == ask.owner.id
             && self.ask.mode == ask.mode
             && self.ask.span == ask.span
@@ -153,17 +233,22 @@ impl Held {
         Op::Release(Release { key: self.key() })
     }
 
-    /// Others that only read may come in.
-    pub(super) fn share(&self, session: SessionId) -> Op {
-        Op::Acquire(Acquire {
-            name: self.name.clone(),
-            client: self.client.clone(),
+    /// The request that lets others that only read come in.
+    pub(super) fn less<R>(&self, ino: u64) -> Asking<R> {
+        let (name, client) = (self.name.clone(), self.client.clone());
+        let ask = Ask {
+            ino,
+            owner: self.owner,
+            tid: 0,
+            span: Span::WHOLE,
             mode: Mode::Shared,
-            hold: Hold::Open(OpenId { session, number: self.number }),
-            term: Term::Session(session),
-            line: Line::Skip,
+            name,
+            client,
             patch: Patch::default(),
-        })
+            line: Waits::No,
+            call: |_| Call::Fcntl,
+        };
+        Asking { number: self.number, ..Asking::new(ask, None, Wants::Less) }
     }
 }
 

@@ -3,8 +3,8 @@
 use super::super::ranges::Span;
 use super::Table;
 use super::ask::{Effect, No};
-use super::file::{Asking, Held};
-use crate::engine::{Leave, Op, Why};
+use super::file::{Asking, File, Held, Wants};
+use crate::engine::{Leave, LockName, Op, Ticket, Why};
 use crate::fs::lookout::Waiting;
 
 impl<R> Table<R> {
@@ -23,6 +23,10 @@ impl<R> Table<R> {
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.unlock(id, span);
         }
+        // What a signal has cut short would go on with what is given back here.
+        let held = file.holds.iter().find(|held| held.owner.id == id).map(|held| held.number);
+        let cut = |asking: &Asking<R>| asking.reply.is_none() && Some(asking.number) == held;
+        self.abandon(ino, cut, todo);
         self.drop_holds(ino, |held| held.owner.id == id, todo);
     }
 
@@ -74,9 +78,10 @@ impl<R> Table<R> {
         self.numbers.clear();
         self.tenures.clear();
         self.queued.clear();
-        let files =
-            self.files.drain().flat_map(|(_, file)| file.asks.into_iter().chain(file.queue));
-        files.filter_map(|asking| asking.reply).collect()
+        self.leaving.clear();
+        let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
+        let waiting = self.files.drain().flat_map(|(_, file)| all(file));
+        waiting.filter_map(|asking| asking.reply).collect()
     }
 
     /// Takes requests out that nobody waits for any more.
@@ -87,20 +92,34 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let left: Vec<_> = file.asks.extract_if(.., |asking| gone(asking)).collect();
-        file.queue.retain(|asking| !gone(asking));
-        for mut asking in left {
+        let tell = |asking: &mut Asking<R>, todo: &mut Vec<Effect<R>>| {
             if let Some(reply) = asking.reply.take() {
                 todo.push(Effect::Reply(reply, Err(No::Interrupted)));
             }
+        };
+        let wanted = |asking: &&mut Asking<R>| !asking.gone && asking.wants != Wants::Less;
+        for asking in file.asks.iter_mut().filter(wanted).filter(|asking| gone(asking)) {
+            tell(asking, todo);
+            asking.gone = true;
             if let Some(ticket) = asking.ticket {
-                let (name, why) = (asking.ask.name, Why::Gone);
-                todo.push(Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why }))));
-            } else {
-                asking.gone = true;
-                file.asks.push(asking);
+                self.leaving.insert(ticket, ino);
+                todo.push(leave(asking.ask.name.clone(), ticket));
             }
         }
+        file.queue.retain_mut(|asking| {
+            let goes = gone(asking);
+            if goes {
+                tell(asking, todo);
+            }
+            !goes
+        });
+        file.behind.retain_mut(|asking| {
+            let goes = gone(asking);
+            if goes {
+                tell(asking, todo);
+            }
+            !goes
+        });
         self.requeue(ino, todo);
     }
 
@@ -121,11 +140,18 @@ impl<R> Table<R> {
 
     pub(super) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {
         let file = self.files.get_mut(self.numbers.get(&number)?)?;
-        file.asks.iter_mut().chain(&mut file.queue).find(|asking| asking.number == number)
+        let File { asks, queue, behind, .. } = file;
+        let mut all = asks.iter_mut().chain(queue).chain(behind);
+        all.find(|asking| asking.number == number && !asking.gone && asking.wants != Wants::Less)
     }
 
     pub(super) fn unclaimed(&self, number: u64) -> Option<&Held> {
         let file = self.files.get(self.numbers.get(&number)?)?;
         file.holds.iter().find(|held| held.number == number && held.unclaimed)
     }
+}
+
+/// A place in line is given up. Until an event says what became of it, it may be served.
+pub(super) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
+    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: Why::Gone })))
 }

@@ -11,6 +11,8 @@
 //! under one after FLUSH or RELEASE.
 
 mod ask;
+#[cfg(test)]
+mod delays;
 mod file;
 mod leave;
 mod news;
@@ -22,11 +24,12 @@ pub(super) use ask::{Ask, Call, Effect, No, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
-    Acquire, Hold, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Token,
+    Acquire, Hold, LeaseKey, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Ticket,
+    Token,
 };
 use crate::fs::numbered::Numbered;
-use file::{Asking, Bundle, File, Held, Turn, Wants, answer};
-use std::collections::HashSet;
+use file::{Asking, Bundle, Early, File, Held, Placed, Turn, Wants, answer};
+use std::collections::{BTreeSet, HashSet};
 
 /// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
 /// numbers from here on.
@@ -43,6 +46,12 @@ pub(in crate::fs::locking) struct Table<R> {
     tenures: Numbered<u64, Token>,
     /// The files whose queue is not empty.
     queued: HashSet<u64>,
+    /// The files of places in line that were given up, and that no event has spoken of yet.
+    leaving: Numbered<u64, Ticket>,
+    /// Requests that the engine has not answered.
+    unanswered: usize,
+    /// What has ended while there were any, lest a late answer begins it again.
+    over: BTreeSet<Token>,
     /// What is left of the last file that nobody locks any more: the next one takes over its
     /// room, and most programs lock and unlock one file all the time.
     spare: Option<File<R>>,
@@ -52,19 +61,26 @@ pub(in crate::fs::locking) struct Table<R> {
 
 impl<R> Table<R> {
     pub(in crate::fs::locking) fn new(session: SessionId) -> Self {
-        let (files, numbers, tenures) = Default::default();
-        let queued = HashSet::new();
-        let (spare, next_extra, next_cookie) = (None, EXTRA_NUMBERS, 1);
-        Self { session, files, numbers, tenures, queued, spare, next_extra, next_cookie }
+        let (files, numbers, tenures, leaving) = Default::default();
+        let (queued, over) = (HashSet::new(), BTreeSet::new());
+        let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
+        Self {
+            session,
+            files,
+            numbers,
+            tenures,
+            queued,
+            leaving,
+            unanswered,
+            over,
+            spare: None,
+            next_extra,
+            next_cookie,
+        }
     }
 
     /// A program wants a lock.
-    pub(in crate::fs::locking) fn lock(
-        &mut self,
-        mut ask: Ask,
-        reply: R,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(in crate::fs::locking) fn lock(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
         if self.may_resume(&ask) {
             self.reattach(&ask, reply, todo);
             return;
@@ -73,20 +89,35 @@ impl<R> Table<R> {
         let (ino, id) = (ask.ino, ask.owner.id);
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
-        let number = self.number_for(&ask);
-        let file = self.file(ask.ino);
-        if let Some(held) = file.holds.iter().find(|held| held.number == number) {
+        self.begin(Asking::new(ask, Some(reply), Wants::Hold), Turn::New, todo);
+    }
+
+    /// A request is decided here, or the engine is asked.
+    fn begin(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
+        let Ask { ino, owner, span, mode, .. } = asking.ask;
+        let file = self.file(ino);
+        if file.is_awaited_by(owner.id) {
+            return file.behind.push(asking);
+        }
+        let first = turn == Turn::Next || file.queue.is_empty();
+        if span != Span::WHOLE || file.bundle.is_some() || !first {
+            return self.lock_range(asking, turn, todo);
+        }
+        if let Some(place) = file.holds.iter().position(|held| held.owner.id == owner.id) {
+            if file.is_asked(file.holds[place].number) {
+                return file.behind.push(asking);
+            }
+            let held = &mut file.holds[place];
             // `mv` may have carried it over: an open file speaks of the lock that it holds.
-            ask.name = held.name.clone();
+            asking.ask.name = held.name.clone();
+            if mode == Mode::Shared {
+                // Others may read as soon as the engine knows, and that may be before the answer.
+                held.mode = mode;
+            }
         }
-        let (reply, wants) = (Some(reply), Wants::Hold);
-        let asking = Asking { number, cookie: 0, ask, reply, ticket: None, wants, gone: false };
-        let whole = asking.ask.span == Span::WHOLE;
-        if whole && file.bundle.is_none() && file.queue.is_empty() {
-            self.submit(asking, todo);
-        } else {
-            self.lock_range(asking, Turn::New, todo);
-        }
+        asking.number = self.number_for(&asking.ask);
+        asking.wants = Wants::Hold;
+        self.submit(asking, todo);
     }
 
     /// Asks the engine.
@@ -120,8 +151,15 @@ impl<R> Table<R> {
         self.next_cookie += 1;
         let (cookie, ino) = (self.next_cookie, ask.ino);
         todo.push(Effect::Submit { cookie, ino, ask: Box::new(acquire) });
-        (asking.cookie, asking.ticket) = (self.next_cookie, None);
-        self.file(asking.ask.ino).asks.push(asking);
+        (asking.cookie, asking.ticket, asking.early) = (self.next_cookie, None, None);
+        asking.news = false;
+        self.unanswered += 1;
+        let file = self.files.entry(ino).or_default();
+        debug_assert!(!file.is_asked(asking.number), "one request at a time for each number");
+        file.asks.push(asking);
+        if file.is_growing() {
+            self.queued.insert(ino);
+        }
     }
 
     /// A request for a part of the file, or for a file of which parts are locked.
@@ -130,9 +168,15 @@ impl<R> Table<R> {
         let Ask { owner, span, mode, .. } = asking.ask;
         self.bundle_up(ino, owner.id, todo);
         let file = self.files.entry(ino).or_default();
-        let Some(bundle) = &mut file.bundle else {
-            let on_its_way = file.asks.iter().any(|other| other.wants == Wants::Bundle);
-            if on_its_way || (turn == Turn::New && !file.queue.is_empty()) {
+        let Some(bundle) = &file.bundle else {
+            let bundles = || file.asks.iter().filter(|other| other.wants == Wants::Bundle);
+            if bundles().any(|other| other.gone || other.ticket.is_none()) {
+                return file.behind.push(asking);
+            }
+            if bundles().next().is_some() {
+                return self.enqueue(asking, todo);
+            }
+            if turn == Turn::New && !file.queue.is_empty() {
                 return self.enqueue(asking, todo);
             }
             asking.number = self.extra_number(ino);
@@ -140,16 +184,30 @@ impl<R> Table<R> {
             return self.submit(asking, todo);
         };
         if bundle.ranges.conflict(owner.id, span, mode).is_some() {
+            if bundle.ranges.has(owner.id) && (asking.ask.call)(asking.ask.tid) == Call::Flock {
+                // The conversion is not atomic: see [`Table::refused`]. It has the whole, or
+                // nothing.
+                if let Some(bundle) = &mut file.bundle {
+                    bundle.ranges.unlock(owner.id, Span::WHOLE);
+                }
+                self.enqueue(asking, todo);
+                return self.fit_bundle(ino, todo);
+            }
             return self.enqueue(asking, todo);
         }
         if mode == Mode::Exclusive && bundle.held.mode == Mode::Shared {
             // The bundle needs the lock for itself; only the engine can say whether it may.
+            if file.is_asked(bundle.held.number) {
+                return file.behind.push(asking);
+            }
             asking.number = bundle.held.number;
             asking.wants = Wants::Bundle;
             return self.submit(asking, todo);
         }
-        bundle.ranges.lock(owner, span, mode);
         let token = bundle.held.token;
+        if let Some(bundle) = &mut file.bundle {
+            bundle.ranges.lock(owner, span, mode);
+        }
         todo.push(Effect::Speaks(owner.fh, token));
         answer(asking, Ok(()), todo);
         self.fit_bundle(ino, todo);
@@ -180,38 +238,61 @@ impl<R> Table<R> {
         asking.number = self.extra_number(asking.ask.ino);
         todo.push(Effect::Watch(asking.number, asking.ask.tid));
         self.queued.insert(asking.ask.ino);
-        self.file(asking.ask.ino).queue.push_back(asking);
+        self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
     }
 
     /// What was asked for is held.
-    fn grant(&mut self, asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
+    fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
+        let Ask { ino, owner, .. } = asking.ask;
+        todo.push(Effect::Speaks(owner.fh, token));
+        let early = asking.early.take();
         let number = asking.number;
-        let ino = asking.ask.ino;
-        let file = self.files.entry(ino).or_default();
-        let Ask { owner, mode, span, .. } = asking.ask;
+        match self.place(asking, token, todo) {
+            Placed::Yes(asking) => answer(asking, Ok(()), todo),
+            // The engine was asked meanwhile, and another owner of this mount came in between.
+            Placed::Again(asking) if asking.reply.is_some() => {
+                self.begin(asking, Turn::Next, todo);
+            }
+            Placed::Again(_) => {}
+        }
+        if self.files.get(&ino).is_some_and(|file| file.holds_tenure(token)) {
+            self.tenures.insert(token, ino);
+        }
+        if let Some(Early { key: LeaseKey { name, token: Some(later), .. }, .. }) = early {
+            self.renamed(number, later, &name);
+        }
+        if self.over.contains(&token) {
+            return self.ended(token, todo);
+        }
+        self.fit_bundle(ino, todo);
+    }
+
+    /// Enters what was granted.
+    fn place(&mut self, asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) -> Placed<R> {
+        let number = asking.number;
+        let Ask { ino, owner, mode, span, .. } = asking.ask;
         // A signal has ended the wait, and the program has been told that it got nothing.
         let claimed = asking.reply.is_some();
-        let mut held = Held {
-            number,
-            owner,
-            name: asking.ask.name.clone(),
-            client: asking.ask.client.clone(),
-            token,
-            mode,
-            unclaimed: !claimed,
-        };
-        todo.push(Effect::Speaks(owner.fh, token));
-        let mut placed = true;
+        let LeaseKey { name, client, .. } = asking.key(token);
+        let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
+        let file = self.files.entry(ino).or_default();
         match &mut file.bundle {
             // Perhaps asked for as a whole lock, which has become the bundle meanwhile.
             Some(bundle) if bundle.held.number == number => {
+                if bundle.held.token < token {
+                    // What the ranges hung on was lost before.
+                    self.tenures.remove(&bundle.held.token);
+                    (bundle.held.token, bundle.ranges) = (token, Ranges::default());
+                }
                 bundle.held.mode = mode;
-                placed = !claimed || bundle.ranges.lock_if_free(owner, span, mode);
+                if claimed && !bundle.ranges.lock_if_free(owner, span, mode) {
+                    return Placed::Again(asking);
+                }
             }
-            // One bundle is enough: both are shared, or the engine had not granted this one.
-            Some(bundle) if asking.wants == Wants::Bundle => {
+            // One bundle is enough.
+            Some(_) if asking.wants == Wants::Bundle => {
                 todo.push(Effect::Tell(Box::new(held.release())));
-                placed = !claimed || bundle.ranges.lock_if_free(owner, span, mode);
+                return Placed::Again(asking);
             }
             None if asking.wants == Wants::Bundle => {
                 let mut ranges = Ranges::default();
@@ -227,30 +308,25 @@ impl<R> Table<R> {
                     // Then it has still what it had: an upgrade alone came to nothing.
                     held.unclaimed &= before.unclaimed;
                     if !claimed && !held.unclaimed && before.mode == Mode::Shared {
-                        held.mode = Mode::Shared;
-                        todo.push(Effect::Tell(Box::new(held.share(self.session))));
+                        let more = std::mem::replace(&mut held.mode, Mode::Shared);
+                        if more == Mode::Exclusive {
+                            let less = held.less(ino);
+                            file.holds.push(held);
+                            self.submit(less, todo);
+                            return Placed::Yes(asking);
+                        }
                     }
                 }
                 file.holds.push(held);
             }
         }
-        if file.holds_tenure(token) {
-            self.tenures.insert(token, ino);
-        }
-        if placed {
-            answer(asking, Ok(()), todo);
-        } else {
-            // The engine was asked meanwhile, and another owner of this mount came in between.
-            self.enqueue(asking, todo);
-        }
-        self.fit_bundle(ino, todo);
+        Placed::Yes(asking)
     }
 
-    fn refused(&mut self, asking: Asking<R>, refusal: Refusal, todo: &mut Vec<Effect<R>>) {
+    fn refused(&mut self, mut asking: Asking<R>, refusal: Refusal, todo: &mut Vec<Effect<R>>) {
         let number = asking.number;
         let ino = asking.ask.ino;
         if !matches!(*refusal.reason, Reason::Conflict(_)) {
-            self.tidy(ino);
             return answer(asking, Err(No::Refused(Box::new(refusal))), todo);
         }
         let file = self.files.entry(ino).or_default();
@@ -263,41 +339,49 @@ impl<R> Table<R> {
                 todo.push(Effect::Tell(Box::new(held.release())));
                 self.submit(asking, todo);
             }
-            _ if asking.ask.line == Waits::Yes => self.enqueue(asking, todo),
-            _ => {
-                self.tidy(ino);
-                answer(asking, Err(No::Busy(Some(Box::new(refusal)))), todo);
+            // Whoever was in the way may have gone before this answer came.
+            _ if asking.ask.line == Waits::Yes => {
+                asking.refused = !asking.news;
+                self.enqueue(asking, todo);
             }
+            _ => answer(asking, Err(No::Busy(Some(Box::new(refusal)))), todo),
         }
     }
 
-    /// Who waited for an owner of this mount tries again, in order; who still cannot, waits on.
+    /// Who waited for an answer tries again, then who waited for an owner of this mount, in order;
+    /// who still cannot, waits on.
     fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
-        while let Some(file) = self.files.get_mut(&ino) {
-            let goes_on = |asking: &Asking<R>| asking.reply.is_some() && file.may_go_on(asking);
-            let Some(place) = file.queue.iter().position(goes_on) else { break };
-            let Some(mut asking) = file.queue.remove(place) else { break };
-            if file.bundle.is_some() || asking.ask.span != Span::WHOLE {
-                self.lock_range(asking, Turn::Next, todo);
+        let behind = self.files.get_mut(&ino).map(|file| std::mem::take(&mut file.behind));
+        for asking in behind.into_iter().flatten() {
+            if asking.reply.is_some() {
+                self.begin(asking, Turn::New, todo);
             } else {
-                asking.number = self.number_for(&asking.ask);
-                self.submit(asking, todo);
+                self.files.entry(ino).or_default().behind.push(asking);
             }
+        }
+        while let Some(file) = self.files.get_mut(&ino) {
+            let place = file.queue.iter().position(|asking| file.may_go_on(asking));
+            let Some(place) = place else { break };
+            let Some(asking) = file.queue.remove(place) else { break };
+            self.begin(asking, Turn::Next, todo);
         }
         self.tidy(ino);
     }
 
-    /// The bundle lasts as long as there are ranges, in the mode that they need.
+    /// The bundle lasts as long as there are ranges, in the mode that they need. While more is
+    /// asked for, that is open.
     fn fit_bundle(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        if let Some(bundle) = &mut file.bundle {
+        let settled = file.bundle.as_ref().is_some_and(|b| !file.is_asked(b.held.number));
+        if let Some(bundle) = file.bundle.as_mut().filter(|_| settled) {
             if bundle.ranges.is_empty() {
                 self.tenures.remove(&bundle.held.token);
                 todo.push(Effect::Tell(Box::new(bundle.held.release())));
                 file.bundle = None;
             } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
                 bundle.held.mode = Mode::Shared;
-                todo.push(Effect::Tell(Box::new(bundle.held.share(self.session))));
+                let less = bundle.held.less(ino);
+                self.submit(less, todo);
             }
         }
         self.requeue(ino, todo);
@@ -306,7 +390,7 @@ impl<R> Table<R> {
     /// Numbers that nobody uses any more are forgotten, and a file that nobody locks or waits for.
     fn tidy(&mut self, ino: u64) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        if file.queue.is_empty() {
+        if file.queue.is_empty() && !file.is_growing() {
             self.queued.remove(&ino);
         }
         if file.is_idle() {
@@ -340,7 +424,7 @@ impl<R> Table<R> {
     /// The number of the engine's hold that a whole-file request is about: that of the owner's
     /// hold, else that of the open file, else (another owner has that one) a new one.
     fn number_for(&mut self, ask: &Ask) -> u64 {
-        let file = self.file(ask.ino);
+        let file = self.files.entry(ask.ino).or_default();
         if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
             return held.number;
         }
@@ -365,7 +449,7 @@ impl<R> Table<R> {
     /// A restarted system call asks again for what its owner waits for already.
     fn may_resume(&self, ask: &Ask) -> bool {
         let Some(file) = self.files.get(&ask.ino) else { return false };
-        let parked = file.asks.iter().chain(&file.queue);
+        let parked = file.asks.iter().chain(&file.queue).chain(&file.behind);
         parked.into_iter().any(|asking| asking.is_parked_for(ask))
             || file.holds.iter().any(|held| {
                 held.unclaimed && held.owner.id == ask.owner.id && held.mode == ask.mode
@@ -383,11 +467,28 @@ impl<R> Table<R> {
             todo.push(Effect::Reply(reply, Ok(())));
             return;
         }
-        let parked = file.asks.iter_mut().chain(&mut file.queue);
-        if let Some(asking) = parked.into_iter().find(|asking| asking.is_parked_for(ask)) {
+        let File { asks, queue, behind, .. } = file;
+        let mut parked = asks.iter_mut().chain(queue).chain(behind);
+        if let Some(asking) = parked.find(|asking| asking.is_parked_for(ask)) {
             asking.reply = Some(reply);
             asking.ask.tid = ask.tid;
             todo.push(Effect::Watch(asking.number, ask.tid));
+        }
+        self.break_circle(ask, todo);
+    }
+
+    /// While it was away, somebody may have begun to wait for whom it waits for.
+    fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get(&ask.ino) else { return };
+        let own =
+            |asking: &Asking<R>| asking.reply.is_some() && asking.ask.owner.id == ask.owner.id;
+        let Some(place) = file.queue.iter().position(own) else { return };
+        if self.would_wait_for_itself(ask)
+            && let Some(file) = self.files.get_mut(&ask.ino)
+            && let Some(asking) = file.queue.remove(place)
+        {
+            answer(asking, Err(No::Deadlock), todo);
+            self.requeue(ask.ino, todo);
         }
     }
 }

@@ -95,6 +95,7 @@ impl Rig {
                 What::Ended { end: End::Moved { .. }, name, .. } => {
                     self.table.changed(&name, next);
                 }
+                What::Left { ticket, name, .. } => self.table.left(ticket, &name, next),
                 What::Ended { token, name, .. } => {
                     self.table.ended(token, next);
                     self.table.changed(&name, next);

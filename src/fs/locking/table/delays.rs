@@ -1,0 +1,369 @@
+//! The table with an engine far away: requests arrive late, answers later and in any order, and
+//! events in between. Programs are numbers, and do what programs can: one call at a time.
+//! They lock whole files; parts of files are tried with an engine that answers at once.
+
+use super::super::ranges::Owner;
+use super::*;
+use crate::engine::{
+    Answer, ClientId, End, Engine, Grace, LeaseKey, LockName, Op, OpenSession, Outcome, Patch, What,
+};
+use crate::fs::lookout::Waiting;
+use crate::time::{Span as Length, Time};
+use std::collections::{BTreeMap, VecDeque};
+
+const FILE: u64 = 7;
+const PROGRAMS: u32 = 5;
+/// The bytes that are looked at, each of which somebody may have.
+const BYTES: usize = 3;
+/// Random programs, each from a seed of its own.
+const SEEDS: u64 = 300_000;
+const STEPS: usize = 250;
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Says which seed it was, if the test fails while this lives.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("LATCHFS_SEED={} repeats it, and tells it", self.0);
+        }
+    }
+}
+
+/// What is on its way to the engine.
+enum Sent {
+    Ask { cookie: u64, ino: u64, ask: Acquire },
+    Tell(Op),
+}
+
+/// An answer on its way back.
+struct Came {
+    cookie: u64,
+    ino: u64,
+    of: (LockName, ClientId),
+    answer: Answer,
+}
+
+/// One program: what it believes to have, and what it waits for.
+#[derive(Default)]
+struct Program {
+    fh: u64,
+    has: [Option<Mode>; BYTES],
+    asks: Option<(Span, Mode)>,
+}
+
+struct Far {
+    engine: Engine,
+    table: Table<u32>,
+    sent: VecDeque<Sent>,
+    came: Vec<Came>,
+    events: VecDeque<What>,
+    programs: BTreeMap<u32, Program>,
+    /// The numbers that the lookout was told of.
+    watched: Vec<u64>,
+    fhs: u64,
+    now: u64,
+    /// Whether parts of the file are locked too.
+    parts: bool,
+    /// Whether to say what happens.
+    says: bool,
+}
+
+fn name() -> LockName {
+    LockName::parse("f").expect("valid")
+}
+
+/// Programs with even numbers use flock, the others fcntl.
+fn call(n: u32) -> Call {
+    if n.is_multiple_of(2) { Call::Flock } else { Call::Fcntl }
+}
+
+fn bytes(span: Span) -> std::ops::Range<usize> {
+    let end = usize::try_from(span.end).unwrap_or(usize::MAX).saturating_add(1);
+    span.start as usize..end.min(BYTES)
+}
+
+impl Far {
+    fn new(parts: bool, says: bool) -> Self {
+        let mut engine = Engine::default();
+        let grace = Grace::new(Length::ZERO).expect("valid");
+        let client = ClientId::parse("host").expect("valid");
+        let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
+        let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
+        let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
+        let mut far = Self {
+            engine,
+            table: Table::new(session),
+            sent: VecDeque::new(),
+            came: Vec::new(),
+            events: VecDeque::new(),
+            programs: BTreeMap::new(),
+            watched: Vec::new(),
+            fhs: 0,
+            now: 1,
+            parts,
+            says,
+        };
+        for n in 1..=PROGRAMS {
+            far.open(n);
+        }
+        far
+    }
+
+    /// Every open file has a number that no other had.
+    fn open(&mut self, n: u32) {
+        self.fhs += 1;
+        self.programs.insert(n, Program { fh: self.fhs, ..Program::default() });
+    }
+
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if self.says {
+            eprintln!("{what}");
+        }
+    }
+
+    fn decide(&mut self, act: impl FnOnce(&mut Table<u32>, &mut Vec<Effect<u32>>)) {
+        let mut todo = Vec::new();
+        act(&mut self.table, &mut todo);
+        for effect in todo {
+            self.say(format_args!("    -> {effect:?}"));
+            match effect {
+                Effect::Submit { cookie, ino, ask } => {
+                    self.sent.push_back(Sent::Ask { cookie, ino, ask: *ask });
+                }
+                Effect::Tell(op) => self.sent.push_back(Sent::Tell(*op)),
+                Effect::Reply(n, result) => self.told(n, result),
+                Effect::Watch(number, _) => self.watched.push(number),
+                Effect::Speaks(..) | Effect::Recall(_) => {}
+            }
+        }
+    }
+
+    /// A program is answered: once for each call. What it got, no other has.
+    fn told(&mut self, n: u32, result: Result<(), No>) {
+        let program = self.programs.get_mut(&n).expect("one of ours");
+        let (span, mode) = program.asks.take().expect("a call is answered once");
+        match &result {
+            Ok(()) => {
+                for at in bytes(span) {
+                    program.has[at] = Some(mode);
+                }
+            }
+            Err(No::Busy(_) | No::Interrupted | No::Deadlock) => {}
+            Err(No::Refused(why)) => panic!("nothing is wrong with the request: {why}"),
+        }
+        for at in 0..BYTES {
+            let holders: Vec<_> = self.programs.values().filter_map(|p| p.has[at]).collect();
+            let alone = holders.len() == 1 || !holders.contains(&Mode::Exclusive);
+            assert!(holders.is_empty() || alone, "byte {at} is {holders:?}: {:?}", self.table);
+        }
+        if result.is_ok() {
+            let view = self.engine.view(&name(), Time::from_secs(self.now));
+            assert!(!view.holders.is_empty(), "nobody has what the engine has not granted");
+        }
+    }
+
+    fn lock(&mut self, n: u32, span: Span, mode: Mode, line: Waits) {
+        self.say(format_args!("{n} ({:?}) locks {span:?} {mode:?}, waits: {line:?}", call(n)));
+        let program = self.programs.get_mut(&n).expect("one of ours");
+        program.asks = Some((span, mode));
+        for at in bytes(span) {
+            // A flock is given back before it is taken in another mode; and who only wants to
+            // read may find others reading before it is told so.
+            match (program.has[at], call(n)) {
+                (Some(had), Call::Flock) if had != mode => program.has[at] = None,
+                (Some(_), _) if mode == Mode::Shared => program.has[at] = Some(mode),
+                _ => {}
+            }
+        }
+        let owner = Owner { id: u64::from(n), fh: program.fh, pid: n };
+        let client = ClientId::parse("host:me").expect("valid");
+        let (ino, patch) = (FILE, Patch::default());
+        let ask = Ask { ino, owner, tid: n, span, mode, name: name(), client, patch, line, call };
+        self.decide(|table, todo| table.lock(ask, n, todo));
+    }
+
+    fn unlock(&mut self, n: u32, span: Span) {
+        self.say(format_args!("{n} unlocks {span:?}"));
+        let program = self.programs.get_mut(&n).expect("one of ours");
+        bytes(span).for_each(|at| program.has[at] = None);
+        self.decide(|table, todo| table.unlock(FILE, u64::from(n), span, todo));
+    }
+
+    fn close(&mut self, n: u32) {
+        self.say(format_args!("{n} closes"));
+        let program = self.programs.get_mut(&n).expect("one of ours");
+        program.has = [None; BYTES];
+        let fh = program.fh;
+        self.decide(|table, todo| {
+            table.flushed(FILE, u64::from(n), todo);
+            table.closed(FILE, fh, todo);
+        });
+        self.open(n);
+    }
+
+    /// What the lookout does: a signal, or the end of a place that was kept.
+    fn look(&mut self, at: usize, signal: bool) {
+        let Some(number) = self.watched.get(at).copied() else { return };
+        let waiting = self.table.is_waiting(number);
+        self.say(format_args!("number {number} is looked at: {waiting:?}, signal: {signal}"));
+        match waiting {
+            Waiting::Asks if signal => self.decide(|table, todo| table.interrupt(number, todo)),
+            Waiting::Asks => {}
+            Waiting::Parked | Waiting::Unclaimed => {
+                self.decide(|table, todo| table.expire(number, todo));
+            }
+            Waiting::Over => drop(self.watched.swap_remove(at)),
+        }
+    }
+
+    /// The engine gets the next request.
+    fn arrive(&mut self) {
+        let Some(sent) = self.sent.pop_front() else { return };
+        self.now += 1;
+        let (op, back) = match sent {
+            Sent::Tell(op) => (op, None),
+            Sent::Ask { cookie, ino, ask } => {
+                let of = (ask.name.clone(), ask.client.clone());
+                (Op::Acquire(ask), Some((cookie, ino, of)))
+            }
+        };
+        let mut events = Vec::new();
+        let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
+        self.engine.check();
+        self.say(format_args!("arrived: {answer:?}"));
+        self.events.extend(events.into_iter().map(|event| event.what));
+        if let Some((cookie, ino, of)) = back {
+            self.came.push(Came { cookie, ino, of, answer });
+        }
+    }
+
+    /// The table gets one of the answers.
+    fn answer(&mut self, at: usize) {
+        if at < self.came.len() {
+            let Came { cookie, ino, of, answer } = self.came.swap_remove(at);
+            self.say(format_args!("answered {cookie}: {answer:?}"));
+            self.decide(|table, todo| table.answered(cookie, ino, of, answer, todo));
+        }
+    }
+
+    /// The table gets the next event.
+    fn hear(&mut self) {
+        let event = self.events.pop_front();
+        self.say(format_args!("heard {event:?}"));
+        match event {
+            Some(What::Granted { hold: Hold::Open(open), token, name, holder, waited, .. }) => {
+                let key = LeaseKey { name, client: holder, token: Some(token) };
+                let ticket = waited.map(|(ticket, _)| ticket);
+                self.decide(|table, todo| table.granted(open.number, ticket, key, todo));
+            }
+            Some(What::Ended { end: End::Moved { .. }, name, .. }) => {
+                self.decide(|table, todo| table.changed(&name, todo));
+            }
+            Some(What::Left { ticket, name, .. }) => {
+                self.decide(|table, todo| table.left(ticket, &name, todo));
+            }
+            Some(What::Ended { token, name, .. }) => self.decide(|table, todo| {
+                table.ended(token, todo);
+                table.changed(&name, todo);
+            }),
+            _ => {}
+        }
+    }
+
+    /// A flock is of the whole file.
+    fn span(&self, n: u32, dice: &mut Dice) -> Span {
+        if !self.parts || call(n) == Call::Flock || dice.below(3) == 0 {
+            return Span::WHOLE;
+        }
+        let start = dice.below(BYTES) as u64;
+        Span { start, end: (start + dice.below(2) as u64).min(BYTES as u64 - 1) }
+    }
+
+    fn step(&mut self, dice: &mut Dice) {
+        let n = 1 + dice.below(PROGRAMS as usize) as u32;
+        let idle = self.programs[&n].asks.is_none();
+        let span = self.span(n, dice);
+        let mode = if dice.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+        let line = if dice.below(3) == 0 { Waits::No } else { Waits::Yes };
+        match dice.below(16) {
+            0..=3 if idle => self.lock(n, span, mode, line),
+            4 | 5 if idle => self.unlock(n, span),
+            6 if idle => self.close(n),
+            7 => {
+                let at = dice.below(self.watched.len().max(1));
+                self.look(at, dice.below(2) == 0);
+            }
+            8..=10 => self.arrive(),
+            11..=13 => self.answer(dice.below(self.came.len().max(1))),
+            _ => self.hear(),
+        }
+    }
+
+    /// All that is on its way arrives, in some order.
+    fn settle(&mut self, dice: &mut Dice) {
+        while !(self.sent.is_empty() && self.came.is_empty() && self.events.is_empty()) {
+            match dice.below(3) {
+                0 => self.arrive(),
+                1 => self.answer(dice.below(self.came.len().max(1))),
+                _ => self.hear(),
+            }
+        }
+    }
+
+    /// When all has arrived, the table and the engine agree.
+    fn agree(&self) {
+        let view = self.engine.view(&name(), Time::from_secs(self.now));
+        let held = self.table.files.values().flat_map(|file| {
+            file.holds.iter().chain(file.bundle.iter().map(|bundle| &bundle.held))
+        });
+        let mut tokens: Vec<_> = held.map(|held| held.token).collect();
+        let mut granted: Vec<_> = view.holders.iter().map(|holder| holder.lease.token).collect();
+        tokens.sort_unstable();
+        granted.sort_unstable();
+        assert_eq!(tokens, granted, "{:?} {view:?}", self.table);
+    }
+}
+
+/// One random run, told as it goes if somebody wants to read it.
+fn run(seed: u64, says: bool) {
+    let _said = Seed(seed);
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut far = Far::new(seed % 2 == 1, says);
+    for _ in 0..STEPS {
+        far.step(&mut dice);
+    }
+    // Those who do not wait go, until nobody waits: each must have been served, or be told.
+    for _ in 0..2 * PROGRAMS {
+        far.settle(&mut dice);
+        far.agree();
+        for n in 1..=PROGRAMS {
+            if far.programs[&n].asks.is_none() {
+                far.close(n);
+            }
+        }
+    }
+    far.settle(&mut dice);
+    let stuck: Vec<_> = far.programs.iter().filter(|(_, p)| p.asks.is_some()).collect();
+    assert!(stuck.is_empty(), "{} are stuck: {:?}", stuck.len(), far.table);
+    assert!(far.table.files.is_empty(), "something is left: {:?}", far.table.files);
+    assert_eq!((far.engine.locks(), far.engine.waiters()), (0, 0));
+}
+
+#[test]
+fn late_answers_in_any_order_do_no_harm() {
+    if let Ok(seed) = std::env::var("LATCHFS_SEED") {
+        return run(seed.parse().expect("LATCHFS_SEED is a number, as a failure printed it"), true);
+    }
+    (0..SEEDS).for_each(|seed| run(seed, false));
+}
