@@ -142,7 +142,7 @@ impl Far {
                     self.sent.push_back(Sent::Ask { cookie, ino, ask: *ask });
                 }
                 Effect::Tell(op) => self.sent.push_back(Sent::Tell(*op)),
-                Effect::Reply(n, result) => self.told(n, result),
+                Effect::Reply(n, result) => self.told(n, &result),
                 Effect::Watch(number, _) => self.watched.push(number),
                 Effect::Speaks(..) | Effect::Recall(_) => {}
             }
@@ -150,10 +150,10 @@ impl Far {
     }
 
     /// A program is answered: once for each call. What it got, no other has.
-    fn told(&mut self, n: u32, result: Result<(), No>) {
+    fn told(&mut self, n: u32, result: &Result<(), No>) {
         let program = self.programs.get_mut(&n).expect("one of ours");
         let (span, mode) = program.asks.take().expect("a call is answered once");
-        match &result {
+        match result {
             Ok(()) => {
                 for at in bytes(span) {
                     program.has[at] = Some(mode);

@@ -21,12 +21,12 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
-        let Some(asking) = asking else { return self.unasked(of, answered, todo) };
+        let Some(asking) = asking else { return self.unasked(of, &answered, todo) };
         self.answers_came();
         match answered {
             Ok(Outcome::Waiting { ticket, .. }) => return self.in_line(asking, ticket, todo),
             answered if asking.gone || asking.wants == Wants::Less => {
-                self.undo(asking, answered, todo);
+                self.undo(asking, &answered, todo);
             }
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
                 self.grant(asking, tenure.token, todo);
@@ -42,10 +42,10 @@ impl<R> Table<R> {
     fn unasked(
         &mut self,
         (name, client): (LockName, ClientId),
-        answered: Answer,
+        answered: &Answer,
         todo: &mut Vec<Effect<R>>,
     ) {
-        match answered {
+        match *answered {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
                 self.give_back_unknown(key, todo);
@@ -96,7 +96,7 @@ impl<R> Table<R> {
     }
 
     /// The engine has answered what nobody wants any more.
-    fn undo(&mut self, mut asking: Asking<R>, answered: Answer, todo: &mut Vec<Effect<R>>) {
+    fn undo(&mut self, mut asking: Asking<R>, answered: &Answer, todo: &mut Vec<Effect<R>>) {
         let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
         let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
         if held.is_none_or(|held| held.token < tenure.token) {
@@ -130,9 +130,10 @@ impl<R> Table<R> {
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
         let Some(file) = file else {
             // Nobody here knows of it, and nobody else would ever give it back.
-            return if waited.is_some() {
-                self.give_back_unknown(key, todo)
-            };
+            if waited.is_some() {
+                self.give_back_unknown(key, todo);
+            }
+            return;
         };
         if let Some(ticket) = waited
             && let Some(asking) = file.take(|a| a.number == number && a.ticket == Some(ticket))
