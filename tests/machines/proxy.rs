@@ -20,7 +20,7 @@ fn proxy(server: String, drops: Arc<AtomicUsize>) -> u16 {
             let (Ok(mut from), Ok(mut to)) = (from, to) else { continue };
             let counting = Arc::clone(&asks);
             thread::spawn(move || {
-                let mut bytes = [0; 65_536];
+                let mut bytes = vec![0; 65_536];
                 while let Ok(count @ 1..) = from.read(&mut bytes) {
                     let text = String::from_utf8_lossy(&bytes[..count]);
                     counting
@@ -38,7 +38,7 @@ fn proxy(server: String, drops: Arc<AtomicUsize>) -> u16 {
 }
 
 fn back(mut server: TcpStream, mut client: TcpStream, drops: &AtomicUsize, asks: &AtomicUsize) {
-    let mut bytes = [0; 65_536];
+    let mut bytes = vec![0; 65_536];
     while let Ok(count @ 1..) = server.read(&mut bytes) {
         let is_ask = asks.load(Ordering::Acquire) > 0;
         let drop_it = |left: usize| left.checked_sub(1);
