@@ -199,7 +199,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run onc
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: as for mount]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand completions" -s h -l help -d 'Print help'
