@@ -7,6 +7,7 @@ mod harness;
 
 mod access;
 mod ending;
+mod examples;
 mod events;
 mod health;
 mod limits;
