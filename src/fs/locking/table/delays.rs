@@ -16,7 +16,7 @@ const PROGRAMS: u32 = 5;
 /// The bytes that are looked at, each of which somebody may have.
 const BYTES: usize = 3;
 /// Random programs, each from a seed of its own.
-const SEEDS: u64 = 300_000;
+const SEEDS: u64 = 3_000;
 const STEPS: usize = 250;
 
 /// Numbers from a seed.

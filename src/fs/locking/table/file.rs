@@ -194,7 +194,9 @@ impl<R> File<R> {
         let others = self.holds.iter().any(|held| {
             held.owner.id != owner.id && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
         });
-        let bundle_comes = self.asks.iter().any(|other| other.wants == Wants::Bundle);
+        // Who has the file already waits for nothing that waits for it.
+        let own = self.holds.iter().any(|held| held.owner.id == owner.id);
+        let bundle_comes = self.asks.iter().any(|other| other.wants == Wants::Bundle) && !own;
         match &self.bundle {
             Some(bundle) => bundle.ranges.conflict(owner.id, span, mode).is_none(),
             None => !others && !bundle_comes,
@@ -218,6 +220,7 @@ impl<R> Asking<R> {
         self.reply.is_none()
             && !self.gone
             && self.wants != Wants::Less
+            && self.ask.line == ask.line
             && self.ask.owner.id == ask.owner.id
             && self.ask.mode == ask.mode
             && self.ask.span == ask.span

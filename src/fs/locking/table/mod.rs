@@ -475,6 +475,8 @@ impl<R> Table<R> {
             todo.push(Effect::Watch(asking.number, ask.tid));
         }
         self.break_circle(ask, todo);
+        // Its turn may have come while nobody was there to take it.
+        self.requeue(ask.ino, todo);
     }
 
     /// While it was away, somebody may have begun to wait for whom it waits for.
@@ -488,7 +490,6 @@ impl<R> Table<R> {
             && let Some(asking) = file.queue.remove(place)
         {
             answer(asking, Err(No::Deadlock), todo);
-            self.requeue(ask.ino, todo);
         }
     }
 }

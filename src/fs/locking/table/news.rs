@@ -22,9 +22,8 @@ impl<R> Table<R> {
     ) {
         let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
         let Some(asking) = asking else { return self.unasked(of, &answered, todo) };
-        self.answers_came();
         match answered {
-            Ok(Outcome::Waiting { ticket, .. }) => return self.in_line(asking, ticket, todo),
+            Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
             answered if asking.gone || asking.wants == Wants::Less => {
                 self.undo(asking, &answered, todo);
             }
@@ -34,8 +33,8 @@ impl<R> Table<R> {
             Err(refusal) => self.refused(asking, refusal, todo),
             Ok(_) => {}
         }
+        self.answer_came();
         self.fit_bundle(ino, todo);
-        self.tidy(ino);
     }
 
     /// An answer to what is not known any more: nobody else would ever give it back.
@@ -109,7 +108,7 @@ impl<R> Table<R> {
         }
     }
 
-    fn answers_came(&mut self) {
+    fn answer_came(&mut self) {
         self.unanswered -= 1;
         if self.unanswered == 0 {
             self.over.clear();
@@ -230,7 +229,7 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) -> Option<R> {
         let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
-        self.answers_came();
+        self.answer_came();
         if let Some(Early { ticket: Some(_), key }) = asking.early {
             self.give_back_unknown(key, todo);
         }

@@ -5,10 +5,10 @@ use super::ask::CallOf;
 use super::*;
 use crate::engine::{
     Answer, ClientId, End, Engine, Event, Grace, LeaseKey, LockName, LockView, Op, OpenSession,
-    Outcome, Patch, What,
+    Outcome, Patch, Release, What,
 };
 use crate::time::{Span as Length, Time};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A mount, its engine, and what each program was told.
 struct Rig {
@@ -18,6 +18,14 @@ struct Rig {
     /// Numbers that are watched, by the thread.
     watched: BTreeMap<u32, u64>,
     now: u64,
+}
+
+/// An answer on its way.
+struct Late {
+    cookie: u64,
+    ino: u64,
+    of: (LockName, ClientId),
+    answer: Answer,
 }
 
 const FILE: u64 = 7;
@@ -56,7 +64,13 @@ impl Rig {
     }
 
     /// Carries effects out until there are none.
-    fn run(&mut self, mut todo: Vec<Effect<u32>>) {
+    fn run(&mut self, todo: Vec<Effect<u32>>) {
+        self.run_on(todo);
+        self.engine.check();
+        self.check();
+    }
+
+    fn run_on(&mut self, mut todo: Vec<Effect<u32>>) {
         while !todo.is_empty() {
             let mut next = Vec::new();
             for effect in todo {
@@ -77,8 +91,6 @@ impl Rig {
             }
             todo = next;
         }
-        self.engine.check();
-        self.check();
     }
 
     fn apply(&mut self, op: Op, next: &mut Vec<Effect<u32>>) -> Answer {
@@ -131,6 +143,60 @@ impl Rig {
             assert!(self.table.numbers.is_empty(), "nothing is left behind");
             assert_eq!((self.engine.locks(), self.engine.waiters()), (0, 0));
         }
+    }
+
+    /// The engine gets it and its events are heard, but the answers stay on their way.
+    fn carry(&mut self, todo: Vec<Effect<u32>>) -> Vec<Late> {
+        let (mut late, mut todo) = (Vec::new(), VecDeque::from(todo));
+        while let Some(effect) = todo.pop_front() {
+            let mut next = Vec::new();
+            match effect {
+                Effect::Submit { cookie, ino, ask } => {
+                    let of = (ask.name.clone(), ask.client.clone());
+                    let answer = self.apply(Op::Acquire(ask), &mut next);
+                    late.push(Late { cookie, ino, of, answer });
+                }
+                Effect::Tell(op) => drop(self.apply(*op, &mut next)),
+                Effect::Reply(program, result) => drop(self.told.insert(program, result)),
+                Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
+                Effect::Speaks(..) | Effect::Recall(_) => {}
+            }
+            todo.extend(next);
+        }
+        late
+    }
+
+    /// Asks, and the answer is late.
+    fn lock_late(&mut self, ask: Ask) -> Vec<Late> {
+        let program = ask.owner.pid;
+        self.told.remove(&program);
+        let mut todo = Vec::new();
+        self.table.lock(ask, program, &mut todo);
+        self.carry(todo)
+    }
+
+    fn unlock_late(&mut self, program: u32) -> Vec<Late> {
+        let mut todo = Vec::new();
+        self.table.unlock(FILE, u64::from(program), Span::WHOLE, &mut todo);
+        self.carry(todo)
+    }
+
+    /// A signal comes before anybody knows that it waits.
+    fn signal(&mut self, number: u64) {
+        let mut todo = Vec::new();
+        self.table.interrupt(number, &mut todo);
+        assert!(self.carry(todo).is_empty(), "a signal asks nothing");
+    }
+
+    /// The answers come, and all that follows happens at once.
+    fn answered(&mut self, late: Vec<Late>) {
+        for Late { cookie, ino, of, answer } in late {
+            let mut todo = Vec::new();
+            self.table.answered(cookie, ino, of, answer, &mut todo);
+            self.run_on(todo);
+        }
+        self.engine.check();
+        self.check();
     }
 
     fn view(&self, name: &LockName) -> LockView {
@@ -324,7 +390,6 @@ fn readers_become_writers_as_the_call_promises() {
     rig.unlock(1, Span::WHOLE);
     assert!(rig.table.files.is_empty());
 
-    let flock = |n, mode, line| Ask { call: |_| Call::Flock, ..ask(n, mode, line) };
     rig.lock(flock(1, Shared, Waits::No));
     rig.lock(flock(2, Shared, Waits::No));
     assert!(busy(rig.lock(flock(1, Exclusive, Waits::No))));
@@ -373,6 +438,196 @@ fn a_circle_of_two_files_is_refused() {
     rig.lock(on(2, ask(2, Exclusive, Waits::No)));
     assert_eq!(rig.lock(on(2, other_file(1))), None);
     assert_eq!(rig.lock(on(1, other_file(2))), Some(Err(No::Deadlock)));
+}
+
+fn part(n: u32, mode: Mode, line: Waits, from: u64, to: u64) -> Ask {
+    Ask { span: span(from, to), ..ask(n, mode, line) }
+}
+
+fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
+    Ask { call: |_| Call::Flock, ..ask(n, mode, line) }
+}
+
+/// Two requests under one number would share a place in line: giving the first up would throw
+/// the second out.
+#[test]
+fn a_late_place_given_up_is_not_the_newer_requests() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let late = rig.lock_late(ask(2, Exclusive, Waits::Yes));
+    rig.signal(2);
+    assert!(rig.lock_late(ask(2, Shared, Waits::Yes)).is_empty(), "what became of the first?");
+    rig.answered(late);
+    assert_eq!((rig.told(2), rig.engine.waiters()), (None, 1));
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.told(2), GOT);
+    rig.closed(2);
+    assert!(rig.table.files.is_empty());
+}
+
+/// The answer to an abandoned upgrade makes the hold a shared one again; not that of a newer one.
+#[test]
+fn an_abandoned_upgrade_does_not_undo_the_next() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    let mut late = rig.lock_late(ask(1, Exclusive, Waits::Yes));
+    rig.signal(1);
+    late.extend(rig.lock_late(ask(1, Exclusive, Waits::No)));
+    rig.answered(late);
+    assert_eq!(rig.told(1), GOT);
+    assert!(busy(rig.lock(ask(2, Shared, Waits::No))), "it is alone, as it was told");
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn ranges_stay_while_more_is_asked_for() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(part(1, Shared, Waits::No, 0, 9)), GOT);
+    let late = rig.lock_late(part(2, Exclusive, Waits::No, 10, 19));
+    assert!(rig.lock_late(part(3, Exclusive, Waits::No, 20, 29)).is_empty(), "one at a time");
+    assert!(rig.unlock_late(1).is_empty());
+    rig.answered(late);
+    assert_eq!((rig.told(2), rig.told(3)), (GOT, GOT));
+    assert!(busy(rig.lock(part(1, Shared, Waits::No, 10, 10))));
+    rig.closed(2);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Neither is in the way of the other: who comes second waits for the answer to the first.
+#[test]
+fn a_range_waits_for_the_first_ones_answer() {
+    let mut rig = Rig::new();
+    let late = rig.lock_late(part(1, Exclusive, Waits::No, 0, 9));
+    assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
+    assert_eq!(rig.told(2), None, "not busy: nobody knows yet");
+    rig.answered(late);
+    assert_eq!((rig.told(1), rig.told(2)), (GOT, GOT));
+    rig.closed(1);
+    rig.closed(2);
+    assert!(rig.table.files.is_empty());
+}
+
+/// A request that a signal cut short must not be taken up again after the unlock behind it.
+#[test]
+fn an_unlock_ends_what_was_cut_short() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(flock(1, Shared, Waits::No)), GOT);
+    let mut late = rig.lock_late(flock(1, Shared, Waits::Yes));
+    rig.signal(1);
+    late.extend(rig.unlock_late(1));
+    late.extend(rig.lock_late(flock(1, Shared, Waits::Yes)));
+    rig.answered(late);
+    assert_eq!(rig.told(1), GOT);
+    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))), "it has what it was told that it has");
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn who_comes_back_and_does_not_wait_is_answered() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))));
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+/// The event that would wake it comes before the refusal that would have it wait.
+#[test]
+fn who_is_refused_too_late_asks_again() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Shared, Waits::No));
+    rig.lock(ask(2, Shared, Waits::No));
+    let mut late = rig.lock_late(ask(1, Exclusive, Waits::Yes));
+    late.extend(rig.unlock_late(2));
+    rig.answered(late);
+    assert_eq!(rig.told(1), GOT);
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn an_upgrade_does_not_wait_for_ranges_behind_it() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Shared, Waits::No));
+    rig.lock(ask(2, Shared, Waits::No));
+    assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    rig.closed(2);
+    assert_eq!(rig.told(1), GOT);
+    rig.closed(1);
+    assert_eq!(rig.told(3), GOT);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn who_comes_back_finds_that_its_turn_has_come() {
+    let mut rig = Rig::new();
+    rig.lock(part(1, Exclusive, Waits::No, 0, 9));
+    rig.lock(part(2, Exclusive, Waits::No, 20, 29));
+    assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
+    rig.interrupt(3);
+    rig.closed(1);
+    assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), GOT);
+    rig.closed(2);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Both have given back what they had, as flock(2) says: none waits for the other.
+#[test]
+fn two_flocks_beside_ranges_can_both_become_alone() {
+    let mut rig = Rig::new();
+    rig.lock(part(1, Shared, Waits::No, 0, 9));
+    rig.lock(flock(2, Shared, Waits::No));
+    rig.lock(flock(4, Shared, Waits::No));
+    assert_eq!(rig.lock(flock(2, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(flock(4, Exclusive, Waits::Yes)), None);
+    rig.closed(1);
+    assert_eq!((rig.told(2), rig.told(4)), (GOT, None));
+    rig.closed(2);
+    assert_eq!(rig.told(4), GOT);
+    rig.closed(4);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Events come late too: what is said of an earlier tenure is not said of this one.
+#[test]
+fn old_news_is_not_of_the_new_tenure() {
+    let mut rig = Rig::new();
+    let token = |rig: &Rig| rig.view(&name(FILE)).holders[0].lease.token;
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let old = token(&rig);
+    rig.unlock(1, Span::WHOLE);
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let client = ask(1, Shared, Waits::No).client;
+    let key = LeaseKey { name: name(FILE), client, token: Some(old) };
+    let mut todo = Vec::new();
+    rig.table.granted(1, None, key, &mut todo);
+    rig.table.ended(old, &mut todo);
+    rig.run(todo);
+    assert!(rig.table.holds(FILE, 1));
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Somebody removes the lock before its taker knows that it has it.
+#[test]
+fn what_has_ended_is_not_begun_by_a_late_answer() {
+    let mut rig = Rig::new();
+    let late = rig.lock_late(ask(1, Exclusive, Waits::No));
+    let lease = rig.view(&name(FILE)).holders[0].lease.clone();
+    let key = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
+    let mut todo = Vec::new();
+    rig.apply(Op::Release(Release { key }), &mut todo).expect("it is held");
+    assert!(rig.carry(todo).is_empty());
+    rig.answered(late);
+    assert!(rig.table.files.is_empty(), "nobody holds what is over");
 }
 
 /// Random programs on three files: the table and the engine agree after every step, and when all
