@@ -55,7 +55,8 @@ async function everything(browser) {
     await http('POST', `/locks/${name}?client=${client}`);
     await http('DELETE', `/locks/${name}?client=${client}`);
   }
-  await page.waitForFunction(() => document.querySelectorAll('#picture rect').length >= 6);
+  // Three that are held, and four that are over.
+  await page.waitForFunction(() => document.querySelectorAll('#picture rect').length === 7);
   assert.strictEqual(await page.locator('.lock[data-name="nightly"]').count(), 0);
   assert.match(await page.getByRole('img', { name: /tenures ended in the last hour/ }).getAttribute('aria-label'), /^4 /);
   told('draws the last hour');
