@@ -354,18 +354,93 @@ async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Rules;
+    use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{Hold, LockView, Mode, Patch, Rules};
     use crate::locks::local::Local;
+    use std::sync::mpsc;
+    use std::thread;
+
+    fn places() -> Arc<Places> {
+        let local = Local::in_memory(Rules::default()).expect("a thread can be started");
+        Places::new(Locks::new(Arc::new(local)))
+    }
+
+    fn ask(client: &str, line: Line) -> Acquire {
+        Acquire {
+            name: LockName::parse("build").expect("valid"),
+            client: ClientId::parse(client).expect("valid"),
+            mode: Mode::Exclusive,
+            hold: Hold::Loose,
+            term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            line,
+            patch: Patch::default(),
+        }
+    }
+
+    fn submit(places: &Places, op: Op) -> Outcome {
+        let (send, answer) = mpsc::channel();
+        places.locks.submit(op, move |answer| send.send(answer).expect("it is waited for"));
+        answer.recv().expect("an answer").expect("it is there").expect("nobody is in the way")
+    }
+
+    fn look(places: &Places) -> LockView {
+        let (send, view) = mpsc::channel();
+        let name = LockName::parse("build").expect("valid");
+        places.locks.view(&name, move |view| send.send(view).expect("it is waited for"));
+        view.recv().expect("an answer").expect("it is there")
+    }
+
+    fn stand(places: &Arc<Places>, client: &str) -> Waiter {
+        let ask = ask(client, Line::Join(None));
+        let mut before = places.locks.watch(None);
+        let outcome = submit(places, Op::Acquire(ask.clone()));
+        let Outcome::Waiting { ticket, .. } = outcome else { panic!("{outcome:?}") };
+        places.follow(&ask, ticket, &mut before)
+    }
 
     #[test]
     fn waiting_requests_have_a_limit() {
-        let local = Local::in_memory(Rules::default()).expect("a thread can be started");
-        let places = Places::new(Locks::new(Arc::new(local)));
+        let places = places();
         let all: Vec<_> = (0..WAITING_MAX).map(|_| places.count()).collect();
         assert!(all.iter().all(Option::is_some));
         assert!(places.count().is_none());
         drop(all);
         assert_eq!(places.waiting(), 0);
         assert!(places.count().is_some());
+    }
+
+    /// Whether it is served first or gone first: nobody keeps what nobody took.
+    #[test]
+    fn who_goes_while_being_served_keeps_nothing() {
+        let places = places();
+        for _ in 0..500 {
+            let first = ask("first", Line::Skip);
+            let key =
+                LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
+            submit(&places, Op::Acquire(first));
+            let (gone, next) = (stand(&places, "gone"), stand(&places, "next"));
+            let serving = Arc::clone(&places);
+            let serve = thread::spawn(move || submit(&serving, Op::Release(Release { key })));
+            drop(gone);
+            serve.join().expect("it does not panic");
+            let holder = look(&places).holder().map(|holder| holder.lease.holder.clone());
+            assert_eq!(holder.as_ref().map(ClientId::as_str), Some("next"));
+            drop(next);
+            assert!(look(&places).holder().is_none(), "it went on to nobody");
+        }
+        assert!(places.state.lock().places.is_empty());
+    }
+
+    /// Two requests of one client are one place: it is kept until both have gone.
+    #[test]
+    fn a_place_is_shared_by_the_requests_of_a_client() {
+        let places = places();
+        submit(&places, Op::Acquire(ask("first", Line::Skip)));
+        let (one, two) = (stand(&places, "b"), stand(&places, "b"));
+        assert_eq!(one.ticket, two.ticket);
+        drop(one);
+        assert_eq!(look(&places).waiters.len(), 1);
+        drop(two);
+        assert_eq!(look(&places).waiters.len(), 0);
     }
 }
