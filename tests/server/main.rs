@@ -7,8 +7,8 @@ mod harness;
 
 mod access;
 mod ending;
-mod examples;
 mod events;
+mod examples;
 mod health;
 mod limits;
 mod listing;
