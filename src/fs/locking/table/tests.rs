@@ -153,7 +153,7 @@ impl Rig {
             match effect {
                 Effect::Submit { cookie, ino, ask } => {
                     let of = (ask.name.clone(), ask.client.clone());
-                    let answer = self.apply(Op::Acquire(ask), &mut next);
+                    let answer = self.apply(Op::Acquire(*ask), &mut next);
                     late.push(Late { cookie, ino, of, answer });
                 }
                 Effect::Tell(op) => drop(self.apply(*op, &mut next)),
