@@ -42,7 +42,6 @@ mod why;
 mod xattr;
 
 use crate::locks::Locks;
-use crate::time::Wall;
 use errno::Act;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
@@ -52,16 +51,14 @@ use fuser::{
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mount::MountConfig;
-use owner::{Caller, Owners};
-use parking_lot::Mutex;
+use owner::Caller;
 use remove::End;
-use shared::{Counters, Fs, Shared};
+use shared::{Fs, Shared};
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use tree::Tree;
 
 /// Requests that the kernel sends without a program waiting for them, such as the closing of
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
@@ -73,22 +70,7 @@ pub struct LatchFs(Fs);
 impl LatchFs {
     /// A file system on `locks`, mounted as `config` says.
     pub fn new(locks: Locks, config: &MountConfig) -> Self {
-        Self(Arc::new(Shared {
-            locks,
-            config: config.clone(),
-            tree: Mutex::new(Tree::default()),
-            opens: opens::Opens::default(),
-            locking: locking::Locking::default(),
-            polls: poll::Polls::default(),
-            processes: process::Processes::default(),
-            lookout: lookout::Lookout::default(),
-            kept: kept::Kept::default(),
-            owners: Owners::new(config),
-            whys: why::Whys::default(),
-            counters: Counters::new(),
-            since: Wall::now(),
-            mounter: device::own_uid(),
-        }))
+        Self(Arc::new(Shared::new(locks, config)))
     }
 
     /// The caller of a request, which is counted.

@@ -1,6 +1,7 @@
 //! What all file operations of one mount share, and the few steps that they have in common.
 
 use super::attr;
+use super::device::own_uid;
 use super::errno::{Act, errno_of, errno_of_name};
 use super::kept::Kept;
 use super::locking::Locking;
@@ -69,7 +70,7 @@ pub(super) struct Counters {
 
 impl Counters {
     /// All at zero.
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             acts: [const { AtomicU64::new(0) }; Act::COUNT],
             errnos: [const { AtomicU64::new(0) }; ERRNOS],
@@ -102,6 +103,26 @@ impl Counters {
 }
 
 impl Shared {
+    /// A mount of `locks` that nothing was done in yet.
+    pub(super) fn new(locks: Locks, config: &MountConfig) -> Self {
+        Self {
+            locks,
+            config: config.clone(),
+            tree: Mutex::new(Tree::default()),
+            opens: Opens::default(),
+            locking: Locking::default(),
+            polls: Polls::default(),
+            processes: Processes::default(),
+            lookout: Lookout::default(),
+            kept: Kept::default(),
+            owners: Owners::new(config),
+            whys: Whys::default(),
+            counters: Counters::new(),
+            since: Wall::now(),
+            mounter: own_uid(),
+        }
+    }
+
     /// Keeps a refusal for `.latchfs/why`, counts it, and says its errno.
     pub(super) fn refuse(
         &self,
