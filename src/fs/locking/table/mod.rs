@@ -7,6 +7,12 @@
 //! owners of this mount settle among themselves, first come first served, until the last range is
 //! gone.
 //!
+//! The engine may be far away: requests reach it in the order in which they came out of here, but
+//! answers come late, in any order, and before or after the events of what they tell. So it has
+//! one request at a time for each number, and one for each owner of a file; whoever comes meanwhile
+//! stays *behind*. What is given up stays known until it is known what became of it, and events of
+//! what is not understood yet are kept until the answer.
+//!
 //! The kernel's numbers for owners are used again as soon as an owner is gone, so nothing is kept
 //! under one after FLUSH or RELEASE.
 
@@ -477,19 +483,5 @@ impl<R> Table<R> {
         self.break_circle(ask, todo);
         // Its turn may have come while nobody was there to take it.
         self.requeue(ask.ino, todo);
-    }
-
-    /// While it was away, somebody may have begun to wait for whom it waits for.
-    fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
-        let Some(file) = self.files.get(&ask.ino) else { return };
-        let own =
-            |asking: &Asking<R>| asking.reply.is_some() && asking.ask.owner.id == ask.owner.id;
-        let Some(place) = file.queue.iter().position(own) else { return };
-        if self.would_wait_for_itself(ask)
-            && let Some(file) = self.files.get_mut(&ask.ino)
-            && let Some(asking) = file.queue.remove(place)
-        {
-            answer(asking, Err(No::Deadlock), todo);
-        }
     }
 }

@@ -24,17 +24,21 @@ impl<R> Table<R> {
         let Some(asking) = asking else { return self.unasked(of, &answered, todo) };
         match answered {
             Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
-            answered if asking.gone || asking.wants == Wants::Less => {
-                self.undo(asking, &answered, todo);
-            }
-            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))
+                if !asking.gone && asking.wants != Wants::Less =>
+            {
                 self.grant(asking, tenure.token, todo);
             }
-            Err(refusal) => self.refused(asking, refusal, todo),
-            Ok(_) => {}
+            Err(refusal) if !asking.gone && asking.wants != Wants::Less => {
+                self.refused(asking, refusal, todo);
+                self.fit_bundle(ino, todo);
+            }
+            answered => {
+                self.undo(asking, &answered, todo);
+                self.fit_bundle(ino, todo);
+            }
         }
         self.answer_came();
-        self.fit_bundle(ino, todo);
     }
 
     /// An answer to what is not known any more: nobody else would ever give it back.
@@ -74,8 +78,11 @@ impl<R> Table<R> {
                 todo.push(Effect::Recall((asking.number, asking.ask.name.clone())));
             }
         }
-        self.files.entry(ino).or_default().asks.push(asking);
-        self.requeue(ino, todo);
+        let file = self.files.entry(ino).or_default();
+        file.asks.push(asking);
+        if !file.behind.is_empty() {
+            self.requeue(ino, todo);
+        }
     }
 
     /// A place in line was served.
@@ -89,9 +96,11 @@ impl<R> Table<R> {
                 asking.ask.name = key.name;
                 self.grant(asking, token, todo);
             }
-            _ => self.give_back_unknown(key, todo),
+            _ => {
+                self.give_back_unknown(key, todo);
+                self.requeue(ino, todo);
+            }
         }
-        self.requeue(ino, todo);
     }
 
     /// The engine has answered what nobody wants any more.

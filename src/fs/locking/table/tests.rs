@@ -630,6 +630,26 @@ fn what_has_ended_is_not_begun_by_a_late_answer() {
     assert!(rig.table.files.is_empty(), "nobody holds what is over");
 }
 
+/// A request that got no answer holds nobody up.
+#[test]
+fn without_an_answer_the_others_go_on() {
+    let mut rig = Rig::new();
+    let mut lost = Vec::new();
+    rig.table.lock(part(1, Exclusive, Waits::No, 0, 9), 1, &mut lost);
+    let cookies = lost.iter().filter_map(|effect| match effect {
+        Effect::Submit { cookie, .. } => Some(*cookie),
+        _ => None,
+    });
+    let [cookie] = cookies.collect::<Vec<_>>()[..] else { panic!("one is asked: {lost:?}") };
+    assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
+    let mut todo = Vec::new();
+    assert_eq!(rig.table.unanswered(cookie, FILE, &mut todo), Some(1), "it is to be told so");
+    rig.run(todo);
+    assert_eq!(rig.told(2), GOT);
+    rig.closed(2);
+    assert!(rig.table.files.is_empty());
+}
+
 /// Random programs on three files: the table and the engine agree after every step, and when all
 /// are gone nothing is left.
 #[test]

@@ -2,8 +2,8 @@
 
 use super::super::ranges::{Owner, Span};
 use super::Table;
-use super::ask::Ask;
-use super::file::Held;
+use super::ask::{Ask, Effect, No};
+use super::file::{Asking, Held, answer};
 use crate::engine::{Mode, Token};
 use std::collections::HashSet;
 
@@ -69,6 +69,19 @@ impl<R> Table<R> {
         false
     }
 
+    /// While it was away, somebody may have begun to wait for whom it waits for.
+    pub(super) fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get(&ask.ino) else { return };
+        let own =
+            |asking: &Asking<R>| asking.reply.is_some() && asking.ask.owner.id == ask.owner.id;
+        let Some(place) = file.queue.iter().position(own) else { return };
+        if self.would_wait_for_itself(ask)
+            && let Some(file) = self.files.get_mut(&ask.ino)
+            && let Some(asking) = file.queue.remove(place)
+        {
+            answer(asking, Err(No::Deadlock), todo);
+        }
+    }
     /// The owners that hold what `ask` wants.
     pub(super) fn in_the_way(&self, ask: &Ask) -> Vec<u64> {
         let Some(file) = self.files.get(&ask.ino) else { return Vec::new() };
