@@ -352,7 +352,10 @@ fn attr_of_tenure(
     text: Option<Arc<[u8]>>,
     tenure: Tenure,
 ) -> FileAttr {
-    let text = text.unwrap_or_default();
+    let mut details = Details::default().with_looks(looks);
+    if let Some(text) = text {
+        details = details.with_text(text);
+    }
     let lease = Lease {
         holder: caller.client.clone(),
         token: tenure.token,
@@ -360,7 +363,7 @@ fn attr_of_tenure(
         life: tenure.life,
         acquired_at: tenure.acquired_at,
         renewed_at: tenure.acquired_at,
-        details: Arc::new(Details::default().with_text(text).with_looks(looks)),
+        details: Arc::new(details),
     };
     attr::of_lease(fs, ino, looks.face, attr::LINKS, &lease)
 }

@@ -23,6 +23,7 @@ use crate::locks::{Bond, Failure};
 use fuser::{Errno, ReplyEmpty, ReplyLock};
 use parking_lot::Mutex;
 use ranges::{Owner, Span};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use table::{Ask, Call, Effect, No, Table, Waits};
 
@@ -44,6 +45,10 @@ struct Running {
     session: SessionId,
     table: Mutex<Table<ReplyEmpty>>,
     watch: Mutex<Watch>,
+    /// Whether the table is empty, so that no event can mean anything to it: then none is heard,
+    /// for most programs never lock by open files, and each of their acts would pay for it. What
+    /// is heard late speaks of tenures that are over.
+    idle: Arc<AtomicBool>,
 }
 
 /// What the kernel tells of a request to lock.
@@ -272,13 +277,15 @@ impl Locking {
             (_, Bond::Kept(kept)) => kept,
         };
         let mut watch = fs.locks.watch(None);
-        let events_of = Arc::downgrade(fs);
-        watch.wake_by(Arc::new(move || on_events(&events_of)));
-        let started = Arc::new(Running {
-            session,
-            table: Mutex::new(Table::new(session)),
-            watch: Mutex::new(watch),
-        });
+        let (events_of, idle) = (Arc::downgrade(fs), Arc::new(AtomicBool::new(false)));
+        let unheard = Arc::clone(&idle);
+        watch.wake_by(Arc::new(move || {
+            if !unheard.load(Ordering::Acquire) {
+                on_events(&events_of);
+            }
+        }));
+        let (table, watch) = (Mutex::new(Table::new(session)), Mutex::new(watch));
+        let started = Arc::new(Running { session, table, watch, idle });
         let before = running.replace(Arc::clone(&started));
         drop(running);
         if let Some(before) = before {
@@ -340,6 +347,7 @@ fn on_events(fs: &Weak<Shared>) {
             if visit.lost > 0 {
                 todo.extend(table.known().into_iter().map(Effect::Recall));
             }
+            running.idle.store(table.is_idle(), Ordering::Release);
             visit.more
         };
         perform(&fs, &running, todo);
@@ -389,7 +397,12 @@ fn run(
     decide: impl FnOnce(&mut Table<ReplyEmpty>, &mut Vec<Effect<ReplyEmpty>>),
 ) {
     let mut todo = Vec::new();
-    decide(&mut running.table.lock(), &mut todo);
+    {
+        let mut table = running.table.lock();
+        decide(&mut table, &mut todo);
+        // Before anything is asked of the engine: what comes of it is heard.
+        running.idle.store(table.is_idle(), Ordering::Release);
+    }
     perform(fs, running, todo);
 }
 

@@ -85,6 +85,11 @@ impl<R> Table<R> {
         }
     }
 
+    /// Whether there is nothing that an event or an answer could be about.
+    pub(in crate::fs::locking) fn is_idle(&self) -> bool {
+        self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0
+    }
+
     /// A program wants a lock.
     pub(in crate::fs::locking) fn lock(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
         if self.may_resume(&ask) {
