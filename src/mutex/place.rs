@@ -226,12 +226,13 @@ struct Watched {
 
 impl Watched {
     fn watch(&self, stop: &PipeReader) {
+        // First a look: the lock may be lost before this thread has begun.
+        let mut changed = Ok(());
         loop {
-            let changed = await_change(&self.file, Some(stop), None).and_then(|()| see(&self.file));
+            let status = changed.and_then(|()| see(&self.file)).and_then(|()| self.place.status());
             if is_stopped(stop) {
                 return;
             }
-            let status = changed.and_then(|()| self.place.status());
             let is_held = status.is_ok_and(|status| tokens(&status).any(|t| t == self.token));
             // Asked again: it may have been given back while we looked.
             if !is_held && !is_stopped(stop) {
@@ -240,6 +241,7 @@ impl Watched {
                 self.hooks.unexpected(Unexpected::Lost { token: self.token });
                 return;
             }
+            changed = await_change(&self.file, Some(stop), None);
         }
     }
 }
