@@ -4,6 +4,7 @@
 //! [`table`] decides, purely, what is to be done; here it is done, with no mutex held: asking the
 //! engine, answering programs, having those that wait looked after. Byte ranges are in [`ranges`].
 
+mod outbox;
 mod ranges;
 mod table;
 pub(super) mod waiting;
@@ -21,6 +22,7 @@ use crate::engine::{
 use crate::locks::feed::Watch;
 use crate::locks::{Bond, Failure};
 use fuser::{Errno, ReplyEmpty, ReplyLock};
+use outbox::Outbox;
 use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,8 @@ pub(super) struct Locking {
 struct Running {
     session: SessionId,
     table: Mutex<Table<ReplyEmpty>>,
+    /// What the table has decided.
+    outbox: Outbox<Effect<ReplyEmpty>>,
     watch: Mutex<Watch>,
     /// Whether the table is empty, so that no event can mean anything to it: then none is heard,
     /// for most programs never lock by open files, and each of their acts would pay for it. What
@@ -285,7 +289,7 @@ impl Locking {
             }
         }));
         let (table, watch) = (Mutex::new(Table::new(session)), Mutex::new(watch));
-        let started = Arc::new(Running { session, table, watch, idle });
+        let started = Arc::new(Running { session, table, outbox: Outbox::default(), watch, idle });
         let before = running.replace(Arc::clone(&started));
         drop(running);
         if let Some(before) = before {
@@ -336,7 +340,7 @@ fn on_events(fs: &Weak<Shared>) {
     loop {
         let mut todo = Vec::new();
         let mut over = false;
-        let more = {
+        let (more, turn) = {
             // Both at once, so that two threads can't tell the table in the wrong order.
             let mut watch = running.watch.lock();
             let mut table = running.table.lock();
@@ -348,9 +352,9 @@ fn on_events(fs: &Weak<Shared>) {
                 todo.extend(table.known().into_iter().map(Effect::Recall));
             }
             running.idle.store(table.is_idle(), Ordering::Release);
-            visit.more
+            (visit.more, running.outbox.put(todo))
         };
-        perform(&fs, &running, todo);
+        running.outbox.clear(turn, |effect| perform(&fs, &running, effect));
         if over {
             return fs.locking.over(&fs, &running);
         }
@@ -397,44 +401,42 @@ fn run(
     decide: impl FnOnce(&mut Table<ReplyEmpty>, &mut Vec<Effect<ReplyEmpty>>),
 ) {
     let mut todo = Vec::new();
-    {
+    let turn = {
         let mut table = running.table.lock();
         decide(&mut table, &mut todo);
         // Before anything is asked of the engine: what comes of it is heard.
         running.idle.store(table.is_idle(), Ordering::Release);
-    }
-    perform(fs, running, todo);
+        running.outbox.put(todo)
+    };
+    running.outbox.clear(turn, |effect| perform(fs, running, effect));
 }
 
-fn perform(fs: &Fs, running: &Arc<Running>, todo: Vec<Effect<ReplyEmpty>>) {
-    for effect in todo {
-        match effect {
-            Effect::Submit { cookie, ino, ask } => {
-                let of = (ask.name.clone(), ask.client.clone());
-                let command = Op::Acquire(*ask).into();
-                if let Some(answer) = fs.locks.submit_here(&command) {
-                    let answer = answer.map_err(Failure::Unavailable);
-                    settle(fs, running, cookie, ino, of, answer);
-                    continue;
-                }
-                let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
-                fs.locks.submit(command, move |answer| {
-                    let answer = answer.map_err(Failure::Unavailable);
-                    settle(&fs2, &running, cookie, ino, of, answer);
-                });
+fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
+    match effect {
+        Effect::Submit { cookie, ino, ask } => {
+            let of = (ask.name.clone(), ask.client.clone());
+            let command = Op::Acquire(*ask).into();
+            if let Some(answer) = fs.locks.submit_here(&command) {
+                let answer = answer.map_err(Failure::Unavailable);
+                return settle(fs, running, cookie, ino, of, answer);
             }
-            Effect::Tell(op) => fs.locks.submit(*op, |_| {}),
-            Effect::Reply(reply, result) => reply_to(fs, reply, result),
-            Effect::Speaks(fh, token) => {
-                if let Some(open) = fs.opens.get(fh) {
-                    open.state.lock().tenure = Some(token);
-                }
-            }
-            Effect::Watch(number, tid) => {
-                fs.lookout.watch(number, tid, Asker { fs: Arc::downgrade(fs), number });
-            }
-            Effect::Recall((number, name)) => recall(fs, running, number, &name),
+            let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
+            fs.locks.submit(command, move |answer| {
+                let answer = answer.map_err(Failure::Unavailable);
+                settle(&fs2, &running, cookie, ino, of, answer);
+            });
         }
+        Effect::Tell(op) => fs.locks.submit(*op, |_| {}),
+        Effect::Reply(reply, result) => reply_to(fs, reply, result),
+        Effect::Speaks(fh, token) => {
+            if let Some(open) = fs.opens.get(fh) {
+                open.state.lock().tenure = Some(token);
+            }
+        }
+        Effect::Watch(number, tid) => {
+            fs.lookout.watch(number, tid, Asker { fs: Arc::downgrade(fs), number });
+        }
+        Effect::Recall((number, name)) => recall(fs, running, number, &name),
     }
 }
 
