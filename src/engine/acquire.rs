@@ -6,7 +6,7 @@ use super::event::{Event, What, Why};
 use super::keep::again;
 use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
-use super::name::LockName;
+use super::name::{ClientId, LockName};
 use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason, Refusal, Way};
 use super::shelf::Slot;
@@ -29,8 +29,8 @@ impl Engine {
                 self.books.limit(held, max, Limit::Locks)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
                 let mut lock = Box::default();
-                let waiter = Waiter::new(ask, self.books.clock, None);
-                let tenure = self.books.let_in(&mut lock, &ask.name, &waiter, None, events);
+                let entrant = Entrant::at_once(ask);
+                let tenure = self.books.let_in(&mut lock, &ask.name, entrant, events);
                 free.put(lock);
                 return Ok(Outcome::Granted(tenure));
             }
@@ -75,7 +75,7 @@ impl Engine {
     /// A new tenure.
     fn grant(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Tenure {
         let lock = self.locks.get_or_new(&ask.name);
-        self.books.let_in(lock, &ask.name, &Waiter::new(ask, self.books.clock, None), None, events)
+        self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)
     }
 
     /// The tenure goes on: renewed, taken over by an open file, or in another mode.
@@ -208,7 +208,7 @@ impl Engine {
             let waiter = lock.line.remove(ticket).expect("who is next is in line");
             self.books.unbook_waiter(name, ticket, &waiter);
             if self.books.is_alive(&waiter) {
-                self.books.let_in(lock, name, &waiter, Some(ticket), events);
+                self.books.let_in(lock, name, Entrant::from_line(ticket, &waiter), events);
                 if waiter.mode == Mode::Exclusive && planted(Bug::WaiterServedTwice) {
                     self.books.book_waiter(name, ticket, &waiter);
                     lock.line.insert(ticket, waiter);
@@ -227,6 +227,30 @@ impl Engine {
             assert!(lock.line.is_empty(), "a free lock serves its line");
             self.locks.remove(name);
         }
+    }
+}
+
+/// Who is let in: from the line, or without having waited.
+#[derive(Clone, Copy)]
+struct Entrant<'a> {
+    client: &'a ClientId,
+    hold: Hold,
+    mode: Mode,
+    term: Term,
+    patch: &'a Patch,
+    waited: Option<(Ticket, Time)>,
+}
+
+impl<'a> Entrant<'a> {
+    const fn at_once(ask: &'a Acquire) -> Self {
+        let Acquire { client, hold, mode, term, patch, .. } = ask;
+        Self { client, hold: *hold, mode: *mode, term: *term, patch, waited: None }
+    }
+
+    const fn from_line(ticket: Ticket, waiter: &'a Waiter) -> Self {
+        let Waiter { client, hold, mode, term, patch, since, until: _ } = waiter;
+        let place = Some((ticket, *since));
+        Self { client, hold: *hold, mode: *mode, term: *term, patch, waited: place }
     }
 }
 
@@ -290,8 +314,7 @@ impl Books {
         &mut self,
         lock: &mut Lock,
         name: &LockName,
-        who: &Waiter,
-        ticket: Option<Ticket>,
+        who: Entrant<'_>,
         events: &mut Vec<Event>,
     ) -> Tenure {
         let now = self.clock;
@@ -307,7 +330,7 @@ impl Books {
             details,
         };
         self.book(name, &lease);
-        let waited = ticket.map(|ticket| (ticket, now.since(who.since)));
+        let waited = who.waited.map(|(ticket, since)| (ticket, now.since(since)));
         let (holder, token, hold) = (who.client.clone(), lease.token, who.hold);
         let name = name.clone();
         self.tell(events, What::Granted { name, holder, token, mode: who.mode, hold, waited });

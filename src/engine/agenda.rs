@@ -37,6 +37,15 @@ impl Agenda {
         assert!(known, "what ends was due");
     }
 
+    /// Puts off what is due at `from` until `to`.
+    pub(super) fn put_off(&mut self, from: Time, to: Time, due: Due) {
+        if from != to {
+            // In this order the set never is empty in between, and keeps its memory.
+            self.add(to, due.clone());
+            self.remove(from, due);
+        }
+    }
+
     /// Removes what may just have been taken by [`Agenda::pop`].
     pub(super) fn discard(&mut self, at: Time, due: Due) {
         self.0.remove(&(at, due));

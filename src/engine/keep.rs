@@ -26,7 +26,6 @@ impl Engine {
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let now = self.books.clock;
-        self.books.unbook(name, lease);
         lease.life = match ask.term {
             _ if planted(Bug::RenewalForgets) => life,
             Some(term) if planted(Bug::RenewalCountsFromStart) => term.begin(lease.acquired_at),
@@ -39,7 +38,7 @@ impl Engine {
         }
         lease.renewed_at = now;
         ask.patch.apply(&mut lease.details);
-        self.books.book(name, lease);
+        self.books.rebook(name, lease, life);
         let tenure = Tenure::of(lease);
         let (name, holder) = (name.clone(), lease.holder.clone());
         self.books.tell(events, What::Renewed { name, holder, token });

@@ -58,7 +58,7 @@ pub use lease::{
 pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};
 pub use term::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
-pub use view::{Child, Holder, LockView, SessionView, WaiterView};
+pub use view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
 
 use crate::time::{Span, Time};
 use agenda::{Agenda, Due};
@@ -293,6 +293,21 @@ impl Books {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.leases.remove(&(name.clone(), lease.token));
                 }
+            }
+        }
+    }
+
+    /// Enters a lease anew whose life was another before: what a renewal does.
+    fn rebook(&mut self, name: &LockName, lease: &Lease, before: Life) {
+        match (before, lease.life) {
+            (Life::Session(before), Life::Session(now)) if before == now => {}
+            (Life::Own { .. }, Life::Own { .. }) => {
+                let due = Due::Lease(lease.token, name.clone());
+                self.agenda.put_off(self.due_at(before), self.due_at(lease.life), due);
+            }
+            _ => {
+                self.unbook(name, &Lease { life: before, ..lease.clone() });
+                self.book(name, lease);
             }
         }
     }

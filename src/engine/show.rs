@@ -4,7 +4,7 @@ use super::Engine;
 use super::lease::{Lease, Life, Mode, SessionId};
 use super::lock::Lock;
 use super::name::LockName;
-use super::view::{Child, Holder, LockView, SessionView, WaiterView};
+use super::view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
 use crate::time::Time;
 use std::ops::Bound;
 
@@ -14,6 +14,12 @@ impl Engine {
         let lock = self.locks.get(name).map(|lock| &**lock);
         let has_below = self.has_below(name.as_str());
         self.show(name, lock, now, has_below)
+    }
+
+    /// The same in place, for who only looks: nothing is copied.
+    pub fn glance<'a>(&'a self, name: &'a LockName) -> Glance<'a> {
+        let lock = self.locks.get(name).map(|lock| &**lock);
+        Glance { engine: self, name, lock }
     }
 
     /// The lease under `name` that matters most to a reader, without copying the whole view.
@@ -85,7 +91,7 @@ impl Engine {
         })
     }
 
-    fn has_below(&self, name: &str) -> bool {
+    pub(super) fn has_below(&self, name: &str) -> bool {
         if self.locks.below() == 0 {
             return false;
         }
@@ -120,12 +126,17 @@ impl Engine {
 
     fn show_lease(&self, lease: &Lease) -> Holder {
         let mut lease = lease.clone();
-        if let Life::Session(id) = lease.life
-            && let Some(session) = self.books.sessions.get(&id)
-        {
-            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
-        }
+        lease.renewed_at = self.renewed_at(&lease);
         let ends = self.books.ends(lease.life);
         Holder { lease, ends }
+    }
+
+    /// When a lease was last renewed, by itself or with its session.
+    pub(super) fn renewed_at(&self, lease: &Lease) -> Time {
+        let session = match lease.life {
+            Life::Session(id) => self.books.sessions.get(&id),
+            Life::Own { .. } => None,
+        };
+        session.map_or(lease.renewed_at, |session| lease.renewed_at.max(session.renewed_at))
     }
 }

@@ -3,8 +3,8 @@
 
 use super::mount::Content;
 use super::shared::Shared;
-use crate::engine::{Face, Lease, LockView, Looks, Reads, Token};
-use crate::time::Wall;
+use crate::engine::{Face, Glance, Holder, Lease, LockView, Looks, Reads, Token};
+use crate::time::{Time, Wall};
 use fuser::{FileAttr, FileType, INodeNo};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,43 +22,102 @@ pub(super) const fn chosen_mode(mode: u32) -> u16 {
     MODE_CHOSEN | (mode & 0o7777) as u16
 }
 
-/// What a view of a name shows of it as a file: its kind, and the tenure if it is held.
-pub(super) fn shown(view: &LockView) -> Option<(Face, Option<Token>)> {
-    match view.holder() {
-        Some(holder) => Some((holder.lease.details.looks().face, Some(holder.lease.token))),
-        None if !view.waiters.is_empty() => Some((Face::File, None)),
-        None if view.has_below => Some((Face::Directory, None)),
-        None => None,
+/// What is to be seen of a lock as a file, copied from where it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sight {
+    /// Nothing.
+    Nothing,
+    /// A directory on the way to locks below.
+    Way,
+    /// A file that nobody holds, for which somebody waits.
+    Awaited,
+    /// A lock that is held.
+    Held(Held),
+}
+
+/// What is to be seen of a lock that is held.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) token: Token,
+    pub(super) looks: Looks,
+    /// Whether the holder is of this mount's host.
+    pub(super) local: bool,
+    pub(super) text_bytes: usize,
+    pub(super) acquired_at: Time,
+    pub(super) renewed_at: Time,
+}
+
+impl Sight {
+    /// Of a lock in place.
+    pub(super) fn of_glance(shared: &Shared, lock: Glance<'_>) -> Self {
+        match lock.leases().first() {
+            Some(lease) => Self::Held(Held::of(shared, lease, lock.renewed_at(lease))),
+            None if lock.is_waited_for() => Self::Awaited,
+            None if lock.has_below() => Self::Way,
+            None => Self::Nothing,
+        }
+    }
+
+    /// Of a lock that was shown.
+    pub(super) fn of_view(shared: &Shared, view: &LockView) -> Self {
+        match view.holder() {
+            Some(Holder { lease, .. }) => Self::Held(Held::of(shared, lease, lease.renewed_at)),
+            None if !view.waiters.is_empty() => Self::Awaited,
+            None if view.has_below => Self::Way,
+            None => Self::Nothing,
+        }
+    }
+
+    /// The kind of file, and the tenure if it is held; `None`: there is nothing.
+    pub(super) const fn shown(&self) -> Option<(Face, Option<Token>)> {
+        match self {
+            Self::Held(held) => Some((held.looks.face, Some(held.token))),
+            Self::Awaited => Some((Face::File, None)),
+            Self::Way => Some((Face::Directory, None)),
+            Self::Nothing => None,
+        }
+    }
+
+    /// Whether somebody holds it.
+    pub(super) const fn is_held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+}
+
+impl Held {
+    fn of(shared: &Shared, lease: &Lease, renewed_at: Time) -> Self {
+        Self {
+            token: lease.token,
+            looks: lease.details.looks(),
+            local: shared.owners.is_local(&lease.holder),
+            text_bytes: lease.details.text().len(),
+            acquired_at: lease.acquired_at,
+            renewed_at,
+        }
     }
 }
 
 /// The attributes of a held lock.
-pub(super) fn of_lease(
-    shared: &Shared,
-    ino: u64,
-    face: Face,
-    nlink: u32,
-    lease: &Lease,
-) -> FileAttr {
-    let looks = &lease.details.looks();
-    let changed = system_time(shared.locks.wall(lease.acquired_at));
+pub(super) fn of_held(shared: &Shared, ino: u64, face: Face, nlink: u32, held: &Held) -> FileAttr {
+    let looks = &held.looks;
+    let changed = system_time(shared.locks.wall(held.acquired_at));
     let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
         (system_time(accessed), system_time(modified))
     } else {
-        let renewed = if lease.renewed_at == lease.acquired_at {
+        let renewed = if held.renewed_at == held.acquired_at {
             changed
         } else {
-            system_time(shared.locks.wall(lease.renewed_at))
+            system_time(shared.locks.wall(held.renewed_at))
         };
         (renewed, renewed)
     };
     let size = match face {
-        Face::Symlink => lease.details.text().len() as u64,
-        Face::File if reads(shared, looks) == Reads::Text => lease.details.text().len() as u64,
+        Face::Symlink => held.text_bytes as u64,
+        Face::File if reads(shared, looks) == Reads::Text => held.text_bytes as u64,
         // As in /proc: reads are direct, and the length changes by the millisecond.
         Face::File | Face::Directory => 0,
     };
-    let local = shared.owners.is_local(&lease.holder) && looks.mode & MODE_CHOSEN != 0;
+    let local = held.local && looks.mode & MODE_CHOSEN != 0;
     FileAttr {
         atime: accessed,
         mtime: modified,

@@ -1,18 +1,19 @@
 //! What arrives through an inode: times, modes, sizes, messages. It applies to all names that the
 //! inode has, and is said in the name of one client.
 
+use super::attr::Sight;
 use super::errno::Act;
 use super::message::{Message, Options};
 use super::opens::{Access, Open};
 use super::owner::Caller;
 use super::process::{self, Living};
-use super::shared::Fs;
+use super::shared::{Fs, flat};
 use super::tree::{Link, LockPlace};
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{
-    Acquire, Annotate, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView, Looks,
-    Mode, Op, Outcome, Patch, Reads, Renew, Tenure, Term, TextPatch, Token, Ttl,
+    Acquire, Annotate, Command, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView,
+    Looks, Mode, Op, Outcome, Patch, Reads, Renew, Tenure, Term, TextPatch, Token, Ttl,
 };
 use crate::time::Wall;
 use fuser::Errno;
@@ -88,9 +89,8 @@ pub(super) enum Times {
 pub(super) struct Reached {
     /// The tenure.
     pub(super) token: Option<Token>,
-    /// The lock, looking as it does now, just renewed if it was. Its ends and its text are those
-    /// from before.
-    pub(super) view: Option<LockView>,
+    /// The lock as it looks now; its text may be that from before.
+    pub(super) sight: Option<Sight>,
 }
 
 /// Applies a change to every lease that is meant. It has succeeded if it reached one of them.
@@ -140,12 +140,50 @@ fn reach(
     change: Change,
     then: impl FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send + 'static,
 ) {
+    let here = fs.locks.act_here(
+        &one.name,
+        |lock| {
+            let lease = one.own(caller, lock.leases().iter());
+            change.op(fs, caller, &one, lock.mode(), lease).map(Command::from)
+        },
+        |lock| Sight::of_glance(fs, lock),
+    );
+    let Some((done, sight)) = here else { return reach_afar(fs, caller, act, one, change, then) };
+    let reached = match done.map(flat) {
+        None => Ok(Reached::default()),
+        Some(Ok(outcome)) => {
+            let token = change.reached(fs, caller, &one, &outcome);
+            Ok(Reached { token, sight: Some(sight) })
+        }
+        Some(Err(failure)) => {
+            return fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
+                let failure = match view {
+                    Ok(view) => why::in_the_way(&caller.client, &view, failure),
+                    Err(_) => failure,
+                };
+                then(fs, caller, Err(fs.refuse(caller, act, Some(&one.name), failure)));
+            });
+        }
+    };
+    then(fs, caller, reached);
+}
+
+/// The same where what decides is elsewhere: first how things are, then what comes of it.
+fn reach_afar(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    one: Meant,
+    change: Change,
+    then: impl FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send + 'static,
+) {
     fs.view(caller, act, &one.name.clone(), move |fs, caller, view| {
         let mut view = match view {
             Ok(view) => view,
             Err(errno) => return unseen(fs, caller, act, &one, change.renews, errno, then),
         };
-        let Some(op) = change.op(fs, caller, &view, one.token) else {
+        let lease = one.own(caller, view.holders.iter().map(|holder| &holder.lease));
+        let Some(op) = change.op(fs, caller, &one, view.mode, lease) else {
             return then(fs, caller, Ok(Reached::default()));
         };
         let looks = looks_of(&op);
@@ -159,13 +197,11 @@ fn reach(
                 }
             };
             looking(&mut view, caller, looks);
-            let mut token = one.token;
             if let Outcome::Renewed(tenure) = outcome {
-                change.bind(fs, caller, &one.name, tenure);
                 renewed(&mut view, tenure);
-                token = Some(tenure.token);
             }
-            then(fs, caller, Ok(Reached { token, view: Some(view) }));
+            let token = change.reached(fs, caller, &one, &outcome);
+            then(fs, caller, Ok(Reached { token, sight: Some(Sight::of_view(fs, &view)) }));
         });
     });
 }
@@ -219,13 +255,17 @@ fn renewed(view: &mut LockView, tenure: Tenure) {
 }
 
 impl Change {
-    /// What to ask the engine for, given how things are; `None`: nothing would change.
-    fn op(&self, fs: &Fs, caller: &Caller, view: &LockView, token: Option<Token>) -> Option<Op> {
+    /// What to ask the engine for, given the lease that is meant; `None`: nothing would change.
+    fn op(
+        &self,
+        fs: &Fs,
+        caller: &Caller,
+        one: &Meant,
+        mode: Mode,
+        lease: Option<&Lease>,
+    ) -> Option<Op> {
         let client = caller.client.clone();
-        let key = LeaseKey { name: view.name.clone(), client, token };
-        let lease = view.holders.iter().map(|holder| &holder.lease).find(|lease| {
-            lease.holder == caller.client && token.is_none_or(|token| lease.token == token)
-        });
+        let key = LeaseKey { name: one.name.clone(), client, token: one.token };
         // Without a lease the engine says no, and why.
         let patch = lease.map(|lease| self.patch(fs, lease)).unwrap_or_default();
         let Some(firm) = self.renews else {
@@ -235,10 +275,10 @@ impl Change {
             return (!idle).then_some(Op::Annotate(Annotate { key, patch }));
         };
         let term = self.term(lease);
-        if let (Some(mode), Some(lease)) = (self.mode, lease)
-            && mode != view.mode
+        if let (Some(wanted), Some(lease)) = (self.mode, lease)
+            && wanted != mode
         {
-            let term = term.unwrap_or(term_of(lease));
+            let (mode, term) = (wanted, term.unwrap_or(term_of(lease)));
             let (name, client) = (key.name, key.client);
             let (hold, line) = (Hold::Loose, Line::Skip);
             return Some(Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }));
@@ -246,11 +286,15 @@ impl Change {
         Some(Op::Renew(Renew { key, term, firm, patch }))
     }
 
-    fn bind(&self, fs: &Fs, caller: &Caller, name: &LockName, tenure: Tenure) {
-        let Some(living) = &self.process else { return };
-        let (name, client) = (name.clone(), caller.client.clone());
-        let key = LeaseKey { name, client, token: Some(tenure.token) };
-        process::bind(fs, key, tenure.life, living);
+    /// Binds what was renewed to the process that is to keep it alive. Returns the tenure.
+    fn reached(&self, fs: &Fs, caller: &Caller, one: &Meant, outcome: &Outcome) -> Option<Token> {
+        let Outcome::Renewed(tenure) = *outcome else { return one.token };
+        if let Some(living) = &self.process {
+            let (name, client) = (one.name.clone(), caller.client.clone());
+            let key = LeaseKey { name, client, token: Some(tenure.token) };
+            process::bind(fs, key, tenure.life, living);
+        }
+        Some(tenure.token)
     }
 
     fn term(&self, lease: Option<&Lease>) -> Option<Term> {
@@ -344,6 +388,17 @@ impl Leases {
 }
 
 impl Meant {
+    /// The caller's own lease that is meant, among those of the lock.
+    fn own<'a>(
+        &self,
+        caller: &Caller,
+        mut leases: impl Iterator<Item = &'a Lease>,
+    ) -> Option<&'a Lease> {
+        leases.find(|lease| {
+            lease.holder == caller.client && self.token.is_none_or(|token| lease.token == token)
+        })
+    }
+
     fn of(link: &Link) -> Self {
         Self { name: link.name.clone(), token: link.token }
     }

@@ -282,8 +282,10 @@ pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply
     change::apply(fs, caller, act, meant, change, move |fs, caller, done| match done {
         Err(errno) if act != Act::Truncate => reply.error(errno),
         // What was seen and set just now needs no second look.
-        Ok(Reached { view: Some(view), .. }) if act != Act::Truncate && place.links.len() == 1 => {
-            reply.attr(&NO_CACHE, &attr_of_one(fs, ino, &place, &view));
+        Ok(Reached { sight: Some(sight), .. })
+            if act != Act::Truncate && place.links.len() == 1 =>
+        {
+            reply.attr(&NO_CACHE, &attr_of_one(fs, ino, &place, &sight));
         }
         // Truncating what another holds does nothing, and never fails.
         _ => fs.attr_now(caller, ino, place, move |_, attr| match attr {

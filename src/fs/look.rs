@@ -11,7 +11,7 @@ use super::shared::{Fs, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{Child, Face, LockName, LockView, NameError};
-use crate::locks::{Children, Failure, Seen};
+use crate::locks::{Children, Failure};
 use fuser::{
     Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry,
     ReplyStatfs,
@@ -48,23 +48,23 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         Err(error) => return reply.error(no_such_name(fs, caller, name, error)),
     };
     let page = if place.is_held_directory() { Fact::named(name) } else { None };
-    fs.look(caller, Act::Lookup, &child, move |fs, caller, seen| {
-        let Seen { view, as_of } = match seen {
+    fs.look(caller, Act::Lookup, child, move |fs, caller, name, seen| {
+        let (sight, as_of) = match seen {
             Ok(seen) => seen,
             Err(errno) => return reply.error(errno),
         };
-        let Some((face, token)) = attr::shown(&view) else {
+        let Some((face, token)) = sight.shown() else {
             return match (page, place) {
                 (Some(fact), Place::Lock(dir)) => {
                     control::entered(fs, &Control::Fact(fact, dir.name.clone()), reply);
                 }
-                _ => not_there(fs, &view.name, as_of, reply),
+                _ => not_there(fs, &name, as_of, reply),
             };
         };
-        fs.whys.met(&caller.client, &view.name);
+        fs.whys.met(&caller.client, &name);
         let (ino, place) = {
             let mut tree = fs.tree.lock();
-            let ino = tree.seen(&view.name, face, token);
+            let ino = tree.seen(&name, face, token);
             (ino, tree.place(ino))
         };
         let Some(Place::Lock(place)) = place else { return reply.error(Errno::ESTALE) };
@@ -74,11 +74,11 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
                 Err(errno) => reply.error(errno),
             });
         }
-        let attr = attr_of_one(fs, ino, &place, &view);
+        let attr = attr_of_one(fs, ino, &place, &sight);
         // To forget a directory is to lose it for whoever stands in it, and the way to locks
         // changes with each of them.
         let as_of = as_of.filter(|_| token.is_some());
-        kept::answer(fs, &view.name, Some(ino), as_of, |ttl| reply.entry(ttl, &attr, GENERATION));
+        kept::answer(fs, &name, Some(ino), as_of, |ttl| reply.entry(ttl, &attr, GENERATION));
     });
 }
 
@@ -131,12 +131,12 @@ fn getattr_of(fs: &Fs, caller: &Caller, ino: u64, place: Arc<LockPlace>, reply: 
             Err(errno) => reply.error(errno),
         });
     }
-    fs.look(caller, Act::Stat, &place.name.clone(), move |fs, _, seen| match seen {
-        Ok(Seen { view, as_of }) => {
-            let attr = attr_of_one(fs, ino, &place, &view);
+    fs.look(caller, Act::Stat, place.name.clone(), move |fs, _, name, seen| match seen {
+        Ok((sight, as_of)) => {
+            let attr = attr_of_one(fs, ino, &place, &sight);
             // Only of what has this name still: its changes are told by the name.
-            let as_of = as_of.filter(|_| !place.links.is_empty() && view.holder().is_some());
-            kept::answer(fs, &view.name, Some(ino), as_of, |ttl| reply.attr(ttl, &attr));
+            let as_of = as_of.filter(|_| !place.links.is_empty() && sight.is_held());
+            kept::answer(fs, &name, Some(ino), as_of, |ttl| reply.attr(ttl, &attr));
         }
         Err(errno) => reply.error(errno),
     });

@@ -1,5 +1,6 @@
 //! The forms that take a lock: `mkdir`, create, `ln -s`, `ln`.
 
+use super::attr::{Held, Sight};
 use super::errno::Act;
 use super::opens::{Access, Open, State, Target};
 use super::owner::Caller;
@@ -7,8 +8,8 @@ use super::process::{self, Living};
 use super::shared::{Fs, attr_of_one, flat};
 use super::{attr, change};
 use crate::engine::{
-    Acquire, Annotate, Details, Face, Hold, Kind, Lease, LeaseKey, Life, Line, LockName, LockView,
-    Looks, Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch, Token,
+    Acquire, Annotate, Details, Face, Hold, Kind, LeaseKey, Life, Line, LockName, LockView, Looks,
+    Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch, Token,
 };
 use crate::locks::Failure;
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, ReplyCreate, ReplyEntry};
@@ -89,8 +90,10 @@ pub(super) fn create(
         return create_free(fs, caller, name, (mode, flags), reply);
     }
     // To look first keeps what an own lock says about itself from being overwritten.
-    fs.view(caller, act, &name.clone(), move |fs, caller, view| match view {
-        Ok(view) if attr::shown(&view).is_some() => open_as_it_is(fs, caller, &name, flags, reply),
+    fs.look(caller, act, name, move |fs, caller, name, seen| match seen {
+        Ok((sight, _)) if sight.shown().is_some() => {
+            open_as_it_is(fs, caller, &name, flags, reply);
+        }
         Ok(_) => create_free(fs, caller, name, (mode, flags), reply),
         Err(errno) => reply.error(errno),
     });
@@ -150,7 +153,8 @@ fn open_as_it_is(fs: &Fs, caller: &Caller, name: &LockName, flags: i32, reply: R
             Ok(view) => view,
             Err(errno) => return reply.error(errno),
         };
-        let (face, token) = attr::shown(&view).unwrap_or((Face::File, None));
+        let sight = Sight::of_view(fs, &view);
+        let (face, token) = sight.shown().unwrap_or((Face::File, None));
         if face != Face::File {
             // Another has made something else of it since the kernel looked. This errno sends the
             // kernel back to look again.
@@ -161,7 +165,7 @@ fn open_as_it_is(fs: &Fs, caller: &Caller, name: &LockName, flags: i32, reply: R
         open.state.lock().tenure = tenure_of(fs, caller, ino, &view);
         change::truncate_at_open(fs, caller, view, flags, move |fs, _, view| {
             let attr = match fs.lock_place(ino) {
-                Some(place) => attr_of_one(fs, ino, &place, &view),
+                Some(place) => attr_of_one(fs, ino, &place, &Sight::of_view(fs, &view)),
                 None => attr::of_nobody(fs, ino, face, 0),
             };
             created(fs, reply, &attr, fs.opens.number(), open);
@@ -270,7 +274,7 @@ fn make(
                 bind(fs, caller, &wanted.name, tenure, session.as_ref());
                 let Wanted { name, looks, text, .. } = wanted;
                 let ino = fs.tree.lock().made(&name, looks.face, tenure.token);
-                Ok(attr_of_tenure(fs, ino, caller, looks, text, tenure))
+                Ok(attr_of_tenure(fs, ino, caller, looks, text.as_deref(), tenure))
             }
             Ok(_) => Err(Errno::EEXIST),
             Err(errno) => Err(errno),
@@ -349,23 +353,18 @@ fn attr_of_tenure(
     ino: u64,
     caller: &Caller,
     looks: Looks,
-    text: Option<Arc<[u8]>>,
+    text: Option<&[u8]>,
     tenure: Tenure,
 ) -> FileAttr {
-    let mut details = Details::default().with_looks(looks);
-    if let Some(text) = text {
-        details = details.with_text(text);
-    }
-    let lease = Lease {
-        holder: caller.client.clone(),
+    let held = Held {
         token: tenure.token,
-        hold: Hold::Loose,
-        life: tenure.life,
+        looks,
+        local: fs.owners.is_local(&caller.client),
+        text_bytes: text.map_or(0, <[u8]>::len),
         acquired_at: tenure.acquired_at,
         renewed_at: tenure.acquired_at,
-        details: Arc::new(details),
     };
-    attr::of_lease(fs, ino, looks.face, attr::LINKS, &lease)
+    attr::of_held(fs, ino, looks.face, attr::LINKS, &held)
 }
 
 /// An open file that speaks for no tenure yet.

@@ -1,11 +1,14 @@
 //! Maps by numbers that we give out ourselves. Nobody can choose them, so they need no protection
 //! from those who would, which costs std's maps more than all the rest of a look-up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by number, or by what is one.
 pub(super) type Numbered<T, K = u64> = HashMap<K, T, BuildHasherDefault<Spread>>;
+
+/// A set of numbers.
+pub(super) type Numbers = HashSet<u64, BuildHasherDefault<Spread>>;
 
 /// A map by names, which others choose: seeded, so that they can't choose bad ones, and still a
 /// fraction of std's in the time of a look-up.
@@ -39,7 +42,6 @@ impl Hasher for Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
 
     #[test]
     fn neighbours_come_far_apart() {

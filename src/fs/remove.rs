@@ -6,9 +6,10 @@ use super::kept;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
 use crate::engine::{
-    ClientId, Hold, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Reason, Release, Token,
+    ClientId, Glance, Hold, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Reason,
+    Release, Token,
 };
-use crate::locks::Failure;
+use crate::locks::{Done, Failure};
 use fuser::{Errno, RenameFlags, ReplyEmpty};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) fn unlink(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         Err(errno) => return reply.error(errno),
     };
     if !is_fact || !fs.place(parent).is_some_and(|place| place.is_held_directory()) {
-        return release(fs, caller, Act::Unlink, &name, reply);
+        return release(fs, caller, Act::Unlink, name, reply);
     }
     // `NAME/holder` may be a lock of that name, which then is what was looked up.
     fs.view(caller, Act::Unlink, &name.clone(), move |fs, caller, view| match view {
@@ -30,7 +31,7 @@ pub(super) fn unlink(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
             let errno = fs.refuse_own(caller, Act::Unlink, Some(&name), Errno::EPERM, sentence);
             reply.error(errno);
         }
-        Ok(_) => release(fs, caller, Act::Unlink, &name, reply),
+        Ok(_) => release(fs, caller, Act::Unlink, name, reply),
         Err(errno) => reply.error(errno),
     });
 }
@@ -41,11 +42,7 @@ pub(super) fn rmdir(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply: 
         Ok(name) => name,
         Err(errno) => return reply.error(errno),
     };
-    fs.view(caller, Act::Rmdir, &name, move |fs, caller, view| match view {
-        Ok(view) if view.has_below => reply.error(not_empty(fs, caller, Act::Rmdir, &view)),
-        Ok(view) => release_seen(fs, caller, Act::Rmdir, view, reply),
-        Err(errno) => reply.error(errno),
-    });
+    release(fs, caller, Act::Rmdir, name, reply);
 }
 
 fn not_empty(fs: &Fs, caller: &Caller, act: Act, view: &LockView) -> Errno {
@@ -54,18 +51,39 @@ fn not_empty(fs: &Fs, caller: &Caller, act: Act, view: &LockView) -> Errno {
     fs.refuse_own(caller, act, Some(name), Errno::ENOTEMPTY, sentence)
 }
 
-fn release(fs: &Fs, caller: &Caller, act: Act, name: &LockName, reply: ReplyEmpty) {
-    fs.view(caller, act, name, move |fs, caller, view| match view {
-        Ok(view) => release_seen(fs, caller, act, view, reply),
+fn release(fs: &Fs, caller: &Caller, act: Act, name: LockName, reply: ReplyEmpty) {
+    if let Some((Some(answer), ())) = release_here(fs, caller, act, &name) {
+        return released(fs, caller, act, name, flat(answer), reply);
+    }
+    fs.view(caller, act, &name, move |fs, caller, view| match view {
+        Ok(view) if act == Act::Rmdir && view.has_below => {
+            reply.error(not_empty(fs, caller, act, &view));
+        }
+        Ok(view) => match lease_to_end(fs, caller, act, &view) {
+            Ok(token) => release_token(fs, caller, act, view.name, token, reply),
+            Err(errno) => reply.error(errno),
+        },
         Err(errno) => reply.error(errno),
     });
 }
 
-fn release_seen(fs: &Fs, caller: &Caller, act: Act, view: LockView, reply: ReplyEmpty) {
-    match lease_to_end(fs, caller, act, &view) {
-        Ok(token) => release_token(fs, caller, act, view.name, token, reply),
-        Err(errno) => reply.error(errno),
-    }
+/// The nearly always case in one step: the caller's own lease, which hangs on no open file.
+fn release_here(fs: &Fs, caller: &Caller, act: Act, name: &LockName) -> Option<(Done, ())> {
+    let ask = |lock: Glance<'_>| {
+        let mut leases = lock.leases().iter();
+        let own = leases.find(|lease| lease.holder == caller.client && is_loose(lease))?;
+        if act == Act::Rmdir && lock.has_below() {
+            return None;
+        }
+        let (name, client, token) = (name.clone(), caller.client.clone(), Some(own.token));
+        Some(Op::Release(Release { key: LeaseKey { name, client, token } }).into())
+    };
+    fs.locks.act_here(name, ask, |_| ())
+}
+
+/// Whether it hangs on no open file.
+const fn is_loose(lease: &Lease) -> bool {
+    !matches!(lease.hold, Hold::Open(_))
 }
 
 /// The lease that `rm` or `mv` by the caller means, as far as that can be seen here: `None` lets
@@ -80,7 +98,7 @@ fn lease_to_end(
     view: &LockView,
 ) -> Result<Option<Token>, Errno> {
     let own = || view.holders.iter().filter(|holder| holder.lease.holder == caller.client);
-    if let Some(lease) = own().find(|holder| !matches!(holder.lease.hold, Hold::Open(_))) {
+    if let Some(lease) = own().find(|holder| is_loose(&holder.lease)) {
         return Ok(Some(lease.lease.token));
     }
     let mut tokens = own().map(|holder| holder.lease.token).peekable();
@@ -109,16 +127,29 @@ fn release_token(
     let (fs, caller) = (Arc::clone(fs), caller.clone());
     let door = fs.locks.clone();
     let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
-    door.submit(Op::Release(Release { key }), move |answer| match flat(answer) {
+    door.submit(Op::Release(Release { key }), move |answer| {
+        released(&fs, &caller, act, name, flat(answer), reply);
+    });
+}
+
+fn released(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    name: LockName,
+    answer: Result<Outcome, Failure>,
+    reply: ReplyEmpty,
+) {
+    match answer {
         Ok(_) => {
             fs.tree.lock().removed(&name);
             reply.ok();
         }
-        Err(failure) => match local_holder(&fs, &caller, &failure) {
-            Some(holder) => release_for(&fs, &caller, act, name, &holder, reply),
-            None => reply.error(fs.refuse(&caller, act, Some(&name), failure)),
+        Err(failure) => match local_holder(fs, caller, &failure) {
+            Some(holder) => release_for(fs, caller, act, name, &holder, reply),
+            None => reply.error(fs.refuse(caller, act, Some(&name), failure)),
         },
-    });
+    }
 }
 
 /// Root may release what users of this machine hold.

@@ -1,6 +1,6 @@
 //! What all file operations of one mount share, and the few steps that they have in common.
 
-use super::attr;
+use super::attr::{self, Sight};
 use super::device::own_uid;
 use super::errno::{Act, errno_of, errno_of_name};
 use super::kept::Kept;
@@ -11,7 +11,7 @@ use super::opens::Opens;
 use super::owner::{Caller, Owners};
 use super::poll::Polls;
 use super::process::Processes;
-use super::tree::{LockPlace, Place, Tree};
+use super::tree::{LockPlace, Place, TOP, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome};
@@ -26,6 +26,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Errnos that are counted by number; Linux has fewer than this.
 const ERRNOS: usize = 134;
+
+/// What a lock looks like, and as of which event: see [`Seen`].
+pub(super) type Looked = (Sight, Option<u64>);
 
 /// One mount.
 pub(super) struct Shared {
@@ -168,6 +171,10 @@ impl Shared {
 
     /// What an inode stands for.
     pub(super) fn place(&self, ino: u64) -> Option<Place> {
+        // Asked with nearly every name.
+        if ino == TOP {
+            return Some(Place::Top);
+        }
         self.tree.lock().place(ino)
     }
 
@@ -223,25 +230,24 @@ impl Shared {
         self.locks.view(name, move |view| seen(&fs, &caller, &asked, view));
     }
 
-    /// The same for what the kernel may be let keep.
+    /// Shows a lock as a file, and says whether the kernel may be let keep that.
     pub(super) fn look(
         self: &Arc<Self>,
         caller: &Caller,
         act: Act,
-        name: &LockName,
-        then: impl FnOnce(&Fs, &Caller, Result<Seen, Errno>) + Send + 'static,
+        name: LockName,
+        then: impl FnOnce(&Fs, &Caller, LockName, Result<Looked, Errno>) + Send + 'static,
     ) {
         // What is decided here the kernel keeps nothing of.
-        if let Some(view) = self.locks.view_here(name) {
-            let refuse = |why| self.refuse(caller, act, Some(name), Failure::Unavailable(why));
-            let seen = view.map(|view| Seen { view, as_of: None });
-            return then(self, caller, seen.map_err(refuse));
+        if let Some(sight) = self.locks.glance(&name, |lock| Sight::of_glance(self, lock)) {
+            return then(self, caller, name, Ok((sight, None)));
         }
-        let (fs, caller, asked) = (Arc::clone(self), caller.clone(), name.clone());
-        self.locks.look(name, move |seen| {
-            let seen = seen
-                .map_err(|why| fs.refuse(&caller, act, Some(&asked), Failure::Unavailable(why)));
-            then(&fs, &caller, seen);
+        let (fs, caller) = (Arc::clone(self), caller.clone());
+        self.locks.look(&name.clone(), move |seen| {
+            let refuse = |why| fs.refuse(&caller, act, Some(&name), Failure::Unavailable(why));
+            let seen = seen.map_err(refuse);
+            let seen = seen.map(|Seen { view, as_of }| (Sight::of_view(&fs, &view), as_of));
+            then(&fs, &caller, name, seen);
         });
     }
 
@@ -291,9 +297,8 @@ impl Shared {
                 then(fs, seen.map(|seen| attr_of_group(fs, ino, &place, &seen)));
             });
         }
-        let name = place.name.clone();
-        self.view(caller, Act::Stat, &name, move |fs, _, view| {
-            then(fs, view.map(|view| attr_of_one(fs, ino, &place, &view)));
+        self.look(caller, Act::Stat, place.name.clone(), move |fs, _, _, seen| {
+            then(fs, seen.map(|(sight, _)| attr_of_one(fs, ino, &place, &sight)));
         });
     }
 }
@@ -332,32 +337,32 @@ pub(super) fn views(
 }
 
 /// The attributes of an inode with one name, or none.
-pub(super) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, view: &LockView) -> FileAttr {
+pub(super) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, sight: &Sight) -> FileAttr {
     let face = place.face;
     let Some(link) = place.links.first() else { return attr::of_nobody(fs, ino, face, 0) };
-    let Some((shown, token)) = attr::shown(view).filter(|(shown, _)| *shown == face) else {
+    let Some((shown, token)) = sight.shown().filter(|(shown, _)| *shown == face) else {
         return attr::of_nobody(fs, ino, face, 0);
     };
     // A file goes on under the next tenure; a directory or symlink of an older one is gone.
     let same = link.token == token || link.token.is_none() || token.is_none();
-    match view.holder() {
-        Some(holder) if same || shown == Face::File => {
-            attr::of_lease(fs, ino, face, attr::LINKS, &holder.lease)
+    match sight {
+        Sight::Held(held) if same || shown == Face::File => {
+            attr::of_held(fs, ino, face, attr::LINKS, held)
         }
-        Some(_) => attr::of_nobody(fs, ino, face, 0),
-        None => attr::of_nobody(fs, ino, face, attr::LINKS),
+        Sight::Held(_) => attr::of_nobody(fs, ino, face, 0),
+        _ => attr::of_nobody(fs, ino, face, attr::LINKS),
     }
 }
 
 /// The attributes of an inode with several names: it has as many links as are still held.
 fn attr_of_group(fs: &Shared, ino: u64, place: &LockPlace, seen: &[LockView]) -> FileAttr {
     let held = place.links.iter().zip(seen).filter_map(|(link, view)| {
-        let holder = view.holder()?;
-        (link.token == Some(holder.lease.token)).then_some(&holder.lease)
+        let Sight::Held(held) = Sight::of_view(fs, view) else { return None };
+        (link.token == Some(held.token)).then_some(held)
     });
     let nlink = held.clone().count() as u32;
     match held.into_iter().next() {
-        Some(lease) => attr::of_lease(fs, ino, place.face, nlink, lease),
+        Some(held) => attr::of_held(fs, ino, place.face, nlink, &held),
         None => attr::of_nobody(fs, ino, place.face, 0),
     }
 }

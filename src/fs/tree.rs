@@ -56,23 +56,19 @@ struct Node {
     lookups: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    Lock(LockName),
-    Control(Control),
-}
-
 /// The table.
 #[derive(Debug)]
 pub(super) struct Tree {
     nodes: Numbered<Node>,
-    numbers: Named<Key, u64>,
+    locks: Named<LockName, u64>,
+    controls: Named<Control, u64>,
     next: u64,
 }
 
 impl Default for Tree {
     fn default() -> Self {
-        Self { nodes: Numbered::default(), numbers: Named::default(), next: FIRST }
+        let (locks, controls) = (Named::default(), Named::default());
+        Self { nodes: Numbered::default(), locks, controls, next: FIRST }
     }
 }
 
@@ -87,7 +83,7 @@ impl Tree {
 
     /// The number of a name that is seen to look so, counted as one lookup.
     pub(super) fn seen(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
-        if let Some(ino) = self.numbers.get(&Key::Lock(name.clone())).copied() {
+        if let Some(ino) = self.locks.get(name).copied() {
             if self.still(ino, name, face, token) {
                 self.count(ino);
                 return ino;
@@ -107,17 +103,18 @@ impl Tree {
 
     /// The number of something in `.latchfs`, counted as one lookup.
     pub(super) fn control(&mut self, control: &Control) -> u64 {
-        let key = Key::Control(control.clone());
-        if let Some(ino) = self.numbers.get(&key).copied() {
+        if let Some(ino) = self.controls.get(control).copied() {
             self.count(ino);
             return ino;
         }
-        self.insert(key, Place::Control(control.clone()))
+        let ino = self.insert(Place::Control(control.clone()));
+        self.controls.insert(control.clone(), ino);
+        ino
     }
 
     /// The number that a name has, without counting; for listings.
     pub(super) fn number(&self, name: &LockName) -> Option<u64> {
-        self.numbers.get(&Key::Lock(name.clone())).copied()
+        self.locks.get(name).copied()
     }
 
     /// The kernel gives `count` lookups back.
@@ -130,11 +127,11 @@ impl Tree {
         match self.nodes.remove(&ino).map(|node| node.place) {
             Some(Place::Lock(lock)) => {
                 for link in &lock.links {
-                    self.numbers.remove(&Key::Lock(link.name.clone()));
+                    self.locks.remove(&link.name);
                 }
             }
             Some(Place::Control(control)) => {
-                self.numbers.remove(&Key::Control(control));
+                self.controls.remove(&control);
             }
             Some(Place::Top) | None => {}
         }
@@ -148,14 +145,14 @@ impl Tree {
         let of = lock.links.iter().find(|link| link.name == *of);
         let origin = of.and_then(|link| link.origin).or(Some(token));
         lock.links.push(Link { name: name.clone(), token: Some(token), origin });
-        self.numbers.insert(Key::Lock(name.clone()), ino);
+        self.locks.insert(name.clone(), ino);
         self.count(ino);
     }
 
     /// `rm`: a file alone with its name keeps it, since it may be held again while it is open;
     /// everything else loses it.
     pub(super) fn removed(&mut self, name: &LockName) {
-        let Some(ino) = self.numbers.get(&Key::Lock(name.clone())).copied() else { return };
+        let Some(ino) = self.locks.get(name).copied() else { return };
         match self.lock_mut(ino) {
             Some(lock) if lock.face == Face::File && lock.links.len() == 1 => {}
             _ => self.detach(name),
@@ -168,7 +165,7 @@ impl Tree {
             return;
         }
         self.detach(to);
-        let Some(ino) = self.numbers.remove(&Key::Lock(from.clone())) else { return };
+        let Some(ino) = self.locks.remove(from) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         if lock.name == *from {
             lock.name = to.clone();
@@ -177,7 +174,7 @@ impl Tree {
             link.name = to.clone();
             link.token = Some(token);
         }
-        self.numbers.insert(Key::Lock(to.clone()), ino);
+        self.locks.insert(to.clone(), ino);
     }
 
     /// Whether the inode that has this name still stands for it; takes over a new tenure where
@@ -226,7 +223,7 @@ impl Tree {
     }
 
     fn detach(&mut self, name: &LockName) {
-        let Some(ino) = self.numbers.remove(&Key::Lock(name.clone())) else { return };
+        let Some(ino) = self.locks.remove(name) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         lock.links.retain(|link| link.name != *name);
         // What is said about the inode from now on is said about a name that it still has.
@@ -238,14 +235,15 @@ impl Tree {
     fn insert_lock(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
         let link = Link { name: name.clone(), token, origin: token };
         let lock = LockPlace { face, name: name.clone(), links: vec![link] };
-        self.insert(Key::Lock(name.clone()), Place::Lock(Arc::new(lock)))
+        let ino = self.insert(Place::Lock(Arc::new(lock)));
+        self.locks.insert(name.clone(), ino);
+        ino
     }
 
-    fn insert(&mut self, key: Key, place: Place) -> u64 {
+    fn insert(&mut self, place: Place) -> u64 {
         let ino = self.next;
         self.next += 1;
         self.nodes.insert(ino, Node { place, lookups: 1 });
-        self.numbers.insert(key, ino);
         ino
     }
 }

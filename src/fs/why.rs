@@ -46,6 +46,9 @@ pub(super) struct Whys(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
+    /// Who looked a lock up last, and which: nearly every lookup comes here, and nearly always by
+    /// the same owner.
+    latest: Option<(ClientId, LockName)>,
     by_owner: Named<ClientId, Last>,
     turns: u64,
 }
@@ -72,6 +75,7 @@ impl Whys {
     ) {
         let refused = Refused { at: Wall::now(), act, name: name.cloned(), errno, said };
         let mut kept = self.0.lock();
+        kept.put_latest_away();
         let last = kept.of(client);
         last.met = None;
         last.refused = Some(refused);
@@ -80,16 +84,19 @@ impl Whys {
     /// Keeps that a lookup by `client` found a lock.
     pub(super) fn met(&self, client: &ClientId, name: &LockName) {
         let mut kept = self.0.lock();
-        // Nearly every lookup comes here, and nearly always for an owner that is known.
-        match kept.by_owner.get_mut(client) {
-            Some(last) => last.met = Some(name.clone()),
-            None => kept.of(client).met = Some(name.clone()),
+        match &mut kept.latest {
+            Some((of, latest)) if of == client => *latest = name.clone(),
+            _ => {
+                kept.put_latest_away();
+                kept.latest = Some((client.clone(), name.clone()));
+            }
         }
     }
 
     /// What there is to say to `client`.
     pub(super) fn of(&self, client: &ClientId) -> Why {
-        let kept = self.0.lock();
+        let mut kept = self.0.lock();
+        kept.put_latest_away();
         match kept.by_owner.get(client) {
             Some(Last { met: Some(name), .. }) => Why::Met(name.clone()),
             Some(Last { refused: Some(refused), .. }) => Why::Refused(refused.as_json(client)),
@@ -99,6 +106,14 @@ impl Whys {
 }
 
 impl Kept {
+    fn put_latest_away(&mut self) {
+        let Some((client, name)) = self.latest.take() else { return };
+        match self.by_owner.get_mut(&client) {
+            Some(last) => last.met = Some(name),
+            None => self.of(&client).met = Some(name),
+        }
+    }
+
     fn of(&mut self, client: &ClientId) -> &mut Last {
         self.turns += 1;
         if self.by_owner.len() >= OWNERS_MAX && !self.by_owner.contains_key(client) {

@@ -22,9 +22,32 @@ struct Ring {
     events: VecDeque<Event>,
     /// The number that the next event will get.
     next: u64,
-    /// Replaced as a whole on a change, so that publishing clones one pointer.
-    wakers: Arc<Vec<(u64, Waker)>>,
+    wakers: Wakers,
     watches: u64,
+}
+
+/// Who is to be woken, once no lock is held. Replaced as a whole on a change, so that publishing
+/// clones one pointer, and none where nobody follows.
+#[derive(Clone, Default)]
+#[must_use = "who follows is to be woken"]
+pub struct Wakers(Option<Arc<Vec<(u64, Waker)>>>);
+
+impl Wakers {
+    /// Calls them all.
+    pub fn wake(self) {
+        self.0.iter().flat_map(|wakers| wakers.iter()).for_each(|(_, waker)| waker());
+    }
+
+    fn without(&self, id: u64) -> Vec<(u64, Waker)> {
+        let all = self.0.iter().flat_map(|wakers| wakers.iter());
+        all.filter(|(other, _)| *other != id).cloned().collect()
+    }
+}
+
+impl From<Vec<(u64, Waker)>> for Wakers {
+    fn from(wakers: Vec<(u64, Waker)>) -> Self {
+        Self((!wakers.is_empty()).then(|| Arc::new(wakers)))
+    }
 }
 
 /// One reader's place in the feed.
@@ -55,13 +78,16 @@ pub struct Visit {
 impl Feed {
     /// Adds `events` in order and leaves the vector empty. Returns who is to be woken: call them
     /// with no lock held.
-    pub fn publish(&self, events: &mut Vec<Event>) -> Arc<Vec<(u64, Waker)>> {
+    pub fn publish(&self, events: &mut Vec<Event>) -> Wakers {
         let mut ring = self.0.lock();
         ring.next += events.len() as u64;
-        ring.events.extend(events.drain(..));
-        let excess = ring.events.len().saturating_sub(FEED_EVENTS_MAX);
-        ring.events.drain(..excess);
-        Arc::clone(&ring.wakers)
+        for event in events.drain(..) {
+            if ring.events.len() == FEED_EVENTS_MAX {
+                ring.events.pop_front();
+            }
+            ring.events.push_back(event);
+        }
+        ring.wakers.clone()
     }
 
     /// The number that the next event will get.
@@ -70,16 +96,16 @@ impl Feed {
     }
 
     /// Leaves so many numbers out: events happened, and nobody here will learn which.
-    pub fn skip(&self, count: u64) -> Arc<Vec<(u64, Waker)>> {
+    pub fn skip(&self, count: u64) -> Wakers {
         let mut ring = self.0.lock();
         ring.events.clear();
         ring.next += count;
-        Arc::clone(&ring.wakers)
+        ring.wakers.clone()
     }
 
     /// Whom to wake when something else than events is to be seen.
-    pub fn wakers(&self) -> Arc<Vec<(u64, Waker)>> {
-        Arc::clone(&self.0.lock().wakers)
+    pub fn wakers(&self) -> Wakers {
+        self.0.lock().wakers.clone()
     }
 
     /// Follows from event `since` on, or from now on.
@@ -138,21 +164,17 @@ impl Watch {
     /// Has `waker` called whenever there is more, until this watch is dropped.
     pub fn wake_by(&mut self, waker: Waker) {
         let mut ring = self.feed.0.lock();
-        let mut wakers = without(&ring.wakers, self.id);
+        let mut wakers = ring.wakers.without(self.id);
         wakers.push((self.id, waker));
-        ring.wakers = Arc::new(wakers);
+        ring.wakers = wakers.into();
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut ring = self.feed.0.lock();
-        ring.wakers = Arc::new(without(&ring.wakers, self.id));
+        ring.wakers = ring.wakers.without(self.id).into();
     }
-}
-
-fn without(wakers: &[(u64, Waker)], id: u64) -> Vec<(u64, Waker)> {
-    wakers.iter().filter(|(other, _)| *other != id).cloned().collect()
 }
 
 #[cfg(test)]
@@ -171,10 +193,10 @@ mod tests {
     #[test]
     fn a_reader_sees_what_comes_after_it() {
         let feed = Arc::new(Feed::default());
-        feed.publish(&mut vec![event(0)]);
+        feed.publish(&mut vec![event(0)]).wake();
         let mut watch = feed.watch(None);
         let mut early = feed.watch(Some(0));
-        feed.publish(&mut vec![event(1), event(2)]);
+        feed.publish(&mut vec![event(1), event(2)]).wake();
         let numbers = |batch: Batch| batch.events.iter().map(|(n, _)| *n).collect::<Vec<_>>();
         assert!(watch.has_more());
         assert_eq!(numbers(watch.take(10)), [1, 2]);
@@ -193,7 +215,7 @@ mod tests {
         let feed = Arc::new(Feed::default());
         let mut watch = feed.watch(None);
         let count = FEED_EVENTS_MAX as u64 + 5;
-        feed.publish(&mut (0..count).map(event).collect());
+        feed.publish(&mut (0..count).map(event).collect()).wake();
         let batch = watch.take(usize::MAX);
         assert_eq!((batch.lost, batch.events.len(), batch.events[0].0), (5, FEED_EVENTS_MAX, 5));
         assert_eq!(watch.take(1).lost, 0);
@@ -212,7 +234,7 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed);
         }));
         let wake_all = |feed: &Feed| {
-            feed.publish(&mut vec![event(1)]).iter().for_each(|(_, waker)| waker());
+            feed.publish(&mut vec![event(1)]).wake();
         };
         wake_all(&feed);
         drop(watch);

@@ -8,18 +8,18 @@
 //! the journal, and a restart comes to the same state by replaying it.
 
 use super::audit::Audit;
-use super::feed::{Feed, Waker, Watch};
+use super::feed::{Feed, Wakers, Watch};
 use super::state::{StateDir, StateError};
 use super::tally::{Histogram, Tally};
 use super::timeline::Timeline;
 use super::timer::Alarm;
 use super::{
-    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
+    About, Children, Contact, Done, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
     Unavailable, restore,
 };
 use crate::engine::{
-    Answer, Child, Command, Engine, Event, LockName, LockView, Op, Outcome, Rules, SessionId,
-    SessionView, codec,
+    Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
+    SessionId, SessionView, codec,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};
@@ -76,11 +76,6 @@ enum Store {
     None,
     /// The state was written and closed; nothing may change any more.
     Closed,
-}
-
-/// What is left to do when the mutex is free again.
-struct Aftermath {
-    wakers: Arc<Vec<(u64, Waker)>>,
 }
 
 impl Local {
@@ -173,6 +168,15 @@ impl Door for Local {
         Some(Ok(self.shared.view(name)))
     }
 
+    fn act_here(
+        &self,
+        name: &LockName,
+        ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
+        after: &mut dyn FnMut(Glance<'_>),
+    ) -> Option<Done> {
+        Some(self.shared.act(name, ask, after))
+    }
+
     fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
         let items: Vec<_> = {
             let (now, core) = self.shared.settled();
@@ -233,23 +237,36 @@ impl Door for Local {
     }
 }
 
-impl Aftermath {
-    fn wake(self) {
-        self.wakers.iter().for_each(|(_, waker)| waker());
-    }
-}
-
 impl Shared {
     fn submit(self: &Arc<Self>, command: &Command) -> Result<Answer, Unavailable> {
-        let (answer, aftermath) = {
+        let (answer, wakers) = {
             let mut core = self.core.lock();
-            self.decide(&mut core, command)
+            self.decide(&mut core, self.timeline.now(), command)
         };
-        aftermath.wake();
+        wakers.wake();
         if let Ok(answer) = &answer {
             self.tally.count_answer(answer);
         }
         answer
+    }
+
+    fn act(
+        self: &Arc<Self>,
+        name: &LockName,
+        ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
+        after: &mut dyn FnMut(Glance<'_>),
+    ) -> Done {
+        let (now, mut core) = self.settled();
+        let command = ask(core.engine.glance(name));
+        let done = command.map(|command| self.decide(&mut core, now, &command));
+        after(core.engine.glance(name));
+        drop(core);
+        let (answer, wakers) = done?;
+        wakers.wake();
+        if let Ok(answer) = &answer {
+            self.tally.count_answer(answer);
+        }
+        Some(answer)
     }
 
     fn view(self: &Arc<Self>, name: &LockName) -> LockView {
@@ -261,11 +278,12 @@ impl Shared {
     fn decide(
         self: &Arc<Self>,
         core: &mut Core,
+        now: Time,
         command: &Command,
-    ) -> (Result<Answer, Unavailable>, Aftermath) {
-        let at = self.timeline.now().max(core.engine.clock());
+    ) -> (Result<Answer, Unavailable>, Wakers) {
+        let at = now.max(core.engine.clock());
         if let Err(unavailable) = core.record(at, command) {
-            return (Err(unavailable), Aftermath { wakers: Arc::default() });
+            return (Err(unavailable), Wakers::default());
         }
         let Core { engine, events, .. } = core;
         let answer = engine.apply(at, command, events);
@@ -278,10 +296,10 @@ impl Shared {
             self.tally.count_event(event);
             core.audit.enter(event, || Wall::at_boot_time(self.timeline.boot(event.at)));
         }
-        let wakers = if quiet { Arc::default() } else { self.feed.publish(&mut core.events) };
+        let wakers = if quiet { Wakers::default() } else { self.feed.publish(&mut core.events) };
         self.set_alarm(core);
         self.cut_back(core);
-        (Ok(answer), Aftermath { wakers })
+        (Ok(answer), wakers)
     }
 
     /// The engine with all that is due by now carried out, if the journal lets it.
@@ -289,9 +307,9 @@ impl Shared {
         let mut core = self.core.lock();
         let now = self.timeline.now();
         if core.engine.next_deadline().is_some_and(|due| due <= now) {
-            let (_, aftermath) = self.decide(&mut core, &Op::Settle.into());
+            let (_, wakers) = self.decide(&mut core, now, &Op::Settle.into());
             drop(core);
-            aftermath.wake();
+            wakers.wake();
             core = self.core.lock();
         }
         (now, core)
@@ -302,12 +320,12 @@ impl Shared {
         while self.alarm.wait() {
             let mut core = self.core.lock();
             self.alarm.clear();
-            let (done, aftermath) = self.decide(&mut core, &Op::Settle.into());
+            let (done, wakers) = self.decide(&mut core, self.timeline.now(), &Op::Settle.into());
             if done.is_err() {
                 self.alarm.set(boot_now() + RETRY_AFTER);
             }
             drop(core);
-            aftermath.wake();
+            wakers.wake();
         }
     }
 

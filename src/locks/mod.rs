@@ -15,7 +15,7 @@ pub(crate) mod timer;
 pub mod wire;
 
 use crate::engine::{
-    Answer, Child, Command, Kind, LockName, LockView, Refusal, SessionId, SessionView,
+    Answer, Child, Command, Glance, Kind, LockName, LockView, Refusal, SessionId, SessionView,
 };
 use crate::time::{Time, Wall};
 use feed::Watch;
@@ -47,6 +47,19 @@ pub trait Door: Send + Sync {
     }
     /// The same for [`Door::view`].
     fn view_here(&self, _name: &LockName) -> Option<Result<LockView, Unavailable>> {
+        None
+    }
+    /// Shows one lock in place, decides what `ask` makes of it, if that is anything, and shows the
+    /// lock again, all before it returns and with nothing in between. `None`: what decides is not
+    /// here, and nobody was called.
+    ///
+    /// Everything stands still meanwhile: both must be quick, and not come back here.
+    fn act_here(
+        &self,
+        _name: &LockName,
+        _ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
+        _after: &mut dyn FnMut(Glance<'_>),
+    ) -> Option<Done> {
         None
     }
     /// Shows one lock to whoever wants to keep what it sees.
@@ -93,6 +106,9 @@ pub struct Seen {
     /// kept, for nobody would tell of a change, or asking is cheap.
     pub as_of: Option<u64>,
 }
+
+/// What became of something that was decided here, if there was anything to decide.
+pub type Done = Option<Result<Answer, Unavailable>>;
 
 /// On which session the holds of an edge hang, and who keeps that alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -271,16 +287,35 @@ impl Locks {
         self.0.view_here(name)
     }
 
+    /// Shows one lock in place, if what decides is here; `look` must be quick, and ask nobody.
+    pub fn glance<T>(&self, name: &LockName, look: impl FnOnce(Glance<'_>) -> T) -> Option<T> {
+        self.act_here(name, |_| None, look).map(|(_, seen)| seen)
+    }
+
+    /// Decides what `ask` makes of a lock as it is, and what `after` sees of it then, in one
+    /// step, if what decides is here; both must be quick, and ask nobody.
+    pub fn act_here<T>(
+        &self,
+        name: &LockName,
+        ask: impl FnOnce(Glance<'_>) -> Option<Command>,
+        after: impl FnOnce(Glance<'_>) -> T,
+    ) -> Option<(Done, T)> {
+        let (mut ask, mut after, mut seen) = (Some(ask), Some(after), None);
+        let done = self.0.act_here(
+            name,
+            &mut |lock| ask.take().and_then(|ask| ask(lock)),
+            &mut |lock| seen = after.take().map(|after| after(lock)),
+        )?;
+        seen.map(|seen| (done, seen))
+    }
+
     /// Shows one lock to `then`, which wants to keep what it sees.
     pub fn look(
         &self,
         name: &LockName,
         then: impl FnOnce(Result<Seen, Unavailable>) + Send + 'static,
     ) {
-        match self.view_here(name) {
-            Some(view) => then(view.map(|view| Seen { view, as_of: None })),
-            None => self.0.look(name, Box::new(then)),
-        }
+        self.0.look(name, Box::new(then));
     }
 
     /// Shows a page of locks to `then`.

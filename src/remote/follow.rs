@@ -1,6 +1,6 @@
 //! The thread that follows the server's events, and hands them on to whoever follows them here.
 
-use super::hub::{Hub, wake};
+use super::hub::Hub;
 use super::line::{Stream, Trouble};
 use super::session::Keeper;
 use crate::engine::What;
@@ -87,7 +87,7 @@ fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: c
         Frame::Beat(_) => {}
         Frame::Events(lost, events) => {
             if lost > 0 {
-                wake(&hub.feed.skip(lost));
+                hub.feed.skip(lost).wake();
             }
             let Some((newest, _)) = events.last() else { return };
             place.next = newest + 1;
@@ -111,7 +111,7 @@ fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: c
                 numbers.came(place.next, next_here - count, next_here);
                 wakers
             };
-            wake(&wakers);
+            wakers.wake();
         }
     }
 }
@@ -121,14 +121,15 @@ fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut Place, asked_at: crate
     let goes_on = place.start == stamp.start && place.next == next;
     if matches!(place.start, 0 | ANY_START) {
         // Nobody follows yet: the numbers are the server's, as long as it is not started anew.
-        hub.feed.skip(next);
+        // Nobody has asked for these, so nobody is woken.
+        drop(hub.feed.skip(next));
     } else if !goes_on {
         // What happened meanwhile, nobody here will learn.
-        wake(&hub.feed.skip(1));
+        hub.feed.skip(1).wake();
     }
     *place = Place { start: stamp.start, next };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
     hub.events_work(true);
     // Whoever waits for the contact looks again.
-    wake(&hub.feed.wakers());
+    hub.feed.wakers().wake();
 }

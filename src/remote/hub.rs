@@ -122,7 +122,7 @@ impl Hub {
         let before = std::mem::replace(&mut self.state.lock().events_work, work);
         if before && !work {
             self.numbers.lock().cut();
-            wake(&self.feed.skip(1));
+            self.feed.skip(1).wake();
         }
         self.changed.notify_all();
     }
@@ -131,7 +131,7 @@ impl Hub {
         let changed = change(&mut self.state.lock());
         self.changed.notify_all();
         if changed {
-            wake(&self.feed.wakers());
+            self.feed.wakers().wake();
         }
     }
 
@@ -165,7 +165,7 @@ impl Hub {
         };
         self.changed.notify_all();
         if before != after {
-            wake(&self.feed.wakers());
+            self.feed.wakers().wake();
         }
         done
     }
@@ -180,7 +180,7 @@ impl Hub {
         );
         let what = What::SessionOver { session: lost, client, end: SessionEnd::Expired };
         let at = self.clock.lock().now();
-        wake(&self.feed.publish(&mut vec![Event { at, what }]));
+        self.feed.publish(&mut vec![Event { at, what }]).wake();
     }
 
     /// Waits until it is known whether the session still lives, as after a sleep; but not longer
@@ -331,12 +331,5 @@ impl Hub {
             let no: Got = Err(self.no_answer());
             then(no);
         }
-    }
-}
-
-/// Calls all who want to know.
-pub(super) fn wake(wakers: &[(u64, crate::locks::feed::Waker)]) {
-    for (_, waker) in wakers {
-        waker();
     }
 }

@@ -22,7 +22,7 @@ use crate::engine::{
 use crate::locks::feed::Watch;
 use crate::locks::{Bond, Failure};
 use fuser::{Errno, ReplyEmpty, ReplyLock};
-use outbox::Outbox;
+use outbox::{Outbox, Turn};
 use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -280,16 +280,18 @@ impl Locking {
             (None, Bond::Own) => open_session(fs)?,
             (_, Bond::Kept(kept)) => kept,
         };
-        let mut watch = fs.locks.watch(None);
-        let (events_of, idle) = (Arc::downgrade(fs), Arc::new(AtomicBool::new(false)));
+        let (table, watch) = (Mutex::new(Table::new(session)), Mutex::new(fs.locks.watch(None)));
+        let idle = Arc::new(AtomicBool::new(false));
         let unheard = Arc::clone(&idle);
-        watch.wake_by(Arc::new(move || {
-            if !unheard.load(Ordering::Acquire) {
-                on_events(&events_of);
+        let started = Arc::new(Running { session, table, outbox: Outbox::default(), watch, idle });
+        let (fs2, of) = (Arc::downgrade(fs), Arc::downgrade(&started));
+        started.watch.lock().wake_by(Arc::new(move || {
+            if !unheard.load(Ordering::Acquire)
+                && let Some(running) = of.upgrade()
+            {
+                on_events(&fs2, &running);
             }
         }));
-        let (table, watch) = (Mutex::new(Table::new(session)), Mutex::new(watch));
-        let started = Arc::new(Running { session, table, outbox: Outbox::default(), watch, idle });
         let before = running.replace(Arc::clone(&started));
         drop(running);
         if let Some(before) = before {
@@ -334,9 +336,7 @@ fn open_session(fs: &Fs) -> Result<SessionId, Failure> {
 }
 
 /// Called on the thread that decided a command, with no lock held.
-fn on_events(fs: &Weak<Shared>) {
-    let Some(fs) = fs.upgrade() else { return };
-    let Some(running) = fs.locking.running() else { return };
+fn on_events(fs: &Weak<Shared>, running: &Arc<Running>) {
     loop {
         let mut todo = Vec::new();
         let mut over = false;
@@ -354,9 +354,12 @@ fn on_events(fs: &Weak<Shared>) {
             running.idle.store(table.is_idle(), Ordering::Release);
             (visit.more, running.outbox.put(todo))
         };
-        running.outbox.clear(turn, |effect| perform(&fs, &running, effect));
-        if over {
-            return fs.locking.over(&fs, &running);
+        if over || !matches!(turn, Turn::None) {
+            let Some(fs) = fs.upgrade() else { return };
+            running.outbox.clear(turn, |effect| perform(&fs, running, effect));
+            if over {
+                return fs.locking.over(&fs, running);
+            }
         }
         if !more {
             return;

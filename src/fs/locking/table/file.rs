@@ -3,7 +3,8 @@
 use super::super::ranges::{Owner, Ranges, Span};
 use super::ask::{Ask, Call, Effect, No, Waits};
 use crate::engine::{ClientId, LeaseKey, LockName, Mode, Op, Patch, Release, Ticket, Token};
-use std::collections::{HashSet, VecDeque};
+use crate::fs::numbered::Numbers;
+use std::collections::VecDeque;
 
 /// One file, by its inode.
 #[derive(Debug)]
@@ -131,8 +132,7 @@ impl<R> File<R> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        let holds_none = self.holds.is_empty() && self.bundle.is_none();
-        holds_none && self.asks.is_empty() && self.queue.is_empty() && self.behind.is_empty()
+        self.holds.is_empty() && self.bundle.is_none() && self.is_quiet()
     }
 
     /// The hold of this number, or the bundle's.
@@ -154,6 +154,11 @@ impl<R> File<R> {
             let open = asking.gone || asking.ticket.is_none();
             open && asking.ask.owner.id == id && asking.wants != Wants::Less
         })
+    }
+
+    /// Whether nobody asks or waits.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.asks.is_empty() && self.queue.is_empty() && self.behind.is_empty()
     }
 
     /// Whether an event about this lock may concern those who wait here.
@@ -178,7 +183,7 @@ impl<R> File<R> {
     }
 
     /// The numbers of all that is held, asked for or waited for.
-    pub(super) fn used(&self) -> HashSet<u64> {
+    pub(super) fn used(&self) -> Numbers {
         let bundle = self.bundle.iter().map(|bundle| &bundle.held);
         let held = self.holds.iter().chain(bundle).map(|held| held.number);
         let asks = self.asks.iter().chain(&self.queue).chain(&self.behind);

@@ -84,14 +84,14 @@ impl<R> Table<R> {
         waiting.filter_map(|asking| asking.reply).collect()
     }
 
-    /// Takes requests out that nobody waits for any more.
+    /// Takes requests out that nobody waits for any more. Holds are dropped next, and that tidies.
     pub(super) fn abandon(
         &mut self,
         ino: u64,
         gone: impl Fn(&Asking<R>) -> bool,
         todo: &mut Vec<Effect<R>>,
     ) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
+        let Some(file) = self.files.get_mut(&ino).filter(|file| !file.is_quiet()) else { return };
         let tell = |asking: &mut Asking<R>, todo: &mut Vec<Effect<R>>| {
             if let Some(reply) = asking.reply.take() {
                 todo.push(Effect::Reply(reply, Err(No::Interrupted)));

@@ -33,9 +33,9 @@ use crate::engine::{
     Acquire, Hold, LeaseKey, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Ticket,
     Token,
 };
-use crate::fs::numbered::Numbered;
+use crate::fs::numbered::{Numbered, Numbers};
 use file::{Asking, Bundle, Early, File, Held, Placed, Turn, Wants, answer};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 /// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
 /// numbers from here on.
@@ -51,7 +51,7 @@ pub(in crate::fs::locking) struct Table<R> {
     /// The file that each tenure is of.
     tenures: Numbered<u64, Token>,
     /// The files whose queue is not empty.
-    queued: HashSet<u64>,
+    queued: Numbers,
     /// The files of places in line that were given up, and that no event has spoken of yet.
     leaving: Numbered<u64, Ticket>,
     /// Requests that the engine has not answered.
@@ -68,7 +68,7 @@ pub(in crate::fs::locking) struct Table<R> {
 impl<R> Table<R> {
     pub(in crate::fs::locking) fn new(session: SessionId) -> Self {
         let (files, numbers, tenures, leaving) = Default::default();
-        let (queued, over) = (HashSet::new(), BTreeSet::new());
+        let (queued, over) = (Numbers::default(), BTreeSet::new());
         let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
         Self {
             session,
@@ -362,8 +362,11 @@ impl<R> Table<R> {
     /// Who waited for an answer tries again, then who waited for an owner of this mount, in order;
     /// who still cannot, waits on.
     fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
-        let behind = self.files.get_mut(&ino).map(|file| std::mem::take(&mut file.behind));
-        for asking in behind.into_iter().flatten() {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if file.behind.is_empty() && file.queue.is_empty() {
+            return self.tidy(ino);
+        }
+        for asking in std::mem::take(&mut file.behind) {
             if asking.reply.is_some() {
                 self.begin(asking, Turn::New, todo);
             } else {
@@ -401,7 +404,7 @@ impl<R> Table<R> {
     /// Numbers that nobody uses any more are forgotten, and a file that nobody locks or waits for.
     fn tidy(&mut self, ino: u64) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        if file.queue.is_empty() && !file.is_growing() {
+        if !self.queued.is_empty() && file.queue.is_empty() && !file.is_growing() {
             self.queued.remove(&ino);
         }
         if file.is_idle() {
