@@ -4,15 +4,16 @@
 //! [`table`] decides, purely, what is to be done; here it is done, with no mutex held: asking the
 //! engine, answering programs, having those that wait looked after. Byte ranges are in [`ranges`].
 
+mod asker;
+mod direct;
 mod outbox;
 mod ranges;
 mod table;
 pub(super) mod waiting;
 
 use super::errno::{Act, errno_of};
-use super::lookout::{Waiter, Waiting};
 use super::make::looks;
-use super::opens::Target;
+use super::opens::{Open, Target};
 use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
@@ -21,6 +22,8 @@ use crate::engine::{
 };
 use crate::locks::feed::Watch;
 use crate::locks::{Bond, Failure};
+use asker::Asker;
+use direct::Direct;
 use fuser::{Errno, ReplyEmpty, ReplyLock};
 use outbox::{Outbox, Turn};
 use parking_lot::Mutex;
@@ -45,6 +48,8 @@ pub(super) struct Locking {
 /// Locking, once a program has.
 struct Running {
     session: SessionId,
+    /// Whether what decides is in this process, and answers at once.
+    is_here: bool,
     table: Mutex<Table<ReplyEmpty>>,
     /// What the table has decided.
     outbox: Outbox<Effect<ReplyEmpty>>,
@@ -88,14 +93,16 @@ impl Request {
 pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply: ReplyEmpty) {
     let Some(mode) = asked.mode() else {
         // Answered at once, whatever comes of it: the kernel has let go already.
-        if let Some(running) = fs.locking.running() {
+        if let Some(running) = fs.locking.running()
+            && !direct::unlock(fs, &running, asked)
+        {
             run(fs, &running, |table, todo| {
                 table.unlock(asked.ino, asked.owner, asked.span(), todo);
             });
         }
         return reply.ok();
     };
-    let Some((name, client)) = lock_of(fs, asked.fh) else {
+    let Some((open, name, client)) = lock_of(fs, asked.fh) else {
         let sentence = "only the file of a lock can be locked; those in .latchfs are not";
         return reply.error(fs.refuse_own(caller, Act::Lock, None, Errno::EINVAL, sentence));
     };
@@ -104,7 +111,14 @@ pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply:
         Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
     };
     let ask = ask_of(fs, caller, asked, (name, client), (mode, sleep));
-    run(fs, &running, |table, todo| table.lock(ask, reply, todo));
+    match direct::lock(fs, &running, &ask) {
+        Direct::Had(token) => {
+            open.state.lock().tenure = Some(token);
+            reply.ok();
+        }
+        Direct::Not(no) => reply_to(fs, reply, Err(no)),
+        Direct::Unusual => run(fs, &running, |table, todo| table.lock(ask, reply, todo)),
+    }
 }
 
 fn ask_of(
@@ -132,7 +146,7 @@ fn ask_of(
 
 /// `F_GETLK`, `F_OFD_GETLK`.
 pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
-    let (Some(mode), Some((name, client))) = (asked.mode(), lock_of(fs, asked.fh)) else {
+    let (Some(mode), Some((_, name, client))) = (asked.mode(), lock_of(fs, asked.fh)) else {
         return reply.error(Errno::EINVAL);
     };
     let running = match fs.locking.start(fs) {
@@ -200,11 +214,12 @@ pub(super) fn ended(fs: &Shared) {
 }
 
 /// The lock that an open file speaks of, and in whose name.
-fn lock_of(fs: &Shared, fh: u64) -> Option<(LockName, ClientId)> {
+fn lock_of(fs: &Shared, fh: u64) -> Option<(Arc<Open>, LockName, ClientId)> {
     let open = fs.opens.get(fh)?;
     let Target::Lock(_, name) = &open.target else { return None };
     open.state.lock().locked = true;
-    Some((name.clone(), open.client.clone()))
+    let (name, client) = (name.clone(), open.client.clone());
+    Some((open, name, client))
 }
 
 const fn kind_of(mode: Mode) -> i32 {
@@ -220,40 +235,6 @@ fn call_of(tid: u32) -> Call {
     let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
     let number = text.split(' ').next().and_then(|number| number.parse().ok());
     if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
-}
-
-/// A program that waits in `F_SETLKW`, as the lookout knows it.
-struct Asker {
-    fs: Weak<Shared>,
-    number: u64,
-}
-
-impl Asker {
-    /// The mount and its table, while there is one.
-    fn running(&self) -> Option<(Fs, Arc<Running>)> {
-        let fs = self.fs.upgrade()?;
-        let running = fs.locking.running()?;
-        Some((fs, running))
-    }
-}
-
-impl Waiter for Asker {
-    fn waiting(&self) -> Waiting {
-        let running = self.running();
-        running.map_or(Waiting::Over, |(_, r)| r.table.lock().is_waiting(self.number))
-    }
-
-    fn interrupt(&self) {
-        if let Some((fs, running)) = self.running() {
-            run(&fs, &running, |table, todo| table.interrupt(self.number, todo));
-        }
-    }
-
-    fn expire(&self) {
-        if let Some((fs, running)) = self.running() {
-            run(&fs, &running, |table, todo| table.expire(self.number, todo));
-        }
-    }
 }
 
 impl Locking {
@@ -283,10 +264,12 @@ impl Locking {
         let (table, watch) = (Mutex::new(Table::new(session)), Mutex::new(fs.locks.watch(None)));
         let idle = Arc::new(AtomicBool::new(false));
         let unheard = Arc::clone(&idle);
-        let started = Arc::new(Running { session, table, outbox: Outbox::default(), watch, idle });
+        let (outbox, is_here) = (Outbox::default(), bond == Bond::Own);
+        let started = Arc::new(Running { session, is_here, table, outbox, watch, idle });
         let (fs2, of) = (Arc::downgrade(fs), Arc::downgrade(&started));
         started.watch.lock().wake_by(Arc::new(move || {
             if !unheard.load(Ordering::Acquire)
+                && !direct::is_deaf(session)
                 && let Some(running) = of.upgrade()
             {
                 on_events(&fs2, &running);

@@ -66,6 +66,17 @@ impl<E> Outbox<E> {
         if performer == me { Turn::None } else { Turn::Theirs }
     }
 
+    /// Takes the turn, if nobody is at it, for something that is not put there but has its place
+    /// in the order all the same. To be called under that mutex, too.
+    pub(super) fn claim(&self) -> Option<Turn<E>> {
+        let mut inner = self.inner.lock();
+        if inner.performer.is_some() {
+            return None;
+        }
+        inner.performer = Some(me());
+        Some(Turn::Ours(Vec::new()))
+    }
+
     /// Has what was put there done, with no mutex held. When it returns it *is* done, unless this
     /// thread is at it further out: who is told that a lock is free may try it at once.
     pub(super) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
@@ -77,12 +88,13 @@ impl<E> Outbox<E> {
             }
             Turn::Ours(effects) => effects,
         };
-        while !effects.is_empty() {
+        loop {
             effects.into_iter().for_each(&mut perform);
             let mut inner = self.inner.lock();
             effects = std::mem::take(&mut inner.waiting);
             if effects.is_empty() {
                 inner.performer = None;
+                break;
             }
         }
         self.rest.notify_all();

@@ -19,6 +19,7 @@
 mod ask;
 #[cfg(test)]
 mod delays;
+mod direct;
 mod file;
 mod leave;
 mod news;

@@ -117,7 +117,7 @@ impl<R> Table<R> {
         }
     }
 
-    fn answer_came(&mut self) {
+    pub(super) fn answer_came(&mut self) {
         self.unanswered -= 1;
         if self.unanswered == 0 {
             self.over.clear();

@@ -1,0 +1,40 @@
+//! Who waits in a system call for a lock, and what becomes of it when a signal comes.
+
+use super::{Running, run};
+use crate::fs::lookout::{Waiter, Waiting};
+use crate::fs::shared::{Fs, Shared};
+use std::sync::{Arc, Weak};
+
+/// A program that waits in `F_SETLKW`, as the lookout knows it.
+pub(super) struct Asker {
+    pub(super) fs: Weak<Shared>,
+    pub(super) number: u64,
+}
+
+impl Asker {
+    /// The mount and its table, while there is one.
+    fn running(&self) -> Option<(Fs, Arc<Running>)> {
+        let fs = self.fs.upgrade()?;
+        let running = fs.locking.running()?;
+        Some((fs, running))
+    }
+}
+
+impl Waiter for Asker {
+    fn waiting(&self) -> Waiting {
+        let running = self.running();
+        running.map_or(Waiting::Over, |(_, r)| r.table.lock().is_waiting(self.number))
+    }
+
+    fn interrupt(&self) {
+        if let Some((fs, running)) = self.running() {
+            run(&fs, &running, |table, todo| table.interrupt(self.number, todo));
+        }
+    }
+
+    fn expire(&self) {
+        if let Some((fs, running)) = self.running() {
+            run(&fs, &running, |table, todo| table.expire(self.number, todo));
+        }
+    }
+}
