@@ -90,16 +90,15 @@ impl Engine {
     }
 
     fn meant_by_release(&self, key: &LeaseKey) -> Result<Token, Refusal> {
-        let mut key = key.clone();
         if planted(Bug::ReleaseIgnoresToken) {
-            key.token = None;
+            return self.meant(&LeaseKey { token: None, ..key.clone() }).map(|lease| lease.token);
         }
         if planted(Bug::ReleaseIgnoresClient)
             && let Some(lock) = self.locks.get(&key.name)
         {
             return Ok(lock.leases()[0].token);
         }
-        self.meant(&key).map(|lease| lease.token)
+        self.meant(key).map(|lease| lease.token)
     }
 
     /// Ends a tenure. Serves nobody yet.

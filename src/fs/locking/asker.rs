@@ -23,7 +23,9 @@ impl Asker {
 impl Waiter for Asker {
     fn waiting(&self) -> Waiting {
         let running = self.running();
-        running.map_or(Waiting::Over, |(_, r)| r.table.lock().is_waiting(self.number))
+        running.map_or(Waiting::Over, |(_, running)| {
+            running.desk.look(|table| table.is_waiting(self.number))
+        })
     }
 
     fn interrupt(&self) {

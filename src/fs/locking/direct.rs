@@ -2,12 +2,14 @@
 //! what decides is here. It says and does what the table would, without the table's way of
 //! waiting for an answer that may be late; whatever is not usual is left to the table.
 
-use super::table::{Ask, No, Waits};
+use super::table::{Ask, No, Table, Waits};
 use super::{Request, Running, perform};
 use crate::engine::{
-    Acquire, Answer, Hold, Line, Op, OpenId, Outcome, Reason, SessionId, Term, Token,
+    Acquire, Answer, Command, Hold, Line, Op, OpenId, Outcome, Reason, SessionId, Term, Token,
 };
 use crate::fs::shared::Fs;
+use crate::locks::Unavailable;
+use fuser::ReplyEmpty;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,46 +26,72 @@ pub(super) fn is_deaf(session: SessionId) -> bool {
 }
 
 /// What came of it.
+#[allow(clippy::large_enum_variant)] // Handed over once; a box would cost more.
 pub(super) enum Direct {
     /// It is held, under this token.
     Had(Token),
     /// It is not to be had, and nobody waits.
     Not(No),
     /// The table is to decide.
-    Unusual,
+    Unusual(Ask),
 }
 
 /// A program wants a lock.
-pub(super) fn lock(fs: &Fs, running: &Arc<Running>, ask: &Ask) -> Direct {
-    let (turn, was_idle) = {
-        let mut table = running.table.lock();
+pub(super) fn lock(fs: &Fs, running: &Arc<Running>, mut ask: Ask) -> Direct {
+    let begun = running.desk.claim(|table| {
         let was_idle = table.is_idle();
-        if !running.is_here || !table.begin_direct(ask) {
-            return Direct::Unusual;
+        let begun = table.begin_direct(&ask);
+        if begun {
+            // Others are heard from now on: what they end is known when this is entered.
+            running.idle.store(false, Ordering::Release);
         }
-        let Some(turn) = running.outbox.claim() else {
-            table.end_direct(ask, None);
-            return Direct::Unusual;
-        };
-        // Others are heard from now on: what they end is known when this is entered.
-        running.idle.store(false, Ordering::Release);
-        (turn, was_idle)
-    };
+        begun.then_some(was_idle)
+    });
+    let Some(was_idle) = begun else { return Direct::Unusual(ask) };
+    let acquire = acquire_of(running, &mut ask);
     DEAF.set(was_idle.then_some(running.session));
-    let answer = fs.locks.submit_here(&Op::Acquire(acquire_of(running, ask)).into());
+    let command = Command::from(Op::Acquire(acquire));
+    let answer = fs.locks.submit_here(&command);
     DEAF.set(None);
-    let direct = direct_of(answer.and_then(Result::ok), ask);
-    {
-        let mut table = running.table.lock();
-        let token = if let Direct::Had(token) = direct { Some(token) } else { None };
-        table.end_direct(ask, token);
+    let entered = |table: &Table<ReplyEmpty>| {
         running.idle.store(table.is_idle(), Ordering::Release);
+    };
+    let perform = |effect| perform(fs, running, effect);
+    match answer {
+        Some(Ok(Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)))) => {
+            let learn = |table: &mut Table<ReplyEmpty>| {
+                table.end_direct(Some((ask, tenure.token)));
+                entered(table);
+            };
+            running.desk.finish(learn, perform);
+            Direct::Had(tenure.token)
+        }
+        answer => {
+            let learn = |table: &mut Table<ReplyEmpty>| {
+                table.end_direct(None);
+                entered(table);
+            };
+            running.desk.finish(learn, perform);
+            not_had(answer, ask, command)
+        }
     }
-    running.outbox.clear(turn, |effect| perform(fs, running, effect));
-    direct
 }
 
-fn acquire_of(running: &Running, ask: &Ask) -> Acquire {
+fn not_had(answer: Option<Result<Answer, Unavailable>>, mut ask: Ask, command: Command) -> Direct {
+    if let Some(Ok(Err(refusal))) = answer
+        && ask.line == Waits::No
+        && matches!(*refusal.reason, Reason::Conflict(_))
+    {
+        return Direct::Not(No::Busy(Some(Box::new(refusal))));
+    }
+    if let Op::Acquire(acquire) = command.op {
+        ask.patch = acquire.patch;
+    }
+    Direct::Unusual(ask)
+}
+
+/// Takes the patch out of `ask`.
+fn acquire_of(running: &Running, ask: &mut Ask) -> Acquire {
     let (session, number) = (running.session, ask.owner.fh);
     Acquire {
         name: ask.name.clone(),
@@ -72,39 +100,21 @@ fn acquire_of(running: &Running, ask: &Ask) -> Acquire {
         hold: Hold::Open(OpenId { session, number }),
         term: Term::Session(session),
         line: Line::Skip,
-        patch: ask.patch.clone(),
-    }
-}
-
-fn direct_of(answer: Option<Answer>, ask: &Ask) -> Direct {
-    match answer {
-        Some(Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) => Direct::Had(tenure.token),
-        Some(Err(refusal))
-            if ask.line == Waits::No && matches!(*refusal.reason, Reason::Conflict(_)) =>
-        {
-            Direct::Not(No::Busy(Some(Box::new(refusal))))
-        }
-        _ => Direct::Unusual,
+        patch: std::mem::take(&mut ask.patch),
     }
 }
 
 /// A program gives a lock back. False: the table is to decide.
 pub(super) fn unlock(fs: &Fs, running: &Arc<Running>, asked: &Request) -> bool {
-    let (release, turn) = {
-        let mut table = running.table.lock();
-        if !running.is_here || !table.has_alone(asked.ino, asked.owner, asked.span()) {
-            return false;
-        }
-        let Some(turn) = running.outbox.claim() else { return false };
-        let release = table.give_back_alone(asked.ino);
+    let given = running.desk.claim(|table| {
+        let given = table.give_back_alone(asked.ino, asked.owner, asked.span());
         // Before the engine is asked, as ever: see `run`.
         running.idle.store(table.is_idle(), Ordering::Release);
-        (release, turn)
-    };
-    if let Some(release) = release {
-        // Nothing depends on the answer.
-        fs.locks.submit(release, |_| {});
-    }
-    running.outbox.clear(turn, |effect| perform(fs, running, effect));
+        given
+    });
+    let Some(release) = given else { return false };
+    // Nothing depends on the answer.
+    fs.locks.submit(release, |_| {});
+    running.desk.finish(|_| (), |effect| perform(fs, running, effect));
     true
 }

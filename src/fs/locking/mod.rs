@@ -5,8 +5,8 @@
 //! engine, answering programs, having those that wait looked after. Byte ranges are in [`ranges`].
 
 mod asker;
+mod desk;
 mod direct;
-mod outbox;
 mod ranges;
 mod table;
 pub(super) mod waiting;
@@ -23,13 +23,13 @@ use crate::engine::{
 use crate::locks::feed::Watch;
 use crate::locks::{Bond, Failure};
 use asker::Asker;
+use desk::{Desk, Turn};
 use direct::Direct;
 use fuser::{Errno, ReplyEmpty, ReplyLock};
-use outbox::{Outbox, Turn};
 use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use table::{Ask, Call, Effect, No, Table, Waits};
 
 /// Events taken at once: a bound on how long the table is held.
@@ -41,18 +41,18 @@ const MODE_OF_NEW: u32 = 0o644;
 /// The locking of one mount. Nothing of it exists until a program locks.
 #[derive(Default)]
 pub(super) struct Locking {
-    running: Mutex<Option<Arc<Running>>>,
+    /// Where what decides is in this process: one session as long as the mount, found without a
+    /// mutex by each request.
+    own: OnceLock<Arc<Running>>,
+    /// Elsewhere: on the session that the door keeps, until that is over.
+    kept: Mutex<Option<Arc<Running>>>,
     waits: waiting::Waits,
 }
 
 /// Locking, once a program has.
 struct Running {
     session: SessionId,
-    /// Whether what decides is in this process, and answers at once.
-    is_here: bool,
-    table: Mutex<Table<ReplyEmpty>>,
-    /// What the table has decided.
-    outbox: Outbox<Effect<ReplyEmpty>>,
+    desk: Desk<Table<ReplyEmpty>, Effect<ReplyEmpty>>,
     watch: Mutex<Watch>,
     /// Whether the table is empty, so that no event can mean anything to it: then none is heard,
     /// for most programs never lock by open files, and each of their acts would pay for it. What
@@ -93,31 +93,40 @@ impl Request {
 pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply: ReplyEmpty) {
     let Some(mode) = asked.mode() else {
         // Answered at once, whatever comes of it: the kernel has let go already.
-        if let Some(running) = fs.locking.running()
-            && !direct::unlock(fs, &running, asked)
-        {
-            run(fs, &running, |table, todo| {
-                table.unlock(asked.ino, asked.owner, asked.span(), todo);
-            });
-        }
+        unlock(fs, asked);
         return reply.ok();
     };
     let Some((open, name, client)) = lock_of(fs, asked.fh) else {
         let sentence = "only the file of a lock can be locked; those in .latchfs are not";
         return reply.error(fs.refuse_own(caller, Act::Lock, None, Errno::EINVAL, sentence));
     };
-    let running = match fs.locking.start(fs) {
-        Ok(running) => running,
-        Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
-    };
     let ask = ask_of(fs, caller, asked, (name, client), (mode, sleep));
-    match direct::lock(fs, &running, &ask) {
+    let direct = match fs.locking.own.get() {
+        Some(own) => direct::lock(fs, own, ask),
+        None => Direct::Unusual(ask),
+    };
+    let ask = match direct {
         Direct::Had(token) => {
             open.state.lock().tenure = Some(token);
-            reply.ok();
+            return reply.ok();
         }
-        Direct::Not(no) => reply_to(fs, reply, Err(no)),
-        Direct::Unusual => run(fs, &running, |table, todo| table.lock(ask, reply, todo)),
+        Direct::Not(no) => return reply_to(fs, reply, Err(no)),
+        Direct::Unusual(ask) => ask,
+    };
+    match fs.locking.start(fs) {
+        Ok(running) => run(fs, &running, |table, todo| table.lock(ask, reply, todo)),
+        Err(failure) => reply.error(fs.refuse(caller, Act::Lock, Some(&ask.name), failure)),
+    }
+}
+
+fn unlock(fs: &Fs, asked: &Request) {
+    if fs.locking.own.get().is_some_and(|own| direct::unlock(fs, own, asked)) {
+        return;
+    }
+    if let Some(running) = fs.locking.running() {
+        run(fs, &running, |table, todo| {
+            table.unlock(asked.ino, asked.owner, asked.span(), todo);
+        });
     }
 }
 
@@ -154,11 +163,10 @@ pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
         Err(failure) => return reply.error(fs.refuse(caller, Act::Lock, Some(&name), failure)),
     };
     let asked = *asked;
-    let (own, number) = {
-        let table = running.table.lock();
+    let (own, number) = running.desk.look(|table| {
         let own = table.conflict(asked.ino, asked.owner, asked.span(), mode);
         (own, table.number_of(asked.ino, asked.owner).unwrap_or(asked.fh))
-    };
+    });
     if let Some((span, mode, pid)) = own {
         return reply.locked(span.start, span.end, kind_of(mode), pid);
     }
@@ -199,15 +207,15 @@ pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
 /// that file, or a process above it did.
 pub(super) fn may_end(fs: &Fs, caller: &Caller, token: Token) -> bool {
     let Some(running) = fs.locking.running() else { return false };
-    let Some(holder) = running.table.lock().holder(token) else { return false };
+    let Some(holder) = running.desk.look(|table| table.holder(token)) else { return false };
     let opener = fs.opens.get(holder.fh).map_or(0, |open| open.pid);
     descends_from(caller.pid, &[holder.pid, opener])
 }
 
 /// The mount is gone: what its open files hold is free.
 pub(super) fn ended(fs: &Shared) {
-    let Some(running) = fs.locking.running.lock().take() else { return };
-    if let Ok(Bond::Own) = fs.locks.bond() {
+    fs.locking.kept.lock().take();
+    if let Some(running) = fs.locking.own.get() {
         let end = EndSession { session: running.session, end: SessionEnd::Closed };
         fs.locks.submit(Op::EndSession(end), |_| {});
     }
@@ -239,7 +247,7 @@ fn call_of(tid: u32) -> Call {
 
 impl Locking {
     fn running(&self) -> Option<Arc<Running>> {
-        self.running.lock().clone()
+        self.own.get().cloned().or_else(|| self.kept.lock().clone())
     }
 
     /// The session on which the holds of this mount hang, for whoever makes a lock through an
@@ -251,21 +259,51 @@ impl Locking {
     /// Opens the session, and follows events from now on. Behind a door
     /// that keeps a session of its own: begins anew when that is another one.
     fn start(&self, fs: &Fs) -> Result<Arc<Running>, Failure> {
+        if let Some(own) = self.own.get() {
+            return Ok(Arc::clone(own));
+        }
         let bond = fs.locks.bond().map_err(Failure::Unavailable)?;
-        let mut running = self.running.lock();
-        let session = match (&*running, bond) {
-            (Some(running), Bond::Own) => return Ok(Arc::clone(running)),
-            (Some(running), Bond::Kept(kept)) if running.session == kept => {
-                return Ok(Arc::clone(running));
+        let mut kept = self.kept.lock();
+        match (bond, &*kept) {
+            // Under the mutex, so that there is only one.
+            (Bond::Own, _) => match self.own.get() {
+                Some(own) => Ok(Arc::clone(own)),
+                None => {
+                    let own = Running::begin(fs, open_session(fs)?);
+                    Ok(Arc::clone(self.own.get_or_init(|| own)))
+                }
+            },
+            (Bond::Kept(session), Some(running)) if running.session == session => {
+                Ok(Arc::clone(running))
             }
-            (None, Bond::Own) => open_session(fs)?,
-            (_, Bond::Kept(kept)) => kept,
-        };
-        let (table, watch) = (Mutex::new(Table::new(session)), Mutex::new(fs.locks.watch(None)));
+            (Bond::Kept(session), _) => {
+                let started = Running::begin(fs, session);
+                let before = kept.replace(Arc::clone(&started));
+                drop(kept);
+                if let Some(before) = before {
+                    retire(fs, &before);
+                }
+                Ok(started)
+            }
+        }
+    }
+
+    /// The session is over.
+    fn over(&self, fs: &Fs, of: &Arc<Running>) {
+        let taken = self.kept.lock().take_if(|running| Arc::ptr_eq(running, of));
+        if let Some(taken) = taken {
+            retire(fs, &taken);
+        }
+    }
+}
+
+impl Running {
+    /// Locking by this session: events are heard from now on.
+    fn begin(fs: &Fs, session: SessionId) -> Arc<Self> {
+        let (desk, watch) = (Desk::new(Table::new(session)), Mutex::new(fs.locks.watch(None)));
         let idle = Arc::new(AtomicBool::new(false));
         let unheard = Arc::clone(&idle);
-        let (outbox, is_here) = (Outbox::default(), bond == Bond::Own);
-        let started = Arc::new(Running { session, is_here, table, outbox, watch, idle });
+        let started = Arc::new(Self { session, desk, watch, idle });
         let (fs2, of) = (Arc::downgrade(fs), Arc::downgrade(&started));
         started.watch.lock().wake_by(Arc::new(move || {
             if !unheard.load(Ordering::Acquire)
@@ -275,27 +313,14 @@ impl Locking {
                 on_events(&fs2, &running);
             }
         }));
-        let before = running.replace(Arc::clone(&started));
-        drop(running);
-        if let Some(before) = before {
-            retire(fs, &before);
-        }
-        Ok(started)
-    }
-
-    /// The session is over.
-    fn over(&self, fs: &Fs, of: &Arc<Running>) {
-        let taken = self.running.lock().take_if(|running| Arc::ptr_eq(running, of));
-        if let Some(taken) = taken {
-            retire(fs, &taken);
-        }
+        started
     }
 }
 
 /// All that hung on a session is lost. Who holds finds out by its next write, for its tenure is
 /// over; who waits is told now: its place in line is gone.
 fn retire(fs: &Fs, running: &Running) {
-    let waiting = running.table.lock().retire();
+    let waiting = running.desk.look(Table::retire);
     for reply in waiting {
         fs.counters.errno(Errno::ETIMEDOUT);
         reply.error(Errno::ETIMEDOUT);
@@ -321,25 +346,24 @@ fn open_session(fs: &Fs) -> Result<SessionId, Failure> {
 /// Called on the thread that decided a command, with no lock held.
 fn on_events(fs: &Weak<Shared>, running: &Arc<Running>) {
     loop {
-        let mut todo = Vec::new();
         let mut over = false;
-        let (more, turn) = {
-            // Both at once, so that two threads can't tell the table in the wrong order.
-            let mut watch = running.watch.lock();
-            let mut table = running.table.lock();
+        // The watch first, so that two threads can't tell the table in the wrong order.
+        let mut watch = running.watch.lock();
+        let (more, turn) = running.desk.decide(|table, todo| {
             let visit = watch.visit(EVENTS_MAX, |_, event| {
                 over |= is_end_of(running.session, event);
-                hear(&mut table, running.session, event, &mut todo);
+                hear(table, running.session, event, todo);
             });
             if visit.lost > 0 {
                 todo.extend(table.known().into_iter().map(Effect::Recall));
             }
             running.idle.store(table.is_idle(), Ordering::Release);
-            (visit.more, running.outbox.put(todo))
-        };
+            visit.more
+        });
+        drop(watch);
         if over || !matches!(turn, Turn::None) {
             let Some(fs) = fs.upgrade() else { return };
-            running.outbox.clear(turn, |effect| perform(&fs, running, effect));
+            running.desk.clear(turn, |effect| perform(&fs, running, effect));
             if over {
                 return fs.locking.over(&fs, running);
             }
@@ -386,15 +410,12 @@ fn run(
     running: &Arc<Running>,
     decide: impl FnOnce(&mut Table<ReplyEmpty>, &mut Vec<Effect<ReplyEmpty>>),
 ) {
-    let mut todo = Vec::new();
-    let turn = {
-        let mut table = running.table.lock();
-        decide(&mut table, &mut todo);
+    let ((), turn) = running.desk.decide(|table, todo| {
+        decide(table, todo);
         // Before anything is asked of the engine: what comes of it is heard.
         running.idle.store(table.is_idle(), Ordering::Release);
-        running.outbox.put(todo)
-    };
-    running.outbox.clear(turn, |effect| perform(fs, running, effect));
+    });
+    running.desk.clear(turn, |effect| perform(fs, running, effect));
 }
 
 fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {

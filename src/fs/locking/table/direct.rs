@@ -4,7 +4,7 @@ use super::super::ranges::Span;
 use super::Table;
 use super::ask::Ask;
 use super::file::Held;
-use crate::engine::{Op, Token};
+use crate::engine::{LeaseKey, Op, Release, Token};
 
 impl<R> Table<R> {
     /// Whether the engine may be asked for this at once: the whole file, which nobody of this
@@ -17,38 +17,36 @@ impl<R> Table<R> {
         direct
     }
 
-    /// The engine has been asked, and has granted this tenure, if any.
-    pub(in crate::fs::locking) fn end_direct(&mut self, ask: &Ask, granted: Option<Token>) {
+    /// The engine has been asked, and has granted what was asked for, if it is there.
+    pub(in crate::fs::locking) fn end_direct(&mut self, granted: Option<(Ask, Token)>) {
         // What has ended meanwhile is had by nobody: the program finds out by its next write.
-        if let Some(token) = granted.filter(|token| !self.over.contains(token)) {
-            let (ino, number) = (ask.ino, ask.owner.fh);
-            self.file(ino).holds.push(Held {
-                number,
-                owner: ask.owner,
-                name: ask.name.clone(),
-                client: ask.client.clone(),
-                token,
-                mode: ask.mode,
-                unclaimed: false,
-            });
+        if let Some((ask, token)) = granted.filter(|(_, token)| !self.over.contains(token)) {
+            let Ask { ino, owner, name, client, mode, .. } = ask;
+            let (number, unclaimed) = (owner.fh, false);
+            self.file(ino).holds.push(Held { number, owner, name, client, token, mode, unclaimed });
             self.use_number(number, ino);
             self.tenures.insert(token, ino);
         }
         self.answer_came();
     }
 
-    /// Whether an owner has the whole file, and nobody else of this mount anything to do with it.
-    pub(in crate::fs::locking) fn has_alone(&self, ino: u64, id: u64, span: Span) -> bool {
-        let file = self.files.get(&ino).filter(|file| file.is_quiet() && file.bundle.is_none());
-        let holds = file.map_or(&[][..], |file| &file.holds);
-        span == Span::WHOLE && matches!(holds, [held] if held.owner.id == id)
-    }
-
-    /// The only hold of the file goes: what to tell the engine.
-    pub(in crate::fs::locking) fn give_back_alone(&mut self, ino: u64) -> Option<Op> {
-        let held = self.files.get_mut(&ino)?.holds.pop()?;
+    /// An owner gives the whole file back. If nobody else of this mount has anything to do with
+    /// it, it goes: what to tell the engine.
+    pub(in crate::fs::locking) fn give_back_alone(
+        &mut self,
+        ino: u64,
+        id: u64,
+        span: Span,
+    ) -> Option<Op> {
+        let file = self.files.get_mut(&ino).filter(|_| span == Span::WHOLE)?;
+        let is_alone = matches!(&*file.holds, [held] if held.owner.id == id);
+        if !is_alone || !file.is_quiet() || file.bundle.is_some() {
+            return None;
+        }
+        let held = file.holds.pop()?;
         self.tenures.remove(&held.token);
         self.tidy(ino);
-        Some(held.release())
+        let Held { name, client, token, .. } = held;
+        Some(Op::Release(Release { key: LeaseKey { name, client, token: Some(token) } }))
     }
 }

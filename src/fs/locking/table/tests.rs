@@ -240,7 +240,7 @@ impl Rig {
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => Some(tenure.token),
             Ok(_) | Err(_) => None,
         };
-        self.table.end_direct(ask, granted);
+        self.table.end_direct(granted.map(|token| (ask.clone(), token)));
         let told =
             granted.map(|_| Ok(())).or((ask.line == Waits::No).then_some(Err(No::Busy(None))));
         self.run(todo);
@@ -253,8 +253,8 @@ impl Rig {
 
     fn unlock(&mut self, program: u32, span: Span) {
         let mut todo = Vec::new();
-        if self.table.has_alone(FILE, u64::from(program), span) {
-            let release = self.table.give_back_alone(FILE).expect("it has it");
+        let alone = self.table.give_back_alone(FILE, u64::from(program), span);
+        if let Some(release) = alone {
             self.apply(release, &mut todo).expect("it is held");
         } else {
             self.table.unlock(FILE, u64::from(program), span, &mut todo);
@@ -312,11 +312,11 @@ fn what_ends_before_it_is_entered_is_not_held() {
     assert!(rig.table.begin_direct(&first));
     assert!(!rig.table.is_idle(), "what happens is heard");
     rig.table.ended(Token::named(77), &mut Vec::new());
-    rig.table.end_direct(&first, Some(Token::named(77)));
+    rig.table.end_direct(Some((first.clone(), Token::named(77))));
     assert!(rig.table.is_idle());
     rig.check();
     assert!(rig.table.begin_direct(&first));
-    rig.table.end_direct(&first, None);
+    rig.table.end_direct(None);
     assert!(rig.table.is_idle(), "a refusal leaves nothing behind");
 }
 
