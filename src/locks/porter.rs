@@ -9,7 +9,7 @@ use super::wire::{
 };
 use super::{Children, List, Locks, Unavailable, feed::Watch};
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, Reason};
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Reason};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -20,6 +20,10 @@ use std::sync::Arc;
 const CLIENTS_MAX: usize = 100_000;
 /// A sign of life is sent when nothing has happened for so long. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
+
+/// Who opens a session without an end may be gone for good, and nobody would ever be told.
+const ENDLESS: &str = "a session of another machine ends by itself when that is gone; open it \
+    with a ttl, and keep it alive";
 
 /// Which parts of a batch whoever asks may not, and why: the edge that has let it in knows.
 pub type Denied = HashMap<usize, Unavailable>;
@@ -201,6 +205,9 @@ impl Inner {
             // Time passes by itself here.
             return then(Reply::Now);
         }
+        if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
+            return then(Reply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
+        }
         let unnamed = Command { request: None, op: command.op.clone() };
         let named = command.request.is_some();
         let locks = self.locks.clone();
@@ -266,7 +273,8 @@ mod tests {
     use super::super::local::Local;
     use super::super::wire::decode_told;
     use super::*;
-    use crate::engine::{Answer, ClientId, Grace, OpenSession, Outcome, Rules};
+    use crate::engine::term::TTL_DEFAULT;
+    use crate::engine::{Answer, ClientId, Grace, Outcome, Rules, Ttl};
     use std::sync::mpsc::channel;
 
     fn porter() -> Porter {
@@ -287,8 +295,12 @@ mod tests {
     }
 
     fn open() -> Ask {
+        open_for(Some(TTL_DEFAULT))
+    }
+
+    fn open_for(ttl: Option<Ttl>) -> Ask {
         let client = ClientId::parse("a").expect("valid");
-        let open = OpenSession { client, ttl: None, grace: Grace::NONE };
+        let open = OpenSession { client, ttl, grace: Grace::NONE };
         Ask::Submit(Op::OpenSession(open).into())
     }
 
@@ -330,6 +342,21 @@ mod tests {
         assert_eq!(porter.0.locks.about().sessions, 0);
         let empty = ask(&porter, &batch(2, vec![]), &anything());
         assert_eq!(empty, Ok(vec![]));
+    }
+
+    /// A machine that is gone for good says nothing: what it held must end by itself.
+    #[test]
+    fn a_session_without_an_end_is_refused() {
+        let porter = porter();
+        let asks = vec![open_for(None), open()];
+        let replies = ask(&porter, &batch(1, asks), &anything()).expect("carried out");
+        let [Reply::Unavailable(Unavailable::Denied { why }), Reply::Answered(Ok(_))] =
+            &replies[..]
+        else {
+            panic!("{replies:?}");
+        };
+        assert!(why.contains("with a ttl"), "{why}");
+        assert_eq!(porter.0.locks.about().sessions, 1);
     }
 
     #[test]
