@@ -2,6 +2,8 @@
 
 pub mod time;
 
+pub mod said;
+
 pub mod engine;
 
 pub mod locks;

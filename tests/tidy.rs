@@ -204,15 +204,19 @@ fn tests_wait_for_events() {
 const LAYERS: &[(&str, &[&str])] = &[
     ("src/time.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
-    ("src/locks/", &["time", "engine", "locks"]),
-    ("src/fs/", &["time", "engine", "locks", "status", "event", "metrics", "fs"]),
+    ("src/said.rs", &[]),
+    ("src/locks/", &["time", "said", "engine", "locks"]),
+    ("src/fs/", &["time", "said", "engine", "locks", "status", "event", "metrics", "fs"]),
     // The command line mounts, so it calls what mounts; it knows nothing else of the files.
     (
         "src/cli/",
-        &["time", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http", "remote"],
+        &[
+            "time", "said", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http",
+            "remote",
+        ],
     ),
-    ("src/http/", &["time", "engine", "locks", "status", "event", "metrics", "http"]),
-    ("src/remote/", &["time", "engine", "locks", "remote"]),
+    ("src/http/", &["time", "said", "engine", "locks", "status", "event", "metrics", "http"]),
+    ("src/remote/", &["time", "said", "engine", "locks", "remote"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event.rs", &["time", "engine"]),
     // The library uses a mount as any program does, and knows nothing of what is behind it.

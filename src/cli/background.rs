@@ -5,7 +5,7 @@
 
 use super::exit::{Done, Exit, Failure};
 use super::out;
-use crate::fs::device::said;
+use crate::said::said;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};

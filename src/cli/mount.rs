@@ -8,7 +8,7 @@ use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
-use crate::fs::device::{Gone, is_root, said};
+use crate::fs::device::{Gone, is_root};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
@@ -16,6 +16,7 @@ use crate::http::Server;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
 use crate::remote::{Remote, Terms};
+use crate::said::said;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -58,7 +59,7 @@ pub(super) struct MountArgs {
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
     /// Serve HTTP as well, on this address
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "server")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = serve::address)]
     listen: Option<SocketAddr>,
     /// Let the server at this URL decide, and not an engine here
     #[arg(long, value_name = "URL")]

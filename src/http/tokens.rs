@@ -2,6 +2,7 @@
 //! touch. A token is compared by its digest, with all of them, in constant time.
 
 use super::access::{Grant, Pattern};
+use crate::said::said;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -62,7 +63,7 @@ fn all_locks() -> Vec<String> {
 impl fmt::Display for TokensError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Read(error) => write!(f, "it can't be read: {error}"),
+            Self::Read(error) => write!(f, "it can't be read: {}", said(error)),
             Self::Exposed(mode) => write!(
                 f,
                 "others than its owner may read or write it (mode {mode:03o}); 'chmod 600' it"

@@ -5,6 +5,7 @@
 
 use super::line::{Line, Server, Stream, Trouble};
 use crate::locks::wire::ANSWER_BYTES_MAX;
+use crate::said::said;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -163,7 +164,7 @@ impl Target {
             Some((connector, name)) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(|error| {
                     // Whoever else answers there must not be taken for the server.
-                    Trouble::Silent(format!("no TLS with {}: {error}", self.url))
+                    Trouble::Silent(format!("no TLS with {}: {}", self.url, said(&error)))
                 })?;
                 shake_hands(stream).await
             }
@@ -308,7 +309,7 @@ fn runtime() -> Result<Runtime, Trouble> {
 }
 
 fn broken(error: impl fmt::Display) -> Trouble {
-    Trouble::Silent(error.to_string())
+    Trouble::Silent(said(&error))
 }
 
 fn silent() -> Trouble {

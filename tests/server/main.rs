@@ -17,6 +17,7 @@ mod mounting;
 mod page;
 mod problems;
 mod seed;
+mod sentences;
 mod sessions;
 mod tls;
 mod waiting;
