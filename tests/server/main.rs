@@ -10,6 +10,7 @@ mod ending;
 mod events;
 mod examples;
 mod health;
+mod http2;
 mod limits;
 mod listing;
 mod locks;
