@@ -6,6 +6,7 @@ mod fuzz;
 mod harness;
 
 mod access;
+mod doctor;
 mod ending;
 mod events;
 mod examples;
