@@ -22,4 +22,5 @@ mod seed;
 mod sentences;
 mod sessions;
 mod tls;
+mod units;
 mod waiting;
