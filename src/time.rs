@@ -225,6 +225,14 @@ impl Wall {
         Self::from_nanos((boot.0 as i64).saturating_add(WALL_AHEAD.load(Ordering::Relaxed)))
     }
 
+    /// How many milliseconds later this is; negative if it is earlier.
+    pub fn millis_ahead_of(self, other: Self) -> i64 {
+        let millis = |wall: Self| {
+            wall.secs.saturating_mul(1_000).saturating_add(i64::from(wall.nanos / 1_000_000))
+        };
+        millis(self).saturating_sub(millis(other))
+    }
+
     const fn from_nanos(nanos: i64) -> Self {
         let per_sec = NANOS_PER_SEC as i64;
         Self { secs: nanos.div_euclid(per_sec), nanos: nanos.rem_euclid(per_sec) as u32 }

@@ -19,6 +19,9 @@ const SECRET_BYTES_MIN: usize = 16;
 /// Each request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
 
+/// Prefixes of one token: each is looked up when what it may see is listed.
+const PREFIXES_MAX: usize = 256;
+
 /// Permissions of anybody but the owner.
 const OTHERS: u32 = 0o077;
 
@@ -138,6 +141,9 @@ impl Entry {
         };
         if self.clients.is_empty() || self.clients.iter().any(String::is_empty) {
             return Err("clients names at least one, such as \"laptop1:*\"".to_owned());
+        }
+        if self.locks.len() > PREFIXES_MAX {
+            return Err(format!("locks names at most {PREFIXES_MAX} beginnings of names"));
         }
         let clients = self.clients.iter().map(|text| Pattern::parse(text)).collect();
         let Self { name, locks: prefixes, steal, .. } = self;
