@@ -18,6 +18,7 @@ mod locks;
 mod mounting;
 mod page;
 mod problems;
+mod prometheus;
 mod seed;
 mod sentences;
 mod sessions;
