@@ -354,10 +354,25 @@ fn clients(args: &MountArgs) -> Done<Vec<ClientId>> {
 }
 
 fn host() -> Done<ClientId> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = host_name();
     ClientId::parse(name.trim()).map_err(|_| {
         Failure::usage("this host has no usable name; say who this client is by --client NAME")
     })
+}
+
+#[cfg(target_os = "linux")]
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code)]
+fn host_name() -> String {
+    let mut bytes = [0_u8; 256];
+    // SAFETY: at most as many bytes are written as there are.
+    let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
+    let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
+    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
 }
 
 /// The client of whoever runs this process: its host and user.

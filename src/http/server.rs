@@ -247,7 +247,10 @@ fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
     socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))
+    // What has been sent and is not acknowledged counts as silence.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))?;
+    Ok(())
 }
 
 /// As many open files as the system allows: each connection is one, and shells allow few.

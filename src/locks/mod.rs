@@ -11,7 +11,10 @@ mod restore;
 pub mod state;
 pub mod tally;
 mod timeline;
+#[cfg_attr(not(target_os = "linux"), path = "timer_elsewhere.rs")]
 pub(crate) mod timer;
+#[cfg(all(test, target_os = "linux"))]
+mod timer_elsewhere;
 pub mod wire;
 pub mod within;
 

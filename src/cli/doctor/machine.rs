@@ -120,7 +120,10 @@ pub(super) fn clocks() -> Finding {
 
 pub(super) fn version() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("latchfs {} on Linux {}", env!("CARGO_PKG_VERSION"), kernel.trim())
+    let system = if cfg!(target_os = "linux") { "Linux" } else { std::env::consts::OS };
+    format!("latchfs {} on {system} {}", env!("CARGO_PKG_VERSION"), kernel.trim())
+        .trim_end()
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -92,7 +92,8 @@ pub(super) fn run(args: &DoctorArgs) -> Done {
     let (of_mounts, abouts) = mounts::mounts();
     let mut findings = Vec::new();
     // A container that asks a server needs no device.
-    let mounts = args.server.is_none() || !abouts.is_empty();
+    let asks_only = args.server.is_some() && abouts.is_empty();
+    let mounts = cfg!(target_os = "linux") && !asks_only;
     if mounts {
         findings.extend([machine::device(), machine::helper(), machine::conf()]);
         findings.push(machine::timeout());

@@ -102,7 +102,9 @@ fn room(dir: &Path) -> io::Result<u64> {
     }
     // SAFETY: statvfs has succeeded, so it has filled the answer in.
     let found = unsafe { found.assume_init() };
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    #[allow(clippy::unnecessary_cast)] // the types differ between systems
+    let (blocks, size) = (found.f_bavail as u64, found.f_frsize as u64);
+    Ok(blocks.saturating_mul(size))
 }
 
 #[cfg(test)]
