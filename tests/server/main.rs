@@ -4,6 +4,8 @@
 
 mod fuzz;
 mod harness;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod access;
 mod doctor;
@@ -12,6 +14,7 @@ mod events;
 mod examples;
 mod health;
 mod http2;
+mod launchd;
 mod limits;
 mod listing;
 mod locks;

@@ -66,7 +66,7 @@ impl Prometheus {
             let answer = self.api("query", expression)?;
             assert_eq!(answer["status"], "success", "{expression}: {answer}");
             let found = &answer["data"]["result"];
-            (found.as_array()?.len() > 0).then(|| found.clone())
+            (!found.as_array()?.is_empty()).then(|| found.clone())
         })
     }
 }
@@ -154,7 +154,9 @@ fn the_dashboard_and_the_rules_show_what_is_counted() {
     assert!(shown.len() > 10, "{shown:?}");
     // Each panel has something to show.
     let shown: Vec<_> = shown.iter().map(|expression| filled_in(expression)).collect();
-    shown.iter().for_each(|expression| drop(prometheus.result(expression)));
+    for expression in &shown {
+        prometheus.result(expression);
+    }
     let all = eventually("all rules have been evaluated", || {
         let answer = prometheus.api("rules", "")?;
         let groups = answer["data"]["groups"].as_array()?;

@@ -2,6 +2,7 @@
 //! has the programs of this machine, nothing of its state, and no network but loopback.
 
 use crate::harness::{LATCHFS, Scratch, eventually, latchfs};
+use crate::support::signal;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -141,10 +142,8 @@ impl Systemd {
 }
 
 impl Drop for Systemd {
-    #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: kill(2) touches no memory of ours, and the child has not been waited for.
-        unsafe { libc::kill(self.outermost.id().cast_signed(), libc::SIGTERM) };
+        signal(self.outermost.id().cast_signed(), libc::SIGTERM);
         // It tells systemd to power off, and kills it when that takes longer than 10 s.
         let _ = self.outermost.wait();
     }
