@@ -115,6 +115,32 @@ fn a_token_sees_its_own_part_of_the_directory() {
     assert!(part.sh("stat team").err.contains("No such file"));
 }
 
+/// A token that is taken away: the mount loses the server, and says why.
+#[test]
+fn a_token_that_is_not_known_any_more_is_told() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let tokens = private(&server, "tokens.toml", TOKENS);
+    let served = server.serve(&format!("--tokens {tokens}"));
+    let token = private(&a, "token", "the secret of two\n");
+    let mount = a.mount(&server.url(), &format!("--token-file {token} --ttl 2s"));
+    mount.sh("mkdir own").ok();
+    private(&server, "tokens.toml", &TOKENS.replace("of two", "of three"));
+    served.signal(libc::SIGHUP);
+    mount.is("lost");
+    let said = &mount.server_page()["server"]["trouble"];
+    assert!(said.as_str().is_some_and(|said| said.contains("token is not known")), "{said}");
+    let seen = run(a.command(LATCHFS).arg("doctor"));
+    // Other tests have mounts as well: what is said of this one names its directory.
+    let ours = format!("{} has lost {}", mount.dir().display(), server.url());
+    let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
+    assert!(line.starts_with("wrong ") && line.contains("token is not known"), "{seen:?}");
+    private(&server, "tokens.toml", TOKENS);
+    served.signal(libc::SIGHUP);
+    mount.is("connected");
+    assert_eq!(mount.server_page()["server"]["trouble"], serde_json::Value::Null);
+}
+
 #[test]
 fn certificates_say_who_is_who() {
     let mut net = Net::new();
