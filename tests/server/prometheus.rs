@@ -33,7 +33,8 @@ impl Prometheus {
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\n\
              rule_files: ['{}']\n\
-             scrape_configs: [{{ job_name: latchfs, static_configs: [{{ targets: ['{target}'] }}] }}]\n",
+             scrape_configs:\n\
+             - {{ job_name: latchfs, static_configs: [{{ targets: ['{target}'] }}] }}\n",
             rules_file().display(),
         );
         let path = scratch.path().join("prometheus.yml");
