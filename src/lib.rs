@@ -2,6 +2,8 @@
 
 pub mod time;
 
+pub mod said;
+
 pub mod engine;
 
 pub mod locks;
@@ -14,6 +16,11 @@ pub mod event;
 
 pub mod metrics;
 
+#[cfg(target_os = "linux")]
+pub mod fs;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "fs/elsewhere.rs"]
 pub mod fs;
 
 pub mod http;

@@ -146,9 +146,16 @@ impl fmt::Display for Time {
     }
 }
 
+/// The clock that goes on while the machine sleeps.
+#[cfg(target_os = "linux")]
+const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+/// On a Mac that is the monotonic one; the one that stands still is called `UPTIME_RAW` there.
+#[cfg(not(target_os = "linux"))]
+const BOOT_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
 /// Reads the boot clock: time since boot, sleep included.
 pub fn boot_now() -> Time {
-    let now = read(libc::CLOCK_BOOTTIME);
+    let now = read(BOOT_CLOCK);
     if now.saturating_sub(WALL_SEEN.load(Ordering::Relaxed)) > WALL_TRUSTED.0 {
         look_at_wall(now);
     }
@@ -159,10 +166,29 @@ pub fn boot_now() -> Time {
 pub fn this_boot() -> u128 {
     static BOOT: OnceLock<u128> = OnceLock::new();
     *BOOT.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let text = boot_id();
         let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         u128::from_str_radix(&hex, 16).unwrap_or_default()
     })
+}
+
+#[cfg(target_os = "linux")]
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+/// The same as the kernel of a Mac names it.
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code)]
+fn boot_id() -> String {
+    let (name, mut bytes) = (c"kern.bootsessionuuid", [0_u8; 64]);
+    let (mut length, into) = (bytes.len(), bytes.as_mut_ptr().cast());
+    // SAFETY: the name ends with a zero byte; at most `length` bytes are written to `bytes`.
+    let result = unsafe {
+        libc::sysctlbyname(name.as_ptr(), into, &raw mut length, std::ptr::null_mut(), 0)
+    };
+    let known = bytes.get(..length).filter(|_| result == 0).unwrap_or_default();
+    String::from_utf8_lossy(known).into_owned()
 }
 
 /// How long the calling thread has had a processor: what it costs, however loaded the machine is.
@@ -223,6 +249,14 @@ impl Wall {
     /// What the wall clock showed when the boot clock showed `boot`, which somebody has read.
     pub fn at_boot_time(boot: Time) -> Self {
         Self::from_nanos((boot.0 as i64).saturating_add(WALL_AHEAD.load(Ordering::Relaxed)))
+    }
+
+    /// How many milliseconds later this is; negative if it is earlier.
+    pub fn millis_ahead_of(self, other: Self) -> i64 {
+        let millis = |wall: Self| {
+            wall.secs.saturating_mul(1_000).saturating_add(i64::from(wall.nanos / 1_000_000))
+        };
+        millis(self).saturating_sub(millis(other))
     }
 
     const fn from_nanos(nanos: i64) -> Self {

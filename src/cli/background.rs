@@ -5,10 +5,11 @@
 
 use super::exit::{Done, Exit, Failure};
 use super::out;
-use crate::fs::device::said;
+use crate::said::said;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+#[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -103,7 +104,10 @@ pub(super) fn notify_manager() {
 
 fn send_ready(socket: &[u8]) -> io::Result<()> {
     let address = match socket.strip_prefix(b"@") {
+        #[cfg(target_os = "linux")]
         Some(name) => SocketAddr::from_abstract_name(name)?,
+        #[cfg(not(target_os = "linux"))]
+        Some(_) => return Err(io::ErrorKind::Unsupported.into()),
         None => SocketAddr::from_pathname(OsStr::from_bytes(socket))?,
     };
     UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(|_| ())

@@ -1,6 +1,7 @@
 //! The processes of a command: its group, what left the group, the signals between us and them,
 //! and the terminal.
 
+#[cfg(target_os = "linux")]
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::mem::MaybeUninit;
@@ -66,6 +67,7 @@ impl Signals {
     }
 
     /// The next signal, if one comes in time.
+    #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
     pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
         let patience = libc::timespec {
@@ -76,6 +78,34 @@ impl Signals {
         let signal =
             unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const patience) };
         (signal > 0).then_some(signal)
+    }
+
+    /// The same where no system call waits for signals and for the time: it looks now and then.
+    #[cfg(not(target_os = "linux"))]
+    #[allow(unsafe_code)]
+    pub(super) fn next(&self, patience: Duration) -> Option<libc::c_int> {
+        let (mut left, mut pending) = (patience, empty_set());
+        loop {
+            // SAFETY: both sets live through the calls; the one that is waited for has a signal,
+            // so the wait returns at once.
+            let found = unsafe {
+                libc::sigpending(&raw mut pending);
+                let mut awaited = PASSED_ON.into_iter().chain([libc::SIGCHLD]);
+                awaited.find(|&signal| libc::sigismember(&raw const pending, signal) == 1)
+            };
+            if found.is_some() {
+                let mut signal = 0;
+                // SAFETY: as above.
+                let result = unsafe { libc::sigwait(&raw const self.0, &raw mut signal) };
+                return (result == 0).then_some(signal);
+            }
+            if left.is_zero() {
+                return None;
+            }
+            let pause = left.min(LOOK);
+            thread::sleep(pause);
+            left -= pause;
+        }
     }
 }
 
@@ -98,6 +128,7 @@ impl Group {
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         // SAFETY: these take numbers and touch no memory.
         let (has_terminal, own) = unsafe {
+            #[cfg(target_os = "linux")]
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
             let own = libc::getpgrp();
             (io::stdin().is_terminal() && libc::tcgetpgrp(libc::STDIN_FILENO) == own, own)
@@ -107,6 +138,7 @@ impl Group {
         unsafe {
             command.pre_exec(move || {
                 // Our death frees the lock, so the command must not outlive us.
+                #[cfg(target_os = "linux")]
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 if has_terminal {
                     libc::tcsetpgrp(libc::STDIN_FILENO, libc::getpid());
@@ -175,23 +207,39 @@ impl Group {
         unsafe { libc::tcsetpgrp(libc::STDIN_FILENO, self.pid) };
     }
 
+    /// What still lives of all that the command has started.
+    #[cfg(target_os = "linux")]
+    #[allow(clippy::unused_self)] // where there are no subreapers, the group is all that is known
+    fn left(&self) -> Vec<libc::pid_t> {
+        descendants()
+    }
+
+    /// What still lives of the group: who has left it is not known here.
+    #[cfg(not(target_os = "linux"))]
+    #[allow(unsafe_code)]
+    fn left(&self) -> Vec<libc::pid_t> {
+        // SAFETY: takes two numbers, and sends nothing.
+        let lives = unsafe { libc::kill(-self.pid, 0) } == 0;
+        if lives { vec![-self.pid] } else { Vec::new() }
+    }
+
     /// Ends the group and all that has left it: asks first, and kills after `notice`.
     pub(super) fn end_all(&mut self, notice: Duration) {
         self.signal(libc::SIGTERM);
         self.signal(libc::SIGCONT);
-        for pid in descendants() {
+        for pid in self.left() {
             kill(pid, libc::SIGTERM);
         }
         let looks = notice.as_millis() / LOOK.as_millis();
         for _ in 0..looks {
             self.reap();
-            if descendants().is_empty() {
+            if self.left().is_empty() {
                 return;
             }
             thread::sleep(LOOK);
         }
         for _ in 0..LOOKS_MAX {
-            let left = descendants();
+            let left = self.left();
             if left.is_empty() {
                 return;
             }
@@ -214,6 +262,7 @@ pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
 }
 
 /// All that descend from us and live: as their subreaper we inherit whoever loses its parent.
+#[cfg(target_os = "linux")]
 fn descendants() -> Vec<libc::pid_t> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -4,6 +4,7 @@
 use super::ctl::Ask;
 use super::exit::{Done, Exit, Failure};
 use super::server;
+use super::target::not_a_name;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op,
@@ -15,6 +16,7 @@ use crate::remote::{Remote, Terms};
 use crate::status::status_of;
 use crate::time::{Span, boot_now};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
@@ -313,8 +315,7 @@ impl Asked<'_> {
 
     fn name(&self) -> Done<LockName> {
         let text = self.text("name").unwrap_or_default();
-        LockName::parse(text)
-            .map_err(|error| Failure::usage(format!("'{text}' is not the name of a lock: {error}")))
+        LockName::parse(text).map_err(|error| not_a_name(OsStr::new(text), error))
     }
 
     fn ttl(&self) -> Done<Option<Ttl>> {

@@ -246,6 +246,34 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The arguments that a property list of `contrib/launchd` has launchd start a program with.
+    fn arguments(plist: &str) -> Vec<&str> {
+        let (_, rest) = plist.split_once("<key>ProgramArguments</key>").expect("it starts one");
+        let (array, _) = rest.split_once("</array>").expect("the arguments are a list");
+        let lines = array.lines().map(str::trim).filter_map(|line| line.strip_prefix("<string>"));
+        lines.filter_map(|line| line.strip_suffix("</string>")).collect()
+    }
+
+    #[test]
+    fn launchd_is_told_what_is_understood() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/contrib/launchd");
+        let mut commands = Vec::new();
+        for file in std::fs::read_dir(folder).expect("it is there") {
+            let path = file.expect("readable").path();
+            let plist = std::fs::read_to_string(&path).expect("text");
+            let parsed = Cli::try_parse_from(arguments(&plist));
+            commands.push(
+                match parsed.unwrap_or_else(|error| panic!("{path:?}: {error}")).command {
+                    Command::Serve(_) => "serve",
+                    Command::Run(_) => "run",
+                    other => panic!("{path:?}: {other:?}"),
+                },
+            );
+        }
+        commands.sort_unstable();
+        assert_eq!(commands, ["run", "serve"]);
+    }
+
     #[test]
     fn the_short_help_fits_a_screen() {
         let help = Cli::command().render_help().to_string();

@@ -8,7 +8,7 @@ use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Rules, Ttl};
-use crate::fs::device::{Gone, is_root, said};
+use crate::fs::device::{Gone, is_root};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
@@ -16,6 +16,7 @@ use crate::http::Server;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
 use crate::remote::{Remote, Terms};
+use crate::said::said;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -58,7 +59,7 @@ pub(super) struct MountArgs {
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
     /// Serve HTTP as well, on this address
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "server")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = serve::address)]
     listen: Option<SocketAddr>,
     /// Let the server at this URL decide, and not an engine here
     #[arg(long, value_name = "URL")]
@@ -353,10 +354,25 @@ fn clients(args: &MountArgs) -> Done<Vec<ClientId>> {
 }
 
 fn host() -> Done<ClientId> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = host_name();
     ClientId::parse(name.trim()).map_err(|_| {
         Failure::usage("this host has no usable name; say who this client is by --client NAME")
     })
+}
+
+#[cfg(target_os = "linux")]
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code)]
+fn host_name() -> String {
+    let mut bytes = [0_u8; 256];
+    // SAFETY: at most as many bytes are written as there are.
+    let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
+    let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
+    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
 }
 
 /// The client of whoever runs this process: its host and user.

@@ -97,7 +97,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
             let _ = held.release();
             let shown = args.command[0].display();
             let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            out::say(&format!("{shown} can't be run: {}", crate::fs::device::said(&error)));
+            out::say(&format!("{shown} can't be run: {}", crate::said::said(&error)));
             std::process::exit(code);
         }
     };

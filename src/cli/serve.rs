@@ -11,19 +11,18 @@ use crate::engine::{Grace, Ttl};
 use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
 use crate::locks::{Door, Locks};
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
 /// The seed's port, for those who are on this machine.
-const LISTEN_DEFAULT: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
+const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
 
 /// `serve`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServeArgs {
     /// Where to listen
-    #[arg(long, value_name = "ADDRESS", default_value_t = LISTEN_DEFAULT)]
+    #[arg(long, value_name = "ADDRESS", default_value_t = LISTEN_DEFAULT, value_parser = address)]
     listen: SocketAddr,
     #[command(flatten)]
     access: AccessArgs,
@@ -78,6 +77,34 @@ impl AccessArgs {
         let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
         Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
     }
+}
+
+/// The address that `--listen` names.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let next = match text.rsplit_once(':') {
+            _ if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() => {
+                let ip = text.trim_matches(['[', ']']);
+                let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+                format!("write {ip}:8080, with a port")
+            }
+            None if text.parse::<u16>().is_ok() => open_to(text),
+            Some(("" | "*", port)) if port.parse::<u16>().is_ok() => open_to(port),
+            Some(("localhost", port)) if port.parse::<u16>().is_ok() => {
+                format!("write 127.0.0.1:{port}")
+            }
+            Some((host, port)) if port.parse::<u16>().is_ok() && !host.contains(':') => {
+                format!("a name such as '{host}' is not looked up; write the IP address")
+            }
+            _ => "write it like 127.0.0.1:8080 or [::1]:8080".to_owned(),
+        };
+        format!("it is no IP:PORT; {next}")
+    })
+}
+
+/// Who names only a port has to say for whom.
+fn open_to(port: &str) -> String {
+    format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }
 
 /// What the server's own thread waits for.
@@ -139,4 +166,32 @@ fn refused(error: &StartError) -> Failure {
         }
     };
     Failure::Said(exit, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_an_ip_and_a_port() {
+        for good in ["127.0.0.1:8080", "[::1]:0", "0.0.0.0:65535"] {
+            assert_eq!(address(good).map(|address| address.to_string()), Ok(good.to_owned()));
+        }
+        for (wrong, next) in [
+            ("localhost:8080", "write 127.0.0.1:8080"),
+            (":8080", "write 127.0.0.1:8080 for this machine alone, 0.0.0.0:8080"),
+            ("8080", "write 127.0.0.1:8080 for"),
+            ("*:80", "0.0.0.0:80 for others"),
+            ("10.0.0.1", "write 10.0.0.1:8080"),
+            ("::1", "write [::1]:8080"),
+            ("[::1]", "write [::1]:8080"),
+            ("box.local:8080", "'box.local' is not looked up"),
+            ("nonsense", "like 127.0.0.1:8080 or [::1]:8080"),
+            ("127.0.0.1:99999", "like 127.0.0.1:8080"),
+            ("", "like 127.0.0.1:8080"),
+        ] {
+            let said = address(wrong).expect_err(wrong);
+            assert!(said.starts_with("it is no IP:PORT; ") && said.contains(next), "{said}");
+        }
+    }
 }

@@ -173,8 +173,17 @@ fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
     LockName::parse_bytes(name.as_bytes()).map_err(|error| not_a_name(given, error))
 }
 
-fn not_a_name(given: &OsStr, error: NameError) -> Failure {
-    Failure::usage(format!("'{}' is not the name of a lock: {error}", given.display()))
+/// What, why, and what to write instead.
+pub(super) fn not_a_name(given: &OsStr, error: NameError) -> Failure {
+    let next = match error {
+        NameError::Empty => "write one slash between parts, and none around them: team/build",
+        NameError::TooLong => "choose a shorter one",
+        NameError::NotUtf8 => "write it in UTF-8",
+        NameError::Control => "leave out line ends, tabs and the like",
+        NameError::Dots => "write it whole, as from the top of a mount: team/build",
+        NameError::Reserved => "let it begin otherwise",
+    };
+    Failure::usage(format!("'{}' is not the name of a lock: {error}; {next}", given.display()))
 }
 
 /// The name of a lock as an argument.
@@ -239,5 +248,19 @@ mod tests {
         assert!(sentence(name("locks//b", Some("/locks/b"))).contains("is not the name of a lock"));
         assert!(sentence(name("a//b", Some("/home/a/b"))).contains("is not the name of a lock"));
         assert!(sentence(name("/locks", Some("/locks"))).contains("is not the name of a lock"));
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_with_what_to_write() {
+        for (wrong, next) in [
+            ("a//b", "; write one slash between parts, and none around them: team/build"),
+            ("a/../b", "; write it whole, as from the top of a mount: team/build"),
+            (".latchfs", "; let it begin otherwise"),
+            ("a\nb", "; leave out line ends, tabs and the like"),
+        ] {
+            let said = sentence(name_of(Path::new("/locks"), OsStr::new(wrong), None));
+            assert!(said.contains("' is not the name of a lock: "), "{said}");
+            assert!(said.ends_with(next), "{said}");
+        }
     }
 }

@@ -1,14 +1,19 @@
 //! `umount`: takes mounts away, also busy and stale ones.
 
+#[cfg(target_os = "linux")]
 use super::ctl::{Ask, Ctl};
 use super::exit::{Done, Failure};
 use super::out;
-use crate::fs::device::{self, DEVICE, Gone};
+#[cfg(target_os = "linux")]
+use crate::fs::device::DEVICE;
+use crate::fs::device::{self, Gone};
 use crate::fs::mountinfo::{self, Life};
+#[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 /// Writing the state of a million locks takes a few seconds.
+#[cfg(target_os = "linux")]
 const DAEMON_PATIENCE_MS: libc::c_int = 20_000;
 
 /// `umount`.
@@ -72,10 +77,27 @@ fn unmount(dir: &Path) -> Done {
     }
 }
 
+/// Elsewhere there is nothing to wait for.
+#[cfg(not(target_os = "linux"))]
+enum Daemon {}
+
+#[cfg(not(target_os = "linux"))]
+impl Daemon {
+    fn that_ends_with(_dir: &Path) -> Option<Self> {
+        None
+    }
+
+    fn wait(&self) {
+        match *self {}
+    }
+}
+
 /// The process behind a mount, which ends when its last mount is gone. It is waited for, so that
 /// whoever mounts again at once finds the state directory free.
+#[cfg(target_os = "linux")]
 struct Daemon(OwnedFd);
 
+#[cfg(target_os = "linux")]
 impl Daemon {
     /// The daemon of the mount at `dir`, if it has no other.
     fn that_ends_with(dir: &Path) -> Option<Self> {

@@ -6,6 +6,7 @@
 
 use super::mount::{MountError, Users};
 use super::mountinfo;
+use crate::said::said;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -243,14 +244,6 @@ fn helper_unmount(dir: &Path, options: &[&str]) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
-}
-
-/// What an error of the system is called: in lower case, without Rust's `(os error 13)`.
-pub fn said(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
 fn c_string(bytes: &[u8]) -> io::Result<CString> {

@@ -1,11 +1,12 @@
 //! Mounting and unmounting: one directory, one session with the kernel, one thread.
 
 use super::LatchFs;
-use super::device::{self, DEVICE, Gone, HELPER, detach, said, unmount};
+use super::device::{self, DEVICE, Gone, HELPER, detach, unmount};
 use super::mountinfo::{self, Device, Life};
 use super::{kept, owner};
 use crate::engine::{ClientId, Grace, Ttl};
 use crate::locks::Locks;
+use crate::said::said;
 use fuser::{Config, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;

@@ -3,6 +3,7 @@
 use super::errno::name_of;
 use super::mount::{Content, HoldBy, Owner, Users};
 use super::shared::Shared;
+use crate::locks::{Contact, Far};
 use crate::metrics::Page;
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ pub(super) const README: &str = include_str!("README.txt");
 /// How this mount is made, and what stands behind it.
 pub(super) fn server(fs: &Shared) -> Value {
     let (about, config) = (fs.locks.about(), &fs.config);
-    json!({
+    let mut page = json!({
         "kind": about.kind.as_str(),
         "contact": about.contact.as_str(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -45,7 +46,17 @@ pub(super) fn server(fs: &Shared) -> Value {
         "sessions": about.sessions,
         "open_files": fs.opens.count(),
         "bound_to_processes": fs.processes.count(),
-    })
+    });
+    if let Some(Far { server, heard, trouble }) = fs.locks.far() {
+        page["server"] = json!({
+            "url": &*server,
+            "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
+            "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
+            // What was wrong is of no interest when all is well again.
+            "trouble": trouble.filter(|_| about.contact != Contact::Connected),
+        });
+    }
+    page
 }
 
 /// All counts, in Prometheus's text format.

@@ -34,6 +34,17 @@ pub enum Anonymous {
     Place(LockName, Ticket),
 }
 
+/// How much of something may be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// All of it.
+    All,
+    /// Names that begin with one of these, and what leads there.
+    Within(Vec<String>),
+    /// Nothing, not even whether it is there.
+    Nothing,
+}
+
 /// Why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
@@ -96,6 +107,26 @@ impl Grant {
     /// The same for a name that is text.
     pub fn may_see(&self, name: &str) -> bool {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
+    }
+
+    /// What it may see of the lock `name`. What only leads to what it may see is shown as that.
+    pub fn sight_of(&self, name: &LockName) -> Sight {
+        if self.may_see(name.as_str()) {
+            return Sight::All;
+        }
+        Self::within(self.narrowed(&format!("{name}/")))
+    }
+
+    /// What it may see of the names that begin with `wanted`.
+    pub fn sight(&self, wanted: &str) -> Sight {
+        if self.may_see(wanted) {
+            return Sight::All;
+        }
+        Self::within(self.narrowed(wanted))
+    }
+
+    fn within(prefixes: Vec<String>) -> Sight {
+        if prefixes.is_empty() { Sight::Nothing } else { Sight::Within(prefixes) }
     }
 
     /// What it may see of the names that begin with `wanted`: prefixes, in order, of which none
@@ -283,6 +314,21 @@ mod tests {
             assert_eq!(denied, Err(Denial::Client(client("x"))));
         }
         assert_eq!(anonymous(&acquire("a", "a", Term::Own(TTL_DEFAULT, GRACE_DEFAULT))), []);
+    }
+
+    #[test]
+    fn what_leads_to_what_may_be_seen_is_seen_as_that() {
+        let grant = laptop();
+        let within = |prefix: &str| Sight::Within(vec![prefix.to_owned()]);
+        assert_eq!(grant.sight_of(&name("team/x")), Sight::All);
+        assert_eq!(grant.sight_of(&name("team")), within("team/"));
+        assert_eq!(grant.sight_of(&name("tea")), Sight::Nothing);
+        assert_eq!(grant.sight_of(&name("other")), Sight::Nothing);
+        assert_eq!(grant.sight("team/"), Sight::All);
+        assert_eq!(grant.sight("hom"), within("home"));
+        assert_eq!(grant.sight(""), Sight::Within(vec!["home".to_owned(), "team/".to_owned()]));
+        assert_eq!(grant.sight("other/"), Sight::Nothing);
+        assert_eq!(Grant::nothing().sight(""), Sight::Nothing);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A small certificate authority for a homelab: one key that signs, and what it signs.
 
+use crate::said::said;
 use crate::time::Wall;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -66,7 +67,7 @@ impl fmt::Display for CaError {
             {
                 write!(f, "there is no {}; begin with 'latchfs cert ca'", path.display())
             }
-            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::File(path, error) => write!(f, "{}: {}", path.display(), said(error)),
             Self::Make(error) => write!(f, "the certificate can't be made: {error}"),
         }
     }

@@ -4,18 +4,18 @@ use super::app::{App, Phase, entered};
 use super::peers::{Origin, Peer};
 use super::tls;
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::response::Response;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -36,7 +36,8 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The lines of a head: browsers send about twenty.
 const HEADERS_MAX: usize = 64;
 
-/// Requests at once on one HTTP/2 connection.
+/// Requests at once on one HTTP/2 connection: as many as a browser or a script has at most, and
+/// few enough that a connection can't take what others want.
 const STREAMS_MAX: u32 = 256;
 
 /// A silent HTTP/2 connection is asked this often whether it lives.
@@ -76,6 +77,68 @@ impl Service<axum::http::Request<Incoming>> for Routed {
         let mut request: Request = request.map(Body::new);
         request.extensions_mut().insert(Arc::clone(&self.origin));
         tower_service::Service::call(&mut self.router.clone(), request)
+    }
+}
+
+/// The same, and it is known how many requests are open.
+struct Counted {
+    routed: Routed,
+    open: watch::Sender<usize>,
+}
+
+/// One request: open until its answer has been sent to its end, or nobody wants it any more.
+struct Asked(watch::Sender<usize>);
+
+impl Asked {
+    fn new(open: &watch::Sender<usize>) -> Self {
+        open.send_modify(|count| *count += 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Service<axum::http::Request<Incoming>> for Counted {
+    type Response = axum::http::Response<CountedBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
+        let (asked, answer) = (Asked::new(&self.open), self.routed.call(request));
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| CountedBody { body, _asked: asked }))
+        })
+    }
+}
+
+/// The body of the answer to a request that is counted.
+struct CountedBody {
+    body: Body,
+    _asked: Asked,
+}
+
+impl hyper::body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -138,15 +201,8 @@ where
         // Answers are short: one buffer costs less than two.
         .writev(false)
         .serve_connection(TokioIo::new(stream), routed);
-    let mut closing = pin!(entered(&mut phase, Phase::Closing));
-    let mut told = false;
-    let ended = poll_fn(|context| {
-        if !told && closing.as_mut().poll(context).is_ready() {
-            told = true;
-            Pin::new(&mut connection).graceful_shutdown();
-        }
-        Pin::new(&mut connection).poll(context)
-    });
+    let closing = entered(&mut phase, Phase::Closing);
+    let ended = to_the_end(&mut connection, http1::Connection::graceful_shutdown, closing);
     let Err(error) = ended.await else { return };
     log::debug!("a connection ended: {error}");
     let parts = connection.into_parts();
@@ -162,27 +218,61 @@ async fn serve_two<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phas
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
+    let (open, asked) = watch::channel(0);
     let mut connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
-        .serve_connection(TokioIo::new(stream), routed);
-    let mut closing = pin!(entered(&mut phase, Phase::Closing));
+        .serve_connection(TokioIo::new(stream), Counted { routed, open });
+    let idle = asked.clone();
+    let closing = async {
+        tokio::select! {
+            () = entered(&mut phase, Phase::Closing) => {}
+            () = idle_for(HEAD_PATIENCE, idle) => {}
+        }
+    };
+    tokio::select! {
+        ended = to_the_end(&mut connection, http2::Connection::graceful_shutdown, closing) => {
+            if let Err(error) = ended {
+                log::debug!("a connection ended: {error}");
+            }
+        }
+        // Whoever is in the middle of a head, or has not begun, does not hear that it is to end.
+        () = idle_for(HEAD_PATIENCE + PING_PATIENCE, asked) => {
+            log::debug!("a connection asked nothing, and did not end");
+        }
+    }
+}
+
+/// Serves until the other side ends it; or until `closing`, and then the requests at hand.
+async fn to_the_end<C: Future + Unpin>(
+    connection: &mut C,
+    shut: fn(Pin<&mut C>),
+    closing: impl Future<Output = ()>,
+) -> C::Output {
+    let mut closing = pin!(closing);
     let mut told = false;
-    let ended = poll_fn(|context| {
+    poll_fn(|context| {
         if !told && closing.as_mut().poll(context).is_ready() {
             told = true;
-            Pin::new(&mut connection).graceful_shutdown();
+            shut(Pin::new(connection));
         }
-        match Pin::new(&mut connection).poll(context) {
-            Poll::Ready(ended) => Poll::Ready(ended),
-            Poll::Pending => Poll::Pending,
+        Pin::new(&mut *connection).poll(context)
+    })
+    .await
+}
+
+/// Returns when a connection has had no request for so long. HTTP/1.1 has this from hyper.
+async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
+    loop {
+        match timeout(patience, open.changed()).await {
+            Err(_) if *open.borrow() == 0 => return,
+            Ok(Ok(())) | Err(_) => {}
+            // The connection is gone, and whoever waits here goes with it.
+            Ok(Err(_)) => pending().await,
         }
-    });
-    if let Err(error) = ended.await {
-        log::debug!("a connection ended: {error}");
     }
 }
 

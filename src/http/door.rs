@@ -1,13 +1,13 @@
 //! The door for other machines: batches of requests and a stream of events, in bytes of our own
 //! (`locks::wire`). It is for `latchfs` itself; programs use the API.
 
-use super::access::{Grant, Pattern};
+use super::access::{self, Denial, Grant, Pattern};
 use super::app::Phase;
 use super::call::{Call, Response, text};
 use super::problem::{Done, Problem};
 use crate::engine::{Event, Op, What};
 use crate::locks::Unavailable;
-use crate::locks::porter::{BEAT, Denied, Following, Porter, Turned};
+use crate::locks::porter::{BEAT, Following, Limits, Porter, Sight, Turned};
 use crate::locks::wire::{Ask, BATCH_BYTES_MAX, Batch};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
@@ -26,10 +26,10 @@ pub(super) const KIND: &str = "application/x-latchfs";
 pub(super) async fn ask(mut call: Call) -> Done<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
     let batch = Porter::read(&bytes).or_else(turned)?;
-    let denied = denied(&call, &batch).await;
+    let limits = limits(&call, &batch).await;
     let (send, told) = oneshot::channel();
     // Whoever has gone meanwhile needs no answer.
-    call.app.porter.ask(batch, denied, |answer| drop(send.send(answer)));
+    call.app.porter.ask(batch, limits, |answer| drop(send.send(answer)));
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
@@ -51,29 +51,31 @@ fn turned<T>(why: Turned) -> Done<T> {
     })
 }
 
-/// What of a batch this caller may not.
-async fn denied(call: &Call, batch: &Batch) -> Denied {
-    let mut denied = Denied::default();
+/// What of a batch this caller may not, or not all of it.
+async fn limits(call: &Call, batch: &Batch) -> Limits {
+    let mut limits = Limits::default();
     let serves = call.app.phase() == Phase::Serving;
     if serves && is_trusted(&call.grant) {
-        return denied;
+        return limits;
     }
+    let grant = &call.grant;
     for (place, ask) in batch.asks.iter().enumerate() {
-        let done = match ask {
-            Ask::Submit(command) => may_submit(call, &command.op, serves).await,
-            Ask::View(name) => call.grant.may_touch(name).map_err(|denial| no(&denial)),
-            Ask::List(query) => sees_below(&call.grant, &query.prefix),
-            Ask::Children(query) => match &query.parent {
-                Some(parent) => sees_below(&call.grant, &format!("{parent}/")),
-                None => sees_below(&call.grant, ""),
-            },
-            Ask::About | Ask::Now => Ok(()),
+        let limit = match ask {
+            Ask::Submit(command) => {
+                may_submit(call, &command.op, serves).await.err().map(Sight::Nothing)
+            }
+            Ask::View(name) => limit(grant.sight_of(name), || no(&Denial::Lock(name.clone()))),
+            Ask::List(query) => limit(grant.sight(&query.prefix), || unseen(&query.prefix)),
+            Ask::Children(query) => {
+                let dir = query.parent.as_ref().map_or_else(String::new, |dir| format!("{dir}/"));
+                limit(grant.sight(&dir), || unseen(&dir))
+            }
+            Ask::About => (!grant.may_see_all()).then(|| Sight::Within(Vec::new())),
+            Ask::Now => None,
         };
-        if let Err(why) = done {
-            denied.insert(place, why);
-        }
+        limits.extend(limit.map(|limit| (place, limit)));
     }
-    denied
+    limits
 }
 
 /// Whether nothing has to be looked at: it may do everything.
@@ -124,14 +126,19 @@ pub(super) fn events(call: &Call) -> Done<Response> {
     Ok(text(StatusCode::OK, kind, Body::new(Frames(Box::pin(first)))))
 }
 
-fn sees_below(grant: &Grant, prefix: &str) -> Result<(), Unavailable> {
-    if grant.may_see(prefix) {
-        return Ok(());
+fn limit(sight: access::Sight, denied: impl FnOnce() -> Unavailable) -> Option<Sight> {
+    match sight {
+        access::Sight::All => None,
+        access::Sight::Within(prefixes) => Some(Sight::Within(prefixes)),
+        access::Sight::Nothing => Some(Sight::Nothing(denied())),
     }
-    Err(no(&format!(
+}
+
+fn unseen(prefix: &dyn Display) -> Unavailable {
+    no(&format!(
         "these credentials may not list what begins with '{prefix}'; ask for less, or have the \
          prefix added to them"
-    )))
+    ))
 }
 
 fn may_hear(grant: &Grant, event: &Event) -> bool {

@@ -4,7 +4,7 @@ use super::call::{Call, json, told};
 use super::options::Options;
 use super::problem::{Done, Problem};
 use crate::engine::{LockName, Phase, Token};
-use crate::locks::List;
+use crate::locks::{List, within};
 use crate::status::status_of;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -17,22 +17,14 @@ const PAGE_MAX: usize = 1_000;
 pub(super) async fn list(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
-    let mut views = Vec::new();
-    let mut is_full = false;
-    for prefix in call.grant.narrowed(&options.prefix) {
-        let query = List { prefix, after: options.after.clone(), limit };
-        let (then, page) = oneshot::channel();
-        call.app.locks.list(query, |page| drop(then.send(page)));
-        let page = told(page.await)?;
-        is_full |= page.next.is_some();
-        views.extend(page.items);
-    }
-    is_full |= views.len() > limit;
-    views.truncate(limit);
-    let next = views.last().filter(|_| is_full).map(|view| view.name.to_string());
-    let shown = views.iter().map(|view| status_of(view, |at| call.app.locks.wall(at)));
+    let query = List { prefix: options.prefix, after: options.after, limit };
+    let visible = call.grant.narrowed(&query.prefix);
+    let (then, page) = oneshot::channel();
+    within::list(&call.app.locks, visible, query, |page| drop(then.send(page)));
+    let page = told(page.await)?;
+    let shown = page.items.iter().map(|view| status_of(view, |at| call.app.locks.wall(at)));
     let locks: Vec<Value> = shown.collect();
-    Ok(json(StatusCode::OK, &json!({ "locks": locks, "next": next })))
+    Ok(json(StatusCode::OK, &json!({ "locks": locks, "next": page.next })))
 }
 
 /// POST /check.

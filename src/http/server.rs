@@ -7,6 +7,7 @@ use super::peers::CONNECTIONS_MAX;
 use super::routes;
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
+use crate::said::said;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
@@ -87,7 +88,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listen(address, error) => {
-                write!(f, "can't listen on {address}: {error}; name another address by --listen")
+                write!(
+                    f,
+                    "can't listen on {address}: {}; name another address by --listen",
+                    said(error)
+                )
             }
             Self::Credentials(error) => error.fmt(f),
             Self::Open(address) => write!(
@@ -96,7 +101,7 @@ impl fmt::Display for StartError {
                  --client-ca, and encrypt by --tls-cert and --tls-key; or leave it open to \
                  everybody by --insecure"
             ),
-            Self::System(error) => write!(f, "the server can't be started: {error}"),
+            Self::System(error) => write!(f, "the server can't be started: {}", said(error)),
         }
     }
 }
@@ -196,7 +201,7 @@ async fn drain(app: &App) {
 async fn accept(app: Arc<App>, router: Router, listener: TcpListener, workers: Vec<Handle>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return log::error!("connections can't be accepted: {error}"),
+        Err(error) => return log::error!("connections can't be accepted: {}", said(&error)),
     };
     let mut phase = app.follow_phase();
     let mut turn = workers.iter().cycle();
@@ -208,7 +213,7 @@ async fn accept(app: Arc<App>, router: Router, listener: TcpListener, workers: V
         let stream = match taken {
             Ok((stream, _)) => stream,
             Err(error) => {
-                log::warn!("a connection can't be accepted: {error}");
+                log::warn!("a connection can't be accepted: {}", said(&error));
                 sleep(ACCEPT_AGAIN).await;
                 continue;
             }
@@ -242,7 +247,10 @@ fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
     socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))
+    // What has been sent and is not acknowledged counts as silence.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))?;
+    Ok(())
 }
 
 /// As many open files as the system allows: each connection is one, and shells allow few.

@@ -1,6 +1,7 @@
 //! TLS: the server's certificate, and what a client's certificate says.
 
 use super::access::{Grant, Pattern};
+use crate::said::said;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -97,7 +98,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 fn unread(path: &Path, error: &pem::Error) -> TlsError {
     let why = match error {
-        pem::Error::Io(error) => format!("it can't be read: {error}"),
+        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
         pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
         other => format!("it is not PEM: {other}"),
     };

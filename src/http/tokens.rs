@@ -2,6 +2,7 @@
 //! touch. A token is compared by its digest, with all of them, in constant time.
 
 use super::access::{Grant, Pattern};
+use crate::said::said;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -17,6 +18,9 @@ const SECRET_BYTES_MIN: usize = 16;
 
 /// Each request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
+
+/// Prefixes of one token: each is looked up when what it may see is listed.
+const PREFIXES_MAX: usize = 256;
 
 /// Permissions of anybody but the owner.
 const OTHERS: u32 = 0o077;
@@ -62,7 +66,7 @@ fn all_locks() -> Vec<String> {
 impl fmt::Display for TokensError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Read(error) => write!(f, "it can't be read: {error}"),
+            Self::Read(error) => write!(f, "it can't be read: {}", said(error)),
             Self::Exposed(mode) => write!(
                 f,
                 "others than its owner may read or write it (mode {mode:03o}); 'chmod 600' it"
@@ -137,6 +141,9 @@ impl Entry {
         };
         if self.clients.is_empty() || self.clients.iter().any(String::is_empty) {
             return Err("clients names at least one, such as \"laptop1:*\"".to_owned());
+        }
+        if self.locks.len() > PREFIXES_MAX {
+            return Err(format!("locks names at most {PREFIXES_MAX} beginnings of names"));
         }
         let clients = self.clients.iter().map(|text| Pattern::parse(text)).collect();
         let Self { name, locks: prefixes, steal, .. } = self;

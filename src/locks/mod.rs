@@ -11,13 +11,17 @@ mod restore;
 pub mod state;
 pub mod tally;
 mod timeline;
+#[cfg_attr(not(target_os = "linux"), path = "timer_elsewhere.rs")]
 pub(crate) mod timer;
+#[cfg(all(test, target_os = "linux"))]
+mod timer_elsewhere;
 pub mod wire;
+pub mod within;
 
 use crate::engine::{
     Answer, Child, Command, Glance, Kind, LockName, LockView, Refusal, SessionId, SessionView,
 };
-use crate::time::{Time, Wall};
+use crate::time::{Span, Time, Wall};
 use feed::Watch;
 use std::fmt;
 use std::sync::Arc;
@@ -89,6 +93,10 @@ pub trait Door: Send + Sync {
     fn wall(&self, at: Time) -> Wall;
     /// How many locks, waiters and sessions there are, and what stands behind the door.
     fn about(&self) -> About;
+    /// How it goes with the server, if there is one.
+    fn far(&self) -> Option<Far> {
+        None
+    }
     /// Counts of what happened since the start.
     fn counts(&self) -> Vec<(&'static str, u64)>;
     /// How long what happened took.
@@ -225,6 +233,35 @@ pub struct About {
     pub waiters: usize,
     /// Open sessions.
     pub sessions: usize,
+}
+
+/// How it goes with a server, for whoever looks for what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Far {
+    /// What people call it.
+    pub server: Arc<str>,
+    /// What was heard of it last.
+    pub heard: Option<Heard>,
+    /// What was wrong when something was wrong last.
+    pub trouble: Option<String>,
+}
+
+/// What an answer of a server says beside itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// How long it took.
+    pub round_trip: Span,
+    /// How far the server's wall clock is ahead of ours, give or take half of that.
+    pub wall_ahead_ms: i64,
+}
+
+impl Heard {
+    /// An answer that came when our clock showed `here`, made when the server's showed `there`.
+    pub fn new(round_trip: Span, there: Wall, here: Wall) -> Self {
+        let half = i64::try_from(round_trip.as_millis() / 2).unwrap_or(i64::MAX);
+        let wall_ahead_ms = there.millis_ahead_of(here).saturating_add(half);
+        Self { round_trip, wall_ahead_ms }
+    }
 }
 
 /// Who decides, and from where.
@@ -373,6 +410,11 @@ impl Locks {
     /// What stands behind the door.
     pub fn about(&self) -> About {
         self.0.about()
+    }
+
+    /// How it goes with the server behind the door, if there is one.
+    pub fn far(&self) -> Option<Far> {
+        self.0.far()
     }
 
     /// Counts of what happened since the start, by metric name.

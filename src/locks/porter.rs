@@ -7,9 +7,9 @@ use super::wire::{
     ANY_START, ASKS_MAX, Ask, Batch, FRAME_EVENTS_MAX, Frame, PAGE_MAX, Reply, Stamp, Told,
     decode_batch, encode_frame, encode_told,
 };
-use super::{Children, List, Locks, Unavailable, feed::Watch};
+use super::{About, Children, List, Locks, Unavailable, feed::Watch, within};
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, Reason};
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Reason};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -21,8 +21,21 @@ const CLIENTS_MAX: usize = 100_000;
 /// A sign of life is sent when nothing has happened for so long. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
 
-/// Which parts of a batch whoever asks may not, and why: the edge that has let it in knows.
-pub type Denied = HashMap<usize, Unavailable>;
+/// Who opens a session without an end may be gone for good, and nobody would ever be told.
+const ENDLESS: &str = "a session of another machine ends by itself when that is gone; open it \
+    with a ttl, and keep it alive";
+
+/// What of a batch whoever asks may not, or not all of it: the edge that has let it in knows.
+pub type Limits = HashMap<usize, Sight>;
+
+/// What of one part of a batch whoever asks may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing, and why.
+    Nothing(Unavailable),
+    /// It may see what begins with one of these, which come in order and none within another.
+    Within(Vec<String>),
+}
 
 /// Where the answer to a batch goes.
 type Then = Box<dyn FnOnce(Result<Arc<[u8]>, Turned>) + Send>;
@@ -66,20 +79,20 @@ impl Porter {
         decode_batch(bytes).map_err(|Malformed| Turned::Malformed)
     }
 
-    /// Carries a batch out, but for what is `denied`; the answer goes to `then`.
+    /// Carries a batch out, within its `limits`; the answer goes to `then`.
     pub fn ask(
         &self,
         batch: Batch,
-        denied: Denied,
+        limits: Limits,
         then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
     ) {
         match self.0.enter(&batch) {
-            Ok(()) => self.carry_out(batch, denied, Box::new(then)),
+            Ok(()) => self.carry_out(batch, limits, Box::new(then)),
             Err(known) => then(known),
         }
     }
 
-    fn carry_out(&self, batch: Batch, mut denied: Denied, then: Then) {
+    fn carry_out(&self, batch: Batch, mut limits: Limits, then: Then) {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
         let Batch { from, number, asks } = batch;
@@ -92,9 +105,11 @@ impl Porter {
         let gathering = Gathering::new(asks.len(), done);
         for (place, ask) in asks.into_iter().enumerate() {
             let gathering = Arc::clone(&gathering);
-            match denied.remove(&place) {
-                None => self.0.ask(ask, move |reply| gathering.put(place, reply)),
-                Some(why) => gathering.put(place, Reply::Unavailable(why)),
+            let put = move |reply| gathering.put(place, reply);
+            match limits.remove(&place) {
+                None => self.0.ask(ask, put),
+                Some(Sight::Nothing(why)) => put(Reply::Unavailable(why)),
+                Some(Sight::Within(prefixes)) => self.0.ask_within(ask, prefixes, put),
             }
         }
     }
@@ -196,10 +211,42 @@ impl Inner {
         }
     }
 
+    /// The same for whoever may see only what begins with one of `prefixes`.
+    fn ask_within(
+        self: &Arc<Self>,
+        ask: Ask,
+        prefixes: Vec<String>,
+        then: impl FnOnce(Reply) + Send + 'static,
+    ) {
+        let locks = &self.locks;
+        match ask {
+            Ask::View(name) => {
+                within::lead(locks, name, prefixes, |view| then(or_not(view, Reply::Viewed)));
+            }
+            Ask::List(query) => {
+                let query = List { limit: query.limit.min(PAGE_MAX), ..query };
+                within::list(locks, prefixes, query, |page| then(or_not(page, Reply::Listed)));
+            }
+            Ask::Children(query) => {
+                let query = Children { limit: query.limit.min(PAGE_MAX), ..query };
+                within::children(locks, prefixes, query, |page| then(or_not(page, Reply::Found)));
+            }
+            Ask::About => {
+                // How much there is of what one may not see is not told either.
+                let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
+                then(Reply::About(about));
+            }
+            Ask::Submit(_) | Ask::Now => self.ask(ask, then),
+        }
+    }
+
     fn submit(self: &Arc<Self>, command: Command, then: impl FnOnce(Reply) + Send + 'static) {
         if let Op::Settle = command.op {
             // Time passes by itself here.
             return then(Reply::Now);
+        }
+        if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
+            return then(Reply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
         let unnamed = Command { request: None, op: command.op.clone() };
         let named = command.request.is_some();
@@ -266,29 +313,34 @@ mod tests {
     use super::super::local::Local;
     use super::super::wire::decode_told;
     use super::*;
-    use crate::engine::{Answer, ClientId, Grace, OpenSession, Outcome, Rules};
+    use crate::engine::term::TTL_DEFAULT;
+    use crate::engine::{Answer, ClientId, Grace, Outcome, Rules, Ttl};
     use std::sync::mpsc::channel;
 
     fn porter() -> Porter {
         Porter::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
     }
 
-    fn ask(porter: &Porter, batch: &Batch, denied: &Denied) -> Result<Vec<Reply>, Turned> {
+    fn ask(porter: &Porter, batch: &Batch, limits: &Limits) -> Result<Vec<Reply>, Turned> {
         let (send, told) = channel();
-        porter.ask(batch.clone(), denied.clone(), move |got| {
+        porter.ask(batch.clone(), limits.clone(), move |got| {
             let _ = send.send(got);
         });
         let told = told.recv().expect("the porter answers");
         told.map(|told| decode_told(&told).expect("as it was written").replies)
     }
 
-    fn anything() -> Denied {
-        Denied::new()
+    fn anything() -> Limits {
+        Limits::new()
     }
 
     fn open() -> Ask {
+        open_for(Some(TTL_DEFAULT))
+    }
+
+    fn open_for(ttl: Option<Ttl>) -> Ask {
         let client = ClientId::parse("a").expect("valid");
-        let open = OpenSession { client, ttl: None, grace: Grace::NONE };
+        let open = OpenSession { client, ttl, grace: Grace::NONE };
         Ask::Submit(Op::OpenSession(open).into())
     }
 
@@ -322,7 +374,7 @@ mod tests {
     fn what_one_may_not_is_denied_and_the_rest_is_done() {
         let porter = porter();
         let no = Unavailable::Denied { why: "no".into() };
-        let no_sessions: Denied = [(1, no.clone())].into();
+        let no_sessions: Limits = [(1, Sight::Nothing(no.clone()))].into();
         let asks = vec![Ask::Now, open(), Ask::About, Ask::Submit(Op::Settle.into())];
         let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
         let denied = Reply::Unavailable(no);
@@ -330,6 +382,21 @@ mod tests {
         assert_eq!(porter.0.locks.about().sessions, 0);
         let empty = ask(&porter, &batch(2, vec![]), &anything());
         assert_eq!(empty, Ok(vec![]));
+    }
+
+    /// A machine that is gone for good says nothing: what it held must end by itself.
+    #[test]
+    fn a_session_without_an_end_is_refused() {
+        let porter = porter();
+        let asks = vec![open_for(None), open()];
+        let replies = ask(&porter, &batch(1, asks), &anything()).expect("carried out");
+        let [Reply::Unavailable(Unavailable::Denied { why }), Reply::Answered(Ok(_))] =
+            &replies[..]
+        else {
+            panic!("{replies:?}");
+        };
+        assert!(why.contains("with a ttl"), "{why}");
+        assert_eq!(porter.0.locks.about().sessions, 1);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::line::{Line, Server, Stream, Trouble};
 use crate::locks::wire::ANSWER_BYTES_MAX;
+use crate::said::said;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -12,8 +13,9 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use std::fmt;
+use std::error::Error;
 use std::sync::Arc;
+use std::{fmt, io};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -49,12 +51,13 @@ impl fmt::Display for Unusable {
     }
 }
 
-impl std::error::Error for Unusable {}
+impl Error for Unusable {}
 
 /// A server that speaks HTTP.
-pub struct Http(Arc<Target>);
+pub struct Http(pub(super) Arc<Target>);
 
-struct Target {
+/// Where it is, and what is said there first.
+pub(super) struct Target {
     url: String,
     host: String,
     port: u16,
@@ -146,7 +149,8 @@ impl Server for Http {
             let opened = async {
                 let mut sender = self.0.connect().await?;
                 let request = self.0.request(Method::GET, &path, Bytes::new())?;
-                understood(sender.send_request(request).await.map_err(broken)?).await
+                let response = sender.send_request(request).await;
+                understood(response.map_err(|error| broken(&error))?).await
             };
             timeout(patience.as_duration(), opened).await.map_err(|_| silent())?
         })?;
@@ -155,15 +159,26 @@ impl Server for Http {
 }
 
 impl Target {
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Trouble> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(broken)?;
-        stream.set_nodelay(true).map_err(broken)?;
+    async fn connect(&self) -> Result<Sender, Trouble> {
+        let stream = self.reach().await.map_err(|error| broken(&error))?;
+        self.speak(stream).await
+    }
+
+    /// A connection, on which nothing is said yet.
+    pub(super) async fn reach(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Agrees with the other end on how to speak.
+    pub(super) async fn speak(&self, stream: TcpStream) -> Result<Sender, Trouble> {
         match &self.tls {
             None => shake_hands(stream).await,
             Some((connector, name)) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(|error| {
                     // Whoever else answers there must not be taken for the server.
-                    Trouble::Silent(format!("no TLS with {}: {error}", self.url))
+                    Trouble::Silent(format!("no TLS with {}: {}", self.url, whole(&error)))
                 })?;
                 shake_hands(stream).await
             }
@@ -183,14 +198,15 @@ impl Target {
                 headers.insert(AUTHORIZATION, token.clone());
             }
         }
-        request.body(Full::new(body)).map_err(broken)
+        request.body(Full::new(body)).map_err(|error| broken(&error))
     }
 }
 
 async fn shake_hands(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<SendRequest<Full<Bytes>>, Trouble> {
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
+) -> Result<Sender, Trouble> {
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             log::debug!("a connection to the server ended: {error}");
@@ -200,11 +216,14 @@ async fn shake_hands(
 }
 
 /// One connection, and the event loop that it needs while somebody waits for it.
-struct Connection {
-    target: Arc<Target>,
-    runtime: Option<Runtime>,
-    sender: Option<SendRequest<Full<Bytes>>>,
+pub(super) struct Connection {
+    pub(super) target: Arc<Target>,
+    pub(super) runtime: Option<Runtime>,
+    pub(super) sender: Option<Sender>,
 }
+
+/// What requests are sent by.
+pub(super) type Sender = SendRequest<Full<Bytes>>;
 
 impl Line for Connection {
     fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble> {
@@ -242,12 +261,12 @@ impl Connection {
     /// The outer error is that of the connection, the inner one the server's.
     async fn exchange_on(
         &mut self,
-        mut sender: SendRequest<Full<Bytes>>,
+        mut sender: Sender,
         batch: Bytes,
     ) -> Result<Result<Vec<u8>, Trouble>, Trouble> {
-        sender.ready().await.map_err(broken)?;
+        sender.ready().await.map_err(|error| broken(&error))?;
         let request = self.target.request(Method::POST, "/door/v1/ask", batch)?;
-        let response = sender.send_request(request).await.map_err(broken)?;
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let body = match understood(response).await {
             Ok(body) => body,
             Err(trouble) => return Ok(Err(trouble)),
@@ -296,19 +315,33 @@ impl Stream for Body {
             timeout(patience.as_duration(), self.body.frame()).await.map_err(|_| silent())
         })?;
         let frame = frame.ok_or_else(|| Trouble::Silent("the stream has ended".to_owned()))?;
-        if let Some(data) = frame.map_err(broken)?.data_ref() {
+        if let Some(data) = frame.map_err(|error| broken(&error))?.data_ref() {
             bytes.extend_from_slice(data);
         }
         Ok(())
     }
 }
 
-fn runtime() -> Result<Runtime, Trouble> {
-    Builder::new_current_thread().enable_all().build().map_err(broken)
+pub(super) fn runtime() -> Result<Runtime, Trouble> {
+    Builder::new_current_thread().enable_all().build().map_err(|error| broken(&error))
 }
 
-fn broken(error: impl fmt::Display) -> Trouble {
-    Trouble::Silent(error.to_string())
+fn broken(error: &(dyn Error + 'static)) -> Trouble {
+    Trouble::Silent(whole(error))
+}
+
+/// An error with all that it comes from: what a connection broke by is the last of it.
+pub(super) fn whole(error: &(dyn Error + 'static)) -> String {
+    let mut text = said(&error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = said(&error);
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn silent() -> Trouble {

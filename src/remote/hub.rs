@@ -9,8 +9,8 @@ use super::session::Session;
 use crate::engine::{Event, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
 use crate::locks::feed::Feed;
 use crate::locks::wire::Stamp;
-use crate::locks::{About, Contact, Stands, Unavailable};
-use crate::time::{Span, Time, boot_now};
+use crate::locks::{About, Contact, Far, Heard, Stands, Unavailable};
+use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +34,7 @@ pub(super) struct Hub {
     changed: Condvar,
     tenures: Mutex<HashMap<Token, Known>>,
     about: Mutex<About>,
+    heard: Mutex<Option<Heard>>,
     /// What was wrong the last time that something was.
     trouble: Mutex<Option<String>>,
     pub(super) counts: Counts,
@@ -91,6 +92,7 @@ impl Hub {
             changed: Condvar::new(),
             tenures: Mutex::default(),
             about: Mutex::new(about),
+            heard: Mutex::default(),
             trouble: Mutex::default(),
             counts: Counts::default(),
         }
@@ -284,6 +286,8 @@ impl Hub {
 
     /// The server has told its time.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
+        let round_trip = boot_now().since(asked_at);
+        *self.heard.lock() = Some(Heard::new(round_trip, stamp.wall, Wall::now()));
         let forgot = self.clock.lock().hear(asked_at, stamp);
         if !forgot {
             return;
@@ -308,6 +312,12 @@ impl Hub {
             state => format!("{} ({state})", self.name),
         };
         About { kind: Stands::Server, contact: self.contact(), state, ..about }
+    }
+
+    /// How it goes with the server.
+    pub(super) fn far(&self) -> Far {
+        let (heard, trouble) = (*self.heard.lock(), self.last_trouble());
+        Far { server: Arc::clone(&self.name), heard, trouble }
     }
 
     /// Asks at once or never: nobody is kept waiting for a server that is away.

@@ -15,6 +15,7 @@ mod hub;
 mod lane;
 pub mod line;
 mod numbers;
+pub mod probe;
 mod queue;
 mod session;
 
@@ -23,7 +24,9 @@ use crate::engine::{
 };
 use crate::locks::feed::Watch;
 use crate::locks::wire::{Ask, Reply};
-use crate::locks::{About, Bond, Children, Contact, Door, List, Page, Seen, Then, Unavailable};
+use crate::locks::{
+    About, Bond, Children, Contact, Door, Far, List, Page, Seen, Then, Unavailable,
+};
 use crate::time::{Span, Time, Wall, boot_now};
 use hub::Hub;
 use line::Server;
@@ -251,6 +254,10 @@ impl Door for Remote {
 
     fn about(&self) -> About {
         self.hub.about()
+    }
+
+    fn far(&self) -> Option<Far> {
+        Some(self.hub.far())
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -1,6 +1,6 @@
 //! Who may mount: tokens and certificates.
 
-use crate::net::{LATCHFS, Machine, Net, run};
+use crate::net::{LATCHFS, Machine, Net, eventually, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -11,6 +11,13 @@ name = "two"
 secret = "the secret of two"
 clients = ["machine2", "machine2:*"]
 locks = ["team/", "own"]
+"#;
+
+const ADMIN: &str = r#"
+[[token]]
+name = "admin"
+secret = "the secret of the admin"
+clients = ["*"]
 "#;
 
 fn private(machine: &Machine, name: &str, text: &str) -> String {
@@ -47,6 +54,91 @@ fn a_token_says_who_mounts_and_what_it_may() {
     assert!(denied.err.contains("Permission denied"), "{denied:?}");
     let flock = a.python("f = open('own', 'w'); fcntl.flock(f, 2); print('mine')", &[]);
     flock.says("mine");
+}
+
+/// Through a mount, a token limited to prefixes shows what is below them, and what leads there;
+/// of all else neither names nor numbers nor whether it is there.
+#[test]
+fn a_token_sees_its_own_part_of_the_directory() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let tokens = format!("{TOKENS}{}", ADMIN.trim_start());
+    let tokens = private(&server, "tokens.toml", &tokens);
+    let _served = server.serve(&format!("--tokens {tokens}"));
+    let (two, admin) = (
+        private(&a, "token", "the secret of two\n"),
+        private(&a, "admin", "the secret of the admin\n"),
+    );
+    let url = server.url();
+    let all = a.mount_all(&url, &["all"], &format!("--token-file {admin} --client admin"));
+    let part = a.mount(&url, &format!("--token-file {two}"));
+    let seen = |script: &str| {
+        let mut lines: Vec<_> = part.sh(script).ok().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    // The way to its part is there once there is something at its end.
+    all.sh("mkdir team other other/x && touch zeta").ok();
+    assert!(seen("ls").is_empty());
+    let missing = part.sh("stat team");
+    assert!(missing.err.contains("No such file"), "{missing:?}");
+    all.sh("mkdir team/a team/a/b && touch own own1 owner").ok();
+    assert_eq!(seen("ls"), ["own", "own1", "owner", "team"]);
+    assert_eq!(
+        seen("find . -mindepth 1"),
+        ["./own", "./own1", "./owner", "./team", "./team/a", "./team/a/b"]
+    );
+    part.sh("cd team && stat a/b && test -d .").ok();
+    let names =
+        |args: &str| seen(&format!("{LATCHFS} ls {args} --dir . | awk 'NR > 1 {{print $1}}'"));
+    assert_eq!(names(""), ["own", "own1", "owner", "team/a", "team/a/b"]);
+    assert_eq!(names("te"), ["team/a", "team/a/b"]);
+    // `team` is the way there, whatever it is itself, and may not be touched.
+    let team = part.sh("cat team/holder");
+    assert!(team.err.contains("No such file") || team.err.contains("denied"), "{team:?}");
+    for (call, code) in [("mkdir team", 1), ("rmdir team", 1), ("cat other", 1), ("ls other", 2)] {
+        let denied = part.sh(call);
+        assert_eq!(denied.code, code, "{call}: {denied:?}");
+        assert!(!denied.err.contains("Is a directory"), "{call}: {denied:?}");
+    }
+    // What is there, and may not be seen, looks like what is not there.
+    for (there, not_there) in [("stat other", "stat othes"), ("mkdir zeta", "mkdir zetb")] {
+        let (there, not_there) = (part.sh(there), part.sh(not_there));
+        let same = there.err.replace("other", "othes").replace("zeta", "zetb");
+        assert_eq!((there.code, same), (not_there.code, not_there.err));
+    }
+    let page = part.server_page();
+    assert_eq!((&page["locks"], &page["sessions"]), (&0.into(), &0.into()));
+    // With the last of it the way is gone, also from what the kernel keeps.
+    all.sh("rmdir team/a/b team/a && rm own own1 owner").ok();
+    eventually("the way is gone", || seen("ls").is_empty().then_some(()));
+    assert!(part.sh("stat team").err.contains("No such file"));
+}
+
+/// A token that is taken away: the mount loses the server, and says why.
+#[test]
+fn a_token_that_is_not_known_any_more_is_told() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let tokens = private(&server, "tokens.toml", TOKENS);
+    let served = server.serve(&format!("--tokens {tokens}"));
+    let token = private(&a, "token", "the secret of two\n");
+    let mount = a.mount(&server.url(), &format!("--token-file {token} --ttl 2s"));
+    mount.sh("mkdir own").ok();
+    private(&server, "tokens.toml", &TOKENS.replace("of two", "of three"));
+    served.signal(libc::SIGHUP);
+    mount.is("lost");
+    let said = &mount.server_page()["server"]["trouble"];
+    assert!(said.as_str().is_some_and(|said| said.contains("token is not known")), "{said}");
+    let seen = run(a.command(LATCHFS).arg("doctor"));
+    // Other tests have mounts as well: what is said of this one names its directory.
+    let ours = format!("{} has lost {}", mount.dir().display(), server.url());
+    let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
+    assert!(line.starts_with("wrong ") && line.contains("token is not known"), "{seen:?}");
+    private(&server, "tokens.toml", TOKENS);
+    served.signal(libc::SIGHUP);
+    mount.is("connected");
+    assert_eq!(mount.server_page()["server"]["trouble"], serde_json::Value::Null);
 }
 
 #[test]

@@ -115,3 +115,41 @@ fn events_are_followed_from_a_server() {
     let second = events.line();
     assert!(second.contains("\"event\":\"released\""), "{second}");
 }
+
+/// `doctor` says of each mount how it stands with its server, and of the server what is wrong.
+#[test]
+fn doctor_knows_the_servers_of_mounts() {
+    let mut net = Net::new();
+    let (server, a) = (net.machine(), net.machine());
+    let _served = server.serve("");
+    let url = server.url();
+    let mount = a.mount(&url, "--ttl 2s");
+    mount.is("connected");
+    // Other tests have mounts as well: what is said of this one names its directory.
+    let found = || {
+        let seen = run(a.command(LATCHFS).arg("doctor"));
+        let lines = seen.out.lines().filter(|line| line.contains(&*mount.dir().to_string_lossy()));
+        let ours = lines.filter(|line| line.contains(" server: ")).collect::<Vec<_>>().join("\n");
+        (seen, ours)
+    };
+    let dir = mount.dir().display();
+    let (seen, ours) = found();
+    assert_eq!(ours, format!("ok     server: {dir} is connected to {url}"));
+    for word in ["answers within ", "the wall clock of "] {
+        assert!(seen.out.lines().any(|line| line.starts_with("ok ") && line.contains(word)));
+    }
+    let page = &mount.server_page()["server"];
+    assert_eq!((&page["url"], &page["trouble"]), (&url.into(), &serde_json::Value::Null));
+    a.cable(false);
+    mount.is("in jeopardy");
+    let (_, ours) = found();
+    assert!(ours.starts_with(&format!("wrong  server: {dir} waits for http://")), "{ours}");
+    mount.is("lost");
+    let (seen, ours) = found();
+    assert_eq!(seen.code, 1, "{seen:?}");
+    assert!(ours.starts_with(&format!("wrong  server: {dir} has lost http://")), "{ours}");
+    assert!(seen.out.contains("mend: latchfs doctor --server http://"), "{seen:?}");
+    a.cable(true);
+    mount.is("connected");
+    assert!(found().1.starts_with("ok "));
+}

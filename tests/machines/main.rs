@@ -15,3 +15,5 @@ mod kept;
 mod net;
 mod proxy;
 mod sessions;
+#[path = "../support/mod.rs"]
+mod support;

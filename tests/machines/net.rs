@@ -3,9 +3,11 @@
 //! Nothing here waits by the clock: programs say when they are ready, commands end or are killed
 //! at a limit, and [`eventually`] is the one poll.
 
+use crate::support::{self, COMMAND_LIMIT};
+pub(crate) use crate::support::{Output, run, signal};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -18,78 +20,13 @@ use std::time::Duration;
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// Where servers listen.
 pub(crate) const PORT: u16 = 8_080;
-/// No command takes so long unless it hangs; a loaded machine needs some air.
-const LIMIT: Duration = Duration::from_secs(60);
-
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// What a command left behind.
-#[derive(Debug)]
-pub(crate) struct Output {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-impl Output {
-    #[track_caller]
-    pub(crate) fn ok(self) -> String {
-        assert_eq!(self.code, 0, "it failed\nout: {}\nerr: {}", self.out, self.err);
-        self.out
-    }
-}
-
-/// Runs a command to its end, or kills it and all it started when that takes too long.
+/// Looks again and again until there is something to see.
 #[track_caller]
-pub(crate) fn run(command: &mut Command) -> Output {
-    let said = format!("{command:?}");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
-    let out = drain(child.stdout.take().expect("piped"));
-    let err = drain(child.stderr.take().expect("piped"));
-    let take = |pipe: &Receiver<String>| pipe.recv_timeout(LIMIT).ok();
-    let (Some(out), Some(err)) = (take(&out), take(&err)) else {
-        signal(-child.id().cast_signed(), libc::SIGKILL);
-        panic!("hangs: {said}");
-    };
-    let status = child.wait().expect("it is our child");
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    Output { code, out, err }
-}
-
-fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        let mut bytes = vec![];
-        let end = pipe.read_to_end(&mut bytes);
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        // Nobody listens any more when the command hung.
-        let _gone = end.map(|_| sender.send(text));
-    });
-    receiver
-}
-
-/// Sends a signal to a process, or to a group (negative id).
-#[allow(unsafe_code)]
-pub(crate) fn signal(pid: i32, number: i32) {
-    // SAFETY: kill(2) touches no memory of ours.
-    let result = unsafe { libc::kill(pid, number) };
-    let error = std::io::Error::last_os_error();
-    let is_gone = error.raw_os_error() == Some(libc::ESRCH);
-    assert!(result == 0 || is_gone, "kill {pid}: {error}");
-}
-
-/// Looks again and again until there is something to see. The one poll of these tests.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_500;
-    for _ in 0..LOOKS_MAX {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("never seen: {what}");
+    support::look(LOOKS_MAX, what, look)
 }
 
 /// Some machines on one switch, and a directory for all that they keep.
@@ -403,7 +340,9 @@ impl Program {
     /// The next line that it says.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
-        self.lines.recv_timeout(LIMIT).unwrap_or_else(|error| panic!("it says nothing: {error}"))
+        self.lines
+            .recv_timeout(COMMAND_LIMIT)
+            .unwrap_or_else(|error| panic!("it says nothing: {error}"))
     }
 
     /// Whether it says nothing for a moment.

@@ -3,6 +3,8 @@
 //! Nothing here waits by the clock: the program says when it is mounted, commands end or are
 //! killed at a limit, and [`eventually`] is the one poll, for what only a look can tell.
 
+use crate::support;
+pub(crate) use crate::support::{Output, run, run_within, signal};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -22,101 +24,14 @@ pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 /// Two users beside root, made by [`users`].
 pub(crate) const ALICE: &str = "latchfs-a";
 pub(crate) const BOB: &str = "latchfs-b";
-/// No command takes so long unless it hangs; a loaded machine needs some air.
-const COMMAND_LIMIT: Duration = Duration::from_secs(60);
-/// The same for a mount to begin or end.
+/// A mount begins or ends within this, unless it hangs.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a command left behind.
-#[derive(Debug)]
-pub(crate) struct Output {
-    /// The exit code; 128 and the signal for a killed one, as in a shell.
-    pub code: i32,
-    pub out: String,
-    pub err: String,
-}
-
-impl Output {
-    /// What it printed; fails unless it succeeded.
-    #[track_caller]
-    pub(crate) fn ok(self) -> String {
-        assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
-        self.out
-    }
-
-    /// What it complained; fails if it succeeded.
-    #[track_caller]
-    pub(crate) fn fails(self) -> String {
-        assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
-        self.err
-    }
-
-    /// Fails unless it ended with `code`. Gives what it complained.
-    #[track_caller]
-    pub(crate) fn exits(self, code: i32) -> String {
-        assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);
-        self.err
-    }
-}
-
-/// Runs a command to its end, or kills it and all it started when that takes too long.
+/// Looks again and again until there is something to see.
 #[track_caller]
-pub(crate) fn run(command: &mut Command) -> Output {
-    run_within(COMMAND_LIMIT, command)
-}
-
-/// [`run`] with a limit of its own.
-#[track_caller]
-pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
-    let said = format!("{command:?}");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
-    let out = drain(child.stdout.take().expect("piped"));
-    let err = drain(child.stderr.take().expect("piped"));
-    let take = |pipe: &Receiver<String>| pipe.recv_timeout(limit).ok();
-    let (Some(out), Some(err)) = (take(&out), take(&err)) else {
-        signal(-child.id().cast_signed(), libc::SIGKILL);
-        panic!("hangs: {said}");
-    };
-    let status = child.wait().expect("it is our child");
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    Output { code, out, err }
-}
-
-/// Reads a pipe to its end on a thread of its own.
-fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        let mut bytes = vec![];
-        let end = pipe.read_to_end(&mut bytes);
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        // Nobody listens any more when the command hung.
-        let _gone = end.map(|_| sender.send(text));
-    });
-    receiver
-}
-
-/// Sends a signal to a process, or to a group (negative id).
-#[allow(unsafe_code)]
-pub(crate) fn signal(pid: i32, number: i32) {
-    // SAFETY: kill(2) touches no memory of ours.
-    let result = unsafe { libc::kill(pid, number) };
-    let error = std::io::Error::last_os_error();
-    let is_gone = error.raw_os_error() == Some(libc::ESRCH);
-    assert!(result == 0 || is_gone, "kill {pid}: {error}");
-}
-
-/// Looks again and again until there is something to see. The one poll of the tests.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_000;
-    for _ in 0..LOOKS_MAX {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("never seen: {what}");
+    support::look(LOOKS_MAX, what, look)
 }
 
 /// The users [`ALICE`] and [`BOB`], made once.

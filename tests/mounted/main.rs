@@ -8,6 +8,8 @@
 
 mod harness;
 mod locking;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod control;
 mod ending;

@@ -82,6 +82,43 @@ fn a_token_speaks_as_its_clients_and_touches_its_locks() {
     assert_eq!(events.event().data["name"], "team/seen");
 }
 
+/// A list is of what the token may see, page by page; where pages end says nothing of the rest.
+#[test]
+fn pages_end_where_what_may_be_seen_ends() {
+    let scratch = Scratch::new();
+    let parts = TOKENS.replace("[\"team/\"]", "[\"b\", \"team/x/\", \"team/x/y\", \"z\"]");
+    let path = tokens(scratch.path(), &parts, 0o600).display().to_string();
+    let server = Server::start(&["--tokens", &path]);
+    let held =
+        ["a", "b", "b/c", "bc", "c", "team", "team/w", "team/x", "team/x/1", "team/x/y/2", "y"];
+    for name in held {
+        server.curl(&["-H", ADMIN, "-X", "POST", &format!("/locks/{name}?client=x")]).is(200);
+    }
+    let page = |query: &str| {
+        let page = server.curl(&["-H", LAPTOP, &format!("/locks?{query}")]).is(200);
+        let locks = page["locks"].as_array().expect("a list").iter();
+        let names = locks.map(|lock| lock["name"].as_str().expect("a name").to_owned());
+        (names.collect::<Vec<_>>(), page["next"].as_str().map(str::to_owned))
+    };
+    let visible = ["b", "b/c", "bc", "team/x/1", "team/x/y/2"];
+    assert_eq!(page(""), (visible.map(str::to_owned).to_vec(), None));
+    for limit in 1..=3 {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let (names, next) = page(&format!("limit={limit}{after}"));
+            assert!(names.len() <= limit);
+            all.extend(names);
+            let Some(next) = next else { break };
+            assert_eq!(all.last(), Some(&next));
+            after = format!("&after={next}");
+        }
+        assert_eq!(all, visible);
+    }
+    assert_eq!(page("prefix=team"), page("prefix=team/x/"));
+    assert_eq!(page("prefix=a"), (vec![], None));
+    assert_eq!(page("after=c&limit=1"), (vec!["team/x/1".to_owned()], Some("team/x/1".to_owned())));
+}
+
 /// A session is its client's, whoever knows its number.
 #[test]
 fn sessions_are_their_clients() {

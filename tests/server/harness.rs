@@ -3,14 +3,13 @@
 //! Nothing here waits by the clock: the program says when it listens, and commands end or are
 //! killed at a limit.
 
+use crate::support::{self, Output, run};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
@@ -39,9 +38,8 @@ impl Scratch {
 /// Runs the program to its end: its exit code, and all that it said.
 #[track_caller]
 pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(LATCHFS).args(arguments).output().expect("the program is there");
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).expect("text"))
+    let Output { code, out, err } = run(Command::new(LATCHFS).args(arguments));
+    (Some(code), out + &err)
 }
 
 impl Drop for Scratch {
@@ -119,10 +117,8 @@ impl Server {
     }
 
     /// Sends it a signal.
-    #[allow(unsafe_code)]
     pub(crate) fn signal(&self, number: i32) {
-        // SAFETY: kill(2) touches no memory of ours, and the child has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.pid(), number) }, 0, "it lives");
+        support::signal(self.pid(), number);
     }
 
     /// Waits for its end, and gives the exit code.
@@ -178,17 +174,11 @@ impl Server {
     }
 }
 
-/// Looks again and again until there is something to see. The one poll of these tests.
+/// Looks again and again until there is something to see.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     const LOOKS_MAX: usize = 1_000;
-    for _ in 0..LOOKS_MAX {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("never seen: {what}");
+    support::look(LOOKS_MAX, what, look)
 }
 
 impl Drop for Server {

@@ -4,19 +4,27 @@
 
 mod fuzz;
 mod harness;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod access;
+mod doctor;
 mod ending;
 mod events;
 mod examples;
 mod health;
+mod http2;
+mod launchd;
 mod limits;
 mod listing;
 mod locks;
 mod mounting;
 mod page;
 mod problems;
+mod prometheus;
 mod seed;
+mod sentences;
 mod sessions;
 mod tls;
+mod units;
 mod waiting;

@@ -1,6 +1,6 @@
 //! TLS with certificates that `latchfs cert` makes: both HTTPs, and clients known by theirs.
 
-use crate::harness::{Scratch, Server, latchfs};
+use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
@@ -73,6 +73,34 @@ fn a_client_is_who_its_certificate_says() {
     let arguments = ["-sS", "--cacert", &ca, "--cert", &cert, "--key", &key, &url];
     let foreign = Command::new("curl").args(arguments).output();
     assert!(!foreign.expect("curl").status.success(), "another authority's certificate");
+}
+
+/// Certificates are read again at SIGHUP: who connects sees the new one, who is there stays.
+#[test]
+fn certificates_are_read_again() {
+    let (certs, newer) = (Certs::make(), Certs::make());
+    let server = certs.serve(&[]);
+    let ca = |certs: &Certs| certs.path("ca.pem");
+    let trusts = |certs: &Certs| {
+        let url = format!("{}/healthz", server.url);
+        let asked = Command::new("curl").args(["-sS", "--cacert", &ca(certs), &url]).output();
+        asked.expect("curl is there").status.success()
+    };
+    let mut old = server.events(&["--cacert", &ca(&certs), "/events"]);
+    assert!(trusts(&certs) && !trusts(&newer));
+    // One that is broken is not used.
+    std::fs::write(certs.path("server.pem"), "no certificate").expect("it is ours");
+    server.signal(libc::SIGHUP);
+    eventually("it says so", || server.log().contains("all stays as it was").then_some(()));
+    assert!(trusts(&certs));
+    for file in ["server.pem", "server.key"] {
+        std::fs::copy(newer.path(file), certs.path(file)).expect("it is ours");
+    }
+    server.signal(libc::SIGHUP);
+    eventually("the new certificate", || trusts(&newer).then_some(()));
+    assert!(!trusts(&certs), "the old one is not shown any more");
+    server.curl(&["--cacert", &ca(&newer), "-X", "POST", "/locks/seen?client=x"]).is(200);
+    assert_eq!(old.until("granted").data["name"], "seen", "the old connection goes on");
 }
 
 #[test]

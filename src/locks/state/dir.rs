@@ -286,6 +286,7 @@ fn take(dir: &Path) -> Result<File, StateError> {
 
 /// File systems on which what was synced, renamed or locked on one machine need not be so on
 /// another. The numbers are those of statfs(2).
+#[cfg(target_os = "linux")]
 const REMOTE: [(i64, &str); 9] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -298,18 +299,34 @@ const REMOTE: [(i64, &str); 9] = [
     (0x0bd0_0bd0, "Lustre"),
 ];
 
+/// The same where statfs(2) says names.
+#[cfg(not(target_os = "linux"))]
+const REMOTE: [(&str, &str); 5] =
+    [("nfs", "NFS"), ("smbfs", "SMB"), ("afpfs", "AFP"), ("webdav", "WebDAV"), ("cifs", "CIFS")];
+
 /// Names the network file system that `path` is on, if it is on one.
 #[allow(unsafe_code)]
 fn remote(path: &Path) -> Option<&'static str> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeros is a valid statfs: it holds numbers only.
+    // SAFETY: all zeros is a valid statfs: it holds numbers and text only.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` ends with a zero byte, and `about` is a valid statfs to write to.
     let result = unsafe { libc::statfs(path.as_ptr(), &raw mut about) };
-    // The field's type differs between C libraries; the numbers fit 32 bits.
-    let found = i64::from(about.f_type as u32);
-    let known = REMOTE.iter().find(|(number, _)| result == 0 && *number == found);
+    let found = kind_of(&about);
+    let known = REMOTE.iter().find(|(kind, _)| result == 0 && *kind == found);
     known.map(|(_, name)| *name)
+}
+
+#[cfg(target_os = "linux")]
+fn kind_of(about: &libc::statfs) -> i64 {
+    // The field's type differs between C libraries; the numbers fit 32 bits.
+    i64::from(about.f_type as u32)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kind_of(about: &libc::statfs) -> String {
+    let text = about.f_fstypename.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0);
+    String::from_utf8_lossy(&text.collect::<Vec<u8>>()).into_owned()
 }
 
 /// Lets a test end the process between any two steps on the disk.

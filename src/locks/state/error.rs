@@ -1,5 +1,6 @@
 //! Why the state directory can't be used, in sentences.
 
+use crate::said::said;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
@@ -66,14 +67,6 @@ impl StateError {
     pub(super) fn damaged(file: &Path, offset: u64, why: impl Into<String>) -> Self {
         Self::Damaged { file: file.to_path_buf(), offset, why: why.into() }
     }
-}
-
-/// What an error of the system is called, without Rust's `(os error 13)`, in lower case.
-fn said(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// The way on when files of locks are lost: it keeps the tokens rising.

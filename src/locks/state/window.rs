@@ -8,6 +8,7 @@
 use memmap2::{MmapMut, MmapOptions};
 use std::fs::File;
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 
 /// The room that is taken at a time: some thousand records, so that taking it costs each of them
@@ -53,12 +54,19 @@ impl Window {
 }
 
 /// Takes room in the file system for a part of a file, which then has at least that length.
+#[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let (offset, bytes) = (offset as libc::off_t, bytes as libc::off_t);
     // SAFETY: takes numbers only, and the descriptor is open as long as `file` is.
     let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, bytes) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Elsewhere records are written as ever: no room is taken that could turn out not to be there.
+#[cfg(not(target_os = "linux"))]
+fn allocate(_file: &File, _offset: u64, _bytes: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[allow(unsafe_code)]

@@ -1,0 +1,144 @@
+//! What a mount needs of this machine.
+
+use super::Finding;
+use crate::fs::device::{DEVICE, HELPER, is_root};
+use crate::said::said;
+use crate::time::{Span, Wall, boot_now};
+use std::fs::{Metadata, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+/// Requests that wait longer than this many seconds abort the mount; 0 is never.
+const REQUEST_TIMEOUT: &str = "/proc/sys/fs/fuse/default_request_timeout";
+/// Where root says what fusermount3 may do.
+const FUSE_CONF: &str = "/etc/fuse.conf";
+/// 2025-01-01: this program is younger, so a clock that shows less is wrong.
+const WALL_SECS_MIN: i64 = 1_735_689_600;
+
+pub(super) fn device() -> Finding {
+    let check = "device";
+    match OpenOptions::new().read(true).write(true).open(DEVICE) {
+        Ok(_) => Finding::well(check, format!("{DEVICE} is there and can be opened")),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::wrong(
+            check,
+            format!("{DEVICE} may not be opened by this user"),
+            format!("as root: chmod 666 {DEVICE}"),
+        ),
+        Err(error) => Finding::wrong(
+            check,
+            format!("{DEVICE} can't be opened: {}", said(&error)),
+            "as root: modprobe fuse; a container needs '--device /dev/fuse'",
+        ),
+    }
+}
+
+pub(super) fn helper() -> Finding {
+    let check = "helper";
+    if is_root() {
+        return Finding::well(check, format!("{HELPER} is not needed by root"));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .map(|dir| dir.join(HELPER))
+        .find_map(|file| Some((std::fs::metadata(&file).ok()?, file)));
+    match found {
+        None => Finding::wrong(
+            check,
+            format!("{HELPER} is missing, and without it only root can mount"),
+            "as root: apt-get install fuse3",
+        ),
+        Some((meta, file)) if !is_setuid_root(&meta) => Finding::wrong(
+            check,
+            format!("{} is not setuid root, so it can't mount", file.display()),
+            format!("as root: chown root {0} && chmod u+s {0}", file.display()),
+        ),
+        Some((_, file)) => Finding::well(check, format!("{} can mount for you", file.display())),
+    }
+}
+
+fn is_setuid_root(meta: &Metadata) -> bool {
+    meta.uid() == 0 && meta.permissions().mode() & 0o4000 != 0
+}
+
+/// Not to be allowed is no defect: it only matters to who wants --allow-other.
+pub(super) fn conf() -> Finding {
+    let check = "other users";
+    let conf = std::fs::read_to_string(FUSE_CONF).unwrap_or_default();
+    Finding::well(
+        check,
+        match () {
+            () if is_root() => "a mount by root serves all users".to_owned(),
+            () if allows_others(&conf) => format!("{FUSE_CONF} lets you serve them"),
+            () => format!("{FUSE_CONF} has no line 'user_allow_other', so you serve only yourself"),
+        },
+    )
+}
+
+fn allows_others(conf: &str) -> bool {
+    conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+/// The seconds after which the kernel aborts a mount whose request has no answer, if it does.
+pub(in crate::cli) fn request_timeout() -> Option<u64> {
+    limit_in(&std::fs::read_to_string(REQUEST_TIMEOUT).ok()?)
+}
+
+fn limit_in(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|&seconds| seconds > 0)
+}
+
+pub(super) fn timeout() -> Finding {
+    let check = "request timeout";
+    match request_timeout() {
+        None => Finding::well(
+            check,
+            "fs.fuse.default_request_timeout is 0, so waiting may last as long as it takes",
+        ),
+        Some(seconds) => Finding::wrong(
+            check,
+            format!(
+                "fs.fuse.default_request_timeout is {seconds}: \
+                 whoever waits longer for a lock kills the whole mount"
+            ),
+            "as root: sysctl fs.fuse.default_request_timeout=0",
+        ),
+    }
+}
+
+pub(super) fn clocks() -> Finding {
+    let check = "clocks";
+    let (wall, up) = (Wall::now(), Span::from_nanos(boot_now().as_nanos()));
+    if wall.secs < WALL_SECS_MIN {
+        return Finding::wrong(
+            check,
+            format!("the wall clock shows {wall}: leases end in time, but their times read wrong"),
+            "as root: timedatectl set-ntp true",
+        );
+    }
+    Finding::well(check, format!("the wall clock shows {wall}, the boot clock runs since {up}"))
+}
+
+pub(super) fn version() -> String {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let system = if cfg!(target_os = "linux") { "Linux" } else { std::env::consts::OS };
+    format!("latchfs {} on {system} {}", env!("CARGO_PKG_VERSION"), kernel.trim())
+        .trim_end()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_waiting_is_found() {
+        assert_eq!(limit_in("0\n"), None);
+        assert_eq!(limit_in("15\n"), Some(15));
+    }
+
+    #[test]
+    fn fuse_conf_is_read() {
+        assert!(allows_others("# comment\n user_allow_other\n"));
+        assert!(!allows_others("#user_allow_other\nmount_max = 10\n"));
+    }
+}

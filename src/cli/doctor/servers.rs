@@ -1,0 +1,172 @@
+//! Servers: the one that is named, and those behind mounts.
+
+use super::Finding;
+use crate::cli::exit::Done;
+use crate::cli::server::KeyArgs;
+use crate::locks::{Contact, Heard};
+use crate::remote::http::Http;
+use crate::remote::probe::{Stuck, probe};
+use crate::time::Span;
+use serde_json::Value;
+
+/// Clocks that differ by more are worth a word; the shown times read wrong by so much.
+const SKEW_SHOWN_MS: u64 = 2_000;
+
+/// A mount asks again after 2 s without an answer: what takes a quarter of that is slow.
+const ROUND_TRIP_SLOW: Span = Span::from_millis(500);
+
+/// The server that is named: how far one gets, and what it says.
+pub(super) fn named(url: &str, key: &KeyArgs) -> Done<Vec<Finding>> {
+    let check = "server";
+    let server = match Http::new(&key.access(url)?) {
+        Ok(server) => server,
+        Err(error) => {
+            let mend = "name it by --server http://HOST:PORT, or https://HOST:PORT with --ca FILE";
+            let says = format!("{url} can't be asked: {error}");
+            return Ok(vec![Finding::wrong(check, says, mend)]);
+        }
+    };
+    Ok(match probe(&server) {
+        Ok(heard) => {
+            let says = format!("{url} lets us in, and is of the same protocol");
+            let mut findings = vec![Finding::well(check, says)];
+            findings.extend(of_answers(url, heard));
+            findings
+        }
+        Err(stuck) => vec![stuck_at(check, url, &stuck)],
+    })
+}
+
+fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
+    let is_tls = url.starts_with("https:");
+    let (says, mend) = match stuck {
+        Stuck::Unreachable(why) => (
+            format!("{url} can't be reached: {why}"),
+            "start it there by 'latchfs serve --listen ADDRESS'; see whether the name, the port \
+             and the firewalls between are right",
+        ),
+        Stuck::Untrusted(why) => (
+            format!("{url} is there, but not to be trusted: {why}"),
+            "name by --ca the certificate of whoever signed the server's, and the server as that \
+             calls it; an http server is named http://",
+        ),
+        Stuck::Denied(why) => (
+            format!("{url} does not let us in: {why}"),
+            "say who asks by --token-file FILE, or by --cert FILE and --key FILE",
+        ),
+        Stuck::Foreign(why) => (
+            format!("{url} is no latchfs of this protocol: {why}"),
+            "install the same version at both ends, and see whether the port is the right one",
+        ),
+        Stuck::Silent(why) if is_tls => (
+            format!("{url} takes connections, but gives no answer: {why}"),
+            "see on its machine whether it runs, and what its log says",
+        ),
+        Stuck::Silent(why) => (
+            format!("{url} takes connections, but gives no answer: {why}"),
+            "see whether it is an https server; else on its machine what its log says",
+        ),
+    };
+    Finding::wrong(check, says, mend)
+}
+
+/// What a mount on a server tells of it.
+pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
+    let check = "server";
+    let (server, dir) = (&about["server"], about["dir"].as_str().unwrap_or_default());
+    let Some(url) = server["url"].as_str() else { return Vec::new() };
+    let contact = about["contact"].as_str().unwrap_or_default();
+    let why = server["trouble"].as_str().unwrap_or("it does not answer");
+    let mend = format!("latchfs doctor --server {url}, with the credentials of the mount");
+    let mut findings = vec![match contact {
+        _ if contact == Contact::Connected.as_str() => {
+            Finding::well(check, format!("{dir} is connected to {url}"))
+        }
+        _ if contact == Contact::Jeopardy.as_str() => Finding::wrong(
+            check,
+            format!("{dir} waits for {url}, and what is held is still held: {why}"),
+            mend,
+        ),
+        _ => Finding::wrong(
+            check,
+            format!("{dir} has lost {url}, and all that open files held: {why}"),
+            mend,
+        ),
+    }];
+    let round_trip = server["round_trip_us"].as_u64().map(|us| Span::from_nanos(us * 1_000));
+    let heard = round_trip.zip(server["wall_ahead_ms"].as_i64());
+    if let Some((round_trip, wall_ahead_ms)) = heard {
+        findings.extend(of_answers(url, Heard { round_trip, wall_ahead_ms }));
+    }
+    findings
+}
+
+/// What an answer says beside itself.
+fn of_answers(url: &str, heard: Heard) -> [Finding; 2] {
+    let Heard { round_trip, wall_ahead_ms: ahead } = heard;
+    let (took, us) = ("round trip", round_trip.as_nanos() / 1_000);
+    let says = format!("{url} answers within {}.{:03}ms", us / 1_000, us % 1_000);
+    let slow = "look for a loaded machine or network: after 2 s a call has no answer";
+    let apart = Span::from_millis(ahead.unsigned_abs());
+    let direction = if ahead < 0 { "behind" } else { "ahead of" };
+    let clock = "server clock";
+    let differs =
+        format!("the wall clock of {url} is {apart} {direction} ours; nothing depends on it");
+    [
+        if round_trip > ROUND_TRIP_SLOW {
+            Finding::odd(took, says, slow)
+        } else {
+            Finding::well(took, says)
+        },
+        if ahead.unsigned_abs() > SKEW_SHOWN_MS {
+            Finding::odd(clock, differs, "as root on both: timedatectl set-ntp true")
+        } else {
+            Finding::well(clock, differs)
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn about(contact: &str, round_trip_us: u64, wall_ahead_ms: i64) -> Value {
+        let server = json!({
+            "url": "http://box:8080", "round_trip_us": round_trip_us,
+            "wall_ahead_ms": wall_ahead_ms, "trouble": "no answer in time",
+        });
+        json!({ "dir": "/locks", "contact": contact, "server": server })
+    }
+
+    #[test]
+    fn a_mount_tells_how_it_stands() {
+        let well = of_mount(&about("connected", 1_250, -3));
+        let says: Vec<_> = well.iter().map(|finding| finding.says.as_str()).collect();
+        let expected = [
+            "/locks is connected to http://box:8080",
+            "http://box:8080 answers within 1.250ms",
+            "the wall clock of http://box:8080 is 3ms behind ours; nothing depends on it",
+        ];
+        assert_eq!(says, expected);
+        assert!(well.iter().all(|finding| finding.mend.is_none()));
+        for (contact, word) in [("in jeopardy", "still held"), ("lost", "has lost")] {
+            let found = of_mount(&about(contact, 1, 0));
+            assert!(found[0].is_wrong() && found[0].says.contains(word), "{found:?}");
+            assert!(found[0].says.ends_with("no answer in time"), "{found:?}");
+        }
+        assert_eq!(of_mount(&json!({"kind": "embedded"})), []);
+    }
+
+    /// Nothing depends on wall clocks: that they differ is worth a word, and no more.
+    #[test]
+    fn clocks_that_differ_are_odd_and_not_wrong() {
+        for ahead in [2_001, -86_400_000] {
+            let [_, clock] =
+                of_answers("u", Heard { round_trip: Span::ZERO, wall_ahead_ms: ahead });
+            assert!(!clock.is_wrong() && clock.mend.is_some(), "{clock:?}");
+        }
+        let [took, _] = of_answers("u", Heard { round_trip: Span::from_secs(1), wall_ahead_ms: 0 });
+        assert!(!took.is_wrong() && took.mend.is_some(), "{took:?}");
+    }
+}

@@ -1,0 +1,236 @@
+//! Where there is no FUSE of Linux: what the command line asks of mounts, and that there are none.
+
+/// The kernel's side of a mount.
+pub mod device {
+    use std::io;
+    use std::path::Path;
+
+    /// What a mount is made of.
+    pub const DEVICE: &str = "/dev/fuse";
+    /// What may mount for those who are not root.
+    pub const HELPER: &str = "fusermount3";
+
+    /// How a mount went away.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Gone {
+        /// At once.
+        Clean,
+        /// It was busy.
+        Detached,
+    }
+
+    /// Whether this process acts as root.
+    #[allow(unsafe_code)]
+    pub fn is_root() -> bool {
+        // SAFETY: geteuid only reads, and can't fail.
+        unsafe { libc::geteuid() == 0 }
+    }
+
+    /// There is nothing to take away.
+    pub fn unmount(_dir: &Path) -> io::Result<Gone> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// There is nothing to take away.
+    pub fn detach(_dir: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What is mounted where: nothing of ours.
+pub mod mountinfo {
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    /// One mount.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct MountPoint {
+        /// Where.
+        pub dir: PathBuf,
+    }
+
+    impl MountPoint {
+        /// Whether it is one of ours.
+        pub fn is_latchfs(&self) -> bool {
+            false
+        }
+    }
+
+    /// Whether somebody serves a mount.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Life {
+        /// It answers.
+        Live,
+        /// Its daemon is gone.
+        Dead,
+        /// There is no answer.
+        Silent,
+    }
+
+    /// All mounts of ours.
+    pub fn ours() -> io::Result<Vec<MountPoint>> {
+        Ok(Vec::new())
+    }
+
+    /// The mount at a directory.
+    pub fn at(_dir: &Path) -> io::Result<Option<MountPoint>> {
+        Ok(None)
+    }
+
+    /// The real path.
+    pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+        path.canonicalize()
+    }
+
+    /// Whether somebody serves the mount at a directory.
+    pub fn probe(_dir: &Path) -> Life {
+        Life::Dead
+    }
+
+    /// Whether an error says that a daemon is gone.
+    pub fn is_dead(_error: &io::Error) -> bool {
+        false
+    }
+}
+
+/// Mounting.
+pub mod mount {
+    use super::device::Gone;
+    use crate::engine::{ClientId, Grace, Ttl};
+    use crate::locks::Locks;
+    use std::fmt;
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    /// How one directory would be mounted.
+    #[derive(Debug, Clone)]
+    pub struct MountConfig {
+        /// The mount point.
+        pub dir: PathBuf,
+        /// The host part of every client of this mount.
+        pub client: ClientId,
+        /// What else distinguishes clients.
+        pub owner: Owner,
+        /// How long a lease lasts unless a program says otherwise.
+        pub ttl: Ttl,
+        /// How long its grace is.
+        pub grace: Grace,
+        /// What readers get.
+        pub content: Content,
+        /// Whether other users may use the mount.
+        pub users: Users,
+        /// What keeps a lease alive that a program made by file.
+        pub hold: HoldBy,
+    }
+
+    /// What makes two callers two clients.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Owner {
+        /// Nothing: the host is the client.
+        Host,
+        /// The user.
+        User,
+        /// The user and the login session.
+        Session,
+    }
+
+    /// What `cat NAME` shows.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Content {
+        /// The status as JSON.
+        Status,
+        /// The text, always.
+        Note,
+    }
+
+    /// What keeps a lease alive.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum HoldBy {
+        /// The program renews it.
+        Renewal,
+        /// The login session in which it was made.
+        Session,
+    }
+
+    /// Whom the mount serves.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Users {
+        /// Who mounted it.
+        Mounter,
+        /// Everybody.
+        All,
+    }
+
+    /// A directory that is mounted: there is none.
+    pub enum Mounted {}
+
+    /// What unmounting did.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Unmounted {
+        /// It was there, and went so.
+        Now(Gone),
+        /// It was not there any more.
+        Before,
+    }
+
+    /// Why a directory can't be mounted.
+    #[derive(Debug)]
+    pub enum MountError {
+        /// This is not Linux.
+        Elsewhere,
+        /// Only where there is a device.
+        DeviceDenied,
+        /// Only where there is a helper.
+        AllowOther,
+    }
+
+    impl fmt::Display for MountError {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(
+                "mounts need Linux; here 'latchfs serve' serves locks to others, and the commands \
+                 ask a server by --server URL",
+            )
+        }
+    }
+
+    impl std::error::Error for MountError {}
+
+    /// Says that it can't be.
+    pub fn mount(_locks: &Locks, _config: &MountConfig) -> Result<Mounted, MountError> {
+        Err(MountError::Elsewhere)
+    }
+
+    /// Says that it can't be.
+    pub fn check(_dir: &Path) -> Result<(), MountError> {
+        Err(MountError::Elsewhere)
+    }
+
+    /// The client of the user of this process, on the host `host`.
+    pub fn client_of_user(host: &ClientId) -> ClientId {
+        let user = std::env::var("USER").unwrap_or_default();
+        let named = ClientId::parse(&format!("{host}:{user}"));
+        named.ok().filter(|_| !user.is_empty()).unwrap_or_else(|| host.clone())
+    }
+
+    impl Mounted {
+        /// The mount point.
+        pub fn dir(&self) -> &Path {
+            match *self {}
+        }
+
+        /// Whether there was no such directory before.
+        pub fn made_dir(&self) -> bool {
+            match *self {}
+        }
+
+        /// Calls `then` when it is gone.
+        pub fn on_end(&self, _then: impl FnOnce() + Send + 'static) {
+            match *self {}
+        }
+
+        /// Takes it away.
+        pub fn unmount(&self) -> io::Result<Unmounted> {
+            match *self {}
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What the system says, as a part of a sentence for people.
+
+use std::fmt::Display;
+
+/// How Rust's errors of the system end, with a number that helps nobody.
+const CODE: &str = " (os error ";
+
+/// What an error of the system is called: in lower case, without Rust's `(os error 13)`.
+pub fn said(error: &impl Display) -> String {
+    let text = error.to_string();
+    let mut parts = text.split(CODE);
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        whole.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    let mut letters = whole.chars();
+    let first = letters.next().map(char::to_lowercase);
+    first.into_iter().flatten().chain(letters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn errors_are_words() {
+        let denied = io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(said(&denied), "permission denied");
+        let inside = format!("connecting: {denied}, then nothing");
+        assert_eq!(said(&inside), "connecting: Permission denied, then nothing");
+        assert_eq!(said(&io::Error::other("It sent no device")), "it sent no device");
+        assert_eq!(said(&""), "");
+    }
+}

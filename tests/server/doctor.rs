@@ -1,0 +1,127 @@
+//! `doctor --server`: how far one gets, and what to do where one gets no further.
+
+use crate::harness::{Scratch, Server, latchfs};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::thread;
+
+/// What doctor finds of servers: the level, what it says, the mend.
+#[track_caller]
+fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
+    let (code, said) = latchfs(&[&["doctor", "--json", "--server", url], more].concat());
+    let found: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+    // Other tests have mounts, and whatever is found of those may be wrong as well.
+    assert_eq!(code, Some(i32::from(found["ok"] == false)), "{said}");
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let findings = found["findings"].as_array().expect("a list").iter();
+    let ours = findings.filter(|finding| text(finding, "says").contains(url));
+    ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend"))).collect()
+}
+
+/// It gets so far, and what there is to do has this word in it.
+#[track_caller]
+fn stuck(url: &str, more: &[&str], says: &str, mend: &str) {
+    let found = doctor(url, more);
+    let [(level, said, mended)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(level, "wrong", "{said}");
+    assert!(said.contains(says), "{said}");
+    assert!(mended.contains(mend), "{mended}");
+}
+
+#[test]
+fn a_server_that_is_well() {
+    let server = Server::start(&[]);
+    let found = doctor(&server.url, &[]);
+    let [well, round_trip, clock] = &found[..] else { panic!("{found:?}") };
+    assert!(well.1.ends_with("lets us in, and is of the same protocol"), "{well:?}");
+    assert!(round_trip.1.contains(" answers within ") && round_trip.1.ends_with("ms"), "{found:?}");
+    assert!(clock.1.contains("wall clock") && clock.0 == "ok", "{clock:?}");
+    assert_eq!(well.0, "ok");
+    let (_, text) = latchfs(&["doctor", "--server", &server.url]);
+    assert!(text.contains(&format!("ok     server: {} lets us in", server.url)), "{text}");
+}
+
+#[test]
+fn nobody_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    drop(listener);
+    stuck(&url, &[], "can't be reached: connection refused", "latchfs serve");
+    stuck("ftp://box", &[], "is neither http nor https", "http://HOST:PORT");
+}
+
+/// Somebody else is there: it answers with a page, or with nothing at all.
+#[test]
+fn somebody_else_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let page = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+    let web = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("doctor comes");
+        let asked = stream.read(&mut [0; 4_096]).expect("it asks");
+        assert!(asked > 0);
+        stream.write_all(page).expect("it listens");
+    });
+    stuck(&url, &[], "is no latchfs of this protocol", "same version at both ends");
+    web.join().expect("it was asked");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}", silent.local_addr().expect("bound"));
+    stuck(&url, &[], "gives no answer: no answer in time", "https server");
+    let url = url.replace("http:", "https:");
+    let certs = Certs::make();
+    stuck(&url, &["--ca", &certs.ca()], "no TLS within 2s", "--ca");
+}
+
+struct Certs(Scratch);
+
+impl Certs {
+    fn make() -> Self {
+        let certs = Self(Scratch::new());
+        for what in [&["ca"][..], &["server", "127.0.0.1"], &["client", "laptop1"]] {
+            let (code, said) = latchfs(&[&["cert", "--dir", &certs.path("")], what].concat());
+            assert_eq!(code, Some(0), "{said}");
+        }
+        certs
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join("certs").join(name).display().to_string()
+    }
+
+    fn ca(&self) -> String {
+        self.path("ca.pem")
+    }
+}
+
+#[test]
+fn who_may_not_come_in_is_told_what_to_show() {
+    let (certs, other) = (Certs::make(), Certs::make());
+    let tokens = certs.path("tokens.toml");
+    let entry = "[[token]]\nname = \"a\"\nsecret = \"the secret of a laptop\"\nclients = [\"*\"]\n";
+    fs::write(&tokens, entry).expect("ours");
+    fs::write(certs.path("token"), "the secret of a laptop\n").expect("ours");
+    for file in [&tokens, &certs.path("token")] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("ours");
+    }
+    let (cert, key) = (certs.path("server.pem"), certs.path("server.key"));
+    let tls = ["--tls-cert", cert.as_str(), "--tls-key", key.as_str()];
+    let server = Server::start(&[&tls[..], &["--tokens", &tokens]].concat());
+    let url = &server.url;
+    stuck(url, &[], "needs --ca FILE", "https://HOST:PORT");
+    stuck(url, &["--ca", &other.ca()], "not to be trusted", "--ca");
+    stuck(url, &["--ca", &certs.ca()], "does not let us in: say who asks", "--token-file");
+    let plain = url.replace("https:", "http:");
+    stuck(&plain, &[], "gives no answer", "https server");
+    let found = doctor(url, &["--ca", &certs.ca(), "--token-file", &certs.path("token")]);
+    assert_eq!((found.len(), found[0].0.as_str()), (3, "ok"), "{found:?}");
+    // Certificates instead of tokens.
+    let server = Server::start(&[&tls[..], &["--client-ca", &certs.ca()]].concat());
+    let url = &server.url;
+    stuck(url, &["--ca", &certs.ca()], "does not let us in: ", "--cert FILE");
+    let (cert, key) = (certs.path("laptop1.pem"), certs.path("laptop1.key"));
+    let shows = ["--ca", &certs.ca(), "--cert", &cert, "--key", &key];
+    assert_eq!(doctor(url, &shows)[0].0, "ok");
+}

@@ -1,0 +1,25 @@
+//! The property lists of `contrib/launchd`: well-formed, and as launchd wants them. What they have
+//! it start is parsed by the command line's own tests; no test here has a Mac.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn property_lists_are_well_formed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/launchd");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).expect("it is there") {
+        let path = file.expect("readable").path();
+        // As binary and back, it is what was understood of it.
+        let script = "plistutil -i \"$0\" -o - -f bin | plistutil -i - -f xml";
+        let output = Command::new("sh").args(["-c", script]).arg(&path).output().expect("sh");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+        // launchctl finds it by its label, so both are the same.
+        for part in ["<key>ProgramArguments</key>", &format!("<string>{name}</string>")] {
+            assert!(said.contains(part), "{part} is not in {path:?}: {said}");
+        }
+        count += 1;
+    }
+    assert_eq!(count, 2);
+}

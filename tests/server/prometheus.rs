@@ -1,0 +1,189 @@
+//! The rules of `contrib/prometheus` and the dashboard of `contrib/grafana`, on a real Prometheus
+//! that watches a real server.
+
+use crate::harness::{Scratch, Server, eventually};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+fn contrib(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(path)
+}
+
+fn rules_file() -> PathBuf {
+    contrib("prometheus/latchfs.rules.yml")
+}
+
+/// A Prometheus that watches one server.
+struct Prometheus {
+    child: Child,
+    url: String,
+    scratch: Scratch,
+}
+
+impl Prometheus {
+    #[track_caller]
+    fn watching(server: &Server) -> Self {
+        let scratch = Scratch::new();
+        let target = server.url.strip_prefix("http://").expect("no TLS");
+        let config = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\n\
+             rule_files: ['{}']\n\
+             scrape_configs:\n\
+             - {{ job_name: latchfs, static_configs: [{{ targets: ['{target}'] }}] }}\n",
+            rules_file().display(),
+        );
+        let path = scratch.path().join("prometheus.yml");
+        fs::write(&path, config).expect("ours");
+        // It can't be told to find a free port by itself.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let address = port.expect("loopback").to_string();
+        let log = fs::File::create(scratch.path().join("log")).expect("ours");
+        let mut command = Command::new("prometheus");
+        command.arg(format!("--config.file={}", path.display()));
+        command.arg(format!("--storage.tsdb.path={}", scratch.path().join("data").display()));
+        command.arg(format!("--web.listen-address={address}"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().expect("contrib/test installs prometheus");
+        Self { child, url: format!("http://{address}"), scratch }
+    }
+
+    /// What its API says.
+    fn api(&self, path: &str, query: &str) -> Option<Value> {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--max-time", "20", "-G", "--data-urlencode"]);
+        command.arg(format!("query={query}")).arg(format!("{}/api/v1/{path}", self.url));
+        serde_json::from_slice(&command.output().expect("curl is there").stdout).ok()
+    }
+
+    /// Waits until an expression has a result; one that can't be evaluated fails.
+    #[track_caller]
+    fn result(&self, expression: &str) -> Value {
+        eventually(expression, || {
+            let answer = self.api("query", expression)?;
+            assert_eq!(answer["status"], "success", "{expression}: {answer}");
+            let found = &answer["data"]["result"];
+            (!found.as_array()?.is_empty()).then(|| found.clone())
+        })
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
+            eprintln!("prometheus said:\n{log}");
+        }
+    }
+}
+
+/// Something of everything that is counted.
+fn a_busy_server() -> Server {
+    let server = Server::start(&[]);
+    let post = |path: &str| server.curl(&["-X", "POST", path]);
+    post("/locks/a?client=x").is(200);
+    post("/locks/a?client=x").is(200);
+    post("/locks/a?client=y").is(409);
+    post("/locks/a/steal?client=y&reason=test").is(200);
+    post("/locks/b?client=x").is(200);
+    server.curl(&["-X", "DELETE", "/locks/b?client=x"]).is(200);
+    post("/sessions?client=x").is(201);
+    server
+}
+
+/// Every expression in a piece of JSON.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("expr").and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|value| expressions(value, found));
+        }
+        Value::Array(values) => values.iter().for_each(|value| expressions(value, found)),
+        _ => {}
+    }
+}
+
+/// What Grafana puts in the place of its own variables.
+#[track_caller]
+fn filled_in(expression: &str) -> String {
+    let filled = expression.replace("$__rate_interval", "1m").replace("$__interval", "15s");
+    assert!(!filled.contains('$'), "{filled}");
+    filled
+}
+
+/// The metrics that an expression names.
+fn metrics_in(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    words.filter(|word| word.starts_with("latchfs_"))
+}
+
+#[track_caller]
+fn promtool(arguments: &[&str], input: &str) {
+    let mut command = Command::new("promtool");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("contrib/test installs prometheus");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(input.as_bytes()).expect("it reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn rules_and_metrics_are_well_formed() {
+    promtool(&["check", "rules", &rules_file().display().to_string()], "");
+    let server = a_busy_server();
+    promtool(&["check", "metrics"], &server.curl(&["/metrics"]).body);
+}
+
+#[test]
+fn the_dashboard_and_the_rules_show_what_is_counted() {
+    let server = a_busy_server();
+    let prometheus = Prometheus::watching(&server);
+    // A rate needs two samples.
+    prometheus.result("count_over_time(latchfs_locks[1m]) > 2");
+    let dashboard = fs::read_to_string(contrib("grafana/latchfs.json")).expect("it is there");
+    let mut shown = Vec::new();
+    expressions(&serde_json::from_str(&dashboard).expect("JSON"), &mut shown);
+    assert!(shown.len() > 10, "{shown:?}");
+    // Each panel has something to show.
+    let shown: Vec<_> = shown.iter().map(|expression| filled_in(expression)).collect();
+    for expression in &shown {
+        prometheus.result(expression);
+    }
+    let all = eventually("all rules have been evaluated", || {
+        let answer = prometheus.api("rules", "")?;
+        let groups = answer["data"]["groups"].as_array()?;
+        let rules = groups.iter().filter_map(|group| group["rules"].as_array());
+        let rules: Vec<Value> = rules.flatten().cloned().collect();
+        rules.iter().all(|rule| rule["health"] != "unknown").then_some(rules)
+    });
+    assert!(all.len() > 3, "{all:?}");
+    for rule in &all {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+    let recorded = all.iter().filter(|rule| rule["type"] == "recording");
+    let mut known: BTreeSet<_> = recorded.filter_map(|rule| rule["name"].as_str()).collect();
+    let metrics = server.curl(&["/metrics"]).body;
+    known.extend(metrics.lines().filter_map(|line| line.split(['{', ' ']).next()));
+    let used = all.iter().filter_map(|rule| rule["query"].as_str());
+    for expression in used.chain(shown.iter().map(String::as_str)) {
+        for name in metrics_in(expression) {
+            assert!(known.contains(name), "{name} of '{expression}' is not on /metrics");
+        }
+    }
+    // And what happens is told: somebody takes a lock.
+    server.curl(&["-X", "POST", "/locks/a/steal?client=z&reason=test"]).is(200);
+    let fires = eventually("the theft is an alert", || {
+        let alerts = prometheus.api("alerts", "")?["data"]["alerts"].as_array()?.clone();
+        alerts.into_iter().find(|alert| alert["labels"]["alertname"] == "LatchfsLocksStolen")
+    });
+    assert_eq!(fires["state"], "firing");
+}

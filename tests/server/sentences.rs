@@ -1,0 +1,74 @@
+//! What the program says when it can't: what, why, and what to do next.
+
+use crate::harness::{Scratch, Server, latchfs};
+
+/// Runs it, and gives what it says; the system's numbers are not for people.
+#[track_caller]
+fn said(code: i32, arguments: &[&str]) -> String {
+    let (ended, said) = latchfs(arguments);
+    assert_eq!(ended, Some(code), "{said}");
+    assert!(!said.contains("os error"), "{said}");
+    said
+}
+
+#[test]
+fn an_address_that_is_none() {
+    for (address, next) in [
+        ("nonsense", "write it like 127.0.0.1:8080"),
+        ("localhost:8080", "write 127.0.0.1:8080"),
+        (":8080", "write 127.0.0.1:8080 for this machine alone"),
+    ] {
+        let served = said(64, &["serve", "--state", "none", "--listen", address]);
+        assert!(served.contains("IP:PORT") && served.contains(next), "{served}");
+        let mounted = said(64, &["mount", "/nowhere", "--listen", address]);
+        assert!(mounted.contains("IP:PORT") && mounted.contains(next), "{mounted}");
+    }
+}
+
+#[test]
+fn an_address_that_is_taken() {
+    let server = Server::start(&[]);
+    let address = server.url.strip_prefix("http://").expect("no TLS");
+    let taken = said(69, &["serve", "--state", "none", "--listen", address]);
+    let expected = format!("can't listen on {address}: address already in use; name another");
+    assert!(taken.contains(&expected), "{taken}");
+}
+
+#[test]
+fn a_server_that_is_not_there() {
+    let gone = {
+        let mut server = Server::start(&[]);
+        server.signal(libc::SIGTERM);
+        assert_eq!(server.wait(), Some(0));
+        server.url.clone()
+    };
+    let refused = said(69, &["ls", "--server", &gone]);
+    assert!(refused.contains("can't be used: connection refused; see whether"), "{refused}");
+}
+
+#[test]
+fn files_that_are_not_there() {
+    let scratch = Scratch::new();
+    let none = scratch.path().join("none").display().to_string();
+    let tokens = said(69, &["serve", "--state", "none", "--tokens", &none]);
+    assert!(tokens.contains("it can't be read: no such file or directory"), "{tokens}");
+    let tls = ["--tls-cert", &none, "--tls-key", &none];
+    let tls = said(69, &[&["serve", "--state", "none"][..], &tls].concat());
+    assert!(tls.contains(&format!("{none}: it can't be read: no such file")), "{tls}");
+    let token = said(69, &["ls", "--server", "http://127.0.0.1:1", "--token-file", &none]);
+    assert!(token.contains("can't be read: no such file or directory"), "{token}");
+}
+
+#[test]
+fn a_name_that_is_none() {
+    let server = Server::start(&[]);
+    for (name, next) in [
+        ("a//b", "write one slash between parts"),
+        ("../a", "write it whole"),
+        (".latchfs/x", "let it begin otherwise"),
+        (&"x".repeat(256), "choose a shorter one"),
+    ] {
+        let wrong = said(64, &["acquire", name, "--server", &server.url]);
+        assert!(wrong.contains(" is not the name of a lock: ") && wrong.contains(next), "{wrong}");
+    }
+}

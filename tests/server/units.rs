@@ -1,0 +1,185 @@
+//! The units of `contrib/systemd`, in a systemd of their own: it is process 1 of a container that
+//! has the programs of this machine, nothing of its state, and no network but loopback.
+
+use crate::harness::{LATCHFS, Scratch, eventually, latchfs};
+use crate::support::signal;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const UNITS: [&str; 3] = ["latchfs.service", "latchfs-server.service", "latchfs-remote.service"];
+
+/// A container is ended after so long, whatever becomes of the test.
+const LIFE_SECS: &str = "300";
+
+/// Where the remote unit finds the server here.
+const SERVER: &str = "[Service]\nEnvironment=SERVER=https://127.0.0.1:8443\n";
+
+/// A systemd that runs.
+struct Systemd {
+    /// timeout(1), which runs systemd-nspawn, which runs systemd.
+    outermost: Child,
+    host: String,
+    scratch: Scratch,
+}
+
+/// What a command there left behind.
+#[derive(Debug)]
+struct Output {
+    code: Option<i32>,
+    said: String,
+}
+
+impl Output {
+    #[track_caller]
+    fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}", self.said);
+        self.said
+    }
+}
+
+impl Systemd {
+    #[track_caller]
+    fn boot() -> Self {
+        let scratch = Scratch::new();
+        let dir = |name: &str| scratch.path().join(name);
+        let host = format!("latchfs-test-{}", std::process::id());
+        let etc = dir("etc").display().to_string();
+        for what in [&["ca"][..], &["server", "127.0.0.1"], &["client", &host]] {
+            let (code, said) = latchfs(&[&["cert", "--dir", &etc], what].concat());
+            assert_eq!(code, Some(0), "{said}");
+        }
+        let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/systemd");
+        let server = dir("units/latchfs-remote.service.d");
+        fs::create_dir_all(&server).expect("ours");
+        fs::write(server.join("server.conf"), SERVER).expect("ours");
+        for unit in UNITS {
+            fs::copy(units.join(unit), dir("units").join(unit)).expect("it is there");
+        }
+        let log = fs::File::create(dir("log")).expect("ours");
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10", LIFE_SECS, "systemd-nspawn", "--quiet"]);
+        // All of it is in memory, but for the programs.
+        command.args(["--directory=/", "--volatile=yes", "--tmpfs=/usr/local:mode=755"]);
+        command.args(["--register=no", "--keep-unit", "--private-network", "--link-journal=no"]);
+        command.args(["--bind=/dev/fuse", "--console=pipe"]).arg(format!("--machine={host}"));
+        command.arg(format!("--bind-ro={LATCHFS}:/usr/local/bin/latchfs"));
+        command.arg(format!("--bind-ro={etc}:/etc/latchfs"));
+        command.arg(format!("--bind-ro={}:/etc/systemd/system", dir("units").display()));
+        command.args(["--boot", "systemd.unit=sysinit.target"]);
+        command.stdin(Stdio::null()).stderr(log.try_clone().expect("ours")).stdout(log);
+        let outermost = command.spawn().expect("contrib/test installs systemd-container");
+        let booted = Self { outermost, host, scratch };
+        eventually("systemd is up", || {
+            let is_up = booted.try_run("systemctl is-active sysinit.target")?.code == Some(0);
+            is_up.then_some(())
+        });
+        booted
+    }
+
+    /// The process that is number 1 in there.
+    fn first(&self) -> Option<String> {
+        let child = |pid: &str| {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+            children.split_whitespace().next().map(str::to_owned)
+        };
+        child(&child(&self.outermost.id().to_string())?)
+    }
+
+    fn try_run(&self, script: &str) -> Option<Output> {
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-p", "-n", "-u", "-i", "-C", "-t", &self.first()?]);
+        // Nothing takes so long unless it hangs.
+        command.args(["timeout", "60", "sh", "-c", script]).stdin(Stdio::null());
+        let output = command.output().expect("nsenter is there");
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        Some(Output { code: output.status.code(), said })
+    }
+
+    #[track_caller]
+    fn run(&self, script: &str) -> Output {
+        let log = || fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
+        self.try_run(script).unwrap_or_else(|| panic!("systemd has ended: {}", log()))
+    }
+
+    #[track_caller]
+    fn start(&self, unit: &str) {
+        let started = self.run(&format!("systemctl start {unit}"));
+        assert_eq!(started.code, Some(0), "{}", self.journal(unit));
+        assert_eq!(self.run(&format!("systemctl is-active {unit}")).ok().trim(), "active");
+    }
+
+    /// Kills the daemon; it is there again by itself.
+    #[track_caller]
+    fn killed(&self, unit: &str) {
+        self.run(&format!("systemctl kill --kill-whom=main -s KILL {unit}")).ok();
+        eventually(&format!("{unit} is there again"), || {
+            let shown =
+                self.run(&format!("systemctl show -p NRestarts -p ActiveState {unit}")).ok();
+            let is_back = shown.contains("NRestarts=1\n") && shown.contains("=active\n");
+            is_back.then_some(())
+        });
+    }
+
+    #[track_caller]
+    fn stops_cleanly(&self, unit: &str) {
+        self.run(&format!("systemctl stop {unit}")).ok();
+        let properties = "-p ActiveState -p Result -p ExecMainStatus";
+        let shown = self.run(&format!("systemctl show {properties} {unit}")).ok();
+        let mut lines: Vec<_> = shown.lines().collect();
+        lines.sort_unstable();
+        let clean = ["ActiveState=inactive", "ExecMainStatus=0", "Result=success"];
+        assert_eq!(lines, clean, "{}", self.journal(unit));
+    }
+
+    fn journal(&self, unit: &str) -> String {
+        self.run(&format!("journalctl --no-pager -u {unit}")).said
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.run("grep ' /locks fuse.latchfs ' /proc/mounts").code == Some(0)
+    }
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        signal(self.outermost.id().cast_signed(), libc::SIGTERM);
+        // It tells systemd to power off, and kills it when that takes longer than 10 s.
+        let _ = self.outermost.wait();
+    }
+}
+
+#[test]
+fn units_start_serve_come_back_and_stop() {
+    let systemd = Systemd::boot();
+    let all = UNITS.map(|unit| format!("/etc/systemd/system/{unit}")).join(" ");
+    let verified = systemd.run(&format!("systemd-analyze verify --man=no {all}"));
+    assert_eq!((verified.code, verified.said.as_str()), (Some(0), ""));
+
+    systemd.start("latchfs-server");
+    // It is started when it listens, so this one finds it.
+    systemd.start("latchfs-remote");
+    systemd.run("mkdir /locks/build").ok();
+    let held = || systemd.run("cat /locks/build/holder");
+    let holder = held().ok();
+    assert_eq!(holder.trim(), format!("{}:root", systemd.host));
+    systemd.killed("latchfs-server");
+    eventually("the mount has its server again", || (held().code == Some(0)).then_some(()));
+    assert_eq!(held().ok(), holder, "the server knows all again");
+    systemd.killed("latchfs-remote");
+    assert_eq!(held().ok(), holder, "and so does the mount");
+    systemd.run("systemctl reload latchfs-server").ok();
+    eventually("it has read its certificates again", || {
+        systemd.journal("latchfs-server").contains("were read again").then_some(())
+    });
+    systemd.stops_cleanly("latchfs-remote");
+    assert!(!systemd.is_mounted());
+    systemd.stops_cleanly("latchfs-server");
+
+    systemd.start("latchfs");
+    systemd.run("mkdir /locks/build").ok();
+    systemd.killed("latchfs");
+    assert_eq!(held().ok(), holder, "what was held is held");
+    systemd.stops_cleanly("latchfs");
+    assert!(!systemd.is_mounted());
+}

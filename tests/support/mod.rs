@@ -1,0 +1,108 @@
+//! What all suites need to run the real program: commands that end or are killed at a limit,
+//! signals, and the one poll, for what only a look can tell.
+
+#![allow(dead_code)] // each suite uses a part of it
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// No command takes so long unless it hangs; a loaded machine needs some air.
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// The exit code; 128 and the signal for a killed one, as in a shell.
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Output {
+    /// What it printed; fails unless it succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
+        self.out
+    }
+
+    /// What it complained; fails if it succeeded.
+    #[track_caller]
+    pub(crate) fn fails(self) -> String {
+        assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
+        self.err
+    }
+
+    /// Fails unless it ended with `code`. Gives what it complained.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> String {
+        assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);
+        self.err
+    }
+}
+
+/// Runs a command to its end, or kills it and all it started when that takes too long.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> Output {
+    run_within(COMMAND_LIMIT, command)
+}
+
+/// [`run`] with a limit of its own.
+#[track_caller]
+pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
+    let said = format!("{command:?}");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("can't start {said}: {error}"));
+    let out = drain(child.stdout.take().expect("piped"));
+    let err = drain(child.stderr.take().expect("piped"));
+    let take = |pipe: &Receiver<String>| pipe.recv_timeout(limit).ok();
+    let (Some(out), Some(err)) = (take(&out), take(&err)) else {
+        signal(-child.id().cast_signed(), libc::SIGKILL);
+        panic!("hangs: {said}");
+    };
+    let status = child.wait().expect("it is our child");
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Output { code, out, err }
+}
+
+/// Reads a pipe to its end on a thread of its own.
+pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut bytes = vec![];
+        let end = pipe.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        // Nobody listens any more when the command hung.
+        let _gone = end.map(|_| sender.send(text));
+    });
+    receiver
+}
+
+/// Sends a signal to a process, or to a group (negative id).
+#[allow(unsafe_code)]
+pub(crate) fn signal(pid: i32, number: i32) {
+    // SAFETY: kill(2) touches no memory of ours.
+    let result = unsafe { libc::kill(pid, number) };
+    let error = std::io::Error::last_os_error();
+    let is_gone = error.raw_os_error() == Some(libc::ESRCH);
+    assert!(result == 0 || is_gone, "kill {pid}: {error}");
+}
+
+/// Looks again and again, `looks_max` times, until there is something to see. The one poll.
+#[track_caller]
+pub(crate) fn look<T>(looks_max: usize, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..looks_max {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    panic!("never seen: {what}");
+}
