@@ -21,7 +21,7 @@ use crate::engine::{
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
 use crate::locks::feed::Watch;
-use crate::locks::{Bond, Failure};
+use crate::locks::{Bond, Failure, Unavailable};
 use asker::Asker;
 use desk::{Desk, Turn};
 use direct::Direct;
@@ -266,13 +266,12 @@ impl Locking {
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
             // Under the mutex, so that there is only one.
-            (Bond::Own, _) => match self.own.get() {
-                Some(own) => Ok(Arc::clone(own)),
-                None => {
-                    let own = Running::begin(fs, open_session(fs)?);
-                    Ok(Arc::clone(self.own.get_or_init(|| own)))
+            (Bond::Own, _) => {
+                if self.own.get().is_none() {
+                    let _set = self.own.set(Running::begin(fs, open_session(fs)?));
                 }
-            },
+                self.own.get().cloned().ok_or(Failure::Unavailable(Unavailable::Closing))
+            }
             (Bond::Kept(session), Some(running)) if running.session == session => {
                 Ok(Arc::clone(running))
             }
@@ -338,7 +337,7 @@ fn open_session(fs: &Fs) -> Result<SessionId, Failure> {
     });
     match receive.recv() {
         Ok(Ok(Outcome::SessionOpened(session))) => Ok(session),
-        Ok(Ok(_)) | Err(_) => Err(Failure::Unavailable(crate::locks::Unavailable::Closing)),
+        Ok(Ok(_)) | Err(_) => Err(Failure::Unavailable(Unavailable::Closing)),
         Ok(Err(failure)) => Err(failure),
     }
 }
