@@ -3,17 +3,18 @@
 
 use super::attr::Sight;
 use super::errno::Act;
+use super::living::Living;
 use super::message::{Message, Options};
 use super::opens::{Access, Open};
 use super::owner::Caller;
-use super::process::{self, Living};
+use super::process;
 use super::shared::{Fs, flat};
 use super::tree::{Link, LockPlace};
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, Command, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView,
-    Looks, Mode, Op, Outcome, Patch, Reads, Renew, Tenure, Term, TextPatch, Token, Ttl,
+    Looks, Mode, Op, Outcome, Patch, Reads, Renew, SessionId, Tenure, Term, TextPatch, Token, Ttl,
 };
 use crate::time::Wall;
 use fuser::Errno;
@@ -57,6 +58,8 @@ pub(super) struct Change {
     pub(super) permissions: Option<u32>,
     /// The process that keeps it alive from now on.
     pub(super) process: Option<Arc<Living>>,
+    /// The session on which it hangs from now on, if it is given no time.
+    pub(super) hangs: Option<SessionId>,
     /// The user and the group.
     pub(super) user: (Option<u32>, Option<u32>),
 }
@@ -298,6 +301,9 @@ impl Change {
     }
 
     fn term(&self, lease: Option<&Lease>) -> Option<Term> {
+        if let (Some(session), None, None) = (self.hangs, self.ttl, self.grace) {
+            return Some(Term::Session(session));
+        }
         let (ttl, grace) = match lease?.life {
             Life::Own { ttl, grace, .. } => (ttl, grace),
             // A ttl takes the lease off its session; without one it keeps hanging there.

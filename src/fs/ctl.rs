@@ -2,13 +2,14 @@
 //! what is read is what was not yet read of the answers.
 
 use super::errno::Act;
+use super::living::{self, Living};
 use super::locking::waiting::{self, Ended, Held};
 use super::make::looks;
 use super::message::{self, Options};
 use super::opens::Open;
 use super::owner::Caller;
 use super::pages;
-use super::process::{self, Living};
+use super::process;
 use super::shared::{Fs, flat};
 use crate::engine::StealReason;
 use crate::engine::term::parse_span;
@@ -229,10 +230,10 @@ fn process_of(
     name: &LockName,
 ) -> Result<Option<Living>, Value> {
     let Some(pid) = options.pid else { return Ok(None) };
-    process::named(caller, pid).map(Some).map_err(|(errno, why)| {
+    living::named(caller, pid).map(Some).map_err(|(errno, why)| {
         let sentence = format!("lock '{name}': {why}");
         fs.refuse_own(caller, Act::Control, Some(name), errno, sentence.clone());
-        wrong(process::kind_of(errno), &sentence)
+        wrong(living::kind_of(errno), &sentence)
     })
 }
 
@@ -452,9 +453,11 @@ fn renewing(
     // What outlives its process, such as a slot that is done.
     let unbinds = request.fields.get("unbind") == Some(&Value::Bool(true));
     let changes = options.ttl.is_some() || options.grace.is_some();
+    let unbound = options.token.filter(|_| unbinds);
+    let left = unbound.and_then(|token| fs.processes.unbind_for(token, &caller.client));
     let op = Op::Renew(Renew {
         key: key_of(caller, &name, options.token),
-        term: changes.then(|| term_of(fs, &options)),
+        term: if changes { Some(term_of(fs, &options)) } else { left },
         firm: if changes || process.is_some() { Firm::Make } else { Firm::Keep },
         patch: Patch {
             note: options.note.clone(),
@@ -465,9 +468,6 @@ fn renewing(
             ..Patch::default()
         },
     });
-    if let Some(token) = options.token.filter(|_| unbinds) {
-        fs.processes.unbind_for(token, &caller.client);
-    }
     Ok((name, op, process))
 }
 

@@ -10,7 +10,7 @@ use super::opens::{Access, End, Open, Target, window};
 use super::owner::Caller;
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
-use super::{attr, change, ctl, poll, process, stream, wait, why};
+use super::{attr, change, ctl, living, poll, process, stream, wait, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, Reads};
 use crate::status::{pretty, status_of};
@@ -155,7 +155,7 @@ pub(super) fn write(
     let mut process = None;
     if let Message::Options(Options { pid, token, .. }) = &message {
         if let Some(pid) = pid {
-            process = match process::named(caller, *pid) {
+            process = match living::named(caller, *pid) {
                 Ok(living) => Some(Arc::new(living)),
                 Err((errno, why)) => {
                     return reply.error(refuse(errno, format!("lock '{name}': {why}")));
@@ -172,7 +172,8 @@ pub(super) fn write(
     if is_text && is_far(&open, offset) {
         return reply.error(refuse(Errno::EFBIG, change::too_long(name, offset)));
     }
-    let wanted = Change { process, ..change::of_message(message, data, offset, &open) };
+    let hangs = process.as_ref().and_then(|_| process::session(fs));
+    let wanted = Change { process, hangs, ..change::of_message(message, data, offset, &open) };
     let length = data.len() as u32;
     change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
         Ok(Reached { token, .. }) => {

@@ -2,9 +2,10 @@
 
 use super::attr::{Held, Sight};
 use super::errno::Act;
+use super::living::Living;
 use super::opens::{Access, Open, State, Target};
 use super::owner::Caller;
-use super::process::{self, Living};
+use super::process;
 use super::shared::{Fs, attr_of_one, flat};
 use super::{attr, change};
 use crate::engine::{
@@ -290,7 +291,7 @@ fn acquire(fs: &Fs, caller: &Caller, wanted: &Wanted) -> (Op, Option<Living>) {
         client: caller.client.clone(),
         mode: Mode::Exclusive,
         hold: wanted.hold,
-        term: Term::Own(fs.config.ttl, fs.config.grace),
+        term: process::term(fs, session.as_ref()),
         line: Line::Skip,
         patch: Patch {
             holder_id: Some(fs.owners.holder_id(caller)),

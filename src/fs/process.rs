@@ -4,38 +4,39 @@
 //! nobody. One thread of the mount waits for all of them and for the next renewal, in one epoll;
 //! it does not exist before a program binds a lease.
 
+use super::keeper::{ALARM, Keeper};
+use super::living::Living;
 use super::mount::HoldBy;
-use super::owner::{Caller, ids_of, is_alive, pidfd_of, session_of, start_of};
+use super::owner::{Caller, session_of};
 use super::shared::{Fs, Shared, flat};
+use crate::engine::term::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
-    ClientId, End, Firm, Kind, LeaseKey, Life, LockName, LockView, Op, Outcome, Patch, Process,
-    Release, Renew, Token, What,
+    ClientId, End, EndSession, Firm, LeaseKey, Life, LockName, LockView, Op, OpenSession, Outcome,
+    Patch, Release, Renew, SessionEnd, SessionId, Term, Token, What,
 };
 use crate::locks::feed::Watch;
-use crate::locks::timer::Alarm;
 use crate::locks::{Failure, List};
-use crate::time::{Span, Time, boot_now, this_boot};
-use fuser::Errno;
+use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 /// A lease is renewed so many times in each ttl.
 const RENEWALS_PER_TTL: u64 = 3;
 /// How soon a renewal is tried again that got no answer.
 const RETRY: Span = Span::from_secs(1);
-/// Events, and ends of processes, taken at once.
+/// Events taken at once.
 const NEWS_MAX: usize = 256;
 /// Locks looked at in one step after a restart.
 const PAGE: usize = 1_024;
-/// What the alarm is called in the epoll: no token is so great.
-const ALARM: u64 = u64::MAX;
 
 /// The processes that leases of one mount are bound to.
 #[derive(Default)]
-pub(super) struct Processes(Mutex<State>);
+pub(super) struct Processes {
+    state: Mutex<State>,
+    session: Mutex<Option<SessionId>>,
+}
 
 #[derive(Default)]
 struct State {
@@ -51,64 +52,8 @@ struct State {
 struct Binding {
     key: LeaseKey,
     living: Living,
+    /// When it is to be renewed; `None`: it hangs on a session.
     next: Option<Time>,
-}
-
-/// What the thread sleeps on.
-struct Keeper {
-    epoll: OwnedFd,
-    alarm: Alarm,
-}
-
-/// A process, and the descriptor that tells of its end.
-#[derive(Debug)]
-pub(super) struct Living {
-    /// Which.
-    pub(super) process: Process,
-    alive: OwnedFd,
-}
-
-/// Why a lease can't be bound to a process: the errno, and a sentence.
-pub(super) type Unbound = (Errno, String);
-
-/// The process `pid`, if `caller` may name it.
-pub(super) fn named(caller: &Caller, pid: u32) -> Result<Living, Unbound> {
-    if caller.pid == 0 || ids_of(caller.pid).is_some_and(|ids| ids.spaces > 1) {
-        let sentence = format!(
-            "process {pid} can't be named by a caller that counts processes in a pid namespace \
-             of its own; do it from outside, or write a ttl such as 60s and renew in time"
-        );
-        return Err((Errno::EPERM, sentence));
-    }
-    let gone = || {
-        let sentence = format!("there is no process {pid}; name one that runs, such as pid=$$");
-        (Errno::ESRCH, sentence)
-    };
-    let living = Living::open(pid).map_err(|error| match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
-            (Errno::ENOSPC, format!("process {pid} can't be watched: {error}; bind fewer locks"))
-        }
-        _ => gone(),
-    })?;
-    let ids = ids_of(pid).ok_or_else(gone)?;
-    if !caller.is_root() && !ids.users.contains(&caller.uid) {
-        let sentence = format!(
-            "process {pid} belongs to another user, so this caller can't bind a lock to it; \
-             name a process of your own"
-        );
-        return Err((Errno::EPERM, sentence));
-    }
-    // What was read is of the process that the descriptor stands for only if that still lives.
-    if is_alive(&living.alive) { Ok(living) } else { Err(gone()) }
-}
-
-/// The kind of section 7 that goes with the errno of [`named`].
-pub(super) fn kind_of(errno: Errno) -> Kind {
-    match errno.code() {
-        libc::EPERM => Kind::Denied,
-        libc::ENOSPC => Kind::Limit,
-        _ => Kind::Invalid,
-    }
 }
 
 /// What a lease is bound to that says nothing of it: on a mount with `--hold session` the leader
@@ -118,25 +63,35 @@ pub(super) fn by_default(fs: &Shared, caller: &Caller) -> Option<Living> {
     if fs.config.hold == HoldBy::Session { leader() } else { None }
 }
 
-impl Living {
-    fn open(pid: u32) -> io::Result<Self> {
-        // First the descriptor: what is read then is of the process it stands for, or that is dead.
-        let alive = pidfd_of(pid)?;
-        let start = start_of(pid).ok_or(io::ErrorKind::NotFound)?;
-        if !is_alive(&alive) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive })
+/// The session on which leases hang that last as long as a process, if what decides is in this
+/// daemon: while this machine sleeps, or the daemon is stopped, nobody else is served either, and
+/// no renewal can come too late. Elsewhere time goes on, and leases are renewed.
+pub(super) fn session(fs: &Fs) -> Option<SessionId> {
+    let mut session = fs.processes.session.lock();
+    if session.is_none() {
+        let client = fs.config.client.clone();
+        let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
+        *session = match fs.locks.submit_here(&open.into())? {
+            Ok(Ok(Outcome::SessionOpened(id))) => Some(id),
+            // Then leases are renewed, as elsewhere.
+            Ok(_) | Err(_) => None,
+        };
     }
+    *session
+}
 
-    /// That very process, if it still lives.
-    pub(super) fn again(process: Process) -> Option<Self> {
-        Self::open(process.pid).ok().filter(|living| living.process == process)
-    }
+/// How long a lease lasts for which no time is given, and that is bound to a process, or not.
+pub(super) fn term(fs: &Fs, bound: Option<&Living>) -> Term {
+    let own = Term::Own(fs.config.ttl, fs.config.grace);
+    bound.and_then(|_| session(fs)).map_or(own, Term::Session)
+}
 
-    fn copy(&self) -> io::Result<Self> {
-        Ok(Self { process: self.process, alive: self.alive.try_clone()? })
-    }
+/// What is left of a lease that hung on a session which is over.
+const LEFT: Term = Term::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
+
+/// Whether a lease may have hung on such a session before the daemon was started again.
+fn has_hung(life: Life) -> bool {
+    matches!(life, Life::Own { ttl, grace, .. } if Term::Own(ttl, grace) == LEFT)
 }
 
 /// Keeps a lease alive from now on, as long as the process lives.
@@ -181,8 +136,12 @@ fn resume_lock(fs: &Fs, view: &LockView) {
         }
         let key = key_of(&view.name, &lease.holder, lease.token);
         if let Some(living) = Living::again(process) {
-            bind(fs, key, lease.life, &living);
-            fs.processes.renew_now(lease.token);
+            if let Some(session) = session(fs).filter(|_| has_hung(lease.life)) {
+                hang(fs, key, session, living);
+            } else {
+                bind(fs, key, lease.life, &living);
+                fs.processes.renew_now(lease.token);
+            }
         } else {
             log::info!("process {} is gone, so lock '{}' is released", process.pid, view.name);
             fs.locks.submit(Op::Release(Release { key }), |_| {});
@@ -190,9 +149,34 @@ fn resume_lock(fs: &Fs, view: &LockView) {
     }
 }
 
+/// The lease hangs on a session again.
+fn hang(fs: &Fs, key: LeaseKey, session: SessionId, living: Living) {
+    let shared = Arc::clone(fs);
+    let op = Op::Renew(renewal(key.clone(), Some(Term::Session(session))));
+    fs.locks.submit(op, move |answer| match flat(answer) {
+        Ok(Outcome::Renewed(tenure)) => bind(&shared, key, tenure.life, &living),
+        Ok(_) => {}
+        Err(failure) => {
+            let (name, pid) = (&key.name, living.process.pid);
+            log::warn!("lock '{name}' can't be bound to process {pid} again: {failure}");
+        }
+    });
+}
+
+fn renewal(key: LeaseKey, term: Option<Term>) -> Renew {
+    Renew { key, term, firm: Firm::Keep, patch: Patch::default() }
+}
+
 /// The mount is gone: leases run out by themselves, or are bound again by the next start.
 pub(super) fn ended(fs: &Shared) {
-    let mut state = fs.processes.0.lock();
+    if let Some(session) = fs.processes.session.lock().take() {
+        for key in fs.processes.hanging() {
+            fs.locks.submit(Op::Renew(renewal(key, Some(LEFT))), |_| {});
+        }
+        let end = EndSession { session, end: SessionEnd::Closed };
+        fs.locks.submit(Op::EndSession(end), |_| {});
+    }
+    let mut state = fs.processes.state.lock();
     let keeper = state.keeper.take();
     state.bindings.clear();
     state.due.clear();
@@ -219,16 +203,20 @@ fn every(life: Life) -> Option<Span> {
 impl Processes {
     /// How many leases are bound.
     pub(super) fn count(&self) -> usize {
-        self.0.lock().bindings.len()
+        self.state.lock().bindings.len()
     }
 
     fn bind(&self, fs: &Fs, key: LeaseKey, life: Life, living: Living) -> io::Result<()> {
         let token = key.token.expect("a lease is bound by its token");
-        let mut state = self.0.lock();
-        let keeper = match &state.keeper {
-            Some(keeper) => Arc::clone(keeper),
-            None => Arc::clone(state.keeper.insert(Keeper::start(fs)?)),
-        };
+        let mut state = self.state.lock();
+        let keeper = state.keeper.clone().map_or_else(
+            || {
+                let fs = Arc::downgrade(fs);
+                Keeper::start(move |keeper| keep(&fs, keeper))
+            },
+            Ok,
+        )?;
+        state.keeper = Some(Arc::clone(&keeper));
         if state.watch.is_none() {
             let mut watch = fs.locks.watch(None);
             let events_of = Arc::downgrade(fs);
@@ -246,7 +234,7 @@ impl Processes {
 
     /// Forgets a binding; whoever asked for it has been told, or needs not to be.
     fn unbind(&self, token: Token) -> Option<Binding> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let keeper = state.keeper.clone()?;
         let binding = state.take(&keeper, token);
         // Nobody is bound: events need not be followed any more.
@@ -256,18 +244,25 @@ impl Processes {
         binding
     }
 
-    /// The holder wants the lease to outlive the process.
-    pub(super) fn unbind_for(&self, token: Token, client: &ClientId) {
-        let state = self.0.lock();
+    /// The leases that hang on the session.
+    fn hanging(&self) -> Vec<LeaseKey> {
+        let state = self.state.lock();
+        let hanging = state.bindings.values().filter(|binding| binding.next.is_none());
+        hanging.map(|binding| binding.key.clone()).collect()
+    }
+
+    /// The holder wants the lease to outlive the process. Returns how long it is to last then, if
+    /// that was not known: it hung on a session.
+    pub(super) fn unbind_for(&self, token: Token, client: &ClientId) -> Option<Term> {
+        let state = self.state.lock();
         let is_own = state.bindings.get(&token).is_some_and(|bound| bound.key.client == *client);
         drop(state);
-        if is_own {
-            self.unbind(token);
-        }
+        let binding = if is_own { self.unbind(token)? } else { return None };
+        binding.next.is_none().then_some(LEFT)
     }
 
     fn renew_now(&self, token: Token) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(keeper) = state.keeper.clone() {
             state.renew_at(&keeper, token, Some(Time::ZERO));
         }
@@ -276,7 +271,7 @@ impl Processes {
     /// The leases whose time to be renewed has come. Each is due again soon, unless its answer
     /// says when.
     fn take_due(&self, now: Time) -> Vec<LeaseKey> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let Some(keeper) = state.keeper.clone() else { return Vec::new() };
         keeper.alarm.clear();
         let mut keys = Vec::new();
@@ -294,7 +289,7 @@ impl Processes {
 
     /// The lease lasts so long from now on, whoever renewed it.
     fn renewed(&self, token: Token, life: Life) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(keeper) = state.keeper.clone() {
             let next = every(life).map(|every| boot_now() + every);
             state.renew_at(&keeper, token, next);
@@ -357,8 +352,7 @@ fn process_ended(fs: &Fs, token: Token) {
 fn renew(fs: &Fs, key: LeaseKey) {
     let token = key.token.expect("a lease is bound by its token");
     let (shared, name) = (Arc::clone(fs), key.name.clone());
-    let op = Renew { key, term: None, firm: Firm::Keep, patch: Patch::default() };
-    fs.locks.submit(Op::Renew(op), move |answer| match flat(answer) {
+    fs.locks.submit(Op::Renew(renewal(key, None)), move |answer| match flat(answer) {
         Ok(Outcome::Renewed(tenure)) => shared.processes.renewed(token, tenure.life),
         Ok(_) => {}
         Err(Failure::Unavailable(why)) => {
@@ -378,7 +372,7 @@ fn on_events(fs: &Weak<Shared>) {
     let Some(fs) = fs.upgrade() else { return };
     loop {
         let (events, more) = {
-            let mut state = fs.processes.0.lock();
+            let mut state = fs.processes.state.lock();
             let Some(watch) = &mut state.watch else { return };
             let batch = watch.take(NEWS_MAX);
             let more = batch.events.len() == NEWS_MAX;
@@ -447,117 +441,14 @@ fn follow(fs: &Fs, to: &LockName, client: ClientId, living: Living) {
     });
 }
 
-impl Keeper {
-    #[allow(unsafe_code)]
-    fn start(fs: &Fs) -> io::Result<Arc<Self>> {
-        // SAFETY: takes no pointers; the result is checked before it becomes an owner.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just opened and belongs to nobody else.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        let keeper = Arc::new(Self { epoll, alarm: Alarm::new()? });
-        keeper.add(&keeper.alarm, ALARM)?;
-        let (fs, keeping) = (Arc::downgrade(fs), Arc::clone(&keeper));
-        let thread = std::thread::Builder::new().name("processes".to_owned());
-        thread.spawn(move || keep(&fs, &keeping))?;
-        Ok(keeper)
-    }
-
-    /// Has the end of `what` told as `number`.
-    #[allow(unsafe_code)]
-    fn add(&self, what: &impl AsRawFd, number: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
-        let (epoll, fd) = (self.epoll.as_raw_fd(), what.as_raw_fd());
-        // SAFETY: both descriptors are open, and the event lives through the call.
-        match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// By hand: closing would not do while a copy of the descriptor is open.
-    #[allow(unsafe_code)]
-    fn remove(&self, what: &impl AsRawFd) {
-        let (epoll, fd) = (self.epoll.as_raw_fd(), what.as_raw_fd());
-        // SAFETY: both descriptors are open; removing reads no event.
-        unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
-    }
-
-    /// Sleeps until something has happened.
-    #[allow(unsafe_code)]
-    fn wait(&self) -> Vec<u64> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; NEWS_MAX];
-        // SAFETY: the array has as many places as are named, and lives through the call.
-        let count = unsafe {
-            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), NEWS_MAX as i32, -1)
-        };
-        // A signal that ended the wait brings nothing.
-        events[..count.max(0) as usize].iter().map(|event| event.u64).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Child, Command};
-
-    fn sleeper() -> Child {
-        Command::new("sleep").arg("60").spawn().expect("sleep is there")
-    }
-
-    fn caller(uid: u32) -> Caller {
-        let client = ClientId::parse("laptop1").expect("valid");
-        Caller { uid, gid: uid, pid: std::process::id(), client }
-    }
-
-    #[test]
-    fn only_ones_own_process_can_be_named() {
-        let mut child = sleeper();
-        let uid = ids_of(child.id()).expect("it runs").users[0];
-        assert!(named(&caller(uid), child.id()).is_ok());
-        assert!(named(&caller(0), child.id()).is_ok(), "root names any");
-        let (errno, sentence) = named(&caller(uid + 1), child.id()).expect_err("another's");
-        assert_eq!(errno.code(), libc::EPERM, "{sentence}");
-        let foreign = Caller { pid: 0, ..caller(uid) };
-        assert_eq!(named(&foreign, child.id()).expect_err("foreign").0.code(), libc::EPERM);
-        child.kill().expect("it runs");
-        child.wait().expect("it ends");
-        let (errno, sentence) = named(&caller(uid), child.id()).expect_err("gone");
-        assert_eq!(errno.code(), libc::ESRCH, "{sentence}");
-    }
-
-    #[test]
-    fn one_that_has_ended_but_is_not_reaped_is_gone() {
-        let mut child = Command::new("true").spawn().expect("true is there");
-        let living = pidfd_of(child.id()).expect("not reaped");
-        while is_alive(&living) {
-            std::thread::yield_now();
-        }
-        assert!(Living::open(child.id()).is_err());
-        child.wait().expect("it ends");
-    }
-
-    #[test]
-    fn a_number_used_again_is_another_process() {
-        let own = Living::open(std::process::id()).expect("we run").process;
-        assert!(Living::again(own).is_some());
-        assert!(Living::again(Process { start: own.start + 1, ..own }).is_none());
-    }
-
-    /// The same numbers may come again after a reboot: what such a process held is released.
-    #[test]
-    fn a_process_of_another_boot_is_gone() {
-        let own = Living::open(std::process::id()).expect("we run").process;
-        assert_ne!(own.boot, 0, "the kernel names its boots");
-        assert!(Living::again(Process { boot: own.boot ^ 1, ..own }).is_none());
-    }
 
     #[test]
     fn a_lease_is_renewed_three_times_in_its_ttl() {
         let ttl = crate::engine::Ttl::parse("30s").expect("valid");
-        let life = crate::engine::Term::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
+        let life = Term::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
         assert_eq!(every(life), Some(Span::from_secs(10)));
     }
 }

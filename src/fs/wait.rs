@@ -5,11 +5,12 @@
 //! file ends the wait, and gives back a lock that came and was never read of.
 
 use super::errno::Act;
+use super::living::Living;
 use super::locking::waiting::{self, Ended, Held};
 use super::make::looks;
 use super::opens::{Open, State, window};
 use super::owner::Caller;
-use super::process::{self, Living};
+use super::process;
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
     Acquire, Face, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op, Patch, Release,
@@ -131,7 +132,7 @@ fn join(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: LockName) 
         mode: Mode::Exclusive,
         // By name only, and this attempt's own: two readers of one client wait for each other.
         hold: Hold::Firm(None),
-        term: term_of(fs),
+        term: process::term(fs, process.as_ref()),
         line: Line::Join(None),
         patch,
     };

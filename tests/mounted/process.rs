@@ -172,6 +172,43 @@ fn a_restart_binds_again() {
     m.until("lives", "free");
 }
 
+/// While the daemon is stopped, or gone, nobody else is served either: a lease for which no time
+/// was given is the process's still, however long that takes. One that was given a ttl counts on.
+#[test]
+fn a_pause_of_the_daemon_is_no_loss() {
+    let mut m = Setup::new().with("--ttl 1s --grace 0s").prepare();
+    m.start();
+    let clock = Setup::new().with("--ttl 1s --grace 0s").start();
+    // More than a ttl and its grace.
+    let pass = || {
+        for _ in 0..2 {
+            clock.sh("mkdir passes").ok();
+            clock.until("passes", "free");
+        }
+    };
+    let sleeper = Sleeper::new();
+    let pid = sleeper.pid();
+    m.sh(&format!("touch build && echo pid={pid} > build")).ok();
+    let timed = format!(r#"{{"pid":{pid},"ttl":"1s","grace":"0s"}}"#);
+    m.sh(&format!("touch timed && echo '{timed}' > timed")).ok();
+    let token = m.token("build");
+    let daemon = m.pid();
+    signal(daemon, libc::SIGSTOP);
+    pass();
+    signal(daemon, libc::SIGCONT);
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token), "stopped");
+    m.until("timed", "free");
+    m.sh("touch build").ok();
+    m.crash();
+    pass();
+    m.start();
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token), "killed");
+    pass();
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token), "and later");
+    sleeper.kill();
+    m.until("build", "free");
+}
+
 /// `mount --hold session`: a lease made by file lasts as long as the login session that made it.
 #[test]
 fn a_login_session_keeps_what_it_made() {
