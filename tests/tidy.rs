@@ -209,9 +209,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The command line mounts, so it calls what mounts; it knows nothing else of the files.
     (
         "src/cli/",
-        &["time", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http", "remote"],
+        &[
+            "time", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http", "remote",
+            "cluster",
+        ],
     ),
     ("src/http/", &["time", "engine", "locks", "status", "event", "metrics", "http"]),
+    ("src/cluster/", &["time", "engine", "locks", "cluster"]),
     ("src/remote/", &["time", "engine", "locks", "remote"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event.rs", &["time", "engine"]),
@@ -265,6 +269,8 @@ const OWNED: &[(&str, &str)] = &[
     ("fuser", "src/fs/"),
     ("clap", "src/cli/"),
     ("axum", "src/http/"),
+    ("openraft", "src/cluster/"),
+    ("raft_log", "src/cluster/"),
     ("hyper_util", "src/http/, src/remote/"),
     ("hyper", "src/http/, src/remote/"),
 ];
