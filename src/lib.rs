@@ -8,6 +8,8 @@ pub mod engine;
 
 pub mod locks;
 
+pub mod cluster;
+
 pub mod remote;
 
 pub mod status;

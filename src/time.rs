@@ -162,6 +162,12 @@ pub fn boot_now() -> Time {
     Time(now)
 }
 
+/// Reads the steady clock: it never jumps, and stands still while the machine sleeps. The time of
+/// a log runs with it: who could not reach the log's keeper, because that slept, loses nothing.
+pub fn steady_now() -> Time {
+    Time(read(libc::CLOCK_MONOTONIC))
+}
+
 /// Which start of the machine the boot clock counts from, as the kernel names it. 0: it does not.
 pub fn this_boot() -> u128 {
     static BOOT: OnceLock<u128> = OnceLock::new();

@@ -206,10 +206,11 @@ const LAYERS: &[(&str, &[&str])] = &[
         "src/cli/",
         &[
             "time", "said", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http",
-            "remote",
+            "remote", "cluster",
         ],
     ),
     ("src/http/", &["time", "said", "engine", "locks", "status", "event", "metrics", "http"]),
+    ("src/cluster/", &["time", "said", "engine", "locks", "cluster"]),
     ("src/remote/", &["time", "said", "engine", "locks", "remote"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event.rs", &["time", "engine"]),
@@ -263,6 +264,8 @@ const OWNED: &[(&str, &str)] = &[
     ("fuser", "src/fs/"),
     ("clap", "src/cli/"),
     ("axum", "src/http/"),
+    ("openraft", "src/cluster/"),
+    ("raft_log", "src/cluster/"),
     ("hyper_util", "src/http/, src/remote/"),
     ("hyper", "src/http/, src/remote/"),
 ];

@@ -10,6 +10,7 @@ mod events;
 mod exit;
 mod generate;
 mod hold;
+mod keep;
 mod list;
 mod mount;
 mod out;

@@ -2,23 +2,22 @@
 
 use super::background;
 use super::exit::{Done, Exit, Failure};
+use super::keep::{self, KeepArgs, Kept};
 use super::out;
 use super::serve::{self, AccessArgs};
 use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
-use crate::engine::{ClientId, Grace, Rules, Ttl};
+use crate::engine::{ClientId, Grace, Ttl};
 use crate::fs::device::{Gone, is_root};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
 use crate::http::Server;
-use crate::locks::local::Local;
-use crate::locks::{Door, Locks};
+use crate::locks::Locks;
 use crate::remote::{Remote, Terms};
 use crate::said::said;
 use clap::ValueEnum;
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,10 +67,8 @@ pub(super) struct MountArgs {
     key: KeyArgs,
     #[command(flatten)]
     access: AccessArgs,
-    /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
-    /// latchfs in the XDG state directory]
-    #[arg(long, value_name = "DIR")]
-    state: Option<OsString>,
+    #[command(flatten)]
+    keep: KeepArgs,
     /// Stay until Ctrl-C or SIGTERM, then unmount; this is the default
     #[arg(long, conflicts_with = "background")]
     foreground: bool,
@@ -133,23 +130,25 @@ enum News {
     Gone,
     /// The server is to read its tokens and certificates again.
     Reload,
+    /// The engine can't go on.
+    Failed(Arc<str>),
 }
 
 pub(super) fn run(args: &MountArgs) -> Done {
     let clients = clients(args)?;
-    let state = state_dir(args.state.as_deref())?;
+    let kept = args.keep.kept()?;
     // What a server decides is kept there.
-    let forgets = |state: Option<&Path>| args.server.is_none() && state.is_none();
+    let forgets = args.server.is_none() && matches!(kept, Kept::Nowhere);
     if args.background && !args.detached {
-        warn(forgets(state.as_deref()));
-        return background::start(state.as_deref());
+        warn(forgets);
+        return background::start(kept.dir());
     }
     if args.detached {
         background::take_name();
     } else {
-        warn(forgets(state.as_deref()));
+        warn(forgets);
     }
-    let done = serve(args, clients, state.as_deref());
+    let done = serve(args, clients, &kept);
     if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
         // The one who waits says it to the user; the log gets it by main.
         out::line(sentence)?;
@@ -157,7 +156,7 @@ pub(super) fn run(args: &MountArgs) -> Done {
     done
 }
 
-fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done {
+fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept) -> Done {
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
         let send = send.clone();
@@ -176,18 +175,18 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, state: Option<&Path>) -> Done
     if let Some(url) = &args.server {
         return serve_remote(args, &clients, url, &send, &news);
     }
-    let local = Arc::new(open(state)?);
-    let door: Arc<dyn Door> = Arc::clone(&local) as _;
-    let locks = Locks::new(door);
+    let decider = kept.open()?;
+    let failed = send.clone();
+    decider.on_failure(move |why| drop(failed.send(News::Failed(why))));
+    let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let served = mount_all(args, each).and_then(|mounts| {
         let server = listen(args, &locks)?;
-        until_the_end(args, &mounts, server.as_ref(), (&send, &news))?;
+        let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
         server.into_iter().for_each(Server::drain);
-        unmount_all(&mounts)
+        ended.and(unmount_all(&mounts))
     });
-    let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
-    served.and(closed)
+    served.and(decider.close())
 }
 
 /// Mounts on a server: each with a session of its own, so that each loses only its own.
@@ -221,18 +220,6 @@ fn listen(args: &MountArgs, locks: &Locks) -> Done<Option<Server>> {
     let Some(listen) = args.listen else { return Ok(None) };
     let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
     serve::start(locks.clone(), &config).map(Some)
-}
-
-/// The engine, with what it remembers.
-pub(super) fn open(state: Option<&Path>) -> Done<Local> {
-    let rules = Rules::default();
-    match state {
-        Some(state) => {
-            Local::open(state, rules).map_err(|error| Failure::unavailable(error.to_string()))
-        }
-        None => Local::in_memory(rules)
-            .map_err(|error| Failure::system("the engine can't be started", &error)),
-    }
 }
 
 /// Mounts all; if one can't be, those before it are unmounted again.
@@ -279,6 +266,7 @@ fn until_the_end(
         match news.recv() {
             Ok(News::Gone) => left -= 1,
             Ok(News::Reload) => server.into_iter().for_each(serve::reload),
+            Ok(News::Failed(why)) => return Err(keep::failed(&why)),
             Ok(News::End) | Err(_) => break,
         }
     }

@@ -3,14 +3,14 @@
 
 use super::background;
 use super::exit::{Done, Exit, Failure};
-use super::mount::{Shown, absolute, open, state_dir, warn};
+use super::keep::{self, KeepArgs, Kept};
+use super::mount::{Shown, absolute, warn};
 use super::out;
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
-use crate::locks::{Door, Locks};
-use std::ffi::OsString;
+use crate::locks::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -34,10 +34,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "DURATION", default_value_t = Shown(GRACE_DEFAULT),
         value_parser = |text: &str| Grace::parse(text).map(Shown))]
     grace: Shown<Grace>,
-    /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
-    /// latchfs in the XDG state directory]
-    #[arg(long, value_name = "DIR")]
-    state: Option<OsString>,
+    #[command(flatten)]
+    keep: KeepArgs,
 }
 
 /// Who may ask, and how connections are encrypted.
@@ -113,12 +111,14 @@ enum News {
     End,
     /// Tokens and certificates are to be read again.
     Reload,
+    /// The engine can't go on.
+    Failed(Arc<str>),
 }
 
 pub(super) fn run(args: &ServeArgs) -> Done {
-    let state = state_dir(args.state.as_deref())?;
+    let kept = args.keep.kept()?;
     let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
-    warn(state.is_none());
+    warn(matches!(kept, Kept::Nowhere));
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
         let send = send.clone();
@@ -127,16 +127,21 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     };
     signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
-    let local = Arc::new(open(state.as_deref())?);
-    let door: Arc<dyn Door> = Arc::clone(&local) as _;
-    let served = start(Locks::new(door), &config).map(|server| {
+    let decider = kept.open()?;
+    decider.on_failure(move |why| drop(send.send(News::Failed(why))));
+    let served = start(decider.locks(), &config).and_then(|server| {
         background::notify_manager();
-        while let Ok(News::Reload) = news.recv() {
-            reload(&server);
-        }
+        let ended = loop {
+            match news.recv() {
+                Ok(News::Reload) => reload(&server),
+                Ok(News::Failed(why)) => break Err(keep::failed(&why)),
+                Ok(News::End) | Err(_) => break Ok(()),
+            }
+        };
         server.drain();
+        ended
     });
-    let closed = local.close().map_err(|error| Failure::unavailable(error.to_string()));
+    let closed = decider.close();
     served.and(closed)
 }
 

@@ -336,4 +336,4 @@ mod tests;
 
 #[cfg(test)]
 #[path = "../../tests/model/mod.rs"]
-mod model;
+pub(crate) mod model;

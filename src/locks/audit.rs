@@ -13,22 +13,22 @@ use std::path::Path;
 const AUDIT_FILE: &str = "audit.log";
 
 /// Where entries go.
-pub(super) struct Audit(Option<File>);
+pub(crate) struct Audit(Option<File>);
 
 impl Audit {
     /// Entries go behind those that are in `dir` already.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let path = dir.join(AUDIT_FILE);
         OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Some).map(Self)
     }
 
     /// Entries go to the log.
-    pub(super) const fn to_log() -> Self {
+    pub(crate) const fn to_log() -> Self {
         Self(None)
     }
 
     /// Writes an entry if `event` is one that needs it; `wall` is then asked when that was.
-    pub(super) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
+    pub(crate) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
         let What::Ended { name, holder, token, end: End::Stolen { by, reason }, .. } = &event.what
         else {
             return;

@@ -3,7 +3,7 @@
 //! What stands behind the door decides who orders the commands: [`local`] does it on the calling
 //! thread, under one short critical section. The rules are the engine's in every case.
 
-mod audit;
+pub(crate) mod audit;
 pub mod feed;
 pub mod local;
 pub mod porter;
@@ -198,6 +198,11 @@ pub enum Unavailable {
         /// Where it should be.
         server: Arc<str>,
     },
+    /// The log that decides gives no answer: its disk has failed, is full or takes too long.
+    Log {
+        /// What has happened.
+        why: Arc<str>,
+    },
     /// Whoever asks may not.
     Denied {
         /// A sentence.
@@ -210,9 +215,10 @@ impl Unavailable {
     pub const fn kind(&self) -> Kind {
         match self {
             Self::State { full: true, .. } => Kind::Limit,
-            Self::State { full: false, .. } | Self::Closing | Self::NoAnswer { .. } => {
-                Kind::ConsistencyUnavailable
-            }
+            Self::State { full: false, .. }
+            | Self::Closing
+            | Self::NoAnswer { .. }
+            | Self::Log { .. } => Kind::ConsistencyUnavailable,
             Self::Denied { .. } => Kind::Denied,
         }
     }
@@ -469,6 +475,11 @@ impl fmt::Display for Unavailable {
                 f,
                 "the server {server} does not answer, so the outcome is unknown; see whether it \
                  runs and can be reached, and try again"
+            ),
+            Self::Log { why } => write!(
+                f,
+                "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
+                 again when the node is back"
             ),
             Self::Denied { why } => f.write_str(why),
         }

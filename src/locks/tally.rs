@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter a metric, and how long things took.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     counters: [AtomicU64; COUNTERS.len()],
     waits: Times,
     holds: Times,
@@ -87,7 +87,7 @@ const COUNTERS: [&str; 16] = [
 ];
 
 impl Tally {
-    pub(super) fn count_event(&self, event: &Event) {
+    pub(crate) fn count_event(&self, event: &Event) {
         use crate::engine::SessionEnd::Expired;
         match &event.what {
             What::Granted { waited: Some((_, span)), .. } => self.waits.add(*span),
@@ -113,7 +113,7 @@ impl Tally {
         self.add(index);
     }
 
-    pub(super) fn count_answer(&self, answer: &Answer) {
+    pub(crate) fn count_answer(&self, answer: &Answer) {
         let Err(refusal) = answer else { return };
         self.add(match refusal.kind() {
             Kind::LockConflict => 11,
@@ -133,13 +133,13 @@ impl Tally {
     }
 
     /// Each metric's name and count.
-    pub(super) fn counts(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
         COUNTERS.into_iter().zip(counts).collect()
     }
 
     /// How long waits and tenures took.
-    pub(super) fn histograms(&self) -> Vec<Histogram> {
+    pub(crate) fn histograms(&self) -> Vec<Histogram> {
         vec![
             self.waits.show("wait_seconds", "How long who was served had waited in line."),
             self.holds.show("hold_seconds", "How long tenures lasted that are over."),

@@ -27,7 +27,7 @@ const COMMANDS_A_RUN: usize = 400;
 const RUNS: u64 = 300;
 
 /// A run: the rules, and what was asked when.
-type Script = (Rules, Vec<(Time, Command)>);
+pub(crate) type Script = (Rules, Vec<(Time, Command)>);
 
 /// Both implementations, and what must be true whatever they agree on.
 struct Pair {
@@ -328,7 +328,7 @@ fn a_failure_is_shrunk_to_what_causes_it() {
 }
 
 /// The commands of a run in which nothing went wrong.
-fn sound(seed: u64, commands: usize) -> Script {
+pub(crate) fn sound(seed: u64, commands: usize) -> Script {
     let (script, done) = run(seed, commands);
     done.expect("the model check runs well");
     script

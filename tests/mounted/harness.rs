@@ -154,7 +154,8 @@ impl Setup {
         fs::set_permissions(self.scratch.path("t"), open).expect("ours");
         let mut args = self.args;
         if self.state {
-            args.extend(["--state".to_owned(), self.scratch.path("state").display().to_string()]);
+            let option = if crate::DURABLE { "--data" } else { "--state" };
+            args.extend([option.to_owned(), self.scratch.path("state").display().to_string()]);
         }
         Mount { dirs, args, daemon: None, scratch: self.scratch }
     }

@@ -6,6 +6,9 @@
 // Programs in other languages stand in the tests as they are, whatever their quotes.
 #![allow(clippy::needless_raw_string_hashes)]
 
+/// Whether the mounts keep all in a log. See `tests/durable_mounts`, which has some of these tests.
+pub(crate) const DURABLE: bool = false;
+
 mod harness;
 mod locking;
 #[path = "../support/mod.rs"]

@@ -363,7 +363,9 @@ fn waiting_costs_little() {
     let ticks = ticks_in(&m, Duration::from_secs(2));
     assert_eq!(ticks, 0, "nobody waits");
     let woken = self::switches(&m) - switches;
-    assert!(woken <= 4, "the daemon woke {woken} times in 2 s while nobody waited");
+    // The thread that has looked for a snapshot comes to its end about now.
+    let most = if crate::DURABLE { 8 } else { 4 };
+    assert!(woken <= most, "the daemon woke {woken} times in 2 s while nobody waited");
 }
 
 /// The processor time of the daemon while nothing happens for so long.

@@ -57,10 +57,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server with these options, on a port of its own, that keeps nothing.
+    /// A server with these options, on a port of its own. It keeps nothing, or all in a log:
+    /// the same tests are tests of both.
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
-        Self::listen(&[&["--state", "none"], options].concat())
+        if !crate::DURABLE {
+            return Self::listen(&[&["--state", "none"], options].concat());
+        }
+        let scratch = Scratch::new();
+        let mut command = Command::new(LATCHFS);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+        command.arg(scratch.path().join("data")).args(options);
+        Self::spawn(&mut command, scratch)
     }
 
     /// A server with these options, on a port of its own.
@@ -88,7 +96,7 @@ impl Server {
     }
 
     #[track_caller]
-    fn spawn(command: &mut Command, scratch: Scratch) -> Self {
+    pub(crate) fn spawn(command: &mut Command, scratch: Scratch) -> Self {
         let log = fs::File::create(scratch.path().join("log")).expect("a fresh directory");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("the program is there");

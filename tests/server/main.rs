@@ -2,6 +2,9 @@
 //!
 //! Each test has a server of its own, so that they run side by side.
 
+/// Whether the servers keep all in a log. See tests/durable, which has these tests, too.
+pub(crate) const DURABLE: bool = false;
+
 mod fuzz;
 mod harness;
 #[path = "../support/mod.rs"]

@@ -68,7 +68,7 @@ impl Dir {
         }
         // From here on names in errors are whole, wherever the daemon's own directory is.
         let path = fs::canonicalize(path).map_err(at)?;
-        if let Some(kind) = remote(&path) {
+        if let Some(kind) = remote_kind(&path) {
             return Err(StateError::Remote(path, kind));
         }
         let lock = take(&path)?;
@@ -306,7 +306,7 @@ const REMOTE: [(&str, &str); 5] =
 
 /// Names the network file system that `path` is on, if it is on one.
 #[allow(unsafe_code)]
-fn remote(path: &Path) -> Option<&'static str> {
+pub(crate) fn remote_kind(path: &Path) -> Option<&'static str> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: all zeros is a valid statfs: it holds numbers and text only.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };

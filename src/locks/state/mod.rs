@@ -23,6 +23,7 @@ mod tests;
 mod window;
 
 pub use compaction::Sealed;
+pub(crate) use dir::remote_kind;
 pub use error::StateError;
 pub use journal::{RECORD_BYTES_MAX, Records};
 

@@ -1,0 +1,231 @@
+//! The durable node as a door: what the edges ask.
+//!
+//! Reading needs no entry: this node alone decides, so what it has carried out is all that
+//! anybody has been told. A read waits only for what was asked of the same lock before it, and
+//! when a deadline has passed, for the entry that says so.
+
+use super::clock::Carried;
+use super::desk::Desk;
+use super::error::DataError;
+use super::node::{self, Started};
+use super::replica::Replica;
+use crate::engine::{Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView};
+use crate::locks::feed::Watch;
+use crate::locks::tally::Histogram;
+use crate::locks::{
+    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then, Unavailable,
+};
+use crate::time::{Span, Time, Wall, boot_now, steady_now};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+/// A durable engine in this process.
+pub struct Node {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    failures: mpsc::Sender<node::OnFailure>,
+    place: String,
+}
+
+struct Shared {
+    replica: Arc<Replica>,
+    desk: Arc<Desk>,
+    clock: Carried,
+    /// The moment that engine time and the boot clock are shown by.
+    shown: Mutex<(Time, Time)>,
+}
+
+/// How far the boot clock may run ahead of the steady one before times are shown anew: less is
+/// the time between two readings; more, and the machine has slept.
+const SLEPT: Span = Span::from_secs(1);
+
+impl Node {
+    /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let Started { replica, desk, clock, thread, failures } = node::start(path)?;
+        let shown = Mutex::new((clock.at(steady_now()), boot_now()));
+        let shared = Arc::new(Shared { replica, desk, clock, shown });
+        let place = path.display().to_string();
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
+    }
+
+    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full.
+    pub fn on_failure(&self, tell: impl FnOnce(Arc<str>) + Send + 'static) {
+        if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
+            // It has ended already.
+            if let Some(Unavailable::Log { why }) = self.shared.desk.closed() {
+                tell(why);
+            }
+        }
+    }
+
+    /// Takes nothing any more, and returns when all that was taken is answered.
+    pub fn close(&self) {
+        self.shared.desk.close(Unavailable::Closing);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            log::error!("the log's thread has panicked");
+        }
+    }
+
+    /// Carries `look` out on the engine as it stands now.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        look(&self.shared.replica.look().engine)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Time {
+        self.clock.at(steady_now())
+    }
+
+    /// Looks at the engine if all that is due by now, and all that was asked of this lock, or of
+    /// any, has been carried out. `Err` gives `look` back.
+    fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
+        &self,
+        name: Option<&LockName>,
+        look: L,
+    ) -> Result<Result<T, Unavailable>, L> {
+        if let Some(why) = self.desk.closed().filter(|why| *why != Unavailable::Closing) {
+            return Ok(Err(why));
+        }
+        if self.desk.is_busy_with(name) {
+            return Err(look);
+        }
+        let core = self.replica.look();
+        let now = self.now();
+        if core.engine.next_deadline().is_some_and(|due| due <= now) {
+            return Err(look);
+        }
+        Ok(Ok(look(&core.engine, now)))
+    }
+
+    /// Looks at the engine, after what is due and what was asked before has been carried out.
+    fn look<T: 'static>(
+        self: &Arc<Self>,
+        name: Option<&LockName>,
+        look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
+        then: Then<Result<T, Unavailable>>,
+    ) {
+        match self.look_here(name, look) {
+            Ok(seen) => then(seen),
+            Err(look) => {
+                let shared = Arc::clone(self);
+                self.desk.look(Box::new(move |ready: Result<(), Unavailable>| {
+                    then(ready.map(|()| shared.look_now(look)));
+                }));
+            }
+        }
+    }
+
+    /// Looks at the engine as it stands, at a time at which nothing is due in it.
+    fn look_now<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> T {
+        let core = self.replica.look();
+        let now = self.now();
+        let is_due = core.engine.next_deadline().is_some_and(|due| due <= now);
+        look(&core.engine, if is_due { core.engine.clock() } else { now })
+    }
+
+    /// What the boot clock shows at an engine time.
+    fn boot(&self, at: Time) -> Time {
+        let (engine, boot) = {
+            let mut shown = self.shown.lock();
+            let (now, boot) = (self.now(), boot_now());
+            let awake = shown.1 + now.since(shown.0);
+            if boot.since(awake) > SLEPT {
+                *shown = (now, boot);
+            }
+            *shown
+        };
+        if at >= engine { boot + at.since(engine) } else { boot - engine.since(at) }
+    }
+}
+
+impl Door for Node {
+    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        self.shared.desk.ask(command, then);
+    }
+
+    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        let own = name.clone();
+        self.shared.look(Some(name), move |engine, now| engine.view(&own, now), then);
+    }
+
+    fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
+        self.shared.look_here(Some(name), |engine, now| engine.view(name, now)).ok()
+    }
+
+    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+        let page = move |engine: &Engine, now| {
+            let List { prefix, after, limit } = &query;
+            let items: Vec<_> = engine.list(prefix, after.as_ref(), *limit, now).collect();
+            let full = items.len() == *limit;
+            let next = items.last().filter(|_| full).map(|last| last.name.to_string());
+            Page { items, next }
+        };
+        self.shared.look(None, page, then);
+    }
+
+    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+        let page = move |engine: &Engine, _| {
+            let Children { parent, cursor, limit } = &query;
+            let (items, next) = engine.children(parent.as_ref(), cursor.as_deref(), *limit);
+            Page { items, next }
+        };
+        self.shared.look(None, page, then);
+    }
+
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        self.shared.look(None, move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX), then);
+    }
+
+    fn watch(&self, since: Option<u64>) -> Watch {
+        self.shared.replica.feed.watch(since)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.shared.replica.feed.next()
+    }
+
+    fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        Wall::at_boot_time(self.shared.boot(at))
+    }
+
+    fn about(&self) -> About {
+        let core = self.shared.replica.look();
+        About {
+            kind: Stands::Embedded,
+            contact: Contact::Connected,
+            state: self.place.clone(),
+            locks: core.engine.locks(),
+            waiters: core.engine.waiters(),
+            sessions: core.engine.sessions(),
+        }
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let replica = &self.shared.replica;
+        let mut counts = replica.tally.counts();
+        counts.push(("log_entries_total", replica.entries.load(Ordering::Relaxed)));
+        counts.push(("log_commands_total", replica.commands.load(Ordering::Relaxed)));
+        counts
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        self.shared.replica.tally.histograms()
+    }
+}

@@ -1,0 +1,158 @@
+//! Why the data directory can't be used, in sentences.
+
+use super::trouble::said;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::{error, fmt};
+
+/// Why the data directory can't be used.
+#[derive(Debug)]
+pub enum DataError {
+    /// There is something else in its place.
+    NotADirectory(PathBuf),
+    /// Permissions, or a read-only file system.
+    NotWritable(PathBuf, io::Error),
+    /// No room.
+    DiskFull(PathBuf, io::Error),
+    /// Another daemon has it. The number is its process id, if it could be read.
+    InUse(PathBuf, Option<u32>),
+    /// A file system that does not keep what it promises. The word is its kind.
+    Remote(PathBuf, &'static str),
+    /// It holds something else than a log.
+    Foreign(PathBuf),
+    /// A file is not what was written.
+    Damaged {
+        /// Which.
+        file: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// What must be there is not.
+    Missing(PathBuf),
+    /// A newer latchfs wrote it.
+    Newer {
+        /// Which file.
+        file: PathBuf,
+        /// How it differs.
+        why: String,
+    },
+    /// The node stopped before it could begin.
+    Stopped(PathBuf, String),
+    /// Anything else that the system said.
+    Io(PathBuf, io::Error),
+}
+
+impl DataError {
+    /// What the system said about `path`.
+    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull(path, error)
+            }
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::NotWritable(path, error)
+            }
+            io::ErrorKind::NotADirectory => Self::NotADirectory(path),
+            _ => Self::Io(path, error),
+        }
+    }
+
+    /// What the log says about its directory: what is not an error of the system is damage.
+    pub(super) fn of_log(dir: &Path, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::Unsupported => {
+                Self::Newer { file: dir.to_path_buf(), why: error.to_string() }
+            }
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::Other => {
+                Self::damaged(dir, error.to_string())
+            }
+            _ => Self::io(dir, error),
+        }
+    }
+
+    pub(super) fn damaged(file: &Path, why: impl Into<String>) -> Self {
+        Self::Damaged { file: file.to_path_buf(), why: why.into() }
+    }
+}
+
+/// The way on when what was promised is lost.
+const BEGIN_ANEW: &str = "put back a backup of the whole directory; or move the directory away and \
+    begin with an empty one, and know that no lock is held then and tokens begin at 1 again";
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotADirectory(path) => write!(
+                f,
+                "the data directory {} is not a directory; name another with --data DIR",
+                path.display()
+            ),
+            Self::NotWritable(path, error) => write!(
+                f,
+                "can't write {} ({}); mend its permissions, or name another data directory with \
+                 --data DIR",
+                path.display(),
+                said(error)
+            ),
+            Self::DiskFull(path, error) => write!(
+                f,
+                "no room to write {} ({}); make room, and start again",
+                path.display(),
+                said(error)
+            ),
+            Self::InUse(path, pid) => {
+                write!(f, "the data directory {} is in use by ", path.display())?;
+                match pid {
+                    Some(pid) => write!(f, "process {pid}")?,
+                    None => write!(f, "another process")?,
+                }
+                write!(f, "; stop that one, or name another with --data DIR")
+            }
+            Self::Remote(path, kind) => write!(
+                f,
+                "the data directory {} is on {kind}, which can lose what was written; name one on \
+                 a local disk with --data DIR",
+                path.display()
+            ),
+            Self::Foreign(path) => write!(
+                f,
+                "{} is there, so this is no data directory; if it is a state directory, name it \
+                 with --state DIR, else name an empty one with --data DIR",
+                path.display()
+            ),
+            Self::Damaged { file, why } => {
+                write!(f, "{} is damaged: {why}; {BEGIN_ANEW}", file.display())
+            }
+            Self::Missing(file) => write!(f, "{} is missing; {BEGIN_ANEW}", file.display()),
+            Self::Newer { file, why } => write!(
+                f,
+                "{} was written by a newer latchfs: {why}; start that one, or name another data \
+                 directory with --data DIR",
+                file.display()
+            ),
+            Self::Stopped(path, why) => write!(
+                f,
+                "the node in {} stopped before it could begin: {why}; mend that, and start again",
+                path.display()
+            ),
+            Self::Io(path, error) => write!(
+                f,
+                "can't use {} ({}); mend it, or name another data directory with --data DIR",
+                path.display(),
+                said(error)
+            ),
+        }
+    }
+}
+
+impl error::Error for DataError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::NotWritable(_, error) | Self::DiskFull(_, error) | Self::Io(_, error) => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The engine as the log has left it, and what follows from each entry: events, counts, audit.
+//!
+//! One mutex guards the engine and the order of its events. Nobody is woken or answered while it
+//! is held. What is read again at a start has been told before: until [`Replica::go_live`] nothing
+//! is told.
+
+use super::kind::{Answers, ClusterId, Entry, LogId, Membership, Meta, Proposal};
+use super::snapshot::Known;
+use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
+use crate::locks::audit::Audit;
+use crate::locks::feed::{Feed, Wakers};
+use crate::locks::tally::Tally;
+use crate::time::{Time, Wall, boot_now};
+use openraft::EntryPayload;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The state of a node.
+pub(super) struct Replica {
+    core: Mutex<Core>,
+    pub(super) feed: Arc<Feed>,
+    pub(super) tally: Tally,
+    /// Entries with commands, and commands, since the start.
+    pub(super) entries: AtomicU64,
+    pub(super) commands: AtomicU64,
+}
+
+/// What the mutex guards.
+pub(super) struct Core {
+    pub(super) engine: Engine,
+    /// Which cluster this is, once an entry has said so.
+    pub(super) cluster: Option<ClusterId>,
+    applied: Option<LogId>,
+    members: Membership,
+    audit: Audit,
+    /// Emptied after each entry; kept for its memory.
+    events: Vec<Event>,
+    telling: Telling,
+}
+
+/// Whether what happens is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    /// It has been told, before the last end.
+    Not,
+    /// It is news.
+    All,
+}
+
+impl Replica {
+    /// Goes on from what a snapshot knows, or from nothing.
+    pub(super) fn new(known: Option<Known>, audit: Audit) -> Self {
+        let known = known.unwrap_or_else(|| Known {
+            meta: Meta::default(),
+            cluster: None,
+            engine: Engine::new(Rules::default()),
+        });
+        let Known { meta, cluster, engine } = known;
+        let core = Core {
+            engine,
+            cluster,
+            applied: meta.last_log_id,
+            members: meta.last_membership,
+            audit,
+            events: Vec::new(),
+            telling: Telling::Not,
+        };
+        let (feed, tally) = (Arc::default(), Tally::default());
+        let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { core: Mutex::new(core), feed, tally, entries, commands }
+    }
+
+    /// A look at the state, while nothing changes. To be short.
+    pub(super) fn look(&self) -> MutexGuard<'_, Core> {
+        self.core.lock()
+    }
+
+    /// From now on what happens is told.
+    pub(super) fn go_live(&self) {
+        self.core.lock().telling = Telling::All;
+    }
+
+    /// Carries an entry out. What its commands came to, in their order.
+    pub(super) fn apply(&self, entry: Entry) -> Answers {
+        let mut core = self.core.lock();
+        core.applied = Some(entry.log_id);
+        let (answers, wakers) = match entry.payload {
+            EntryPayload::Blank => return vec![],
+            EntryPayload::Membership(members) => {
+                core.members = Membership::new(Some(entry.log_id), members);
+                return vec![];
+            }
+            EntryPayload::Normal(Proposal::Begin(cluster, rules)) => {
+                // The first one counts: a leader that knew of none may have proposed another.
+                if core.cluster.is_none() {
+                    core.cluster = Some(cluster);
+                    core.engine.set_rules(rules);
+                }
+                return vec![];
+            }
+            EntryPayload::Normal(Proposal::Commands(body)) => {
+                self.carry_out(&mut core, body.now, &body.commands)
+            }
+        };
+        drop(core);
+        wakers.wake();
+        answers
+    }
+
+    fn carry_out(&self, core: &mut Core, now: Time, commands: &[Command]) -> (Answers, Wakers) {
+        let Core { engine, events, audit, telling, .. } = core;
+        // Time never goes back, whatever leader stamped the entry.
+        let now = now.max(engine.clock());
+        let answers: Vec<Answer> =
+            commands.iter().map(|command| engine.apply(now, command, events)).collect();
+        if *telling == Telling::Not {
+            events.clear();
+            return (answers, Wakers::default());
+        }
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        for answer in &answers {
+            self.tally.count_answer(answer);
+        }
+        for event in &*events {
+            self.tally.count_event(event);
+            audit.enter(event, || Wall::at_boot_time(boot_now() - now.since(event.at)));
+        }
+        let wakers = if events.is_empty() { Wakers::default() } else { self.feed.publish(events) };
+        (answers, wakers)
+    }
+
+    /// Becomes what a snapshot of another node says.
+    pub(super) fn replace(&self, known: Known) {
+        let mut core = self.core.lock();
+        core.engine = known.engine;
+        core.cluster = known.cluster;
+        core.applied = known.meta.last_log_id;
+        core.members = known.meta.last_membership;
+        // What happened in between nobody here will learn: whoever follows must look again.
+        let wakers = self.feed.skip(1);
+        drop(core);
+        wakers.wake();
+    }
+
+    /// When time passing will next change anything.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.core.lock().engine.next_deadline()
+    }
+
+    /// The sessions of those that lived in the process that is gone.
+    pub(super) fn orphans(&self) -> Vec<SessionId> {
+        self.core.lock().engine.unending_sessions()
+    }
+}
+
+impl Core {
+    /// What this state is the state of.
+    pub(super) fn meta(&self) -> Meta {
+        Meta { last_log_id: self.applied, last_membership: self.members.clone() }
+    }
+}

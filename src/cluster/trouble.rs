@@ -1,0 +1,33 @@
+//! What has gone wrong with the disk: the first thing counts, and nothing is tried again.
+
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+
+/// Where the first error is kept. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Trouble(Arc<Mutex<Option<Arc<str>>>>);
+
+impl Trouble {
+    /// Notes an error while doing `what`, and gives it back.
+    pub(super) fn note(&self, what: &str, error: io::Error) -> io::Error {
+        let mut first = self.0.lock();
+        if first.is_none() {
+            *first = Some(format!("{what}: {}", said(&error)).into());
+        }
+        error
+    }
+
+    /// What was noted first.
+    pub(super) fn first(&self) -> Option<Arc<str>> {
+        self.0.lock().clone()
+    }
+}
+
+/// What an error of the system is called, without Rust's `(os error 13)`, in lower case.
+pub(super) fn said(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}

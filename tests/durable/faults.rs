@@ -1,0 +1,175 @@
+//! Disks that are full, that fail, that can't be written: the node stops with a sentence, and what
+//! was answered is there when it comes back.
+
+use crate::harness::{LATCHFS, Scratch, Server, latchfs};
+use crate::shim::Shim;
+use crate::talk::Talk;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How a server ends that can't go on.
+const UNAVAILABLE: Option<i32> = Some(69);
+
+/// A small disk of its own for one test, unmounted afterwards.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(scratch: &Scratch, options: &str) -> Self {
+        let path = scratch.path().join("disk");
+        fs::create_dir(&path).expect("a fresh name");
+        mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &path);
+        Self(path)
+    }
+
+    fn remount(&self, options: &str) {
+        mount(&["-o", &format!("remount,{options}")], &self.0);
+    }
+}
+
+fn mount(arguments: &[&str], path: &Path) {
+    let done = Command::new("mount").args(arguments).arg(path).status();
+    assert!(done.expect("mount is there").success(), "the tests run as root");
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn start(data: &Path) -> Server {
+    Server::listen(&["--data", &data.display().to_string()])
+}
+
+/// Takes locks until there is no answer that grants one. Gives how many, and the last answer.
+fn take_until_refused(server: &Server, note: &str) -> (u64, Option<(u16, serde_json::Value)>) {
+    take_until_refused_from(server, 1, note)
+}
+
+/// The same; the first token is `first`.
+fn take_until_refused_from(
+    server: &Server,
+    first: u64,
+    note: &str,
+) -> (u64, Option<(u16, serde_json::Value)>) {
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    for number in 0..100_000 {
+        let path = format!("/locks/lock{number}?client=a&ttl=1h&note={note}");
+        match talk.ask("POST", &path) {
+            Some((200, body)) => assert_eq!(body["token"], number + first, "{body}"),
+            other => return (number, other),
+        }
+    }
+    panic!("it never ended");
+}
+
+/// Fails unless so many locks are held.
+#[track_caller]
+fn all_are_there(server: &Server, count: u64) {
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    for number in 0..count {
+        let (_, body) = talk.ask("GET", &format!("/locks/lock{number}")).expect("it answers");
+        assert_eq!(body["token"], number + 1, "{body}");
+    }
+}
+
+#[test]
+fn a_full_disk_stops_the_node() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, "size=400k");
+    let data = disk.0.join("data");
+    let mut server = start(&data);
+    let (granted, answer) = take_until_refused(&server, &"n".repeat(500));
+    assert!(granted > 100, "{granted}");
+    if let Some((code, body)) = answer {
+        assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
+    }
+    assert_eq!(server.wait(), UNAVAILABLE);
+    let log = server.log();
+    assert!(log.contains("the log can't be written: no space left on device"), "{log}");
+    assert!(log.contains("mend the disk or make room, and start it again"), "{log}");
+    // Still full: it says so, and loses nothing by trying.
+    let said =
+        latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data.display().to_string()]);
+    assert_eq!(said.0, UNAVAILABLE, "{}", said.1);
+    assert!(said.1.contains("no space left on device"), "{}", said.1);
+    disk.remount("size=4m");
+    all_are_there(&start(&data), granted);
+}
+
+#[test]
+fn a_mount_whose_disk_is_full_is_unmounted() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, "size=300k");
+    let (dir, data) = (scratch.path().join("locks"), disk.0.join("data"));
+    let mut command = Command::new(LATCHFS);
+    command.arg("mount").arg(&dir).args(["--listen", "127.0.0.1:0", "--client", "box", "--data"]);
+    let mut server = Server::spawn(command.arg(&data), Scratch::new());
+    fs::create_dir(dir.join("build")).expect("it is mounted, and the lock is free");
+    let (granted, _) = take_until_refused_from(&server, 2, &"n".repeat(500));
+    assert!(granted > 50, "{granted}");
+    assert_eq!(server.wait(), UNAVAILABLE);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
+    assert!(!mounts.contains(&format!(" {} ", dir.display())), "{mounts}");
+    disk.remount("size=4m");
+    let server = start(&data);
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    let (_, body) = talk.ask("GET", "/locks/build").expect("it answers");
+    assert_eq!((&body["token"], &body["holder"]), (&1.into(), &"box:root".into()), "{body}");
+}
+
+#[test]
+fn a_sync_that_fails_is_not_tried_again() {
+    let scratch = Scratch::new();
+    let data = scratch.path().join("data");
+    let shim = Shim::new(&scratch, scratch.path());
+    let mut server = shim.serve(&data);
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    for number in 0..20 {
+        let path = format!("/locks/lock{number}?client=a&ttl=1h");
+        assert_eq!(talk.ask("POST", &path).expect("it answers").1["token"], number + 1);
+    }
+    fs::write(&shim.fail, "").expect("there is room");
+    // It may be gone before it has said so.
+    if let Some((code, body)) = talk.ask("POST", "/locks/other?client=a&ttl=1h") {
+        assert_eq!((code, &body["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()), "{body}");
+        assert!(body.to_string().contains("the outcome is unknown"), "{body}");
+    }
+    assert_eq!(server.wait(), UNAVAILABLE);
+    assert!(server.log().contains("the log can't be written"), "{}", server.log());
+    assert_eq!(fs::read_to_string(&shim.fail).expect("it is there"), "!", "one sync, not more");
+    fs::remove_file(&shim.fail).expect("it is there");
+    all_are_there(&start(&data), 20);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch, "size=1m");
+    let data = disk.0.join("data");
+    let mut server = start(&data);
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0));
+    disk.remount("ro");
+    for data in [data, disk.0.join("new")] {
+        let data = data.display().to_string();
+        let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
+        assert_eq!(code, UNAVAILABLE, "{said}");
+        assert!(said.contains("read-only file system"), "{said}");
+        assert!(said.contains("name another data directory with --data DIR"), "{said}");
+    }
+}
+
+#[test]
+fn two_servers_do_not_share_a_directory() {
+    let scratch = Scratch::new();
+    let data = scratch.path().join("data");
+    let server = start(&data);
+    let data = data.display().to_string();
+    let (code, said) = latchfs(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
+    assert_eq!(code, UNAVAILABLE, "{said}");
+    assert!(said.contains(&format!("is in use by process {}", server.pid())), "{said}");
+    let (code, said) = latchfs(&["serve", "--data", &data, "--state", "none"]);
+    assert_eq!(code, Some(64), "{said}");
+}

@@ -1,0 +1,166 @@
+//! Killed at any moment under load: what was answered is there again, and no token comes twice.
+
+use crate::harness::{Scratch, Server};
+use crate::talk::Talk;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+/// How often the server is killed.
+const ROUNDS: u64 = 30;
+/// Clients that ask at once.
+const CLIENTS: usize = 6;
+/// Answers until the server is killed, at most.
+const ANSWERS_MAX: u64 = 2_400;
+/// Locks of each client, and those that all of them want.
+const OWN: u64 = 12;
+const SHARED: u64 = 3;
+
+/// A small generator of random numbers (splitmix64): the same seed gives the same run.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// What one client knows of the locks that only it asks for.
+#[derive(Default, Clone)]
+struct Knows {
+    /// The tokens of those it holds.
+    held: BTreeMap<String, u64>,
+    /// The lock whose last request has no answer: it may be held or not.
+    open: Option<String>,
+    /// All tokens that it was ever given, by tenure.
+    tokens: BTreeSet<u64>,
+}
+
+/// Asks until the server is gone. Returns what it knows then.
+fn ask(
+    url: &str,
+    client: usize,
+    seed: u64,
+    mut knows: Knows,
+    answered: &mpsc::Sender<()>,
+) -> Knows {
+    let mut dice = Dice(seed);
+    let Some(mut talk) = Talk::to(url) else { return knows };
+    loop {
+        let shared = dice.next().is_multiple_of(5);
+        let name = if shared {
+            format!("shared{}", dice.next() % SHARED)
+        } else {
+            format!("own{client}-{}", dice.next() % OWN)
+        };
+        let holds = knows.held.contains_key(&name);
+        let path = format!("/locks/{name}?client=c{client}");
+        let release = if shared { dice.next().is_multiple_of(2) } else { holds };
+        let answer = if release {
+            talk.ask("DELETE", &path)
+        } else {
+            talk.ask("POST", &format!("{path}&ttl=1h"))
+        };
+        let Some((code, body)) = answer else {
+            knows.open = Some(name);
+            return knows;
+        };
+        match (release, code) {
+            (true, 200) => drop(knows.held.remove(&name)),
+            (true, 403 | 404 | 409 | 410) if shared => drop(knows.held.remove(&name)),
+            (false, 200) => {
+                let token = body["token"].as_u64().expect("a grant has a token");
+                let before = knows.held.insert(name, token);
+                let new = knows.tokens.insert(token);
+                assert!(new || before == Some(token), "token {token} came twice");
+            }
+            (false, 409) if shared => {}
+            other => panic!("{name}: {other:?} {body}"),
+        }
+        // The test has seen enough.
+        let _ = answered.send(());
+    }
+}
+
+/// What the server shows is what was answered; of what had no answer, either is right.
+fn compare(url: &str, client: usize, knows: &mut Knows) {
+    let mut talk = Talk::to(url).expect("it listens");
+    let names = (0..OWN).map(|n| format!("own{client}-{n}"));
+    for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
+        let (code, body) = talk.ask("GET", &format!("/locks/{name}")).expect("it answers");
+        assert_eq!(code, 200, "{body}");
+        let ours = body["holder"] == format!("c{client}");
+        let token = body["token"].as_u64().filter(|_| ours);
+        if knows.open.as_ref() == Some(&name) {
+            match token {
+                Some(token) => {
+                    knows.held.insert(name, token);
+                    knows.tokens.insert(token);
+                }
+                None => drop(knows.held.remove(&name)),
+            }
+        } else {
+            assert_eq!(token, knows.held.get(&name).copied(), "{name}, of client {client}: {body}");
+        }
+    }
+    knows.open = None;
+}
+
+fn start(data: &Path) -> Server {
+    Server::listen(&["--data", &data.display().to_string()])
+}
+
+#[test]
+fn what_was_answered_is_there_after_any_kill() {
+    let named = std::env::var("LATCHFS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = named.unwrap_or_else(|| RandomState::new().hash_one(0));
+    println!("LATCHFS_SEED={seed}");
+    let mut dice = Dice(seed);
+    let scratch = Scratch::new();
+    let data = scratch.path().join("data");
+    let mut all = vec![Knows::default(); CLIENTS];
+    let mut answers = 0;
+    for round in 0..ROUNDS {
+        let server = start(&data);
+        for (client, knows) in all.iter_mut().enumerate() {
+            compare(&server.url, client, knows);
+        }
+        let (tell, answered) = mpsc::channel();
+        let wanted = dice.next() % ANSWERS_MAX;
+        answers += wanted;
+        all = thread::scope(|scope| {
+            let clients: Vec<_> = std::mem::take(&mut all)
+                .into_iter()
+                .enumerate()
+                .map(|(client, knows)| {
+                    let (url, tell, own) = (&server.url, tell.clone(), dice.next());
+                    scope.spawn(move || ask(url, client, own, knows, &tell))
+                })
+                .collect();
+            // Without clients nobody sends, and this ends too.
+            drop(tell);
+            answered.iter().take(wanted as usize).for_each(drop);
+            server.signal(libc::SIGKILL);
+            let ended = clients.into_iter().map(|client| client.join().expect("a client is well"));
+            ended.collect()
+        });
+        let tokens = all.iter().map(|knows| knows.tokens.len()).sum::<usize>();
+        let different: BTreeSet<_> = all.iter().flat_map(|knows| &knows.tokens).collect();
+        assert_eq!(different.len(), tokens, "round {round}: a token was given to two clients");
+    }
+    let server = start(&data);
+    for (client, knows) in all.iter_mut().enumerate() {
+        compare(&server.url, client, knows);
+    }
+    let highest = all.iter().flat_map(|knows| &knows.tokens).max().copied().unwrap_or_default();
+    let fresh = server.curl(&["-X", "POST", "/locks/new?client=new"]).is(200)["token"].as_u64();
+    assert!(fresh > Some(highest), "{fresh:?} is not above {highest}");
+    println!("{ROUNDS} kills, {answers} answers, {highest} tenures");
+    assert!(data.join("snapshot").exists(), "the log was long enough for a snapshot");
+}
