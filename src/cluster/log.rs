@@ -12,8 +12,7 @@ use super::trouble::Trouble;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use raft_log::api::raft_log_writer::RaftLogWriter;
-use raft_log::codeq::Decode;
-use raft_log::{Callback, Config, RaftLog, RaftLogRecord, Types};
+use raft_log::{Callback, Config, RaftLog, Types};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
@@ -90,7 +89,6 @@ impl Log {
     /// is cut off; anything else that does not fit is an error.
     pub(super) fn open(dir: &Path, trouble: &Trouble) -> Result<Self, DataError> {
         let unusable = |error| DataError::of_log(dir, error);
-        refuse_disguised_end(dir).map_err(unusable)?;
         let Some(name) = dir.to_str() else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8");
             return Err(unusable(why));
@@ -168,43 +166,6 @@ impl Log {
         flushed.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer is gone")))
     }
 }
-
-/// Fails if what looks like a write that was broken off is a whole record whose type was changed:
-/// one that is longer than what is left of the file would otherwise be cut off.
-fn refuse_disguised_end(dir: &Path) -> io::Result<()> {
-    let mut names: Vec<_> = std::fs::read_dir(dir)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|end| end == "wal"))
-        .collect();
-    names.sort();
-    let Some(last) = names.last() else { return Ok(()) };
-    let bytes = std::fs::read(last)?;
-    let mut rest = bytes.as_slice();
-    while !rest.is_empty() {
-        let mut after = rest;
-        match RaftLogRecord::<Files>::decode(&mut after) {
-            Ok(_) => rest = after,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            // That is for whoever opens the files to say.
-            Err(_) => return Ok(()),
-        }
-    }
-    let Some((kind, body)) = rest.split_first_chunk::<4>() else { return Ok(()) };
-    let others = (0..RECORD_TYPES).map(u32::to_be_bytes).filter(|other| other != kind);
-    for other in others {
-        let disguised = [&other[..], body].concat();
-        if RaftLogRecord::<Files>::decode(&mut disguised.as_slice()).is_ok() {
-            let at = bytes.len() - rest.len();
-            let why = format!("the record at byte {at} of {} has a wrong type", last.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-    }
-    Ok(())
-}
-
-/// How many types of records raft-log has: votes, entries, commits, truncations, purges, and the
-/// state at the beginning of a file.
-const RECORD_TYPES: u32 = 6;
 
 impl RaftLogReader<Kind> for Log {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + Send>(

@@ -1,7 +1,7 @@
 //! What the log survives, and what it refuses to survive. Nothing sleeps: what is waited for is an
 //! answer.
 
-use super::kind::{ClusterId, Commands, Entry, Kind, LogId, Proposal};
+use super::kind::{ClusterId, Commands, Entry, Kind, LogId, Proposal, Vote};
 use super::log::Log;
 use super::machine::Machine;
 use super::node;
@@ -17,7 +17,7 @@ use crate::locks::{Door, Locks, Unavailable};
 use crate::time::{Span, Time};
 use openraft::EntryPayload;
 use openraft::StorageError;
-use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::vote::leader_id_adv::LeaderId;
 use std::fs;
@@ -450,6 +450,29 @@ fn a_changed_log_does_not_open() {
     };
     assert!(sentence.contains("is damaged"), "{sentence}");
     assert!(sentence.contains("put back a backup of the whole directory"), "{sentence}");
+}
+
+/// A vote at the end of the log, with the type of an entry, would be one that was cut off, if the
+/// length of an entry had no sum.
+#[test]
+fn a_record_in_disguise_is_no_end() {
+    const VOTE_BYTES: u64 = 4 + 3 * 8 + 8;
+    let scratch = Scratch::new();
+    let open = || Log::open(&scratch.0, &Trouble::default());
+    let vote = Vote { leader_id: LeaderId { term: 7, node_id: 1 }, committed: false };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    runtime.block_on(open().expect("empty").save_vote(&vote)).expect("there is room");
+    let mut log = open().expect("whole");
+    assert_eq!(runtime.block_on(log.read_vote()).expect("whole"), Some(vote));
+    drop(log);
+    let entries = fs::read_dir(&scratch.0).expect("it is there");
+    let mut files = entries.map(|entry| entry.expect("readable").path());
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "wal"));
+    let file = fs::OpenOptions::new().write(true).open(file.expect("it is there")).expect("ours");
+    let record = file.metadata().expect("it is there").len() - VOTE_BYTES;
+    file.write_all_at(&[0, 0, 0, 1], record).expect("in place");
+    let refusal = open().err().expect("the vote must not be forgotten").to_string();
+    assert!(refusal.contains("is damaged"), "{refusal}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A durable mount: tests of `tests/mounted`, run again on mounts with `--data`.
 //!
-//! Not all of them: answers come a sync later, as those of a server do, and some programs there look
-//! in between. In `wait_file.rs` one reads without blocking in the moment in which its lock comes, in
-//! `flock.rs` one removes a file in the moment in which another's close gives it back.
+//! Not all of them: answers come a sync later, as those of a server do, and some programs there
+//! look in between. In `wait_file.rs` one reads without blocking in the moment in which its lock
+//! comes, in `flock.rs` one removes a file in the moment in which another's close gives it back.
 
 // The harness is that of all mounts; not all of it is needed here.
 #![allow(dead_code)]
