@@ -1,6 +1,6 @@
 //! Why the data directory can't be used, in sentences.
 
-use super::trouble::said;
+use crate::said::said;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};

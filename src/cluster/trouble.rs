@@ -1,5 +1,6 @@
 //! What has gone wrong with the disk: the first thing counts, and nothing is tried again.
 
+use crate::said::said;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -22,12 +23,4 @@ impl Trouble {
     pub(super) fn first(&self) -> Option<Arc<str>> {
         self.0.lock().clone()
     }
-}
-
-/// What an error of the system is called, without Rust's `(os error 13)`, in lower case.
-pub(super) fn said(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }

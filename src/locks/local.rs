@@ -21,6 +21,7 @@ use crate::engine::{
     Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
     SessionId, SessionView, codec,
 };
+use crate::said::said;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
@@ -385,7 +386,7 @@ impl Core {
         };
         let unwritable = |error: &io::Error| Unavailable::State {
             full: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
-            why: error.to_string().into(),
+            why: said(error).into(),
         };
         let ceiling = self.engine.next_token() + self.engine.tokens_wanted();
         if ceiling > self.reserved {
