@@ -43,6 +43,16 @@ pub(super) enum Turn<E> {
     Theirs,
 }
 
+impl<E> Turn<E> {
+    /// The same for who must not wait for another thread to come to it.
+    pub(super) fn unless_theirs(self) -> Self {
+        match self {
+            Self::Theirs => Self::None,
+            ours => ours,
+        }
+    }
+}
+
 impl<T, E> Desk<T, E> {
     pub(super) fn new(table: T) -> Self {
         let inner = Mutex::new(Inner { table, waiting: Vec::new(), performer: None });

@@ -360,6 +360,9 @@ fn on_events(fs: &Weak<Shared>, running: &Arc<Running>) {
             visit.more
         });
         drop(watch);
+        // Who is told of events never waits for another thread: that one may be telling a mount of
+        // this daemon, whose turn is this thread's, at this very moment.
+        let turn = turn.unless_theirs();
         if over || !matches!(turn, Turn::None) {
             let Some(fs) = fs.upgrade() else { return };
             running.desk.clear(turn, |effect| perform(&fs, running, effect));
