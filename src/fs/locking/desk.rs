@@ -10,14 +10,18 @@ use parking_lot::{Condvar, Mutex};
 #[derive(Debug)]
 pub(super) struct Desk<T, E> {
     inner: Mutex<Inner<T, E>>,
-    /// Told when nobody is at it any more.
-    rest: Condvar,
+    /// Told when a round is done.
+    progress: Condvar,
 }
 
 #[derive(Debug)]
 struct Inner<T, E> {
     table: T,
     waiting: Vec<E>,
+    /// How often what waited was taken, to be done.
+    rounds: u64,
+    /// How many of these rounds are done.
+    done: u64,
     /// Who is at it.
     performer: Option<Me>,
 }
@@ -39,15 +43,15 @@ pub(super) enum Turn<E> {
     Ours(Vec<E>),
     /// Nobody needs to: there is nothing, or this thread is at it further out, and comes to it.
     None,
-    /// Another thread, which is at it already.
-    Theirs,
+    /// Another thread, which is at it already, in this round.
+    Theirs(u64),
 }
 
 impl<E> Turn<E> {
     /// The same for who must not wait for another thread to come to it.
     pub(super) fn unless_theirs(self) -> Self {
         match self {
-            Self::Theirs => Self::None,
+            Self::Theirs(_) => Self::None,
             ours => ours,
         }
     }
@@ -55,8 +59,9 @@ impl<E> Turn<E> {
 
 impl<T, E> Desk<T, E> {
     pub(super) fn new(table: T) -> Self {
-        let inner = Mutex::new(Inner { table, waiting: Vec::new(), performer: None });
-        Self { inner, rest: Condvar::new() }
+        let (waiting, rounds, done, performer) = (Vec::new(), 0, 0, None);
+        let inner = Mutex::new(Inner { table, waiting, rounds, done, performer });
+        Self { inner, progress: Condvar::new() }
     }
 
     /// Looks something up, of which nothing is to be done.
@@ -81,7 +86,7 @@ impl<T, E> Desk<T, E> {
             }
             Some(performer) => {
                 inner.waiting.extend(effects);
-                if performer == me { Turn::None } else { Turn::Theirs }
+                if performer == me { Turn::None } else { Turn::Theirs(inner.rounds + 1) }
             }
         };
         (decided, turn)
@@ -107,9 +112,8 @@ impl<T, E> Desk<T, E> {
             learn(&mut inner.table);
             inner.next()
         };
-        match waiting {
-            Some(effects) => self.clear(Turn::Ours(effects), perform),
-            None => self.tell_who_waits(),
+        if let Some(effects) = waiting {
+            self.clear(Turn::Ours(effects), perform);
         }
     }
 
@@ -118,34 +122,34 @@ impl<T, E> Desk<T, E> {
     pub(super) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
         let mut effects = match turn {
             Turn::None => return,
-            Turn::Theirs => {
+            // Only for its own: there may always be more, of others.
+            Turn::Theirs(round) => {
                 let mut inner = self.inner.lock();
-                return self.rest.wait_while(&mut inner, |inner| inner.performer.is_some());
+                return self.progress.wait_while(&mut inner, |inner| inner.done < round);
             }
             Turn::Ours(effects) => effects,
         };
         loop {
             effects.into_iter().for_each(&mut perform);
             let next = self.inner.lock().next();
+            self.progress.notify_all();
             match next {
                 Some(next) => effects = next,
-                None => return self.tell_who_waits(),
+                None => return,
             }
         }
-    }
-
-    fn tell_who_waits(&self) {
-        self.rest.notify_all();
     }
 }
 
 impl<T, E> Inner<T, E> {
     /// What is next to be done; `None`: nothing, and nobody is at it any more.
     fn next(&mut self) -> Option<Vec<E>> {
+        self.done = self.rounds;
         if self.waiting.is_empty() {
             self.performer = None;
             return None;
         }
+        self.rounds += 1;
         Some(std::mem::take(&mut self.waiting))
     }
 }
