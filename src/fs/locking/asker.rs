@@ -1,5 +1,6 @@
 //! Who waits in a system call for a lock, and what becomes of it when a signal comes.
 
+use super::table::Call;
 use super::{Running, run};
 use crate::fs::lookout::{Waiter, Waiting};
 use crate::fs::shared::{Fs, Shared};
@@ -39,4 +40,12 @@ impl Waiter for Asker {
             run(&fs, &running, |table, todo| table.expire(self.number, todo));
         }
     }
+}
+
+/// By which system call the thread asks. The kernel does not say it; where `/proc` can't be read
+/// either it is taken for fcntl(2), which promises more.
+pub(super) fn call_of(tid: u32) -> Call {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
+    let number = text.split(' ').next().and_then(|number| number.parse().ok());
+    if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
 }

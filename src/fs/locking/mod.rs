@@ -22,7 +22,7 @@ use crate::engine::{
 };
 use crate::locks::feed::Watch;
 use crate::locks::{Bond, Failure, Unavailable};
-use asker::Asker;
+use asker::{Asker, call_of};
 use desk::{Desk, Turn};
 use direct::Direct;
 use fuser::{Errno, ReplyEmpty, ReplyLock};
@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use table::{Ask, Call, Effect, No, Table, Waits};
+use table::{Ask, Effect, No, Table, Waits};
 
 /// Events taken at once: a bound on how long the table is held.
 const EVENTS_MAX: usize = 256;
@@ -235,14 +235,6 @@ const fn kind_of(mode: Mode) -> i32 {
         Mode::Shared => libc::F_RDLCK,
         Mode::Exclusive => libc::F_WRLCK,
     }
-}
-
-/// By which system call the thread asks. The kernel does not say it; where `/proc` can't be read
-/// either it is taken for fcntl(2), which promises more.
-fn call_of(tid: u32) -> Call {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
-    let number = text.split(' ').next().and_then(|number| number.parse().ok());
-    if number == Some(libc::SYS_flock) { Call::Flock } else { Call::Fcntl }
 }
 
 impl Locking {
