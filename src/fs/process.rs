@@ -169,7 +169,9 @@ fn renewal(key: LeaseKey, term: Option<Term>) -> Renew {
 
 /// The mount is gone: leases run out by themselves, or are bound again by the next start.
 pub(super) fn ended(fs: &Shared) {
-    if let Some(session) = fs.processes.session.lock().take() {
+    // Not within the condition: its lock would last as long as the block.
+    let session = fs.processes.session.lock().take();
+    if let Some(session) = session {
         for key in fs.processes.hanging() {
             fs.locks.submit(Op::Renew(renewal(key, Some(LEFT))), |_| {});
         }
