@@ -13,14 +13,12 @@
 
 use super::error::DataError;
 use super::kind::{ClusterId, NodeId};
-use crate::locks::state::remote_kind;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use crate::locks::state::place::Role;
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use std::{process, thread};
 
 /// The version of the directory. Whoever finds a newer one stops.
 const VERSION: u32 = 1;
@@ -80,22 +78,17 @@ impl Data {
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
         let at = |error| DataError::io(path, error);
         match fs::metadata(path) {
-            Ok(found) if !found.is_dir() => return Err(DataError::NotADirectory(path.into())),
+            Ok(found) if !found.is_dir() => return Err(Role::Data.not_a_directory(path).into()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(path).map_err(at)?,
             Err(error) => return Err(at(error)),
         }
-        // From here on names in errors are whole, wherever the daemon's own directory is.
-        let path = fs::canonicalize(path).map_err(at)?;
-        if let Some(kind) = remote_kind(&path) {
-            return Err(DataError::Remote(path, kind));
-        }
+        let (path, lock) = Role::Data.take(path)?;
         for foreign in ["tokens", "journal.1"].map(|name| path.join(name)) {
             if foreign.exists() {
                 return Err(DataError::Foreign(foreign));
             }
         }
-        let lock = take(&path)?;
         let identity = match read_identity(&path)? {
             Some(identity) => identity,
             None if path.join("log").exists() => return Err(DataError::Missing(path.join("node"))),
@@ -220,38 +213,6 @@ pub(super) fn replace(to: &Path, parts: &[&[u8]]) -> io::Result<()> {
         return Err(error);
     }
     to.parent().map_or(Ok(()), sync_names)
-}
-
-/// How often a locked directory is tried, and how long apart: two seconds in all. A daemon that
-/// was told to end may still be about it when the next one is started.
-const TAKE_TRIES: u32 = 100;
-const TAKE_PAUSE: Duration = Duration::from_millis(20);
-
-/// Locks the directory, or says who has it.
-fn take(dir: &Path) -> Result<File, DataError> {
-    let path = dir.join("lock");
-    let at = |error| DataError::io(&path, error);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut lock = options.open(&path).map_err(at)?;
-    let mut tries = 0;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if tries < TAKE_TRIES => thread::sleep(TAKE_PAUSE),
-            Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                let _ = lock.read_to_string(&mut pid);
-                return Err(DataError::InUse(dir.to_path_buf(), pid.trim().parse().ok()));
-            }
-            Err(TryLockError::Error(error)) => return Err(at(error)),
-        }
-        tries += 1;
-    }
-    let pid = format!("{}\n", process::id());
-    // Without the number the lock still locks; so a full disk is no reason to fail here.
-    let _ = lock.write_all_at(pid.as_bytes(), 0).and_then(|()| lock.set_len(pid.len() as u64));
-    Ok(lock)
 }
 
 #[cfg(test)]

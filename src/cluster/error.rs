@@ -1,6 +1,6 @@
 //! Why the data directory can't be used, in sentences.
 
-use crate::said::said;
+use crate::locks::state::place::{PlaceError, Role};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
@@ -8,16 +8,8 @@ use std::{error, fmt};
 /// Why the data directory can't be used.
 #[derive(Debug)]
 pub enum DataError {
-    /// There is something else in its place.
-    NotADirectory(PathBuf),
-    /// Permissions, or a read-only file system.
-    NotWritable(PathBuf, io::Error),
-    /// No room.
-    DiskFull(PathBuf, io::Error),
-    /// Another daemon has it. The number is its process id, if it could be read.
-    InUse(PathBuf, Option<u32>),
-    /// A file system that does not keep what it promises. The word is its kind.
-    Remote(PathBuf, &'static str),
+    /// It can't be had, or not be read or written.
+    Place(PlaceError),
     /// It holds something else than a log.
     Foreign(PathBuf),
     /// A file is not what was written.
@@ -38,24 +30,12 @@ pub enum DataError {
     },
     /// The node stopped before it could begin.
     Stopped(PathBuf, String),
-    /// Anything else that the system said.
-    Io(PathBuf, io::Error),
 }
 
 impl DataError {
     /// What the system said about `path`.
     pub(super) fn io(path: &Path, error: io::Error) -> Self {
-        let path = path.to_path_buf();
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::DiskFull(path, error)
-            }
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Self::NotWritable(path, error)
-            }
-            io::ErrorKind::NotADirectory => Self::NotADirectory(path),
-            _ => Self::Io(path, error),
-        }
+        Role::Data.io(path, error).into()
     }
 
     /// What the log says about its directory: what is not an error of the system is damage.
@@ -83,38 +63,7 @@ const BEGIN_ANEW: &str = "put back a backup of the whole directory; or move the 
 impl fmt::Display for DataError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotADirectory(path) => write!(
-                f,
-                "the data directory {} is not a directory; name another with --data DIR",
-                path.display()
-            ),
-            Self::NotWritable(path, error) => write!(
-                f,
-                "can't write {} ({}); mend its permissions, or name another data directory with \
-                 --data DIR",
-                path.display(),
-                said(error)
-            ),
-            Self::DiskFull(path, error) => write!(
-                f,
-                "no room to write {} ({}); make room, and start again",
-                path.display(),
-                said(error)
-            ),
-            Self::InUse(path, pid) => {
-                write!(f, "the data directory {} is in use by ", path.display())?;
-                match pid {
-                    Some(pid) => write!(f, "process {pid}")?,
-                    None => write!(f, "another process")?,
-                }
-                write!(f, "; stop that one, or name another with --data DIR")
-            }
-            Self::Remote(path, kind) => write!(
-                f,
-                "the data directory {} is on {kind}, which can lose what was written; name one on \
-                 a local disk with --data DIR",
-                path.display()
-            ),
+            Self::Place(error) => error.fmt(f),
             Self::Foreign(path) => write!(
                 f,
                 "{} is there, so this is no data directory; if it is a state directory, name it \
@@ -136,22 +85,20 @@ impl fmt::Display for DataError {
                 "the node in {} stopped before it could begin: {why}; mend that, and start again",
                 path.display()
             ),
-            Self::Io(path, error) => write!(
-                f,
-                "can't use {} ({}); mend it, or name another data directory with --data DIR",
-                path.display(),
-                said(error)
-            ),
         }
+    }
+}
+
+impl From<PlaceError> for DataError {
+    fn from(error: PlaceError) -> Self {
+        Self::Place(error)
     }
 }
 
 impl error::Error for DataError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::NotWritable(_, error) | Self::DiskFull(_, error) | Self::Io(_, error) => {
-                Some(error)
-            }
+            Self::Place(error) => error.source(),
             _ => None,
         }
     }

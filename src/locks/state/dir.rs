@@ -1,15 +1,13 @@
 //! The directory: who has it, what lies in it, and how a file is put there whole.
 
 use super::StateError;
+use super::place::Role;
 use super::sheet::{NotASheet, Sheet, VERSION};
 use log::warn;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use std::{process, thread};
 
 /// What somebody finds who looks around.
 const README: &str = "\
@@ -56,7 +54,7 @@ impl Dir {
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
         let at = |error| StateError::io(path, error);
         match fs::metadata(path) {
-            Ok(found) if !found.is_dir() => return Err(StateError::NotADirectory(path.into())),
+            Ok(found) if !found.is_dir() => return Err(Role::State.not_a_directory(path).into()),
             Ok(found) if found.permissions().mode() & 0o022 != 0 => {
                 warn!("others may write into the state directory {}", path.display());
             }
@@ -66,12 +64,7 @@ impl Dir {
             }
             Err(error) => return Err(at(error)),
         }
-        // From here on names in errors are whole, wherever the daemon's own directory is.
-        let path = fs::canonicalize(path).map_err(at)?;
-        if let Some(kind) = remote_kind(&path) {
-            return Err(StateError::Remote(path, kind));
-        }
-        let lock = take(&path)?;
+        let (path, lock) = Role::State.take(path)?;
         let dir = Self { path, _lock: lock };
         for left_over in dir.list()?.temporary {
             fs::remove_file(&left_over).map_err(|error| StateError::io(&left_over, error))?;
@@ -247,86 +240,6 @@ fn write_new(path: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File>
         file.sync_all()?;
     }
     Ok(file)
-}
-
-/// How often a locked directory is tried, and how long apart: two seconds in all. A daemon that
-/// has just unmounted is still writing its last snapshot when the next one is started.
-const TAKE_TRIES: u32 = 100;
-const TAKE_PAUSE: Duration = Duration::from_millis(20);
-
-/// Locks the directory, or says who has it.
-fn take(dir: &Path) -> Result<File, StateError> {
-    let path = dir.join("lock");
-    let at = |error| StateError::io(&path, error);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut lock = options.open(&path).map_err(at)?;
-    let mut tries = 0;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if tries < TAKE_TRIES => thread::sleep(TAKE_PAUSE),
-            Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                let _ = lock.read_to_string(&mut pid);
-                return Err(StateError::InUse(dir.to_path_buf(), pid.trim().parse().ok()));
-            }
-            Err(TryLockError::Error(error)) => return Err(at(error)),
-        }
-        tries += 1;
-    }
-    let pid = format!("{}\n", process::id());
-    // Without the number the lock still locks; so a full disk is no reason to fail here.
-    let named = lock.write_all_at(pid.as_bytes(), 0).and_then(|()| lock.set_len(pid.len() as u64));
-    if let Err(error) = named {
-        warn!("can't write our process id into {} ({error})", path.display());
-    }
-    Ok(lock)
-}
-
-/// File systems on which what was synced, renamed or locked on one machine need not be so on
-/// another. The numbers are those of statfs(2).
-#[cfg(target_os = "linux")]
-const REMOTE: [(i64, &str); 9] = [
-    (0x6969, "NFS"),
-    (0x517b, "SMB"),
-    (0xff53_4d42, "CIFS"),
-    (0xfe53_4d42, "SMB"),
-    (0x0102_1997, "9P"),
-    (0x00c3_6400, "Ceph"),
-    (0x5346_414f, "AFS"),
-    (0x7375_7245, "Coda"),
-    (0x0bd0_0bd0, "Lustre"),
-];
-
-/// The same where statfs(2) says names.
-#[cfg(not(target_os = "linux"))]
-const REMOTE: [(&str, &str); 5] =
-    [("nfs", "NFS"), ("smbfs", "SMB"), ("afpfs", "AFP"), ("webdav", "WebDAV"), ("cifs", "CIFS")];
-
-/// Names the network file system that `path` is on, if it is on one.
-#[allow(unsafe_code)]
-pub(crate) fn remote_kind(path: &Path) -> Option<&'static str> {
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeros is a valid statfs: it holds numbers and text only.
-    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` ends with a zero byte, and `about` is a valid statfs to write to.
-    let result = unsafe { libc::statfs(path.as_ptr(), &raw mut about) };
-    let found = kind_of(&about);
-    let known = REMOTE.iter().find(|(kind, _)| result == 0 && *kind == found);
-    known.map(|(_, name)| *name)
-}
-
-#[cfg(target_os = "linux")]
-fn kind_of(about: &libc::statfs) -> i64 {
-    // The field's type differs between C libraries; the numbers fit 32 bits.
-    i64::from(about.f_type as u32)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn kind_of(about: &libc::statfs) -> String {
-    let text = about.f_fstypename.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0);
-    String::from_utf8_lossy(&text.collect::<Vec<u8>>()).into_owned()
 }
 
 /// Lets a test end the process between any two steps on the disk.

@@ -1,6 +1,6 @@
 //! Why the state directory can't be used, in sentences.
 
-use crate::said::said;
+use super::place::{PlaceError, Role};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
@@ -8,16 +8,8 @@ use std::{error, fmt};
 /// Why the state directory can't be used.
 #[derive(Debug)]
 pub enum StateError {
-    /// There is something else in its place.
-    NotADirectory(PathBuf),
-    /// Permissions, or a read-only file system.
-    NotWritable(PathBuf, io::Error),
-    /// No room.
-    DiskFull(PathBuf, io::Error),
-    /// Another daemon has it. The number is its process id, if it could be read.
-    InUse(PathBuf, Option<u32>),
-    /// A file system that does not keep what it promises. The word is its kind.
-    Remote(PathBuf, &'static str),
+    /// It can't be had, or not be read or written.
+    Place(PlaceError),
     /// A file is not what was written.
     Damaged {
         /// Which.
@@ -44,24 +36,12 @@ pub enum StateError {
     },
     /// The bytes are whole, but whoever wrote them can't make sense of them.
     Unreadable(String),
-    /// Anything else that the system said.
-    Io(PathBuf, io::Error),
 }
 
 impl StateError {
     /// What the system said about `path`.
     pub(in crate::locks) fn io(path: &Path, error: io::Error) -> Self {
-        let path = path.to_path_buf();
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::DiskFull(path, error)
-            }
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Self::NotWritable(path, error)
-            }
-            io::ErrorKind::NotADirectory => Self::NotADirectory(path),
-            _ => Self::Io(path, error),
-        }
+        Role::State.io(path, error).into()
     }
 
     pub(super) fn damaged(file: &Path, offset: u64, why: impl Into<String>) -> Self {
@@ -81,39 +61,7 @@ const TOKENS_UNKNOWN: &str = "so the next fencing token is not known; put it bac
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotADirectory(path) => write!(
-                f,
-                "the state directory {} is not a directory; name another with --state DIR",
-                path.display()
-            ),
-            Self::NotWritable(path, error) => write!(
-                f,
-                "can't write {} ({}); mend its permissions, or name another state directory with \
-                 --state DIR",
-                path.display(),
-                said(error)
-            ),
-            Self::DiskFull(path, error) => write!(
-                f,
-                "no room to write {} ({}); make room, or name another state directory with \
-                 --state DIR",
-                path.display(),
-                said(error)
-            ),
-            Self::InUse(path, pid) => {
-                write!(f, "state directory {} is in use by ", path.display())?;
-                match pid {
-                    Some(pid) => write!(f, "process {pid}")?,
-                    None => write!(f, "another process")?,
-                }
-                write!(f, "; stop that one, or name another with --state DIR")
-            }
-            Self::Remote(path, kind) => write!(
-                f,
-                "state directory {} is on {kind}, which can lose what was written; name one on a \
-                 local disk with --state DIR",
-                path.display()
-            ),
+            Self::Place(error) => error.fmt(f),
             Self::Damaged { file, offset, why } => write!(
                 f,
                 "{} is damaged at byte {offset}: {why}; {BEGIN_WITHOUT_LOCKS}",
@@ -137,22 +85,20 @@ impl fmt::Display for StateError {
             Self::Unreadable(why) => {
                 write!(f, "the state can't be understood: {why}; {BEGIN_WITHOUT_LOCKS}")
             }
-            Self::Io(path, error) => write!(
-                f,
-                "can't use {} ({}); mend it, or name another state directory with --state DIR",
-                path.display(),
-                said(error)
-            ),
         }
+    }
+}
+
+impl From<PlaceError> for StateError {
+    fn from(error: PlaceError) -> Self {
+        Self::Place(error)
     }
 }
 
 impl error::Error for StateError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::NotWritable(_, error) | Self::DiskFull(_, error) | Self::Io(_, error) => {
-                Some(error)
-            }
+            Self::Place(error) => error.source(),
             _ => None,
         }
     }

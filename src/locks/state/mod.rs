@@ -16,6 +16,7 @@ mod dir;
 mod error;
 mod header;
 mod journal;
+pub mod place;
 mod recovery;
 mod sheet;
 #[cfg(test)]
@@ -23,7 +24,6 @@ mod tests;
 mod window;
 
 pub use compaction::Sealed;
-pub(crate) use dir::remote_kind;
 pub use error::StateError;
 pub use journal::{RECORD_BYTES_MAX, Records};
 
