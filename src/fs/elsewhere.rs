@@ -1,5 +1,8 @@
 //! Where there is no FUSE of Linux: what the command line asks of mounts, and that there are none.
 
+#[path = "config.rs"]
+mod config;
+
 /// The kernel's side of a mount.
 pub mod device {
     use std::io;
@@ -95,71 +98,13 @@ pub mod mountinfo {
 
 /// Mounting.
 pub mod mount {
+    pub use super::config::{Content, HoldBy, MountConfig, Owner, Users};
     use super::device::Gone;
-    use crate::engine::{ClientId, Grace, Ttl};
+    use crate::engine::ClientId;
     use crate::locks::Locks;
     use std::fmt;
     use std::io;
-    use std::path::{Path, PathBuf};
-
-    /// How one directory would be mounted.
-    #[derive(Debug, Clone)]
-    pub struct MountConfig {
-        /// The mount point.
-        pub dir: PathBuf,
-        /// The host part of every client of this mount.
-        pub client: ClientId,
-        /// What else distinguishes clients.
-        pub owner: Owner,
-        /// How long a lease lasts unless a program says otherwise.
-        pub ttl: Ttl,
-        /// How long its grace is.
-        pub grace: Grace,
-        /// What readers get.
-        pub content: Content,
-        /// Whether other users may use the mount.
-        pub users: Users,
-        /// What keeps a lease alive that a program made by file.
-        pub hold: HoldBy,
-    }
-
-    /// What makes two callers two clients.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Owner {
-        /// Nothing: the host is the client.
-        Host,
-        /// The user.
-        User,
-        /// The user and the login session.
-        Session,
-    }
-
-    /// What `cat NAME` shows.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Content {
-        /// The status as JSON.
-        Status,
-        /// The text, always.
-        Note,
-    }
-
-    /// What keeps a lease alive.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum HoldBy {
-        /// The program renews it.
-        Renewal,
-        /// The login session in which it was made.
-        Session,
-    }
-
-    /// Whom the mount serves.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Users {
-        /// Who mounted it.
-        Mounter,
-        /// Everybody.
-        All,
-    }
+    use std::path::Path;
 
     /// A directory that is mounted: there is none.
     pub enum Mounted {}

@@ -16,6 +16,7 @@ pub mod mountinfo;
 
 mod attr;
 mod change;
+mod config;
 mod control;
 mod ctl;
 mod errno;

@@ -1,10 +1,11 @@
 //! Mounting and unmounting: one directory, one session with the kernel, one thread.
 
 use super::LatchFs;
+pub use super::config::{Content, HoldBy, MountConfig, Owner, Users};
 use super::device::{self, DEVICE, Gone, HELPER, detach, unmount};
 use super::mountinfo::{self, Device, Life};
 use super::{kept, owner};
-use crate::engine::{ClientId, Grace, Ttl};
+use crate::engine::ClientId;
 use crate::locks::Locks;
 use crate::said::said;
 use fuser::{Config, Session, SessionACL};
@@ -19,65 +20,6 @@ use std::time::Duration;
 
 /// A session ends within microseconds of its unmounting; who waits longer waits for a bug.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How one directory is mounted.
-#[derive(Debug, Clone)]
-pub struct MountConfig {
-    /// The mount point.
-    pub dir: PathBuf,
-    /// The host part of every client of this mount.
-    pub client: ClientId,
-    /// What else distinguishes clients.
-    pub owner: Owner,
-    /// How long a lease lasts unless a program says otherwise.
-    pub ttl: Ttl,
-    /// How long its grace is.
-    pub grace: Grace,
-    /// What readers get.
-    pub content: Content,
-    /// Whether other users may use the mount.
-    pub users: Users,
-    /// What keeps a lease alive that a program made by file.
-    pub hold: HoldBy,
-}
-
-/// What makes two callers two clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// Nothing: the host is the client.
-    Host,
-    /// The user.
-    User,
-    /// The user and the login session.
-    Session,
-}
-
-/// What `cat NAME` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
-    /// The status as JSON.
-    Status,
-    /// The text, always.
-    Note,
-}
-
-/// What keeps a lease alive that a program made by file, unless the program says otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldBy {
-    /// The program renews it.
-    Renewal,
-    /// The login session in which it was made, as long as its leader lives.
-    Session,
-}
-
-/// Whom the mount serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Users {
-    /// Who mounted it.
-    Mounter,
-    /// Everybody.
-    All,
-}
 
 /// A directory that is mounted. Dropping it unmounts.
 pub struct Mounted {
