@@ -67,6 +67,11 @@ use std::time::SystemTime;
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
 
+/// The `ioctl` by which a program gives up what it waits for through an open file, `_IO('L', 1)`.
+/// It is how one that waits in a thread of its own can wait for a time and keep its place in line;
+/// a signal would do, and belongs to the whole process.
+const GIVE_UP: u32 = 0x4c01;
+
 /// One mount, as fuser drives it.
 pub struct LatchFs(Fs);
 
@@ -380,14 +385,18 @@ impl Filesystem for LatchFs {
     fn ioctl(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        ino: INodeNo,
+        fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
+        cmd: u32,
         _in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        if cmd == GIVE_UP {
+            locking::give_up(&self.0, ino.0, fh.0);
+            return reply.ioctl(0, &[]);
+        }
         reply.error(self.unsupported(Errno::ENOTTY));
     }
 

@@ -151,8 +151,7 @@ impl Mutex {
         self.enter(Mode::Exclusive, Wait::No)
     }
 
-    /// Takes the lock, alone, if that is possible within `patience`. It tries again at each change
-    /// of the lock, and has no place in line: whoever waits without a limit is served before.
+    /// Takes the lock, alone, if that is possible within `patience`; waits in line meanwhile.
     pub fn lock_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
         self.enter(Mode::Exclusive, within(patience))
     }

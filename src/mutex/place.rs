@@ -241,7 +241,7 @@ impl Watched {
                 self.hooks.unexpected(Unexpected::Lost { token: self.token });
                 return;
             }
-            changed = await_change(&self.file, Some(stop), None);
+            changed = await_change(&self.file, stop);
         }
     }
 }

@@ -101,6 +101,43 @@ fn processes_take_turns() {
     assert!(other.wait().expect("our child").success());
 }
 
+/// Who waits for a time has a place in line like any other, and none when the time is over.
+#[test]
+fn a_timed_wait_has_a_place_in_line() {
+    let m = mount();
+    let in_line = |count: usize| {
+        eventually("so many waiters", || {
+            let line = m.status("build")["waiters"].as_array().map_or(0, Vec::len);
+            (line == count).then_some(())
+        });
+    };
+    let [holder, timed, other] = [(); 3].map(|()| open(&m, "build"));
+    let (tell, told) = channel();
+    let (first, second) = (tell.clone(), tell);
+    let guard = holder.lock().expect("granted");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let guard = timed.lock_timeout(LIMIT).expect("asked");
+            first.send("the one with a limit").expect("the test listens");
+            drop(guard);
+        });
+        in_line(1);
+        scope.spawn(|| {
+            let guard = other.lock().expect("granted");
+            second.send("the one without").expect("the test listens");
+            drop(guard);
+        });
+        in_line(2);
+        let third = open(&m, "build");
+        let patience = Duration::from_millis(20);
+        let waits = scope.spawn(move || third.lock_timeout(patience).expect("asked").is_some());
+        assert!(!waits.join().expect("no panic"), "its time is over");
+        in_line(2);
+        drop(guard);
+        assert_eq!((next(&told), next(&told)), ("the one with a limit", "the one without"));
+    });
+}
+
 /// A thread may lock again what it holds; what would wait for itself is an error.
 #[test]
 fn a_thread_reenters() {

@@ -203,6 +203,14 @@ pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
     }
 }
 
+/// A program gives up what it waits for through an open file: its call ends as if it had
+/// not waited.
+pub(super) fn give_up(fs: &Fs, ino: u64, fh: u64) {
+    if let Some(running) = fs.locking.running() {
+        run(fs, &running, |table, todo| table.give_up(ino, fh, todo));
+    }
+}
+
 /// Whether the caller may take away what an open file holds under `token`: it opened or locked
 /// that file, or a process above it did.
 pub(super) fn may_end(fs: &Fs, caller: &Caller, token: Token) -> bool {

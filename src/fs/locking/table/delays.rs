@@ -60,6 +60,8 @@ struct Program {
     fh: u64,
     has: [Option<Mode>; BYTES],
     asks: Option<(Span, Mode)>,
+    /// Whether it waits for that in line.
+    line: Option<Waits>,
 }
 
 struct Far {
@@ -176,7 +178,7 @@ impl Far {
     fn lock(&mut self, n: u32, span: Span, mode: Mode, line: Waits) {
         self.say(format_args!("{n} ({:?}) locks {span:?} {mode:?}, waits: {line:?}", call(n)));
         let program = self.programs.get_mut(&n).expect("one of ours");
-        program.asks = Some((span, mode));
+        (program.asks, program.line) = (Some((span, mode)), Some(line));
         for at in bytes(span) {
             // A flock is given back before it is taken in another mode; and who only wants to
             // read may find others reading before it is told so.
@@ -210,6 +212,15 @@ impl Far {
             table.closed(FILE, fh, todo);
         });
         self.open(n);
+    }
+
+    fn give_up(&mut self, n: u32) {
+        self.say(format_args!("{n} gives up"));
+        let fh = self.programs[&n].fh;
+        self.decide(|table, todo| table.give_up(FILE, fh, todo));
+        // Who does not wait in line is answered anyway.
+        let Program { asks, line, .. } = &self.programs[&n];
+        assert!(asks.is_none() || *line == Some(Waits::No), "{n} waits: {:?}", self.table);
     }
 
     /// What the lookout does: a signal, or the end of a place that was kept.
@@ -300,6 +311,7 @@ impl Far {
             0..=3 if idle => self.lock(n, span, mode, line),
             4 | 5 if idle => self.unlock(n, span),
             6 if idle => self.close(n),
+            6 => self.give_up(n),
             7 => {
                 let at = dice.below(self.watched.len().max(1));
                 self.look(at, dice.below(2) == 0);

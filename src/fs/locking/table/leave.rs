@@ -2,7 +2,7 @@
 
 use super::super::ranges::Span;
 use super::Table;
-use super::ask::{Effect, No};
+use super::ask::{Effect, No, Waits};
 use super::file::{Asking, File, Held, Wants};
 use crate::engine::{Leave, LockName, Op, Ticket, Why};
 use crate::fs::lookout::Waiting;
@@ -45,6 +45,19 @@ impl<R> Table<R> {
         }
         self.abandon(ino, |asking| asking.ask.owner.fh == fh, todo);
         self.drop_holds(ino, |held| held.owner.fh == fh, todo);
+    }
+
+    /// A program does not want any more what it waits for through an open file.
+    pub(in crate::fs::locking) fn give_up(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
+        let waits = |asking: &Asking<R>| asking.ask.owner.fh == fh && asking.ask.line == Waits::Yes;
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let File { asks, queue, behind, .. } = file;
+        let all = asks.iter_mut().chain(queue).chain(behind);
+        // Not as by a signal: where none is pending the kernel would show a number of its own.
+        let no = all.filter(|asking| waits(asking)).filter_map(|asking| asking.reply.take());
+        todo.extend(no.map(|reply| Effect::Reply(reply, Err(No::Busy(None)))));
+        self.abandon(ino, waits, todo);
+        self.drop_holds(ino, |held| held.unclaimed && held.owner.fh == fh, todo);
     }
 
     /// A signal ends the wait of `number`. The place is kept for a while: see
