@@ -16,6 +16,8 @@ mod data;
 mod desk;
 mod door;
 mod error;
+#[cfg(test)]
+mod hour;
 mod kind;
 mod log;
 mod lone;
