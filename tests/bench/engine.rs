@@ -4,7 +4,7 @@ use crate::Effort;
 use crate::report::{Table, median, own_micros_each, own_seconds};
 use latchfs::engine::{
     Acquire, ClientId, Command, Engine, Grace, Hold, LeaseKey, Line, LockName, Looks, Mode, Op,
-    Patch, Release, Term, Ttl,
+    OpenSession, Outcome, Patch, Release, Term, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::process;
@@ -74,6 +74,10 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
         let what = format!("acquire + release, {held} locks held");
         table.limit(&what, acquire_and_release(held, effort), "us", wanted);
     }
+    for sessions in [1_000, effort.of(100_000)] {
+        let what = format!("a keep-alive, {sessions} sessions with a lease each");
+        table.shown(&what, keep_alive(sessions, effort), "us");
+    }
     let count = effort.of(1_000_000);
     for notes in ["bare", "noted"] {
         let bytes = memory_in_a_child(count, notes)? as f64;
@@ -112,6 +116,36 @@ fn acquire_and_release(held: usize, effort: Effort) -> f64 {
                 assert!(answer.is_ok(), "nobody else is there");
                 events.clear();
             }
+        }));
+    }
+    median(&rounds)
+}
+
+/// Microseconds for a sign of life, each of another session.
+fn keep_alive(sessions: usize, effort: Effort) -> f64 {
+    let (mut engine, mut events) = (Engine::default(), Vec::new());
+    let mut now = Time::from_secs(1);
+    let mut opened = Vec::with_capacity(sessions);
+    for number in 0..sessions {
+        let ttl = Some(Ttl::new(Span::from_secs(3_600)).expect("it is a valid ttl"));
+        let grace = Grace::new(Span::from_secs(5)).expect("it is a valid grace");
+        let open = Op::OpenSession(OpenSession { client: client(number), ttl, grace });
+        let Ok(Outcome::SessionOpened(id)) = engine.apply(now, &open.into(), &mut events) else {
+            panic!("it is opened");
+        };
+        let lease = acquire(number, Term::Session(id), None);
+        engine.apply(now, &lease, &mut events).expect("the lock is free");
+        events.clear();
+        opened.push(Command::from(Op::KeepAlive(id)));
+    }
+    let mut rounds = Vec::new();
+    for _ in 0..effort.rounds {
+        rounds.push(own_micros_each(10_000, |turn| {
+            now = now + Span::from_nanos(1_000);
+            // Far from the one before, as they come.
+            let which = turn.wrapping_mul(2_654_435_761) % sessions;
+            engine.apply(now, &opened[which], &mut events).expect("it lives");
+            events.clear();
         }));
     }
     median(&rounds)
