@@ -3,7 +3,7 @@
 
 use super::exit::{Done, Failure};
 use super::mount::{absolute, state_dir};
-use crate::cluster::Node;
+use crate::cluster::{Node, Peering};
 use crate::engine::Rules;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
@@ -68,6 +68,11 @@ impl Kept {
 
     /// The engine, with what it remembers.
     pub(super) fn open(&self) -> Done<Decider> {
+        self.open_with_peers(None)
+    }
+
+    /// The same, as one of several nodes.
+    pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> Done<Decider> {
         let rules = Rules::default();
         match self {
             Self::State(dir) => {
@@ -76,7 +81,10 @@ impl Kept {
                 Ok(Decider::Local(Arc::new(local)))
             }
             Self::Data(dir) => {
-                let node = Node::open(dir);
+                let node = match peering {
+                    None => Node::open(dir),
+                    Some(peering) => Node::open_with_peers(dir, peering),
+                };
                 let node = node.map_err(|error| Failure::unavailable(error.to_string()))?;
                 Ok(Decider::Node(Arc::new(node)))
             }

@@ -349,13 +349,13 @@ fn host() -> Done<ClientId> {
 }
 
 #[cfg(target_os = "linux")]
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
 }
 
 #[cfg(not(target_os = "linux"))]
 #[allow(unsafe_code)]
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     let mut bytes = [0_u8; 256];
     // SAFETY: at most as many bytes are written as there are.
     let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };

@@ -6,6 +6,7 @@ use super::exit::{Done, Exit, Failure};
 use super::keep::{self, KeepArgs, Kept};
 use super::mount::{Shown, absolute, warn};
 use super::out;
+use super::peers::PeerArgs;
 use super::signals::{self, Hangup};
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
@@ -36,6 +37,8 @@ pub(super) struct ServeArgs {
     grace: Shown<Grace>,
     #[command(flatten)]
     keep: KeepArgs,
+    #[command(flatten)]
+    peers: PeerArgs,
 }
 
 /// Who may ask, and how connections are encrypted.
@@ -118,6 +121,9 @@ enum News {
 pub(super) fn run(args: &ServeArgs) -> Done {
     let kept = args.keep.kept()?;
     let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
+    let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", args.listen);
+    let peering = args.peers.peering(&kept, url, config.insecure)?;
     warn(matches!(kept, Kept::Nowhere));
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
@@ -127,7 +133,7 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     };
     signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
-    let decider = kept.open()?;
+    let decider = kept.open_with_peers(peering)?;
     decider.on_failure(move |why| drop(send.send(News::Failed(why))));
     let served = start(decider.locks(), &config).and_then(|server| {
         background::notify_manager();

@@ -2,6 +2,7 @@
 
 use crate::said::said;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
@@ -38,6 +39,10 @@ pub enum DataError {
     },
     /// The node stopped before it could begin.
     Stopped(PathBuf, String),
+    /// The others have removed this node.
+    Removed(PathBuf),
+    /// It can't speak with other nodes, in a sentence.
+    Peers(PeerError),
     /// Anything else that the system said.
     Io(PathBuf, io::Error),
 }
@@ -136,6 +141,13 @@ impl fmt::Display for DataError {
                 "the node in {} stopped before it could begin: {why}; mend that, and start again",
                 path.display()
             ),
+            Self::Removed(path) => write!(
+                f,
+                "the node in {} was removed from its cluster, and never takes part again; move the \
+                 directory away, and join as a new node with --seed",
+                path.display()
+            ),
+            Self::Peers(error) => error.fmt(f),
             Self::Io(path, error) => write!(
                 f,
                 "can't use {} ({}); mend it, or name another data directory with --data DIR",
@@ -145,6 +157,70 @@ impl fmt::Display for DataError {
         }
     }
 }
+
+/// Why a node can't speak with others.
+#[derive(Debug)]
+pub enum PeerError {
+    /// A certificate or a key can't be used.
+    File(PathBuf, String),
+    /// The address can't be listened on.
+    Listen(SocketAddr, io::Error),
+    /// It would be open to a network.
+    Open(SocketAddr),
+    /// An address is none.
+    Address(String),
+    /// None of the nodes that were named lets it join.
+    Join {
+        /// Which were asked.
+        seeds: String,
+        /// What the last of them said.
+        why: String,
+    },
+    /// The node has others to speak with, and was not told where to listen for them.
+    Deaf,
+}
+
+impl From<PeerError> for DataError {
+    fn from(error: PeerError) -> Self {
+        Self::Peers(error)
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Listen(address, error) => write!(
+                f,
+                "can't listen for other nodes on {address}: {}; name another address by \
+                 --peer-listen",
+                said(error)
+            ),
+            Self::Open(address) => write!(
+                f,
+                "{address} can be reached by other machines: say who may be a node by --peer-cert, \
+                 --peer-key and --peer-ca; or leave it open to everybody by --insecure"
+            ),
+            Self::Address(address) => write!(
+                f,
+                "'{address}' is no address that other nodes can use; write HOST:PORT, by \
+                 --peer-address if it is not that of --peer-listen"
+            ),
+            Self::Join { seeds, why } => write!(
+                f,
+                "no node at {seeds} lets this one join ({why}); see whether they run with \
+                 --peer-listen and can be reached, and start again"
+            ),
+            Self::Deaf => write!(
+                f,
+                "this node has others to speak with; say where it is to listen for them by \
+                 --peer-listen"
+            ),
+        }
+    }
+}
+
+impl error::Error for PeerError {}
 
 impl error::Error for DataError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {

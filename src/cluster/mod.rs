@@ -12,21 +12,34 @@
 
 mod bytes;
 mod clock;
+mod council;
 mod data;
 mod desk;
 mod door;
 mod error;
+mod forward;
 mod kind;
 mod log;
-mod lone;
 mod machine;
+mod members;
+mod network;
 mod node;
+mod peer;
+mod peering;
 mod proposer;
+mod reader;
+mod reception;
+mod reign;
 mod replica;
+mod report;
 mod snapshot;
+mod station;
 #[cfg(test)]
 mod tests;
 mod trouble;
+mod watchman;
 
 pub use door::Node;
-pub use error::DataError;
+pub use error::{DataError, PeerError};
+pub use peer::tls::PeerFiles;
+pub use peering::{Pace, Peering};

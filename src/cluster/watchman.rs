@@ -1,0 +1,122 @@
+//! What a node with peers looks after: that it is enrolled, that it knows what time it is, and
+//! that it is still a member.
+
+use super::clock::Hands;
+use super::data::Data;
+use super::kind::Raft;
+use super::peer::line::{Caller, Trouble};
+use super::peer::words::{Call, Turned};
+use super::peering::ask_leader;
+use super::reader::Reader;
+use super::reign::{Metrics, metrics};
+use super::station::Station;
+use crate::time::{Span, steady_now};
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::time::{sleep, timeout};
+
+/// Between two looks.
+const LOOK: Span = Span::from_millis(500);
+/// How long a node asks to be enrolled in one go.
+const ENROLL_PATIENCE: Span = Span::from_secs(60);
+
+/// Looks after a node.
+pub(super) struct Watchman {
+    pub(super) raft: Raft,
+    pub(super) reader: Arc<Reader>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) caller: Arc<Caller>,
+    pub(super) station: Station,
+    pub(super) seeds: Vec<String>,
+    pub(super) removed: Arc<AtomicBool>,
+}
+
+impl Watchman {
+    /// Watches until the node must stop: why.
+    pub(super) async fn run(&self, data: &Mutex<Data>) -> Arc<str> {
+        let mut was_member = self.is_member();
+        let enrolling = self.enroll();
+        let mut enrolling = std::pin::pin!(enrolling);
+        let (mut is_enrolled, mut news) = (false, self.raft.server_metrics());
+        loop {
+            tokio::select! {
+                enrolled = &mut enrolling, if !is_enrolled => {
+                    is_enrolled = true;
+                    if let Err(why) = enrolled {
+                        return why;
+                    }
+                }
+                _ = timeout(LOOK.as_duration(), news.changed()) => {}
+            }
+            if self.hands.now().is_none() {
+                // Who looks for anything learns what time it is.
+                let _ = self.reader.read(steady_now() + LOOK).await;
+            }
+            let is_member = self.is_member();
+            let told = self.removed.load(Ordering::Relaxed);
+            if was_member && (told || !is_member) {
+                return self.stop(data);
+            }
+            was_member |= is_member;
+        }
+    }
+
+    fn stop(&self, data: &Mutex<Data>) -> Arc<str> {
+        if let Err(error) = data.lock().is_removed() {
+            log::error!("{error}");
+        }
+        "this node was removed from its cluster, and never takes part again".into()
+    }
+
+    fn is_member(&self) -> bool {
+        let metrics = metrics(&self.raft);
+        metrics.committed_membership_config.get_node(&metrics.id).is_some()
+    }
+
+    /// Becomes a member, a voter if it is time for that, and known by its address.
+    async fn enroll(&self) -> Result<(), Arc<str>> {
+        loop {
+            let now = metrics(&self.raft);
+            if self.is_done(&now) {
+                return Ok(());
+            }
+            let addresses = self.addresses(&now);
+            if addresses.is_empty() {
+                sleep(LOOK.as_duration()).await;
+                continue;
+            }
+            let call = Call::Enroll(self.station.clone());
+            match ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE).await {
+                Ok(_) => return Ok(()),
+                Err(Trouble::Turned(Turned::Refused(why))) => {
+                    log::warn!("this node is not enrolled: {why}");
+                }
+                Err(Trouble::Turned(turned @ (Turned::OtherCluster | Turned::Removed))) => {
+                    return Err(turned.to_string().into());
+                }
+                Err(trouble) => log::warn!("this node is not enrolled yet: {trouble}"),
+            }
+            sleep(LOOK.as_duration()).await;
+        }
+    }
+
+    /// Whether there is nothing to ask for: it votes, and is known by its address.
+    fn is_done(&self, metrics: &Metrics) -> bool {
+        let known = metrics.membership_config.get_node(&metrics.id).and_then(Station::of);
+        let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);
+        votes && known.as_ref() == Some(&self.station)
+    }
+
+    /// Where others may be found.
+    fn addresses(&self, metrics: &Metrics) -> Vec<String> {
+        let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
+        let known = others.filter_map(|(_, node)| Station::of(node));
+        let mut all: Vec<_> = known.map(|station| station.address.to_string()).collect();
+        all.extend(self.seeds.iter().cloned());
+        all.retain(|address| *address != *self.station.address);
+        all.dedup();
+        all
+    }
+}
