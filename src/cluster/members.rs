@@ -31,6 +31,8 @@ const NEAR: u64 = 1_000;
 const SILENT: Duration = Duration::from_secs(2);
 /// How long a change may take: a learner may have to be sent a snapshot.
 const CHANGE_PATIENCE: Span = Span::from_secs(60);
+/// How long it is waited for a learner to be heard of.
+const FIT_PATIENCE: Span = Span::from_secs(3);
 /// How long it is waited for another to lead.
 const TRANSFER_PATIENCE: Span = Span::from_secs(2);
 
@@ -75,6 +77,12 @@ impl Members {
                 self.write(self.raft.add_learner(id, at.to_node(), true)).await?;
             }
         }
+        let fit = |metrics: &Metrics| {
+            fit_learners(metrics).contains(&id) || voters(metrics).contains(&id)
+        };
+        // If it takes longer, it will ask again.
+        let patience = Some(FIT_PATIENCE.as_duration());
+        let _ = self.raft.wait(patience).metrics(fit, "it has caught up").await;
         self.complete().await
     }
 

@@ -19,6 +19,8 @@ use tokio::time::{sleep, timeout};
 
 /// Between two looks.
 const LOOK: Span = Span::from_millis(500);
+/// How often a learner asks whether it is time for it to vote.
+const ASK_AGAIN: Span = Span::from_secs(5);
 /// How long a node asks to be enrolled in one go.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
@@ -75,7 +77,7 @@ impl Watchman {
         metrics.committed_membership_config.get_node(&metrics.id).is_some()
     }
 
-    /// Becomes a member, a voter if it is time for that, and known by its address.
+    /// Becomes a member, a voter when it is time for that, and known by its address.
     async fn enroll(&self) -> Result<(), Arc<str>> {
         loop {
             let now = metrics(&self.raft);
@@ -89,7 +91,7 @@ impl Watchman {
             }
             let call = Call::Enroll(self.station.clone());
             match ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => sleep(ASK_AGAIN.as_duration()).await,
                 Err(Trouble::Turned(Turned::Refused(why))) => {
                     log::warn!("this node is not enrolled: {why}");
                 }
