@@ -176,6 +176,8 @@ pub enum PeerError {
         /// What the last of them said.
         why: String,
     },
+    /// It is the first node of a cluster of its own, and was told to join this one's.
+    Settled(String),
     /// The node has others to speak with, and was not told where to listen for them.
     Deaf,
 }
@@ -210,6 +212,12 @@ impl fmt::Display for PeerError {
                 f,
                 "no node at {seeds} lets this one join ({why}); see whether they run with \
                  --peer-listen and can be reached, and start again"
+            ),
+            Self::Settled(seed) => write!(
+                f,
+                "the node at {seed} is of another cluster than this data directory, which has \
+                 begun one of its own; name an empty directory by --data to join, or start it \
+                 without --seed"
             ),
             Self::Deaf => write!(
                 f,

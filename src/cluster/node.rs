@@ -232,6 +232,9 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     let hands = Arc::new(Hands::default());
     let mut stand = Stand::Waits;
     if is_alone {
+        if let (Some(peers), Some(caller)) = (&peers, &caller) {
+            peers.refuse_strangers(caller).await?;
+        }
         stand = begin_alone(&raft, &replica, &data, peers.as_ref(), &stopped).await?;
         if let Stand::Leads(reign) = stand {
             hands.lead(reign.clock);

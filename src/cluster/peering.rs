@@ -104,6 +104,19 @@ impl Peers {
         }
     }
 
+    /// Fails if a seed is of another cluster than this node, which is alone in its own: whoever
+    /// started it meant it to join.
+    pub(super) async fn refuse_strangers(&self, caller: &Arc<Caller>) -> Result<(), DataError> {
+        for seed in self.seeds.iter().filter(|seed| **seed != *self.station.address) {
+            let mut line = caller.line(ANYBODY, seed);
+            let told = line.call(Call::Status(false), SEED_PATIENCE).await;
+            if let Err(Trouble::Turned(Turned::OtherCluster)) = told {
+                return Err(PeerError::Settled(seed.clone()).into());
+            }
+        }
+        Ok(())
+    }
+
     fn not_joined(&self, why: &str) -> DataError {
         PeerError::Join { seeds: self.seeds.join(", "), why: why.to_owned() }.into()
     }
