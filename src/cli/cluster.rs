@@ -166,10 +166,10 @@ fn row(node: &Value) -> [String; HEAD.len()] {
 /// What somebody should know who looks at the table.
 fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let mut lines = Vec::new();
-    let votes = |node: &&&Value| {
+    let does_vote = |node: &&&Value| {
         matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
     };
-    let voters: Vec<_> = nodes.iter().filter(votes).collect();
+    let voters: Vec<_> = nodes.iter().filter(does_vote).collect();
     let there = voters.iter().filter(|node| node["reachable"] == true).count();
     let majority = voters.len() / 2 + 1;
     if report["leader"].is_null() {

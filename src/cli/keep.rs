@@ -3,7 +3,7 @@
 
 use super::exit::{Done, Failure};
 use super::mount::{absolute, state_dir};
-use crate::cluster::{Node, Peering};
+use crate::cluster::{Node, Peering, Stop};
 use crate::engine::Rules;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
@@ -109,7 +109,7 @@ impl Decider {
     }
 
     /// Has `tell` called with a sentence if it can't go on.
-    pub(super) fn on_failure(&self, tell: impl FnOnce(Arc<str>) + Send + 'static) {
+    pub(super) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         match self {
             // It tells whoever asks, and goes on when there is room again.
             Self::Local(_) => {}
@@ -131,10 +131,7 @@ impl Decider {
     }
 }
 
-/// What a daemon says that ends because its log can't be written.
-pub(super) fn failed(why: &str) -> Failure {
-    Failure::unavailable(format!(
-        "{why}; nothing more is decided, and the daemon ends; what was answered is in the log; \
-         mend the disk or make room, and start it again"
-    ))
+/// What a daemon says that ends because its node does.
+pub(super) fn failed(stop: &Stop) -> Failure {
+    Failure::unavailable(stop.to_string())
 }

@@ -7,6 +7,7 @@ use super::out;
 use super::serve::{self, AccessArgs};
 use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
+use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
 use crate::fs::device::{Gone, is_root};
@@ -131,7 +132,7 @@ enum News {
     /// The server is to read its tokens and certificates again.
     Reload,
     /// The engine can't go on.
-    Failed(Arc<str>),
+    Failed(Stop),
 }
 
 pub(super) fn run(args: &MountArgs) -> Done {

@@ -8,13 +8,14 @@ use super::mount::{Shown, absolute, warn};
 use super::out;
 use super::peers::PeerArgs;
 use super::signals::{self, Hangup};
+use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
 use crate::locks::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 /// The seed's port, for those who are on this machine.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
@@ -115,7 +116,7 @@ enum News {
     /// Tokens and certificates are to be read again.
     Reload,
     /// The engine can't go on.
-    Failed(Arc<str>),
+    Failed(Stop),
 }
 
 pub(super) fn run(args: &ServeArgs) -> Done {

@@ -5,7 +5,7 @@
 //! when a deadline has passed, for the entry that says so.
 
 use super::council::Chamber;
-use super::error::DataError;
+use super::error::{DataError, Stop};
 use super::node::{self, Begun, Started};
 use super::peering::Peering;
 use crate::engine::{Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView};
@@ -61,12 +61,14 @@ impl Node {
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
 
-    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full.
-    pub fn on_failure(&self, tell: impl FnOnce(Arc<str>) + Send + 'static) {
+    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full, or the
+    /// others have removed it.
+    pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
             // It has ended already.
-            if let Some(Unavailable::Log { why }) = self.shared.node.desk.closed() {
-                tell(why);
+            let stopped = self.shared.node.stopped.lock().clone();
+            if let Some(stop) = stopped {
+                tell(stop);
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::said::said;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{error, fmt};
 
 /// Why the data directory can't be used.
@@ -153,6 +154,39 @@ impl fmt::Display for DataError {
                 "can't use {} ({}); mend it, or name another data directory with --data DIR",
                 path.display(),
                 said(error)
+            ),
+        }
+    }
+}
+
+/// Why a node that ran does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Its log can't be written.
+    Log(Arc<str>),
+    /// The others have removed it.
+    Removed,
+    /// The others don't know it.
+    Stranger(Arc<str>),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(why) => write!(
+                f,
+                "{why}; nothing more is decided, and the daemon ends; what was answered is in the \
+                 log; mend the disk or make room, and start it again"
+            ),
+            Self::Removed => write!(
+                f,
+                "this node was removed from its cluster, and ends; to take part again, move its \
+                 data directory away, and join as a new node with --seed"
+            ),
+            Self::Stranger(why) => write!(
+                f,
+                "the nodes that this one was told of don't know it ({why}), and it ends; see that \
+                 --seed and --data are those of one cluster"
             ),
         }
     }

@@ -6,10 +6,14 @@
 //! [`Engine::apply`](crate::engine::Engine::apply).
 //!
 //! Where to look: `door` is what the edges ask; `desk` where requests wait, `proposer` what makes
-//! entries of them; `log` and `snapshot` the disk, `data` its directory; `machine` and `replica`
-//! carry entries out; `clock` what time it is; `node` brings it all up; `kind` and `bytes` what an
-//! entry is.
+//! entries of them or sends them on (`forward`), `reader` what looks wait for; `log` and `snapshot`
+//! the disk, `data` its directory, `book` the addresses in it; `machine` and `replica` carry
+//! entries out; `clock` what time it is, `reign` who leads; `peer` what nodes say to each other,
+//! `network` how openraft says it, `reception` who answers; `members` who is in the cluster,
+//! `peering` how one gets in, `watchman` what each looks after; `node` brings it all up; `kind` and
+//! `bytes` what an entry is.
 
+mod book;
 mod bytes;
 mod clock;
 mod council;
@@ -40,6 +44,6 @@ mod trouble;
 mod watchman;
 
 pub use door::Node;
-pub use error::{DataError, PeerError};
+pub use error::{DataError, PeerError, Stop};
 pub use peer::tls::PeerFiles;
 pub use peering::{Pace, Peering};

@@ -1,9 +1,10 @@
 //! A node: its directory, its log, its engine, and the thread on which openraft works.
 
+use super::book::Book;
 use super::clock::Hands;
 use super::data::{self, Data, FIRST_NODE, Stage};
 use super::desk::Desk;
-use super::error::{DataError, PeerError};
+use super::error::{DataError, PeerError, Stop};
 use super::forward::Forwarder;
 use super::kind::{ClusterId, Commands, NodeId, Proposal, Raft};
 use super::log::Log;
@@ -24,7 +25,7 @@ use super::watchman::Watchman;
 use crate::engine::{EndSession, Op, Rules, SessionEnd};
 use crate::locks::Unavailable;
 use crate::locks::audit::Audit;
-use crate::time::{Span, steady_now};
+use crate::time::{Span, boot_now, steady_now};
 use openraft::impls::BasicNode;
 use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
@@ -46,7 +47,7 @@ const START_PATIENCE: Span = Span::from_secs(60);
 const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 
 /// Who is told when the node can't go on.
-pub(super) type OnFailure = Box<dyn FnOnce(Arc<str>) + Send>;
+pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
 
 /// What has been started.
 pub(super) struct Started {
@@ -70,6 +71,8 @@ pub(super) struct Begun {
     /// A way to whoever leads, for what is not asked often.
     pub(super) leader: Arc<Turn<Forwarder>>,
     pub(super) runtime: Handle,
+    /// Why it has ended, if it has.
+    pub(super) stopped: Arc<Mutex<Option<Stop>>>,
 }
 
 /// What the thread begins with.
@@ -159,24 +162,30 @@ fn work(
             }
         };
         tokio::select! {
-            ended = proposer.run() => ended,
-            why = removed => Err(why),
+            ended = proposer.run() => ended.map_err(Stop::Log),
+            stop = removed => Err(stop),
         }
     });
-    let why = match &ended {
-        Ok(()) => Unavailable::Closing,
-        Err(why) => Unavailable::Log { why: Arc::clone(why) },
-    };
-    if let Err(why) = &ended {
-        log::error!("the node stops: {why}");
-        proposer.desk.fail(&Unavailable::Log { why: Arc::clone(why) });
-        for tell in on_failure.try_iter() {
-            tell(Arc::clone(why));
+    match &ended {
+        Ok(()) => {
+            runtime.block_on(hand_over(&proposer.raft));
+            begun.looks.fail(&Unavailable::Closing);
         }
-    } else {
-        runtime.block_on(hand_over(&proposer.raft));
+        Err(stop) => {
+            log::error!("the node stops: {stop}");
+            let why = match stop {
+                Stop::Log(why) => Arc::clone(why),
+                other => other.to_string().into(),
+            };
+            let why = Unavailable::Log { why };
+            proposer.desk.fail(&why);
+            begun.looks.fail(&why);
+            *begun.stopped.lock() = Some(stop.clone());
+            for tell in on_failure.try_iter() {
+                tell(stop.clone());
+            }
+        }
     }
-    begun.looks.fail(&why);
     // Whether it had failed before is known already.
     let _ = runtime.block_on(proposer.raft.shutdown());
     drop(data);
@@ -311,10 +320,12 @@ impl Makings {
                 stand: stand.clone(),
                 data: Arc::clone(&data),
             };
+            let book = Book::open(data.lock().path(), cluster, boot_now());
             let Peers { listener, station, seeds, tls, .. } = peers;
             tokio::spawn(listen::accept(listener, tls, Arc::new(reception)));
             let (raft, reader) = (raft.clone(), Arc::clone(&reader));
-            Watchman { raft, reader, hands: Arc::clone(&hands), caller, station, seeds, removed }
+            let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
+            Watchman { raft, reader, hands, caller, station, seeds, removed, book }
         });
         let begun = Begun {
             replica: Arc::clone(&replica),
@@ -326,6 +337,7 @@ impl Makings {
             reporter,
             leader: Arc::new(Turn::new(forwarder())),
             runtime: Handle::current(),
+            stopped: Arc::default(),
         };
         let line = Turn::new(forwarder());
         let proposer = Proposer { raft, replica, desk, hands, stand, reader, line, trouble };

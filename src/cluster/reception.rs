@@ -38,7 +38,7 @@ impl listen::Answers for Reception {
             None if !is_anybodys => return Err(Turned::OtherCluster),
             _ => {}
         }
-        if to != self.node && !(to == ANYBODY && cluster.is_none()) && to != ANYBODY {
+        if to != self.node && to != ANYBODY {
             return Err(Turned::OtherNode(self.node));
         }
         if !is_anybodys && !matches!(call, Call::Enroll(_)) {

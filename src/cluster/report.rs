@@ -28,7 +28,7 @@ impl Reporter {
     /// How this node stands.
     pub(super) fn own(&self, with_state: bool) -> Member {
         let metrics = metrics(&self.raft);
-        let mut member = self.known(&metrics, metrics.id);
+        let mut member = known(&metrics, metrics.id);
         member.standing = match (metrics.state, member.standing) {
             (ServerState::Leader, _) => Standing::Leader,
             (ServerState::Candidate, _) => Standing::Candidate,
@@ -52,44 +52,13 @@ impl Reporter {
         member
     }
 
-    /// What is known here of a node that has not answered.
-    fn known(&self, metrics: &Metrics, id: NodeId) -> Member {
-        let node = metrics.membership_config.get_node(&id);
-        let station = node.and_then(Station::of);
-        let part = |part: fn(&Station) -> &Arc<str>| {
-            station.as_ref().map_or_else(|| "".into(), |station| Arc::clone(part(station)))
-        };
-        let standing = match node {
-            None => Standing::Stranger,
-            Some(_) if voters(metrics).contains(&id) => Standing::Voter,
-            Some(_) => Standing::Learner,
-        };
-        let matched = metrics.replication.as_ref().and_then(|all| all.get(&id)).copied().flatten();
-        Member {
-            id,
-            name: part(|station| &station.name),
-            address: part(|station| &station.address),
-            url: part(|station| &station.url),
-            standing,
-            term: 0,
-            leader: None,
-            last_log: matched.map_or(0, |matched| matched.index),
-            committed: 0,
-            applied: 0,
-            snapshot: 0,
-            state: None,
-            heard_ms: heard(metrics, id).map(|ago| ago.as_millis() as u64),
-        }
-    }
-
     /// How all of them stand.
     pub(super) async fn report(&self, with_state: bool) -> Report {
         let metrics = metrics(&self.raft);
         let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
         let mut asked = Vec::new();
         for id in members {
-            let known = self.known(&metrics, id);
-            asked.push(self.ask(known, id == metrics.id, with_state));
+            asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
         }
         let nodes = futures_util::future::join_all(asked).await;
         let cluster = self.cluster.to_string();
@@ -113,5 +82,35 @@ impl Reporter {
             Ok(_) => silent("it answered what was not asked".to_owned()),
             Err(trouble) => silent(trouble.to_string()),
         }
+    }
+}
+
+/// What is known here of a node that has not answered.
+fn known(metrics: &Metrics, id: NodeId) -> Member {
+    let node = metrics.membership_config.get_node(&id);
+    let station = node.and_then(Station::of);
+    let part = |part: fn(&Station) -> &Arc<str>| {
+        station.as_ref().map_or_else(|| "".into(), |station| Arc::clone(part(station)))
+    };
+    let standing = match node {
+        None => Standing::Stranger,
+        Some(_) if voters(metrics).contains(&id) => Standing::Voter,
+        Some(_) => Standing::Learner,
+    };
+    let matched = metrics.replication.as_ref().and_then(|all| all.get(&id)).copied().flatten();
+    Member {
+        id,
+        name: part(|station| &station.name),
+        address: part(|station| &station.address),
+        url: part(|station| &station.url),
+        standing,
+        term: 0,
+        leader: None,
+        last_log: matched.map_or(0, |matched| matched.index),
+        committed: 0,
+        applied: 0,
+        snapshot: 0,
+        state: None,
+        heard_ms: heard(metrics, id).map(|ago| ago.as_millis() as u64),
     }
 }

@@ -70,9 +70,10 @@ impl Wire for Station {
 pub(super) fn host_and_port(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let is_bare = bare.len() == host.len();
     let port = port.parse().ok().filter(|port| *port != 0)?;
-    (!bare.is_empty() && !(is_bare && host.contains(':'))).then_some((bare, port))
+    // Where it ends and the port begins nobody could say.
+    let is_unclear = bare.len() == host.len() && host.contains(':');
+    (!bare.is_empty() && !is_unclear).then_some((bare, port))
 }
 
 #[cfg(test)]

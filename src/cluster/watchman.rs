@@ -1,16 +1,19 @@
 //! What a node with peers looks after: that it is enrolled, that it knows what time it is, and
 //! that it is still a member.
 
+use super::book::Book;
 use super::clock::Hands;
 use super::data::Data;
+use super::error::Stop;
 use super::kind::Raft;
 use super::peer::line::{Caller, Trouble};
-use super::peer::words::{Call, Turned};
+use super::peer::words::{Call, Told, Turned};
 use super::peering::ask_leader;
 use super::reader::Reader;
 use super::reign::{Metrics, metrics};
 use super::station::Station;
-use crate::time::{Span, steady_now};
+use crate::time::{Span, boot_now, steady_now};
+use futures_util::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -21,6 +24,8 @@ use tokio::time::{sleep, timeout};
 const LOOK: Span = Span::from_millis(500);
 /// How often a learner asks whether it is time for it to vote.
 const ASK_AGAIN: Span = Span::from_secs(5);
+/// How often a node looks who of the others is there.
+const VISIT_EVERY: Span = Span::from_secs(10);
 /// How long a node asks to be enrolled in one go.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
@@ -33,21 +38,30 @@ pub(super) struct Watchman {
     pub(super) station: Station,
     pub(super) seeds: Vec<String>,
     pub(super) removed: Arc<AtomicBool>,
+    pub(super) book: Mutex<Book>,
 }
 
 impl Watchman {
     /// Watches until the node must stop: why.
-    pub(super) async fn run(&self, data: &Mutex<Data>) -> Arc<str> {
-        let mut was_member = self.is_member();
+    pub(super) async fn run(&self, data: &Mutex<Data>) -> Stop {
+        let mut was_member = false;
         let enrolling = self.enroll();
         let mut enrolling = std::pin::pin!(enrolling);
         let (mut is_enrolled, mut news) = (false, self.raft.server_metrics());
+        let visiting = async {
+            loop {
+                self.visit().await;
+                sleep(VISIT_EVERY.as_duration()).await;
+            }
+        };
+        let mut visiting = std::pin::pin!(visiting);
         loop {
             tokio::select! {
+                () = &mut visiting => {}
                 enrolled = &mut enrolling, if !is_enrolled => {
                     is_enrolled = true;
-                    if let Err(why) = enrolled {
-                        return why;
+                    if let Err(stop) = enrolled {
+                        return stop;
                     }
                 }
                 _ = timeout(LOOK.as_duration(), news.changed()) => {}
@@ -57,28 +71,41 @@ impl Watchman {
                 let _ = self.reader.read(steady_now() + LOOK).await;
             }
             let is_member = self.is_member();
-            let told = self.removed.load(Ordering::Relaxed);
-            if was_member && (told || !is_member) {
-                return self.stop(data);
+            if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
+                return stop(data);
             }
             was_member |= is_member;
         }
     }
 
-    fn stop(&self, data: &Mutex<Data>) -> Arc<str> {
-        if let Err(error) = data.lock().is_removed() {
-            log::error!("{error}");
+    /// Looks who of the others is there.
+    async fn visit(&self) {
+        let known = metrics(&self.raft);
+        let others = known.membership_config.nodes().filter(|(id, _)| **id != known.id);
+        let calls = others.filter_map(|(id, node)| Some((*id, Station::of(node)?))).map(
+            async |(id, station)| {
+                let mut line = self.caller.line(id, &station.address);
+                let told = line.call(Call::Status(false), LOOK).await;
+                matches!(told, Ok(Told::Status(_))).then_some((id, station))
+            },
+        );
+        let seen = join_all(calls).await;
+        let (mut book, now) = (self.book.lock(), boot_now());
+        for (id, station) in seen.into_iter().flatten() {
+            book.see(id, station, now);
         }
-        "this node was removed from its cluster, and never takes part again".into()
+        book.keep(now);
     }
 
+    /// Whether it is a member as far as it knows: by what is decided, or by what may be yet.
     fn is_member(&self) -> bool {
         let metrics = metrics(&self.raft);
-        metrics.committed_membership_config.get_node(&metrics.id).is_some()
+        let known = [&metrics.committed_membership_config, &metrics.membership_config];
+        known.iter().any(|config| config.get_node(&metrics.id).is_some())
     }
 
     /// Becomes a member, a voter when it is time for that, and known by its address.
-    async fn enroll(&self) -> Result<(), Arc<str>> {
+    async fn enroll(&self) -> Result<(), Stop> {
         loop {
             let now = metrics(&self.raft);
             if self.is_done(&now) {
@@ -95,8 +122,8 @@ impl Watchman {
                 Err(Trouble::Turned(Turned::Refused(why))) => {
                     log::warn!("this node is not enrolled: {why}");
                 }
-                Err(Trouble::Turned(turned @ (Turned::OtherCluster | Turned::Removed))) => {
-                    return Err(turned.to_string().into());
+                Err(Trouble::Turned(turned @ Turned::OtherCluster)) => {
+                    return Err(Stop::Stranger(turned.to_string().into()));
                 }
                 Err(trouble) => log::warn!("this node is not enrolled yet: {trouble}"),
             }
@@ -116,9 +143,19 @@ impl Watchman {
         let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
         let known = others.filter_map(|(_, node)| Station::of(node));
         let mut all: Vec<_> = known.map(|station| station.address.to_string()).collect();
+        all.extend(self.book.lock().addresses().map(str::to_owned));
         all.extend(self.seeds.iter().cloned());
+        all.sort_unstable();
         all.retain(|address| *address != *self.station.address);
         all.dedup();
         all
     }
+}
+
+/// From now on it does not start any more.
+fn stop(data: &Mutex<Data>) -> Stop {
+    if let Err(error) = data.lock().is_removed() {
+        log::error!("{error}");
+    }
+    Stop::Removed
 }

@@ -17,6 +17,9 @@ use std::time::Duration;
 const OWN: u64 = 12;
 const SHARED: u64 = 3;
 
+/// A request that has had no answer for so long is carried out by now, or never.
+const OVER_US: u64 = 4_000_000;
+
 /// A small generator of random numbers (splitmix64): the same seed gives the same run.
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -58,8 +61,8 @@ pub(crate) struct Load {
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,
-    /// Locks whose last request has no answer: held or not.
-    open: BTreeSet<String>,
+    /// Locks whose last request has no answer, and since when: held or not.
+    open: BTreeMap<String, u64>,
     world: Arc<World>,
 }
 
@@ -71,7 +74,7 @@ impl Load {
             let (machine, urls, world) = (machine.clone(), urls.to_vec(), Arc::clone(&world));
             thread::spawn(move || {
                 machine.enter();
-                let (held, open) = (BTreeMap::new(), BTreeSet::new());
+                let (held, open) = (BTreeMap::new(), BTreeMap::new());
                 let mut client = Client { number, held, open, world };
                 client.ask(&urls, Dice(seed.wrapping_add(number as u64)));
                 client
@@ -132,8 +135,9 @@ impl Client {
             } else {
                 format!("own{}-{}", self.number, dice.next() % OWN)
             };
-            if self.open.contains(&name) {
-                connection = Some(to);
+            if let Some(since) = self.open.get(&name) {
+                let is_over = now() - since > OVER_US;
+                connection = (!is_over || self.find_out(&mut to, &name, shared)).then_some(to);
                 continue;
             }
             match self.ask_once(&mut to, &name, shared, dice.next()) {
@@ -145,7 +149,7 @@ impl Client {
                     connection = Some(to);
                 }
                 known => {
-                    self.open.insert(name);
+                    self.open.insert(name, now());
                     self.world.unknown.fetch_add(1, Ordering::Relaxed);
                     // Whoever has no quorum may be the wrong one to ask.
                     connection = known.filter(|_| dice.next().is_multiple_of(2)).map(|_| to);
@@ -178,6 +182,25 @@ impl Client {
         Some(true)
     }
 
+    /// Looks what became of a request without an answer. Says whether the connection is well.
+    fn find_out(&mut self, to: &mut Talk, name: &str, shared: bool) -> bool {
+        let below = 0;
+        let Some((200, body)) = to.ask("GET", &format!("/locks/{name}")) else { return false };
+        self.open.remove(name);
+        let ours = body["holder"] == format!("c{}", self.number);
+        match body["token"].as_u64().filter(|_| ours) {
+            Some(token) if self.held.get(name) == Some(&token) => {
+                self.granted(name, shared, below, Some(token));
+            }
+            Some(token) => {
+                self.held.remove(name);
+                self.granted(name, shared, below, Some(token));
+            }
+            None => drop(self.held.remove(name)),
+        }
+        true
+    }
+
     fn granted(&mut self, name: &str, shared: bool, below: u64, token: Option<u64>) {
         let token = token.expect("a grant has a token");
         let before = self.held.insert(name.to_owned(), token);
@@ -204,7 +227,7 @@ impl Client {
             assert_eq!(code, 200, "{body}");
             let ours = body["holder"] == format!("c{}", self.number);
             let token = body["token"].as_u64().filter(|_| ours);
-            if !self.open.contains(&name) {
+            if !self.open.contains_key(&name) {
                 let known = self.held.get(&name).copied();
                 assert_eq!(token, known, "{name}, of client {}: {body}", self.number);
             }

@@ -5,6 +5,7 @@ use super::tls::PeerTls;
 use super::words::{ANYBODY, Call, Letter, Told, Turned, decode_answer, encode_letter};
 use crate::cluster::kind::{ClusterId, NodeId};
 use crate::cluster::station::host_and_port;
+use crate::said::said;
 use crate::time::Span;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -182,10 +183,10 @@ async fn shake_hands(
 
 /// An error with all that it comes from: what a connection broke by is the last of it.
 fn whole(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
+    let mut text = said(&error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
+        let more = said(&error);
         if !text.ends_with(&more) {
             text = format!("{text}: {more}");
         }
