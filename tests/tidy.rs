@@ -266,8 +266,8 @@ const OWNED: &[(&str, &str)] = &[
     ("axum", "src/http/"),
     ("openraft", "src/cluster/"),
     ("raft_log", "src/cluster/"),
-    ("hyper_util", "src/http/, src/remote/"),
-    ("hyper", "src/http/, src/remote/"),
+    ("hyper_util", "src/http/, src/remote/, src/cluster/peer/"),
+    ("hyper", "src/http/, src/remote/, src/cluster/peer/"),
 ];
 
 #[test]

@@ -26,6 +26,12 @@ enum What {
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
+    /// A node, under the names and addresses by which other nodes find it
+    Peer {
+        /// Names and addresses, such as box1.local 192.168.1.2; the files have the first
+        #[arg(value_name = "NAME", required = true, value_parser = file_name)]
+        names: Vec<String>,
+    },
     /// A client: it may speak as NAME, and as NAME:USER
     Client {
         /// The client, such as laptop1
@@ -50,6 +56,7 @@ pub(super) fn run(args: &CertArgs) -> Done {
     let whose = match &args.what {
         What::Ca => Whose::Authority,
         What::Server { names } => Whose::Server(names.clone()),
+        What::Peer { names } => Whose::Peer(names.clone()),
         What::Client { name } => Whose::Client(name.clone()),
     };
     let Made { cert, key } =

@@ -3,7 +3,7 @@
 
 use super::exit::{Done, Failure};
 use super::mount::{absolute, state_dir};
-use crate::cluster::Node;
+use crate::cluster::{Node, Peering, Stop};
 use crate::engine::Rules;
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
@@ -68,6 +68,11 @@ impl Kept {
 
     /// The engine, with what it remembers.
     pub(super) fn open(&self) -> Done<Decider> {
+        self.open_with_peers(None)
+    }
+
+    /// The same, as one of several nodes.
+    pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> Done<Decider> {
         let rules = Rules::default();
         match self {
             Self::State(dir) => {
@@ -76,7 +81,10 @@ impl Kept {
                 Ok(Decider::Local(Arc::new(local)))
             }
             Self::Data(dir) => {
-                let node = Node::open(dir);
+                let node = match peering {
+                    None => Node::open(dir),
+                    Some(peering) => Node::open_with_peers(dir, peering),
+                };
                 let node = node.map_err(|error| Failure::unavailable(error.to_string()))?;
                 Ok(Decider::Node(Arc::new(node)))
             }
@@ -101,7 +109,7 @@ impl Decider {
     }
 
     /// Has `tell` called with a sentence if it can't go on.
-    pub(super) fn on_failure(&self, tell: impl FnOnce(Arc<str>) + Send + 'static) {
+    pub(super) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         match self {
             // It tells whoever asks, and goes on when there is room again.
             Self::Local(_) => {}
@@ -123,10 +131,7 @@ impl Decider {
     }
 }
 
-/// What a daemon says that ends because its log can't be written.
-pub(super) fn failed(why: &str) -> Failure {
-    Failure::unavailable(format!(
-        "{why}; nothing more is decided, and the daemon ends; what was answered is in the log; \
-         mend the disk or make room, and start it again"
-    ))
+/// What a daemon says that ends because its node does.
+pub(super) fn failed(stop: &Stop) -> Failure {
+    Failure::unavailable(stop.to_string())
 }

@@ -3,6 +3,7 @@
 mod background;
 mod cert;
 mod children;
+mod cluster;
 mod ctl;
 mod direct;
 mod doctor;
@@ -14,6 +15,7 @@ mod keep;
 mod list;
 mod mount;
 mod out;
+mod peers;
 mod run;
 mod serve;
 mod server;
@@ -99,6 +101,14 @@ Examples:
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
 
+/// Shown at the end of `cluster --help`.
+const CLUSTER_EXAMPLES: &str = "\
+Nodes are started by 'latchfs serve --data DIR --peer-listen ADDRESS', the second and all others
+with '--seed HOST:PORT' of one that is there. Examples:
+  latchfs cluster status --server http://box1:8080,http://box2:8080
+  latchfs cluster transfer         before the leader is restarted
+  latchfs cluster remove 7         when its data is lost; it may join again as a new node";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -128,6 +138,9 @@ enum Command {
     /// Make a certificate authority, and what it signs: a server, clients
     #[command(after_long_help = CERT_EXAMPLES)]
     Cert(cert::CertArgs),
+    /// Show the nodes that decide together, and change who they are
+    #[command(after_long_help = CLUSTER_EXAMPLES)]
+    Cluster(cluster::ClusterArgs),
     /// Unmount it; a busy mount is detached, a stale one removed
     Umount(umount::UmountArgs),
     /// Show what is held, and by whom
@@ -181,6 +194,7 @@ fn run(command: &Command) -> Done {
         Command::Mount(args) => mount::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Cert(args) => cert::run(args),
+        Command::Cluster(args) => cluster::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Ls(args) => list::run(args),
         Command::Status(args) => hold::status(args),

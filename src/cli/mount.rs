@@ -7,6 +7,7 @@ use super::out;
 use super::serve::{self, AccessArgs};
 use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
+use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
 use crate::fs::device::{Gone, is_root};
@@ -131,7 +132,7 @@ enum News {
     /// The server is to read its tokens and certificates again.
     Reload,
     /// The engine can't go on.
-    Failed(Arc<str>),
+    Failed(Stop),
 }
 
 pub(super) fn run(args: &MountArgs) -> Done {
@@ -349,13 +350,13 @@ fn host() -> Done<ClientId> {
 }
 
 #[cfg(target_os = "linux")]
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
 }
 
 #[cfg(not(target_os = "linux"))]
 #[allow(unsafe_code)]
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     let mut bytes = [0_u8; 256];
     // SAFETY: at most as many bytes are written as there are.
     let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };

@@ -6,14 +6,16 @@ use super::exit::{Done, Exit, Failure};
 use super::keep::{self, KeepArgs, Kept};
 use super::mount::{Shown, absolute, warn};
 use super::out;
+use super::peers::PeerArgs;
 use super::signals::{self, Hangup};
+use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
 use crate::locks::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 /// The seed's port, for those who are on this machine.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8_080);
@@ -36,6 +38,8 @@ pub(super) struct ServeArgs {
     grace: Shown<Grace>,
     #[command(flatten)]
     keep: KeepArgs,
+    #[command(flatten)]
+    peers: PeerArgs,
 }
 
 /// Who may ask, and how connections are encrypted.
@@ -112,12 +116,15 @@ enum News {
     /// Tokens and certificates are to be read again.
     Reload,
     /// The engine can't go on.
-    Failed(Arc<str>),
+    Failed(Stop),
 }
 
 pub(super) fn run(args: &ServeArgs) -> Done {
     let kept = args.keep.kept()?;
     let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
+    let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", args.listen);
+    let peering = args.peers.peering(&kept, url, config.insecure)?;
     warn(matches!(kept, Kept::Nowhere));
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
@@ -127,7 +134,7 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     };
     signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
-    let decider = kept.open()?;
+    let decider = kept.open_with_peers(peering)?;
     decider.on_failure(move |why| drop(send.send(News::Failed(why))));
     let served = start(decider.locks(), &config).and_then(|server| {
         background::notify_manager();

@@ -145,7 +145,8 @@ fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     Ok(payload)
 }
 
-fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
+/// What an entry says, as bytes.
+pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
     match payload {
         EntryPayload::Blank => out.push(0),
         EntryPayload::Normal(proposal) => {
@@ -159,7 +160,8 @@ fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
     }
 }
 
-fn take_payload(from: &mut &[u8]) -> Result<Payload, Malformed> {
+/// Reads what [`put_payload`] wrote.
+pub(super) fn take_payload(from: &mut &[u8]) -> Result<Payload, Malformed> {
     match u8::take(from)? {
         0 => Ok(EntryPayload::Blank),
         1 => Wire::take(from).map(EntryPayload::Normal),

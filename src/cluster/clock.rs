@@ -6,7 +6,8 @@
 //! restart, a pause, a wall clock that was set) makes leases last longer, never shorter. No wall
 //! clock decides anything.
 
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, boot_now, steady_now};
+use parking_lot::Mutex;
 
 /// Engine time, tied to a steady clock at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +29,69 @@ impl Carried {
         self.engine + steady.since(self.steady)
     }
 
+    /// The same, or later, on a clock that is another machine's.
+    fn loosened(self, here: Time) -> Time {
+        let passed = here.since(self.steady).as_nanos();
+        self.at(here) + Span::from_nanos(passed / 1_000 * DRIFT_PER_MILLE)
+    }
+
     /// How long until engine time is `due`, when the steady clock shows `steady`.
     pub(super) fn until(self, due: Time, steady: Time) -> Span {
         due.since(self.at(steady))
+    }
+}
+
+/// By so much of a time two clocks may drift apart: 0.1 %, ten times what crystals do.
+const DRIFT_PER_MILLE: u64 = 1;
+
+/// What is known here of the engine's time, whoever leads.
+#[derive(Debug, Default)]
+pub(super) struct Hands(Mutex<Known>);
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Known {
+    /// Nothing: no leader has told it since the start.
+    #[default]
+    Nothing,
+    /// It is this, at the latest. On the boot clock: who has slept was away meanwhile.
+    AtMost(Carried),
+    /// This node leads: it is this, on the steady clock.
+    Exactly(Carried),
+}
+
+impl Hands {
+    /// The leader has said that it was `now` there, to something that was asked when the boot
+    /// clock here showed `asked` or later. So its time is never earlier here than it is there.
+    pub(super) fn hear(&self, asked: Time, now: Time) {
+        let mut known = self.0.lock();
+        match *known {
+            Known::AtMost(bound) if bound.loosened(asked) <= now => {}
+            // Who led a moment ago has the tightest bound of all: nobody's time is ahead of it.
+            Known::Exactly(_) => {}
+            Known::Nothing | Known::AtMost(_) => *known = Known::AtMost(Carried::on(now, asked)),
+        }
+    }
+
+    /// This node leads from now on, by this clock.
+    pub(super) fn lead(&self, clock: Carried) {
+        *self.0.lock() = Known::Exactly(clock);
+    }
+
+    /// It leads no more. Whoever leads now went on at a stamp of before.
+    pub(super) fn follow(&self) {
+        let mut known = self.0.lock();
+        if let Known::Exactly(clock) = *known {
+            *known = Known::AtMost(Carried::on(clock.at(steady_now()), boot_now()));
+        }
+    }
+
+    /// The engine's time, or later; `None`: nobody knows yet.
+    pub(super) fn now(&self) -> Option<Time> {
+        match *self.0.lock() {
+            Known::Nothing => None,
+            Known::AtMost(bound) => Some(bound.loosened(boot_now())),
+            Known::Exactly(clock) => Some(clock.at(steady_now())),
+        }
     }
 }
 
@@ -58,5 +119,27 @@ mod tests {
         assert_eq!(wait(105), Span::from_secs(4));
         assert_eq!(wait(101), Span::ZERO);
         assert_eq!(wait(50), Span::ZERO);
+    }
+    #[test]
+    fn what_a_leader_tells_is_never_too_early() {
+        let (hands, secs) = (Hands::default(), Time::from_secs);
+        let at_most = |hands: &Hands| match *hands.0.lock() {
+            Known::AtMost(bound) => bound.loosened(secs(40)),
+            other => panic!("{other:?}"),
+        };
+        assert!(hands.now().is_none());
+        // Asked at 10, answered (later) at what is 105 there: 95 ahead at most.
+        hands.hear(secs(10), secs(105));
+        assert!(at_most(&hands) >= secs(135) && at_most(&hands) < secs(136));
+        // 94 ahead at most, which is known better; 97 would be known worse.
+        hands.hear(secs(20), secs(114));
+        hands.hear(secs(21), secs(118));
+        assert!(at_most(&hands) >= secs(134) && at_most(&hands) < secs(135));
+        // Who has led knows it best.
+        hands.lead(Carried::on(secs(50), steady_now()));
+        hands.hear(boot_now(), secs(500));
+        assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
+        hands.follow();
+        assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
     }
 }

@@ -4,6 +4,7 @@
 //! node       which cluster and node this is, and whether it has begun
 //! log/       the log
 //! snapshot   the state at one of its entries
+//! peers.json where other nodes were found: an address book, and nothing else
 //! audit.log  who took a live lock away from whom, and why
 //! lock       locked (flock) by the daemon that uses this directory
 //! ```
@@ -22,8 +23,8 @@ use std::path::{Path, PathBuf};
 
 /// The version of the directory. Whoever finds a newer one stops.
 const VERSION: u32 = 1;
-/// The first node of a cluster. Later ones get the index of an entry, which is higher.
-const FIRST_NODE: NodeId = 1;
+/// The number of the first node of a cluster. Later ones get the index of an entry, which is higher.
+pub(super) const FIRST_NODE: NodeId = 1;
 
 /// What somebody finds who looks around.
 const README: &str = "\
@@ -32,6 +33,7 @@ This is the data of a latchfs node: all that it has promised, on the disk before
   node       which cluster and node this is
   log/       what was decided, in order
   snapshot   all locks at one entry of the log
+  peers.json where other nodes were found
   audit.log  who took a live lock away from whom, and why
   lock       locked (flock) by the daemon that uses this directory; holds its process id
 
@@ -62,6 +64,8 @@ pub(super) enum Stage {
     New,
     /// Something may have been: the log must be there.
     Begun,
+    /// The others have removed this node.
+    Removed,
 }
 
 impl Stage {
@@ -69,13 +73,18 @@ impl Stage {
         match self {
             Self::New => "new",
             Self::Begun => "begun",
+            Self::Removed => "removed",
         }
     }
 }
 
 impl Data {
-    /// Opens the directory, makes it if need be, and says which node it is.
-    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+    /// Opens the directory, makes it if need be, and says which node it is; `begin` says it of a
+    /// new one.
+    pub(super) fn open(
+        path: &Path,
+        begin: impl FnOnce() -> Result<(ClusterId, NodeId), DataError>,
+    ) -> Result<Self, DataError> {
         let at = |error| DataError::io(path, error);
         match fs::metadata(path) {
             Ok(found) if !found.is_dir() => return Err(Role::Data.not_a_directory(path).into()),
@@ -92,12 +101,15 @@ impl Data {
         let identity = match read_identity(&path)? {
             Some(identity) => identity,
             None if path.join("log").exists() => return Err(DataError::Missing(path.join("node"))),
-            None => begin(&path)?,
+            None => settle(&path, begin()?)?,
         };
+        if identity.stage == Stage::Removed {
+            return Err(DataError::Removed(path));
+        }
         let data = Self { path, identity, _lock: lock };
         let log = data.log();
         if !log.exists() {
-            if identity.stage == Stage::Begun {
+            if identity.stage != Stage::New {
                 return Err(DataError::Missing(log));
             }
             make_dir(&log).map_err(|error| DataError::io(&log, error))?;
@@ -121,17 +133,34 @@ impl Data {
 
     /// From now on the log must be there at a start.
     pub(super) fn has_begun(&mut self) -> Result<(), DataError> {
-        self.identity.stage = Stage::Begun;
-        write_identity(&self.path, self.identity)
+        if self.identity.stage == Stage::New {
+            self.enter(Stage::Begun)?;
+        }
+        Ok(())
+    }
+
+    /// From now on it does not start any more.
+    pub(super) fn is_removed(&mut self) -> Result<(), DataError> {
+        self.enter(Stage::Removed)
+    }
+
+    fn enter(&mut self, stage: Stage) -> Result<(), DataError> {
+        write_identity(&self.path, Identity { stage, ..self.identity })?;
+        self.identity.stage = stage;
+        Ok(())
     }
 }
 
-/// A new node of a new cluster.
-fn begin(path: &Path) -> Result<Identity, DataError> {
+/// The first node of a new cluster.
+pub(super) fn first() -> (ClusterId, NodeId) {
     // As random as the keys of a hash map are.
     let random = |n: u64| u128::from(RandomState::new().hash_one(n));
-    let cluster = ClusterId(random(1) << 64 | random(2));
-    let identity = Identity { cluster, node: FIRST_NODE, stage: Stage::New };
+    (ClusterId(random(1) << 64 | random(2)), FIRST_NODE)
+}
+
+/// A new node.
+fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity, DataError> {
+    let identity = Identity { cluster, node, stage: Stage::New };
     write_identity(path, identity)?;
     // A word for people. Nothing depends on it.
     let _ = fs::write(path.join("README"), README);
@@ -176,7 +205,7 @@ fn parse_identity(text: &str) -> Option<Identity> {
     let field =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let cluster = ClusterId(u128::from_str_radix(field("cluster")?, 16).ok()?);
-    let stages = [Stage::New, Stage::Begun];
+    let stages = [Stage::New, Stage::Begun, Stage::Removed];
     let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
     let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
     // One node has one text: that checks the sum, and every space.

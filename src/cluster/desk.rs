@@ -4,8 +4,8 @@
 //! Who looks at a lock sees what was asked of it before, also when the answer to that is still on
 //! its way: a look stands in the same line, behind what concerns it. It makes no entry.
 
-use super::clock::Carried;
-use super::kind::Commands;
+use super::kind::{Answers, Commands};
+use super::peer::words::Turned;
 use crate::engine::{Answer, Command, LockName, Op};
 use crate::locks::{Then, Unavailable};
 use crate::time::{Span, Time, steady_now};
@@ -31,11 +31,16 @@ struct Asked {
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
 enum What {
     Decide(Command, Then<Result<Answer, Unavailable>>),
+    Parcel(Vec<Command>, Delivery),
     Look(Look),
 }
 
-/// Looks at the engine, when all that was asked before is carried out.
-pub(super) type Look = Then<Result<(), Unavailable>>;
+/// Looks at the engine at a time, when all that was asked before is carried out.
+pub(super) type Look = Then<Result<Time, Unavailable>>;
+
+/// Where the answers to a parcel go: commands that another node has sent on for its clients, and
+/// the entry that they became.
+pub(super) type Delivery = Then<Result<(u64, Answers), Turned>>;
 
 /// What waits for the next entry, and what is in the one on its way.
 #[derive(Default)]
@@ -71,9 +76,19 @@ pub(super) struct Batch {
 /// Where the answers to an entry go.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// One for each command, in their order.
-    thens: Vec<Then<Result<Answer, Unavailable>>>,
+    /// For its commands, in their order.
+    who: Vec<Who>,
     looks: Vec<Look>,
+    /// Until when the first of them waits.
+    pub(super) until: Option<Time>,
+}
+
+/// Who waits for some commands of an entry.
+enum Who {
+    /// For one.
+    Caller(Then<Result<Answer, Unavailable>>),
+    /// For so many.
+    Node(usize, Delivery),
 }
 
 impl Desk {
@@ -85,6 +100,11 @@ impl Desk {
     /// Takes a look, or says at once why not.
     pub(super) fn look(&self, look: Look) {
         self.take(What::Look(look));
+    }
+
+    /// Takes what another node has sent on, or says at once why not.
+    pub(super) fn send_on(&self, commands: Vec<Command>, delivery: Delivery) {
+        self.take(What::Parcel(commands, delivery));
     }
 
     fn take(&self, what: What) {
@@ -102,26 +122,30 @@ impl Desk {
         }
     }
 
-    /// What is to be done next, the oldest first, at the time that `clock` shows now.
-    pub(super) fn next(&self, clock: Carried) -> Next {
+    /// What is to be done next, the oldest first, at the time that `now` gives.
+    pub(super) fn next(&self, now: impl FnOnce() -> Time) -> Next {
         let mut line = self.line.lock();
         let count = line.asked.len().min(REQUESTS_MAX);
         if count == 0 {
             return if line.closed.is_some() { Next::Closed } else { Next::Nothing };
         }
         let (mut commands, mut waiting) = (Vec::with_capacity(count), Waiting::default());
+        waiting.until = line.asked.front().map(|asked| asked.until);
         for asked in line.asked.drain(..count) {
             match asked.what {
                 What::Decide(command, then) => {
                     commands.push(command);
-                    waiting.thens.push(then);
+                    waiting.who.push(Who::Caller(then));
+                }
+                What::Parcel(parcel, delivery) => {
+                    waiting.who.push(Who::Node(parcel.len(), delivery));
+                    commands.extend(parcel);
                 }
                 What::Look(look) => waiting.looks.push(look),
             }
         }
         // Not before the last of them was asked: nobody's lease may count from earlier.
-        let now = clock.at(steady_now());
-        let commands = Arc::new(Commands { now, commands });
+        let commands = Arc::new(Commands { now: now(), commands });
         line.flying = Some(Arc::clone(&commands));
         Next::Batch(Batch { commands, waiting })
     }
@@ -136,9 +160,10 @@ impl Desk {
         let line = self.line.lock();
         let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
         let flying = line.flying.iter().flat_map(|flying| &flying.commands);
+        // What another node has sent on nobody here has asked before.
         let waiting = line.asked.iter().filter_map(|asked| match &asked.what {
             What::Decide(command, _) => Some(command),
-            What::Look(_) => None,
+            What::Parcel(..) | What::Look(_) => None,
         });
         flying.chain(waiting).any(concerns)
     }
@@ -205,27 +230,92 @@ impl What {
     fn refuse(self, why: Unavailable) {
         match self {
             Self::Decide(_, then) => then(Err(why)),
+            Self::Parcel(_, delivery) => delivery(Err(Turned::NotLeader(None))),
             Self::Look(look) => look(Err(why)),
         }
     }
 }
 
+impl Batch {
+    /// Turns away what other nodes have sent on, and keeps the rest: a call that was sent on once
+    /// is never sent on again.
+    pub(super) fn turn_away(self, turned: &Turned) -> Self {
+        self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
+    }
+
+    /// Refuses what must not be asked twice by `why`, for it may have been done already. Looks
+    /// and requests with an id of their own stay.
+    pub(super) fn refuse_unrepeatable(self, why: &Unavailable) -> Self {
+        self.keep(
+            |command| command.request.is_some(),
+            |delivery| delivery(Err(Turned::Unknown)),
+            |then| then(Err(why.clone())),
+        )
+    }
+
+    fn keep(
+        self,
+        keeps: impl Fn(&Command) -> bool,
+        mut turn: impl FnMut(Delivery),
+        mut refuse: impl FnMut(Then<Result<Answer, Unavailable>>),
+    ) -> Self {
+        let Self { commands, waiting } = self;
+        let Waiting { who, looks, until } = waiting;
+        let (now, mut kept, mut stays) = (commands.now, Vec::new(), Vec::new());
+        let mut commands = commands.commands.iter();
+        for who in who {
+            match who {
+                Who::Caller(then) => match commands.next() {
+                    Some(command) if keeps(command) => {
+                        kept.push(command.clone());
+                        stays.push(Who::Caller(then));
+                    }
+                    _ => refuse(then),
+                },
+                Who::Node(count, delivery) => {
+                    commands.by_ref().take(count).for_each(drop);
+                    turn(delivery);
+                }
+            }
+        }
+        let commands = Arc::new(Commands { now, commands: kept });
+        Self { commands, waiting: Waiting { who: stays, looks, until } }
+    }
+
+    /// Whether nobody waits any more.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.who.is_empty() && self.waiting.looks.is_empty()
+    }
+}
+
 impl Waiting {
-    /// Gives each command its answer, and then everybody a look.
-    pub(super) fn answer(self, answers: Vec<Answer>) {
-        debug_assert_eq!(self.thens.len(), answers.len(), "each command has an answer");
-        for (then, answer) in self.thens.into_iter().zip(answers) {
-            then(Ok(answer));
+    /// Gives each command its answer, of entry `index`, and then everybody a look at `at`.
+    pub(super) fn answer(self, index: u64, answers: Answers, at: Time) {
+        let mut answers = answers.into_iter();
+        for who in self.who {
+            match who {
+                Who::Caller(then) => {
+                    then(Ok(answers.next().expect("each command has an answer")));
+                }
+                Who::Node(count, delivery) => {
+                    let own: Answers = answers.by_ref().take(count).collect();
+                    debug_assert_eq!(own.len(), count, "each command has an answer");
+                    delivery(Ok((index, own)));
+                }
+            }
         }
         for look in self.looks {
-            look(Ok(()));
+            look(Ok(at));
         }
     }
 
     /// Tells all why there is no answer.
     pub(super) fn refuse(self, why: &Unavailable) {
-        for then in self.thens {
-            then(Err(why.clone()));
+        for who in self.who {
+            match who {
+                Who::Caller(then) => then(Err(why.clone())),
+                Who::Node(_, delivery) => delivery(Err(Turned::Unknown)),
+            }
         }
         for look in self.looks {
             look(Err(why.clone()));

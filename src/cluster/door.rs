@@ -4,18 +4,18 @@
 //! anybody has been told. A read waits only for what was asked of the same lock before it, and
 //! when a deadline has passed, for the entry that says so.
 
-use super::clock::Carried;
-use super::desk::Desk;
-use super::error::DataError;
-use super::node::{self, Started};
-use super::replica::Replica;
+use super::council::Chamber;
+use super::error::{DataError, Stop};
+use super::node::{self, Begun, Started};
+use super::peering::Peering;
 use crate::engine::{Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView};
+use crate::locks::council::Council;
 use crate::locks::feed::Watch;
 use crate::locks::tally::Histogram;
 use crate::locks::{
     About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then, Unavailable,
 };
-use crate::time::{Span, Time, Wall, boot_now, steady_now};
+use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -31,9 +31,7 @@ pub struct Node {
 }
 
 struct Shared {
-    replica: Arc<Replica>,
-    desk: Arc<Desk>,
-    clock: Carried,
+    node: Begun,
     /// The moment that engine time and the boot clock are shown by.
     shown: Mutex<(Time, Time)>,
 }
@@ -45,26 +43,39 @@ const SLEPT: Span = Span::from_secs(1);
 impl Node {
     /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let Started { replica, desk, clock, thread, failures } = node::start(path)?;
-        let shown = Mutex::new((clock.at(steady_now()), boot_now()));
-        let shared = Arc::new(Shared { replica, desk, clock, shown });
+        Self::begin(path, None)
+    }
+
+    /// The same for one that may have peers. Returns when it listens for them: until they agree
+    /// on who leads, nothing is answered.
+    pub fn open_with_peers(path: &Path, peering: Peering) -> Result<Self, DataError> {
+        Self::begin(path, Some(peering))
+    }
+
+    fn begin(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
+        let Started { shared: node, thread, failures } = node::start(path, peering)?;
+        let now = node.hands.now().unwrap_or_default();
+        let shown = Mutex::new((now, boot_now()));
+        let shared = Arc::new(Shared { node, shown });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
 
-    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full.
-    pub fn on_failure(&self, tell: impl FnOnce(Arc<str>) + Send + 'static) {
+    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full, or the
+    /// others have removed it.
+    pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
             // It has ended already.
-            if let Some(Unavailable::Log { why }) = self.shared.desk.closed() {
-                tell(why);
+            let stopped = self.shared.node.stopped.lock().clone();
+            if let Some(stop) = stopped {
+                tell(stop);
             }
         }
     }
 
     /// Takes nothing any more, and returns when all that was taken is answered.
     pub fn close(&self) {
-        self.shared.desk.close(Unavailable::Closing);
+        self.shared.node.desk.close(Unavailable::Closing);
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
         {
@@ -74,7 +85,7 @@ impl Node {
 
     /// Carries `look` out on the engine as it stands now.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
-        look(&self.shared.replica.look().engine)
+        look(&self.shared.node.replica.look().engine)
     }
 }
 
@@ -85,8 +96,9 @@ impl Drop for Node {
 }
 
 impl Shared {
+    /// The engine's time, or later. Until it is known nothing is shown.
     fn now(&self) -> Time {
-        self.clock.at(steady_now())
+        self.node.hands.now().unwrap_or(Time::NEVER)
     }
 
     /// Looks at the engine if all that is due by now, and all that was asked of this lock, or of
@@ -96,13 +108,17 @@ impl Shared {
         name: Option<&LockName>,
         look: L,
     ) -> Result<Result<T, Unavailable>, L> {
-        if let Some(why) = self.desk.closed().filter(|why| *why != Unavailable::Closing) {
+        if let Some(why) = self.node.desk.closed().filter(|why| *why != Unavailable::Closing) {
             return Ok(Err(why));
         }
-        if self.desk.is_busy_with(name) {
+        if self.node.desk.is_busy_with(name) {
             return Err(look);
         }
-        let core = self.replica.look();
+        let core = self.node.replica.look();
+        // Looked at while nothing changes: nobody else has decided anything yet.
+        if !self.node.is_alone() {
+            return Err(look);
+        }
         let now = self.now();
         if core.engine.next_deadline().is_some_and(|due| due <= now) {
             return Err(look);
@@ -121,19 +137,25 @@ impl Shared {
             Ok(seen) => then(seen),
             Err(look) => {
                 let shared = Arc::clone(self);
-                self.desk.look(Box::new(move |ready: Result<(), Unavailable>| {
-                    then(ready.map(|()| shared.look_now(look)));
-                }));
+                let look = Box::new(move |ready: Result<Time, Unavailable>| {
+                    then(ready.map(|at| shared.look_at(at, look)));
+                });
+                // Behind what was asked of it before; else beside all others that only look.
+                if self.node.is_alone() || self.node.desk.is_busy_with(name) {
+                    self.node.desk.look(look);
+                } else {
+                    self.node.looks.look(look);
+                }
             }
         }
     }
 
     /// Looks at the engine as it stands, at a time at which nothing is due in it.
-    fn look_now<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> T {
-        let core = self.replica.look();
-        let now = self.now();
-        let is_due = core.engine.next_deadline().is_some_and(|due| due <= now);
-        look(&core.engine, if is_due { core.engine.clock() } else { now })
+    fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
+        let core = self.node.replica.look();
+        let at = at.max(core.engine.clock());
+        let is_due = core.engine.next_deadline().is_some_and(|due| due <= at);
+        look(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
     /// What the boot clock shows at an engine time.
@@ -153,7 +175,7 @@ impl Shared {
 
 impl Door for Node {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.shared.desk.ask(command, then);
+        self.shared.node.desk.ask(command, then);
     }
 
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
@@ -190,11 +212,11 @@ impl Door for Node {
     }
 
     fn watch(&self, since: Option<u64>) -> Watch {
-        self.shared.replica.feed.watch(since)
+        self.shared.node.replica.feed.watch(since)
     }
 
     fn next_event(&self) -> u64 {
-        self.shared.replica.feed.next()
+        self.shared.node.replica.feed.next()
     }
 
     fn now(&self) -> Time {
@@ -205,8 +227,19 @@ impl Door for Node {
         Wall::at_boot_time(self.shared.boot(at))
     }
 
+    fn council(&self) -> Option<Arc<dyn Council>> {
+        Some(Arc::new(Chamber(self.shared.node.clone())))
+    }
+
+    fn ready(&self) -> Result<(), Unavailable> {
+        match self.shared.node.hands.now() {
+            Some(_) => Ok(()),
+            None => Err(Unavailable::NoQuorum { why: "nobody has led them yet".into() }),
+        }
+    }
+
     fn about(&self) -> About {
-        let core = self.shared.replica.look();
+        let core = self.shared.node.replica.look();
         About {
             kind: Stands::Embedded,
             contact: Contact::Connected,
@@ -218,7 +251,7 @@ impl Door for Node {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let replica = &self.shared.replica;
+        let replica = &self.shared.node.replica;
         let mut counts = replica.tally.counts();
         counts.push(("log_entries_total", replica.entries.load(Ordering::Relaxed)));
         counts.push(("log_commands_total", replica.commands.load(Ordering::Relaxed)));
@@ -226,6 +259,6 @@ impl Door for Node {
     }
 
     fn histograms(&self) -> Vec<Histogram> {
-        self.shared.replica.tally.histograms()
+        self.shared.node.replica.tally.histograms()
     }
 }

@@ -1,8 +1,11 @@
 //! Why the data directory can't be used, in sentences.
 
 use crate::locks::state::place::{PlaceError, Role};
+use crate::said::said;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{error, fmt};
 
 /// Why the data directory can't be used.
@@ -30,6 +33,10 @@ pub enum DataError {
     },
     /// The node stopped before it could begin.
     Stopped(PathBuf, String),
+    /// The others have removed this node.
+    Removed(PathBuf),
+    /// It can't speak with other nodes, in a sentence.
+    Peers(PeerError),
 }
 
 impl DataError {
@@ -85,6 +92,13 @@ impl fmt::Display for DataError {
                 "the node in {} stopped before it could begin: {why}; mend that, and start again",
                 path.display()
             ),
+            Self::Removed(path) => write!(
+                f,
+                "the node in {} was removed from its cluster, and never takes part again; move the \
+                 directory away, and join as a new node with --seed",
+                path.display()
+            ),
+            Self::Peers(error) => error.fmt(f),
         }
     }
 }
@@ -94,6 +108,111 @@ impl From<PlaceError> for DataError {
         Self::Place(error)
     }
 }
+
+/// Why a node that ran does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Its log can't be written.
+    Log(Arc<str>),
+    /// The others have removed it.
+    Removed,
+    /// The others don't know it.
+    Stranger(Arc<str>),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(why) => write!(
+                f,
+                "{why}; nothing more is decided, and the daemon ends; what was answered is in the \
+                 log; mend the disk or make room, and start it again"
+            ),
+            Self::Removed => write!(
+                f,
+                "this node was removed from its cluster, and ends; to take part again, move its \
+                 data directory away, and join as a new node with --seed"
+            ),
+            Self::Stranger(why) => write!(
+                f,
+                "the nodes that this one was told of don't know it ({why}), and it ends; see that \
+                 --seed and --data are those of one cluster"
+            ),
+        }
+    }
+}
+
+/// Why a node can't speak with others.
+#[derive(Debug)]
+pub enum PeerError {
+    /// A certificate or a key can't be used.
+    File(PathBuf, String),
+    /// The address can't be listened on.
+    Listen(SocketAddr, io::Error),
+    /// It would be open to a network.
+    Open(SocketAddr),
+    /// An address is none.
+    Address(String),
+    /// None of the nodes that were named lets it join.
+    Join {
+        /// Which were asked.
+        seeds: String,
+        /// What the last of them said.
+        why: String,
+    },
+    /// It is the first node of a cluster of its own, and was told to join this one's.
+    Settled(String),
+    /// The node has others to speak with, and was not told where to listen for them.
+    Deaf,
+}
+
+impl From<PeerError> for DataError {
+    fn from(error: PeerError) -> Self {
+        Self::Peers(error)
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Listen(address, error) => write!(
+                f,
+                "can't listen for other nodes on {address}: {}; name another address by \
+                 --peer-listen",
+                said(error)
+            ),
+            Self::Open(address) => write!(
+                f,
+                "{address} can be reached by other machines: say who may be a node by --peer-cert, \
+                 --peer-key and --peer-ca; or leave it open to everybody by --insecure"
+            ),
+            Self::Address(address) => write!(
+                f,
+                "'{address}' is no address that other nodes can use; write HOST:PORT, by \
+                 --peer-address if it is not that of --peer-listen"
+            ),
+            Self::Join { seeds, why } => write!(
+                f,
+                "no node at {seeds} lets this one join ({why}); see whether they run with \
+                 --peer-listen and can be reached, and start again"
+            ),
+            Self::Settled(seed) => write!(
+                f,
+                "the node at {seed} is of another cluster than this data directory, which has \
+                 begun one of its own; name an empty directory by --data to join, or start it \
+                 without --seed"
+            ),
+            Self::Deaf => write!(
+                f,
+                "this node has others to speak with; say where it is to listen for them by \
+                 --peer-listen"
+            ),
+        }
+    }
+}
+
+impl error::Error for PeerError {}
 
 impl error::Error for DataError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 openraft::declare_raft_types!(
     /// The types of the log.
-    pub(super) Kind:
+    pub(crate) Kind:
         D = Proposal,
         R = Answers,
 );
@@ -37,7 +37,7 @@ pub(super) type Raft = openraft::Raft<Kind, super::machine::Machine>;
 
 /// Which cluster a log belongs to: drawn at random when it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ClusterId(pub(super) u128);
+pub(crate) struct ClusterId(pub(super) u128);
 
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +47,7 @@ impl fmt::Display for ClusterId {
 
 /// What one entry carries, to be carried out as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Proposal {
+pub(crate) enum Proposal {
     /// The first of a cluster: which it is, and the rules that all its replicas go by.
     Begin(ClusterId, Rules),
     /// Commands, in their order, and the time at which all of them are carried out.
@@ -56,7 +56,7 @@ pub(super) enum Proposal {
 
 /// What was asked while the entry before was on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Commands {
+pub(crate) struct Commands {
     /// When, in engine time, as the leader had it.
     pub(super) now: Time,
     /// What.
@@ -64,7 +64,7 @@ pub(super) struct Commands {
 }
 
 /// What the commands of an entry came to, in their order.
-pub(super) type Answers = Vec<Answer>;
+pub(crate) type Answers = Vec<Answer>;
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

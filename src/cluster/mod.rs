@@ -6,29 +6,46 @@
 //! [`Engine::apply`](crate::engine::Engine::apply).
 //!
 //! Where to look: `door` is what the edges ask; `desk` where requests wait, `proposer` what makes
-//! entries of them; `log` and `snapshot` the disk, `data` its directory; `machine` and `replica`
-//! carry entries out; `clock` what time it is; `node` brings it all up; `kind` and `bytes` what an
-//! entry is.
+//! entries of them or sends them on (`forward`), `reader` what looks wait for; `log` and `snapshot`
+//! the disk, `data` its directory, `book` the addresses in it; `machine` and `replica` carry
+//! entries out; `clock` what time it is, `reign` who leads; `peer` what nodes say to each other,
+//! `network` how openraft says it, `reception` who answers; `members` who is in the cluster,
+//! `peering` how one gets in, `watchman` what each looks after; `node` brings it all up; `kind` and
+//! `bytes` what an entry is.
 
+mod book;
 mod bytes;
 mod clock;
+mod council;
 mod data;
 mod desk;
 mod door;
 mod error;
+mod forward;
 #[cfg(test)]
 mod hour;
 mod kind;
 mod log;
-mod lone;
 mod machine;
+mod members;
+mod network;
 mod node;
+mod peer;
+mod peering;
 mod proposer;
+mod reader;
+mod reception;
+mod reign;
 mod replica;
+mod report;
 mod snapshot;
+mod station;
 #[cfg(test)]
 mod tests;
 mod trouble;
+mod watchman;
 
 pub use door::Node;
-pub use error::DataError;
+pub use error::{DataError, PeerError, Stop};
+pub use peer::tls::PeerFiles;
+pub use peering::{Pace, Peering};

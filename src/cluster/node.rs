@@ -1,26 +1,41 @@
 //! A node: its directory, its log, its engine, and the thread on which openraft works.
 
-use super::clock::Carried;
-use super::data::{Data, Stage};
+use super::book::Book;
+use super::clock::Hands;
+use super::data::{self, Data, FIRST_NODE, Stage};
 use super::desk::Desk;
-use super::error::DataError;
-use super::kind::{Commands, Proposal, Raft};
+use super::error::{DataError, PeerError, Stop};
+use super::forward::Forwarder;
+use super::kind::{ClusterId, Commands, NodeId, Proposal, Raft};
 use super::log::Log;
-use super::lone::Lone;
 use super::machine::Machine;
+use super::members::{Members, best, voters};
+use super::network::Network;
+use super::peer::line::Caller;
+use super::peer::listen;
+use super::peering::{Pace, Peering, Peers};
 use super::proposer::Proposer;
+use super::reader::{Queue, Reader};
+use super::reception::Reception;
+use super::reign::{Herald, Stand, alone, metrics};
 use super::replica::Replica;
+use super::report::Reporter;
 use super::trouble::Trouble;
+use super::watchman::Watchman;
 use crate::engine::{EndSession, Op, Rules, SessionEnd};
 use crate::locks::Unavailable;
 use crate::locks::audit::Audit;
-use crate::time::{Span, steady_now};
+use crate::time::{Span, boot_now, steady_now};
 use openraft::impls::BasicNode;
-use openraft::{Config, ServerState, SnapshotPolicy};
+use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as Turn, watch};
 
 /// Entries between snapshots: a start reads them again, in a moment.
 pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
@@ -28,18 +43,36 @@ pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
 const ENTRIES_KEPT: u64 = 1_000;
 /// How long a start waits for the log to be read and the first entry to be on the disk.
 const START_PATIENCE: Span = Span::from_secs(60);
+/// How long an end waits for another node to lead.
+const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 
 /// Who is told when the node can't go on.
-pub(super) type OnFailure = Box<dyn FnOnce(Arc<str>) + Send>;
+pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
 
 /// What has been started.
 pub(super) struct Started {
-    pub(super) replica: Arc<Replica>,
-    pub(super) desk: Arc<Desk>,
-    pub(super) clock: Carried,
+    pub(super) shared: Begun,
     pub(super) thread: JoinHandle<()>,
     /// Takes whoever is to be told of a failure.
     pub(super) failures: mpsc::Sender<OnFailure>,
+}
+
+/// What the edges need of a node that runs.
+#[derive(Clone)]
+pub(super) struct Begun {
+    pub(super) replica: Arc<Replica>,
+    pub(super) desk: Arc<Desk>,
+    pub(super) looks: Arc<Queue>,
+    pub(super) hands: Arc<Hands>,
+    /// Whether this node is alone, and so needs to ask nobody.
+    pub(super) alone: Arc<AtomicBool>,
+    pub(super) members: Arc<Members>,
+    pub(super) reporter: Arc<Reporter>,
+    /// A way to whoever leads, for what is not asked often.
+    pub(super) leader: Arc<Turn<Forwarder>>,
+    pub(super) runtime: Handle,
+    /// Why it has ended, if it has.
+    pub(super) stopped: Arc<Mutex<Option<Stop>>>,
 }
 
 /// What the thread begins with.
@@ -47,29 +80,37 @@ struct Parts {
     data: Data,
     log: Log,
     machine: Machine,
-    desk: Arc<Desk>,
     trouble: Trouble,
+    peers: Option<Peers>,
+}
+
+/// What works on the thread.
+struct Works {
+    proposer: Proposer,
+    begun: Begun,
+    data: Arc<Mutex<Data>>,
+    watchman: Option<Watchman>,
 }
 
 /// Starts the node whose data is in a directory, or a new one. Returns when it can be asked.
-pub(super) fn start(path: &Path) -> Result<Started, DataError> {
-    let parts = open(path)?;
+pub(super) fn start(path: &Path, peering: Option<Peering>) -> Result<Started, DataError> {
+    let peers = peering.map(Peering::begin).transpose()?;
+    let parts = open(path, peers)?;
     let path = parts.data.path().to_path_buf();
-    let (replica, desk) = (Arc::clone(&parts.machine.replica), Arc::clone(&parts.desk));
     let (say, said) = mpsc::channel();
     let (failures, on_failure) = mpsc::channel();
     let work = move || work(parts, &say, &on_failure);
     let thread = std::thread::Builder::new().name("log".to_owned()).spawn(work);
     let thread = thread.map_err(|error| DataError::io(&path, error))?;
     match said.recv() {
-        Ok(Ok(clock)) => Ok(Started { replica, desk, clock, thread, failures }),
+        Ok(Ok(shared)) => Ok(Started { shared, thread, failures }),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(DataError::Stopped(path, "its thread has panicked".to_owned())),
     }
 }
 
-fn open(path: &Path) -> Result<Parts, DataError> {
-    let data = Data::open(path)?;
+fn open(path: &Path, peers: Option<Peers>) -> Result<Parts, DataError> {
+    let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
     let trouble = Trouble::default();
     let log = Log::open(&data.log(), &trouble)?;
     if log.is_empty() && data.identity.stage == Stage::Begun {
@@ -84,87 +125,267 @@ fn open(path: &Path) -> Result<Parts, DataError> {
         // What was forgotten of the log is in a snapshot, or nowhere.
         return Err(DataError::Missing(data.snapshot()));
     }
-    Ok(Parts { data, log, machine, desk: Arc::default(), trouble })
+    Ok(Parts { data, log, machine, trouble, peers })
+}
+
+/// Who a new node is: the first of a cluster of its own, or one of that of its seeds.
+fn begin_or_join(path: &Path, peers: Option<&Peers>) -> Result<(ClusterId, NodeId), DataError> {
+    match peers {
+        Some(peers) if !peers.seeds.is_empty() => peers.join(path),
+        _ => Ok(data::first()),
+    }
 }
 
 /// What the thread does, from the start to the end.
 fn work(
     parts: Parts,
-    say: &mpsc::Sender<Result<Carried, DataError>>,
+    say: &mpsc::Sender<Result<Begun, DataError>>,
     on_failure: &mpsc::Receiver<OnFailure>,
 ) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return drop(say.send(Err(DataError::io(parts.data.path(), error)))),
     };
-    let desk = Arc::clone(&parts.desk);
     // The directory stays locked until all that writes to it is gone.
-    let (proposer, _data) = match runtime.block_on(begin(parts)) {
-        Ok(begun) => begun,
+    let Works { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
+        Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
     };
     // Nobody waits any more only if the starting thread has panicked.
-    let _ = say.send(Ok(proposer.clock));
-    drop(desk);
-    let ended = runtime.block_on(proposer.run());
-    if let Err(why) = ended {
-        log::error!("the node stops: {why}");
-        proposer.desk.fail(&Unavailable::Log { why: Arc::clone(&why) });
-        for tell in on_failure.try_iter() {
-            tell(Arc::clone(&why));
+    let _ = say.send(Ok(begun.clone()));
+    let ended = runtime.block_on(async {
+        let removed = async {
+            match &watchman {
+                Some(watchman) => watchman.run(&data).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = proposer.run() => ended.map_err(Stop::Log),
+            stop = removed => Err(stop),
+        }
+    });
+    match &ended {
+        Ok(()) => {
+            runtime.block_on(hand_over(&proposer.raft));
+            begun.looks.fail(&Unavailable::Closing);
+        }
+        Err(stop) => {
+            log::error!("the node stops: {stop}");
+            let why = match stop {
+                Stop::Log(why) => Arc::clone(why),
+                other => other.to_string().into(),
+            };
+            let why = Unavailable::Log { why };
+            proposer.desk.fail(&why);
+            begun.looks.fail(&why);
+            *begun.stopped.lock() = Some(stop.clone());
+            for tell in on_failure.try_iter() {
+                tell(stop.clone());
+            }
         }
     }
     // Whether it had failed before is known already.
     let _ = runtime.block_on(proposer.raft.shutdown());
+    drop(data);
+}
+
+/// Lets another lead, if there is one: nobody has to wait until this one is missed.
+async fn hand_over(raft: &Raft) {
+    let metrics = metrics(raft);
+    let (true, Some(to)) = (raft.is_leader(), best(&metrics)) else { return };
+    let patience = Some(HANDOVER_PATIENCE.as_duration());
+    if raft.trigger().transfer_leader(to).await.is_ok() {
+        let leads = |now: &super::reign::Metrics| now.current_leader == Some(to);
+        // If that takes too long, the others will miss it.
+        let _ = raft.wait(patience).metrics(leads, "another leads").await;
+    }
 }
 
 /// Brings openraft up, and the node to where it was.
-async fn begin(parts: Parts) -> Result<(Proposer, Data), DataError> {
-    let Parts { mut data, log, machine, desk, trouble } = parts;
+async fn begin(parts: Parts) -> Result<Works, DataError> {
+    let Parts { data, log, machine, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
         let why = trouble.first().map_or(why, |first| first.to_string());
         DataError::Stopped(path.clone(), why)
     };
-    let fresh = log.is_empty();
-    let node = data.identity.node;
-    let raft = Raft::new(node, Arc::new(config()), Lone, log, machine)
+    let (fresh, identity) = (log.is_empty(), data.identity);
+    let tls = peers.as_ref().map(|peers| peers.tls.clone());
+    let caller = tls
+        .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
+    let removed = Arc::new(AtomicBool::new(false));
+    let network = Network {
+        caller: caller.clone(),
+        replica: Arc::clone(&replica),
+        removed: Arc::clone(&removed),
+    };
+    let pace = peers.as_ref().map_or(Pace::Lan, |peers| peers.pace);
+    let raft = Raft::new(identity.node, Arc::new(config(pace)), network, log, machine)
         .await
         .map_err(|error| stopped(error.to_string()))?;
-    if fresh {
-        let members = BTreeMap::from([(node, BasicNode { addr: String::new() })]);
+    let data = Arc::new(Mutex::new(data));
+    if fresh && identity.node == FIRST_NODE {
+        let addr = peers.as_ref().map_or_else(String::new, |peers| peers.station.to_string());
+        let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    lead(&raft).await.map_err(&stopped)?;
+    let known = metrics(&raft);
+    let is_alone = known.membership_config.nodes().map(|(id, _)| *id).eq([identity.node]);
+    if !is_alone && peers.is_none() {
+        return Err(PeerError::Deaf.into());
+    }
+    let hands = Arc::new(Hands::default());
+    let mut stand = Stand::Waits;
+    if is_alone {
+        if let (Some(peers), Some(caller)) = (&peers, &caller) {
+            peers.refuse_strangers(caller).await?;
+        }
+        stand = begin_alone(&raft, &replica, &data, peers.as_ref(), &stopped).await?;
+        if let Stand::Leads(reign) = stand {
+            hands.lead(reign.clock);
+        }
+    } else {
+        raft.runtime_config().tick(true);
+        if voters(&known).into_iter().eq([identity.node]) {
+            // Nobody else can, so there is nobody to wait for.
+            let elected = raft.trigger().elect(false).await;
+            elected.map_err(|error| stopped(error.to_string()))?;
+        }
+    }
+    replica.go_live();
+    Ok(Makings { raft, replica, hands, data, trouble, caller, removed, peers, is_alone, stand }
+        .put_together(identity.cluster, identity.node))
+}
+
+/// What a node is put together from.
+struct Makings {
+    raft: Raft,
+    replica: Arc<Replica>,
+    hands: Arc<Hands>,
+    data: Arc<Mutex<Data>>,
+    trouble: Trouble,
+    caller: Option<Arc<Caller>>,
+    removed: Arc<AtomicBool>,
+    peers: Option<Peers>,
+    is_alone: bool,
+    stand: Stand,
+}
+
+impl Makings {
+    fn put_together(self, cluster: ClusterId, node: NodeId) -> Works {
+        let Self { raft, replica, hands, data, trouble, caller, removed, peers, is_alone, stand } =
+            self;
+        let (tell, stand) = watch::channel(stand);
+        let desk = Arc::<Desk>::default();
+        let (looks, alone) = (Arc::<Queue>::default(), Arc::new(AtomicBool::new(is_alone)));
+        let members = Arc::new(Members::new(raft.clone(), Arc::clone(&alone)));
+        let nobody = || Arc::new(Caller::nobody(None));
+        let forwarder = || Forwarder::new(raft.clone(), caller.clone().unwrap_or_else(nobody));
+        let reader = Arc::new(Reader {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            hands: Arc::clone(&hands),
+            stand: stand.clone(),
+            line: Turn::new(forwarder()),
+        });
+        let reporter = Arc::new(Reporter {
+            cluster,
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            caller: caller.clone(),
+        });
+        let herald = Herald {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            hands: Arc::clone(&hands),
+            stand: tell,
+        };
+        tokio::spawn(herald.run());
+        let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));
+        tokio::spawn(async move { answering.run(&queue).await });
+        let watchman = peers.zip(caller.clone()).map(|(peers, caller)| {
+            let reception = Reception {
+                cluster,
+                node,
+                raft: raft.clone(),
+                desk: Arc::clone(&desk),
+                reader: Arc::clone(&reader),
+                members: Arc::clone(&members),
+                reporter: Arc::clone(&reporter),
+                stand: stand.clone(),
+                data: Arc::clone(&data),
+            };
+            let book = Book::open(data.lock().path(), cluster, boot_now());
+            let Peers { listener, station, seeds, tls, .. } = peers;
+            tokio::spawn(listen::accept(listener, tls, Arc::new(reception)));
+            let (raft, reader) = (raft.clone(), Arc::clone(&reader));
+            let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
+            Watchman { raft, reader, hands, caller, station, seeds, removed, book }
+        });
+        let begun = Begun {
+            replica: Arc::clone(&replica),
+            desk: Arc::clone(&desk),
+            looks,
+            hands: Arc::clone(&hands),
+            alone,
+            members,
+            reporter,
+            leader: Arc::new(Turn::new(forwarder())),
+            runtime: Handle::current(),
+            stopped: Arc::default(),
+        };
+        let line = Turn::new(forwarder());
+        let proposer = Proposer { raft, replica, desk, hands, stand, reader, line, trouble };
+        Works { proposer, begun, data, watchman }
+    }
+}
+
+/// Has a node that is alone lead, and writes what its cluster begins with.
+async fn begin_alone(
+    raft: &Raft,
+    replica: &Arc<Replica>,
+    data: &Mutex<Data>,
+    peers: Option<&Peers>,
+    stopped: &impl Fn(String) -> DataError,
+) -> Result<Stand, DataError> {
+    lead(raft).await.map_err(stopped)?;
     let write = async |proposal| {
         let written = raft.client_write(proposal).await;
         written.map(drop).map_err(|error| stopped(error.to_string()))
     };
+    let identity = data.lock().identity;
     let cluster = replica.look().cluster;
     match cluster {
-        None => write(Proposal::Begin(data.identity.cluster, Rules::default())).await?,
-        Some(cluster) if cluster != data.identity.cluster => {
-            let why = format!("it names cluster {}, the log {cluster}", data.identity.cluster);
-            return Err(DataError::damaged(&path.join("node"), why));
+        None => write(Proposal::Begin(identity.cluster, Rules::default())).await?,
+        Some(cluster) if cluster != identity.cluster => {
+            let why = format!("it names cluster {}, the log {cluster}", identity.cluster);
+            return Err(DataError::damaged(&data.lock().path().join("node"), why));
         }
         Some(_) => {}
     }
-    if data.identity.stage == Stage::New {
-        data.has_begun()?;
+    data.lock().has_begun()?;
+    let known = metrics(raft).membership_config.get_node(&identity.node).cloned();
+    if let Some(peers) = peers
+        && known != Some(peers.station.to_node())
+    {
+        // Where others will find it.
+        let nodes = BTreeMap::from([(identity.node, peers.station.to_node())]);
+        let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
+        changed.map_err(|error| stopped(error.to_string()))?;
     }
-    let clock = Carried::on(replica.look().engine.clock(), steady_now());
+    let reign = alone(raft, replica).ok_or_else(|| stopped("it does not lead".to_owned()))?;
     // Who lived in the daemon's process is gone with it; what it held is in grace, so that a
     // process which still lives can be bound again.
     let end = |session| Op::EndSession(EndSession { session, end: SessionEnd::Expired }).into();
     let commands: Vec<_> = replica.orphans().into_iter().map(end).collect();
     if !commands.is_empty() {
-        let now = clock.at(steady_now());
+        let now = reign.clock.at(steady_now());
         write(Proposal::Commands(Arc::new(Commands { now, commands }))).await?;
     }
-    replica.go_live();
-    Ok((Proposer { raft, replica, desk, clock, trouble }, data))
+    Ok(Stand::Leads(reign))
 }
 
 /// Waits until this node leads, and has carried out all that the log holds.
@@ -177,15 +398,33 @@ async fn lead(raft: &Raft) -> Result<(), String> {
     recovered.map(drop).map_err(|error| error.to_string())
 }
 
-fn config() -> Config {
+impl Begun {
+    /// Whether this node decides alone: then all that it has carried out is all that anybody was
+    /// told. To be asked while the engine is looked at.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::SeqCst)
+    }
+}
+
+fn config(pace: Pace) -> Config {
+    let (heartbeat, soonest, latest) = match pace {
+        Pace::Lan => (100, 500, 1_000),
+        Pace::Wifi => (250, 1_000, 1_500),
+    };
     Config {
         cluster_name: "latchfs".to_owned(),
+        heartbeat_interval: heartbeat,
+        election_timeout_min: soonest,
+        election_timeout_max: latest,
+        // Whose others are away does not keep them from electing another for ever.
+        quorum_loss_probe_interval: Some(2 * latest),
         // Who is alone has nobody to give signs of life to, or to miss them of: it is elected
         // when it starts. So it sleeps while nothing happens.
         enable_tick: false,
         enable_pre_vote: Some(true),
         // A leader that comes back leads by a vote, when its state is what it was.
         enable_leader_restore: Some(false),
+        allow_log_reversion: None,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),
         max_in_snapshot_log_to_keep: ENTRIES_KEPT,
         ..Config::default()

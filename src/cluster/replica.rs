@@ -15,6 +15,7 @@ use openraft::EntryPayload;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::watch;
 
 /// The state of a node.
 pub(super) struct Replica {
@@ -24,6 +25,8 @@ pub(super) struct Replica {
     /// Entries with commands, and commands, since the start.
     pub(super) entries: AtomicU64,
     pub(super) commands: AtomicU64,
+    /// The last entry that was carried out, once all that follows from it has been told.
+    told: watch::Sender<u64>,
 }
 
 /// What the mutex guards.
@@ -68,7 +71,8 @@ impl Replica {
         };
         let (feed, tally) = (Arc::default(), Tally::default());
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { core: Mutex::new(core), feed, tally, entries, commands }
+        let (told, _) = watch::channel(core.applied.map_or(0, |applied| applied.index));
+        Self { core: Mutex::new(core), feed, tally, entries, commands, told }
     }
 
     /// A look at the state, while nothing changes. To be short.
@@ -83,6 +87,19 @@ impl Replica {
 
     /// Carries an entry out. What its commands came to, in their order.
     pub(super) fn apply(&self, entry: Entry) -> Answers {
+        let index = entry.log_id.index;
+        let answers = self.apply_untold(entry);
+        self.told.send_replace(index);
+        answers
+    }
+
+    /// Returns when entry `index` has been carried out here.
+    pub(super) async fn carried_out(&self, index: u64) {
+        // The sender lives as long as this does.
+        let _ = self.told.subscribe().wait_for(|told| *told >= index).await;
+    }
+
+    fn apply_untold(&self, entry: Entry) -> Answers {
         let mut core = self.core.lock();
         core.applied = Some(entry.log_id);
         let (answers, wakers) = match entry.payload {
@@ -140,8 +157,10 @@ impl Replica {
         core.members = known.meta.last_membership;
         // What happened in between nobody here will learn: whoever follows must look again.
         let wakers = self.feed.skip(1);
+        let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
         wakers.wake();
+        self.told.send_replace(index);
     }
 
     /// When time passing will next change anything.
@@ -156,6 +175,11 @@ impl Replica {
 }
 
 impl Core {
+    /// Who is in the cluster, as the last entry of that kind which was carried out says.
+    pub(super) const fn members(&self) -> &Membership {
+        &self.members
+    }
+
     /// What this state is the state of.
     pub(super) fn meta(&self) -> Meta {
         Meta { last_log_id: self.applied, last_membership: self.members.clone() }

@@ -34,6 +34,8 @@ pub enum Whose {
     Server(Vec<String>),
     /// A client's: the name that it may speak as.
     Client(String),
+    /// A node's, under these names and addresses: good for both ends of a connection.
+    Peer(Vec<String>),
 }
 
 /// The files of a certificate.
@@ -87,11 +89,14 @@ pub fn make(dir: &Path, whose: &Whose) -> Result<Made, CaError> {
         Whose::Authority => (AUTHORITY, authority()?),
         Whose::Server(names) => ("server", server(names)?),
         Whose::Client(name) => (name.as_str(), client(name)?),
+        Whose::Peer(names) => (names.first().map_or("peer", String::as_str), peer(names)?),
     };
     let key = KeyPair::generate()?;
     let cert = match whose {
         Whose::Authority => params.self_signed(&key)?,
-        Whose::Server(_) | Whose::Client(_) => params.signed_by(&key, &issuer(dir)?)?,
+        Whose::Server(_) | Whose::Client(_) | Whose::Peer(_) => {
+            params.signed_by(&key, &issuer(dir)?)?
+        }
     };
     DirBuilder::new()
         .recursive(true)
@@ -129,6 +134,12 @@ fn server(names: &[String]) -> Result<CertificateParams, CaError> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+fn peer(names: &[String]) -> Result<CertificateParams, CaError> {
+    let mut params = server(names)?;
+    params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
     Ok(params)
 }
 

@@ -6,9 +6,9 @@ use super::app::Phase;
 use super::call::{Call, Response, text};
 use super::problem::{Done, Problem};
 use crate::engine::{Event, Op, What};
-use crate::locks::Unavailable;
 use crate::locks::porter::{BEAT, Following, Limits, Porter, Sight, Turned};
 use crate::locks::wire::{Ask, BATCH_BYTES_MAX, Batch};
+use crate::locks::{Failure, Unavailable};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
 use hyper::body::Frame;
@@ -25,6 +25,8 @@ pub(super) const KIND: &str = "application/x-latchfs";
 /// `POST /door/v1/ask`: a batch, and its answer.
 pub(super) async fn ask(mut call: Call) -> Done<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
+    // What is told has a time on it, by which the other side counts.
+    call.app.locks.ready().map_err(Failure::Unavailable)?;
     let batch = Porter::read(&bytes).or_else(turned)?;
     let limits = limits(&call, &batch).await;
     let (send, told) = oneshot::channel();
@@ -112,6 +114,7 @@ pub(super) fn events(call: &Call) -> Done<Response> {
     let (Ok(start), Ok(since)) = (number("start"), number("since")) else {
         return Err(Problem::invalid("'start' and 'since' are numbers"));
     };
+    call.app.locks.ready().map_err(Failure::Unavailable)?;
     let mut following = call.app.porter.follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {

@@ -3,6 +3,7 @@
 use super::app::Phase;
 use super::call::{Call, Response, json};
 use super::problem::{Done, Problem};
+use crate::locks::Failure;
 use axum::http::StatusCode;
 use serde_json::json;
 
@@ -11,10 +12,13 @@ pub(super) fn alive() -> Response {
     json(StatusCode::OK, &json!({ "status": "alive" }))
 }
 
-/// It grants locks, or says that it is on its way out.
+/// It grants locks; or it says that it is on its way out, or that nobody knows yet who decides.
 pub(super) fn ready(call: &Call) -> Done<Response> {
     match call.app.phase() {
-        Phase::Serving => Ok(json(StatusCode::OK, &json!({ "status": "ready" }))),
+        Phase::Serving => {
+            call.app.locks.ready().map_err(Failure::Unavailable)?;
+            Ok(json(StatusCode::OK, &json!({ "status": "ready" })))
+        }
         Phase::Draining | Phase::Closing => Err(Problem::closing()),
     }
 }

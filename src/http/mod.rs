@@ -13,6 +13,7 @@ mod app;
 pub mod ca;
 mod call;
 mod chronicle;
+mod cluster;
 mod connection;
 mod door;
 mod events;

@@ -44,6 +44,9 @@ pub(super) struct Options {
     pub(super) limit: Option<usize>,
     pub(super) since: Option<String>,
     pub(super) checks: Vec<(LockName, Token)>,
+    pub(super) to: Option<u64>,
+    pub(super) force: bool,
+    pub(super) state: bool,
 }
 
 /// The value of an option: a query knows texts only.
@@ -139,6 +142,9 @@ impl Options {
             "after" => self.after = Some(lock_name(said.text()?)?),
             "limit" => self.limit = Some(said.count()?),
             "since" => self.since = Some(said.text()?.to_owned()),
+            "to" => self.to = Some(said.id()?),
+            "force" => self.force = said.flag()?,
+            "state" => self.state = said.flag()?,
             "checks" => self.checks = said.pairs()?,
             _ => return Err("this is not read yet".to_owned()),
         }

@@ -20,6 +20,8 @@ pub(super) enum Schema {
     Kept,
     Ended,
     Me,
+    Cluster,
+    Changed,
     Problem,
     Document,
     /// Not JSON: a page, a stream, metrics.
@@ -27,7 +29,7 @@ pub(super) enum Schema {
 }
 
 /// Those that have a name in the document.
-pub(super) const NAMED: [Schema; 17] = [
+pub(super) const NAMED: [Schema; 19] = [
     Schema::Health,
     Schema::Acquired,
     Schema::SeedStatus,
@@ -43,6 +45,8 @@ pub(super) const NAMED: [Schema; 17] = [
     Schema::Kept,
     Schema::Ended,
     Schema::Me,
+    Schema::Cluster,
+    Schema::Changed,
     Schema::Problem,
     Schema::Document,
 ];
@@ -147,6 +151,32 @@ fn checked() -> Value {
     json!({ "anyOf": [one, object(&[("checks", list(&one))])] })
 }
 
+fn cluster() -> Value {
+    let node = object(&[
+        ("id", number()),
+        ("name", text()),
+        ("address", text()),
+        ("url", text()),
+        ("role", text()),
+        ("reachable", flag()),
+        ("trouble", json!({ "type": ["string", "null"] })),
+        ("term", number()),
+        ("leader", number_or_null()),
+        ("last_log", number()),
+        ("committed", number()),
+        ("applied", number()),
+        ("snapshot", number()),
+        ("heard_ms_ago", number_or_null()),
+        ("state", json!({ "type": ["string", "null"] })),
+    ]);
+    object(&[
+        ("cluster", text()),
+        ("asked", number()),
+        ("leader", number_or_null()),
+        ("nodes", list(&node)),
+    ])
+}
+
 fn problem() -> Value {
     object(&[
         ("type", text()),
@@ -184,6 +214,8 @@ impl Schema {
             Self::Kept => "Kept",
             Self::Ended => "Ended",
             Self::Me => "Me",
+            Self::Cluster => "Cluster",
+            Self::Changed => "Changed",
             Self::Problem => "Problem",
             Self::Document => "Document",
             Self::Text(kind) => kind,
@@ -248,6 +280,8 @@ impl Schema {
                 ("steal", flag()),
                 ("locks", list(&text())),
             ]),
+            Self::Cluster => cluster(),
+            Self::Changed => object(&[("done", flag())]),
             Self::Problem => problem(),
             Self::Document => json!({ "type": "object" }),
             Self::Text(_) => text(),

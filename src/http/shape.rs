@@ -193,3 +193,21 @@ pub(super) const SESSION_ID: Param = Param {
     needed: true,
     what: "The session.",
 };
+pub(super) const NODE_ID: Param = Param {
+    name: "node",
+    place: Place::Path,
+    shape: Shape::Session,
+    needed: true,
+    what: "The number of the node.",
+};
+pub(super) const TO: Param =
+    option("to", Shape::Session, "The number of the node that is to lead; the best if not said.");
+pub(super) const FORCE: Param =
+    option("force", Shape::Flag, "Also when that makes an even number of voters.");
+pub(super) const STATE: Param = Param {
+    name: "state",
+    place: Place::Query,
+    shape: Shape::Flag,
+    needed: false,
+    what: "Also a sum of all that each node knows, which costs it a moment.",
+};

@@ -4,6 +4,7 @@
 //! thread, under one short critical section. The rules are the engine's in every case.
 
 pub(crate) mod audit;
+pub mod council;
 pub mod feed;
 pub mod local;
 pub mod porter;
@@ -22,6 +23,7 @@ use crate::engine::{
     Answer, Child, Command, Glance, Kind, LockName, LockView, Refusal, SessionId, SessionView,
 };
 use crate::time::{Span, Time, Wall};
+use council::Council;
 use feed::Watch;
 use std::fmt;
 use std::sync::Arc;
@@ -96,6 +98,14 @@ pub trait Door: Send + Sync {
     /// How it goes with the server, if there is one.
     fn far(&self) -> Option<Far> {
         None
+    }
+    /// The nodes that decide together, if there can be several.
+    fn council(&self) -> Option<Arc<dyn Council>> {
+        None
+    }
+    /// Whether the engine's time is known here: until then nothing can be shown or asked.
+    fn ready(&self) -> Result<(), Unavailable> {
+        Ok(())
     }
     /// Counts of what happened since the start.
     fn counts(&self) -> Vec<(&'static str, u64)>;
@@ -203,6 +213,11 @@ pub enum Unavailable {
         /// What has happened.
         why: Arc<str>,
     },
+    /// The nodes that decide together can't: too few of them are there, or nobody leads yet.
+    NoQuorum {
+        /// What was waited for.
+        why: Arc<str>,
+    },
     /// Whoever asks may not.
     Denied {
         /// A sentence.
@@ -218,6 +233,7 @@ impl Unavailable {
             Self::State { full: false, .. }
             | Self::Closing
             | Self::NoAnswer { .. }
+            | Self::NoQuorum { .. }
             | Self::Log { .. } => Kind::ConsistencyUnavailable,
             Self::Denied { .. } => Kind::Denied,
         }
@@ -423,6 +439,16 @@ impl Locks {
         self.0.far()
     }
 
+    /// The nodes that decide together, if there can be several.
+    pub fn council(&self) -> Option<Arc<dyn Council>> {
+        self.0.council()
+    }
+
+    /// Whether the engine's time is known here: until then nothing can be shown or asked.
+    pub fn ready(&self) -> Result<(), Unavailable> {
+        self.0.ready()
+    }
+
     /// Counts of what happened since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()
@@ -480,6 +506,11 @@ impl fmt::Display for Unavailable {
                 f,
                 "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
                  again when the node is back"
+            ),
+            Self::NoQuorum { why } => write!(
+                f,
+                "the nodes give no answer ({why}), so the outcome is unknown; see 'latchfs cluster \
+                 status', and try again"
             ),
             Self::Denied { why } => f.write_str(why),
         }

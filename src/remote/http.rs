@@ -159,7 +159,7 @@ impl Server for Http {
 }
 
 impl Target {
-    async fn connect(&self) -> Result<Sender, Trouble> {
+    pub(super) async fn connect(&self) -> Result<Sender, Trouble> {
         let stream = self.reach().await.map_err(|error| broken(&error))?;
         self.speak(stream).await
     }
@@ -185,7 +185,7 @@ impl Target {
         }
     }
 
-    fn request(
+    pub(super) fn request(
         &self,
         method: Method,
         path: &str,

@@ -9,6 +9,7 @@
 //! is killed in between, the engine knows a request that may not be done twice by its id.
 
 mod clock;
+pub mod fetch;
 mod follow;
 pub mod http;
 mod hub;

@@ -93,8 +93,9 @@ fn ip(args: &[&str]) {
 
 /// One machine.
 #[derive(Clone)]
+#[allow(dead_code)] // each suite uses a part of it
 pub(crate) struct Machine {
-    ns: String,
+    pub(crate) ns: String,
     pub(crate) address: String,
     scratch: PathBuf,
     number: usize,
@@ -188,7 +189,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     #[track_caller]
-    fn start(machine: &Machine, args: Vec<String>, word: &'static str) -> Self {
+    pub(crate) fn start(machine: &Machine, args: Vec<String>, word: &'static str) -> Self {
         let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let err = fs::File::create(&log).expect("the scratch directory is ours");
         let mut command = machine.command(LATCHFS);

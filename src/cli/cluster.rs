@@ -1,0 +1,233 @@
+//! `cluster`: the nodes that decide together, and what is changed about them.
+
+use super::exit::{Done, Exit, Failure};
+use super::out;
+use super::server::KeyArgs;
+use crate::remote::fetch::fetch;
+use crate::time::Span;
+use clap::Subcommand;
+use serde_json::Value;
+
+/// How long an answer may take; a change may have to send a new node all there is.
+const PATIENCE: Span = Span::from_secs(70);
+
+const HEAD: [&str; 9] =
+    ["ID", "NAME", "ROLE", "PEERS AT", "CLIENTS AT", "TERM", "LOG", "APPLIED", "HEARD"];
+
+/// `cluster`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterArgs {
+    #[command(subcommand)]
+    what: What,
+    /// A node's server; of several, separated by commas, the first that answers
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "LATCHFS_SERVER",
+        hide_env_values = true,
+        global = true,
+        default_value = "http://127.0.0.1:8080",
+        value_delimiter = ','
+    )]
+    server: Vec<String>,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show all nodes, and how each stands
+    Status {
+        /// Also a sum of all that each knows: nodes that have applied the same entry have the same
+        #[arg(long)]
+        state: bool,
+    },
+    /// Have a node vote that only learns
+    Join {
+        /// The number of the node
+        #[arg(value_name = "ID")]
+        id: u64,
+        /// Also when that makes an even number of voters, which is worse than one less
+        #[arg(long)]
+        force: bool,
+    },
+    /// Have the node that is asked leave the others, and end
+    Leave,
+    /// Remove a node, also one that is gone for good
+    Remove {
+        /// The number of the node
+        #[arg(value_name = "ID")]
+        id: u64,
+    },
+    /// Let another node lead
+    Transfer {
+        /// The number of the node [default: the one that is best fit]
+        #[arg(value_name = "ID")]
+        id: Option<u64>,
+    },
+}
+
+pub(super) fn run(args: &ClusterArgs) -> Done {
+    match &args.what {
+        What::Status { state } => {
+            let path = if *state { "/cluster?state=true" } else { "/cluster" };
+            let report = args.ask("GET", path)?;
+            if args.json { out::json(&report) } else { out::write(&table(&report)) }
+        }
+        What::Join { id, force } => {
+            let path = format!("/cluster/nodes/{id}/promote?force={force}");
+            args.change("POST", &path, &format!("node {id} votes"))
+        }
+        What::Leave => {
+            let report = args.ask("GET", "/cluster")?;
+            let id = report["asked"].as_u64().unwrap_or_default();
+            let path = format!("/cluster/nodes/{id}");
+            args.change("DELETE", &path, &format!("node {id} has left, and ends"))
+        }
+        What::Remove { id } => {
+            let path = format!("/cluster/nodes/{id}");
+            args.change("DELETE", &path, &format!("node {id} is removed"))
+        }
+        What::Transfer { id } => {
+            let to = id.map_or_else(String::new, |id| format!("?to={id}"));
+            let path = format!("/cluster/transfer{to}");
+            args.change("POST", &path, "another node leads")
+        }
+    }
+}
+
+impl ClusterArgs {
+    fn change(&self, method: &str, path: &str, done: &str) -> Done {
+        let answer = self.ask(method, path)?;
+        if self.json { out::json(&answer) } else { out::line(done) }
+    }
+
+    /// Asks the first server that answers.
+    fn ask(&self, method: &str, path: &str) -> Done<Value> {
+        let mut last = Failure::usage("name a server with --server URL");
+        for url in self.server.iter().filter(|url| !url.is_empty()) {
+            match fetch(&self.key.access(url)?, method, path, PATIENCE) {
+                Ok((200, answer)) => return Ok(answer),
+                Ok((code, problem)) => return Err(refused(code, &problem)),
+                Err(why) => last = Failure::unavailable(why),
+            }
+        }
+        Err(last)
+    }
+}
+
+fn refused(code: u16, problem: &Value) -> Failure {
+    let said = problem["detail"].as_str().map(out::harmless);
+    let said = said.unwrap_or_else(|| format!("the server answered {code}"));
+    let exit = match code {
+        400 | 404 => Exit::Usage,
+        401 | 403 => Exit::Denied,
+        409 | 429 => Exit::Conflict,
+        _ => Exit::Unavailable,
+    };
+    Failure::Said(exit, said)
+}
+
+/// The report as people read it.
+fn table(report: &Value) -> String {
+    let nodes: Vec<_> = report["nodes"].as_array().into_iter().flatten().collect();
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    rows.extend(nodes.iter().map(|node| row(node)));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..HEAD.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<_> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    for line in remarks(report, &nodes) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+fn row(node: &Value) -> [String; HEAD.len()] {
+    let text = |field: &str| match node[field].as_str() {
+        None | Some("") => "-".to_owned(),
+        Some(text) => out::harmless(text),
+    };
+    let number = |field: &str| node[field].as_u64().map_or("-".to_owned(), |n| n.to_string());
+    let reachable = node["reachable"].as_bool().unwrap_or_default();
+    let known = |field: &str| if reachable { number(field) } else { "-".to_owned() };
+    let heard = match (reachable, node["heard_ms_ago"].as_u64()) {
+        (true, _) => "now".to_owned(),
+        (false, Some(ms)) => format!("{} ago", Span::from_millis(ms)),
+        (false, None) => "no answer".to_owned(),
+    };
+    let (term, applied) = (known("term"), known("applied"));
+    let (id, log) = (number("id"), number("last_log"));
+    [id, text("name"), text("role"), text("address"), text("url"), term, log, applied, heard]
+}
+
+/// What somebody should know who looks at the table.
+fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let does_vote =
+        |node: &&&Value| matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"));
+    let voters: Vec<_> = nodes.iter().filter(does_vote).collect();
+    let there = voters.iter().filter(|node| node["reachable"] == true).count();
+    let majority = voters.len() / 2 + 1;
+    if report["leader"].is_null() {
+        lines.push("nobody leads: nothing is granted, and nothing expires".to_owned());
+    }
+    match voters.len() {
+        0 | 1 => {}
+        count if there < majority => lines.push(format!(
+            "{there} of {count} voters answer, and {majority} are needed: nothing is granted"
+        )),
+        2 => lines.push("both voters are needed; with three, one may fail".to_owned()),
+        count => {
+            let spare = there - majority;
+            lines.push(format!("{there} of {count} voters answer; {spare} more may fail"));
+        }
+    }
+    for node in nodes.iter().filter(|node| node["reachable"] == false) {
+        let id = &node["id"];
+        let why = out::harmless(node["trouble"].as_str().unwrap_or_default());
+        lines.push(format!(
+            "node {id} does not answer ({why}); if its data is lost, remove it by 'latchfs cluster \
+             remove {id}', and let it join as a new node"
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_report_is_read_at_a_glance() {
+        let node = |id, role: &str, reachable: bool| {
+            json!({
+                "id": id, "name": "box", "role": role, "address": "10.0.0.1:7100",
+                "url": "http://10.0.0.1:8080", "term": 3, "last_log": 12, "applied": 12,
+                "reachable": reachable, "trouble": "connection refused", "heard_ms_ago": 4_000,
+            })
+        };
+        let nodes =
+            json!([node(1, "leader", true), node(7, "voter", true), node(9, "voter", false)]);
+        let text = table(&json!({ "leader": 1, "nodes": nodes }));
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("ID  NAME  ROLE"), "{text}");
+        assert!(lines[1].ends_with("3     12   12       now"), "{text}");
+        assert!(lines[3].ends_with("-     12   -        4s ago"), "{text}");
+        assert_eq!(lines[4], "2 of 3 voters answer; 0 more may fail");
+        assert!(lines[5].contains("remove 9"), "{text}");
+        let two = json!([node(1, "voter", false), node(7, "voter", true)]);
+        let text = table(&json!({ "leader": null, "nodes": two }));
+        assert!(text.contains("nobody leads") && text.contains("1 of 2 voters answer"), "{text}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Mutual TLS between nodes: each shows a certificate that is one of a peer, and that the same
+//! authority has signed.
+
+use crate::cluster::error::PeerError;
+use crate::said::said;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Which files TLS between nodes needs, all in PEM.
+#[derive(Debug, Clone)]
+pub struct PeerFiles {
+    /// This node's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who has signed it, and those of all other nodes.
+    pub ca: PathBuf,
+}
+
+/// Both ends of TLS between nodes.
+#[derive(Clone)]
+pub(in crate::cluster) struct PeerTls {
+    pub(super) accepts: TlsAcceptor,
+    pub(super) connects: TlsConnector,
+}
+
+impl PeerTls {
+    /// What the files say.
+    pub(in crate::cluster) fn load(files: &PeerFiles) -> Result<Self, PeerError> {
+        let chain = certificates(&files.cert)?;
+        let is_peers = chain.first().is_some_and(is_peers);
+        if !is_peers {
+            let why = "it is not one of a node; make one by 'latchfs cert peer'".to_owned();
+            return Err(PeerError::File(files.cert.clone(), why));
+        }
+        let key =
+            |path: &Path| PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, &error));
+        let wrong = |error: rustls::Error| PeerError::File(files.cert.clone(), error.to_string());
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.ca)? {
+            roots.add(certificate).map_err(wrong)?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(ring::default_provider()));
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| PeerError::File(files.ca.clone(), error.to_string()))?;
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(wrong)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key(&files.key)?)
+            .map_err(wrong)?;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(wrong)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key(&files.key)?)
+            .map_err(wrong)?;
+        let accepts = TlsAcceptor::from(Arc::new(server));
+        Ok(Self { accepts, connects: TlsConnector::from(Arc::new(client)) })
+    }
+
+    /// The name by which a host is checked.
+    pub(super) fn name(host: &str) -> Option<ServerName<'static>> {
+        ServerName::try_from(host.to_owned()).ok()
+    }
+}
+
+/// Whether a certificate is one of a node: good for both ends of a connection. Those of servers
+/// and of clients are good for one, so whoever may ask for locks may not speak as a node.
+pub(super) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
+    let usage = parsed.extended_key_usage().ok().flatten();
+    usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PeerError> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
+    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
+    if all.is_empty() {
+        return Err(PeerError::File(path.to_owned(), "there is no certificate in it".to_owned()));
+    }
+    Ok(all)
+}
+
+fn unread(path: &Path, error: &pem::Error) -> PeerError {
+    let why = match error {
+        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
+        pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
+        other => format!("it is not PEM: {other}"),
+    };
+    PeerError::File(path.to_owned(), why)
+}

@@ -1,0 +1,321 @@
+//! What nodes say to each other, as bytes. Reading is strict: it never panics, and believes no
+//! length further than the bytes go.
+
+use crate::cluster::bytes::{put_meta, put_payload, take_meta, take_payload};
+use crate::cluster::kind::{Answers, ClusterId, Entry, Kind, LogId, NodeId, Snapshot, Vote};
+use crate::cluster::station::Station;
+use crate::engine::Command;
+use crate::engine::codec::{Malformed, Wire, require, wire_enum, wire_struct};
+use crate::locks::council::{Change, Member, Standing};
+use crate::time::Time;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
+};
+use openraft::vote::leader_id_adv::LeaderId;
+use std::fmt;
+use std::sync::Arc;
+
+/// The version of these bytes: all nodes must be of the same.
+const VERSION: u8 = 1;
+
+/// Whoever has the address.
+pub(in crate::cluster) const ANYBODY: NodeId = 0;
+
+/// A call, and who calls whom.
+#[derive(Debug, Clone)]
+pub(in crate::cluster) struct Letter {
+    /// The cluster of the caller; whoever has none yet says none.
+    pub(in crate::cluster) cluster: Option<ClusterId>,
+    /// The caller; [`ANYBODY`] has no number yet.
+    pub(in crate::cluster) from: NodeId,
+    /// Who is meant.
+    pub(in crate::cluster) to: NodeId,
+    /// What is asked.
+    pub(in crate::cluster) call: Call,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(in crate::cluster) enum Call {
+    /// Entries of the log.
+    Append(AppendEntriesRequest<Kind>),
+    /// A vote.
+    Vote(VoteRequest<Kind>),
+    /// Whether there would be a vote.
+    PreVote(VoteRequest<Kind>),
+    /// All that is known at one entry.
+    Snapshot(Vote, Snapshot),
+    /// That the one who is asked lead.
+    Transfer(TransferLeaderRequest<Kind>),
+    /// Commands that the caller's clients have asked for.
+    Forward(Vec<Command>),
+    /// Up to where the log is to be carried out by whoever looks now.
+    Read,
+    /// To be one of the cluster: the first half, which gives a number.
+    Join(Station),
+    /// The second: the caller has its number on the disk, and listens.
+    Enroll(Station),
+    /// A change of who is in the cluster.
+    Change(Change),
+    /// How the one who is asked stands, and perhaps a sum of all that it knows.
+    Status(bool),
+}
+
+/// What is answered.
+#[derive(Debug, Clone)]
+pub(in crate::cluster) enum Told {
+    /// To [`Call::Append`].
+    Append(AppendEntriesResponse<Kind>),
+    /// To [`Call::Vote`] and [`Call::PreVote`].
+    Vote(VoteResponse<Kind>),
+    /// To [`Call::Snapshot`].
+    Snapshot(Vote),
+    /// To [`Call::Transfer`].
+    Transfer(Result<(), TransferLeaderError<Kind>>),
+    /// To [`Call::Forward`].
+    Forwarded(Place, Answers),
+    /// To [`Call::Read`].
+    Read(Place),
+    /// To [`Call::Join`]: the cluster and the caller's number in it.
+    Joined(ClusterId, NodeId),
+    /// It is done.
+    Done,
+    /// To [`Call::Status`].
+    Status(Member),
+}
+
+/// How far the log is, and what time it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cluster) struct Place {
+    /// The entry.
+    pub(in crate::cluster) index: u64,
+    /// The leader's time when it said so.
+    pub(in crate::cluster) now: Time,
+}
+
+/// Why a call is not answered. Nothing was done, unless it says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cluster) enum Turned {
+    /// The bytes are no call of this version.
+    Malformed,
+    /// It is of another cluster.
+    OtherCluster,
+    /// Another node has this address.
+    OtherNode(NodeId),
+    /// Another leads, or nobody: where to ask instead, if that is known.
+    NotLeader(Option<Arc<str>>),
+    /// It was begun, and may be done or not.
+    Unknown,
+    /// The caller is no member any more.
+    Removed,
+    /// Why not, in a sentence.
+    Refused(Arc<str>),
+}
+
+impl fmt::Display for Turned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => write!(f, "it is no node of this version of latchfs"),
+            Self::OtherCluster => write!(f, "it is of another cluster"),
+            Self::OtherNode(id) => write!(f, "node {id} has that address"),
+            Self::NotLeader(Some(leader)) => write!(f, "it does not lead, but {leader}"),
+            Self::NotLeader(None) => write!(f, "nobody leads at the moment"),
+            Self::Unknown => write!(f, "the outcome is unknown"),
+            Self::Removed => write!(f, "this node was removed from its cluster"),
+            Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Call {
+    /// What the call is named in paths and logs.
+    pub(in crate::cluster) const fn name(&self) -> &'static str {
+        match self {
+            Self::Append(_) => "append",
+            Self::Vote(_) => "vote",
+            Self::PreVote(_) => "prevote",
+            Self::Snapshot(..) => "snapshot",
+            Self::Transfer(_) => "transfer",
+            Self::Forward(_) => "forward",
+            Self::Read => "read",
+            Self::Join(_) => "join",
+            Self::Enroll(_) => "enroll",
+            Self::Change(_) => "change",
+            Self::Status(_) => "status",
+        }
+    }
+}
+
+/// A letter as bytes.
+pub(in crate::cluster) fn encode_letter(letter: &Letter) -> Vec<u8> {
+    encode(letter)
+}
+
+/// Reads what [`encode_letter`] wrote.
+pub(in crate::cluster) fn decode_letter(bytes: &[u8]) -> Result<Letter, Malformed> {
+    decode(bytes)
+}
+
+/// An answer as bytes.
+pub(in crate::cluster) fn encode_answer(answer: &Result<Told, Turned>) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    match answer {
+        Ok(told) => {
+            out.push(0);
+            told.put(&mut out);
+        }
+        Err(turned) => {
+            out.push(1);
+            turned.put(&mut out);
+        }
+    }
+    out
+}
+
+/// Reads what [`encode_answer`] wrote.
+pub(in crate::cluster) fn decode_answer(
+    mut bytes: &[u8],
+) -> Result<Result<Told, Turned>, Malformed> {
+    require(u8::take(&mut bytes)? == VERSION)?;
+    let answer = match u8::take(&mut bytes)? {
+        0 => Ok(Told::take(&mut bytes)?),
+        1 => Err(Turned::take(&mut bytes)?),
+        _ => return Err(Malformed),
+    };
+    require(bytes.is_empty())?;
+    Ok(answer)
+}
+
+fn encode(value: &impl Wire) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    value.put(&mut out);
+    out
+}
+
+fn decode<T: Wire>(mut bytes: &[u8]) -> Result<T, Malformed> {
+    require(u8::take(&mut bytes)? == VERSION)?;
+    let value = T::take(&mut bytes)?;
+    require(bytes.is_empty())?;
+    Ok(value)
+}
+
+type Append = AppendEntriesRequest<Kind>;
+type Appended = AppendEntriesResponse<Kind>;
+type AskVote = VoteRequest<Kind>;
+type Voted = VoteResponse<Kind>;
+type Refusal = TransferLeaderError<Kind>;
+type Transferred = Result<(), Refusal>;
+
+wire_struct! {
+    Letter { cluster, from, to, call }
+    Place { index, now }
+    Append { vote, prev_log_id, entries, leader_commit }
+    AskVote { vote, last_log_id, leadership_transfer }
+    Voted { vote, vote_granted, last_log_id }
+    Entry { log_id, payload }
+    Member {
+        id, name, address, url, standing, term, leader, last_log, committed, applied, snapshot,
+        state, heard_ms
+    }
+}
+
+wire_enum! {
+    Call {
+        0 Append(ask), 1 Vote(ask), 2 PreVote(ask), 3 Snapshot(vote, snapshot), 4 Transfer(ask),
+        5 Forward(commands), 6 Read, 7 Join(station), 8 Enroll(station), 9 Change(change),
+        10 Status(with_state),
+    }
+    Told {
+        0 Append(said), 1 Vote(said), 2 Snapshot(vote), 3 Transfer(said),
+        4 Forwarded(place, answers), 5 Read(place), 6 Joined(cluster, id), 7 Done,
+        8 Status(member),
+    }
+    Turned {
+        0 Malformed, 1 OtherCluster, 2 OtherNode(id), 3 NotLeader(leader), 4 Unknown, 5 Removed,
+        6 Refused(why),
+    }
+    Appended { 0 Success, 1 PartialSuccess(place), 2 Conflict, 3 HigherVote(vote) }
+    Refusal { 0 VoteChanged { expected, actual }, 1 LogNotFlushed { expected, actual } }
+    Change { 0 Promote { id, force }, 1 Remove { id }, 2 Transfer { to } }
+    Standing { 0 Leader, 1 Voter, 2 Learner, 3 Candidate, 4 Stranger }
+}
+
+impl Wire for LogId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.leader_id.term.put(out);
+        self.leader_id.node_id.put(out);
+        self.index.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
+        Ok(Self { leader_id, index: Wire::take(from)? })
+    }
+}
+
+impl Wire for Vote {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.leader_id.term.put(out);
+        self.leader_id.node_id.put(out);
+        self.committed.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
+        Ok(Self { leader_id, committed: Wire::take(from)? })
+    }
+}
+
+impl Wire for crate::cluster::kind::Payload {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_payload(self, out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        take_payload(from)
+    }
+}
+
+impl Wire for Snapshot {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_meta(&self.meta, out);
+        self.snapshot.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(Self { meta: take_meta(from)?, snapshot: Wire::take(from)? })
+    }
+}
+
+impl Wire for TransferLeaderRequest<Kind> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.from_leader().put(out);
+        self.to_node_id().put(out);
+        self.last_log_id().copied().put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok(Self::new(Wire::take(from)?, Wire::take(from)?, Wire::take(from)?))
+    }
+}
+
+impl Wire for Transferred {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Ok(()) => out.push(0),
+            Err(refusal) => {
+                out.push(1);
+                refusal.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => Ok(Ok(())),
+            1 => Refusal::take(from).map(Err),
+            _ => Err(Malformed),
+        }
+    }
+}

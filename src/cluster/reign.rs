@@ -1,0 +1,124 @@
+//! Who leads, as far as this node knows, and the time that it stamps by when it does.
+//!
+//! A leader carries time on from the last stamp before it: so it waits until it has carried out
+//! all that was decided before, and only then stamps. A stamp is for one leadership: an entry that
+//! was stamped in one is refused in the next.
+
+use super::clock::{Carried, Hands};
+use super::kind::{Kind, NodeId, Raft};
+use super::replica::Replica;
+use crate::time::{Span, steady_now};
+use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::vote::leader_id_adv::LeaderId;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// How long a new leader waits for the others to say that it leads, before it looks again.
+const BARRIER_PATIENCE: Span = Span::from_millis(500);
+/// And how long before it asks them again.
+const BARRIER_PAUSE: Span = Span::from_millis(20);
+
+/// How this node stands to whoever orders what is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// It leads, and may stamp.
+    Leads(Reign),
+    /// Another does.
+    Follows(NodeId),
+    /// Nobody that it knows, or it leads and can't stamp yet.
+    Waits,
+}
+
+/// One leadership of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reign {
+    /// Which: an entry is only taken in the leadership that it was stamped in.
+    pub(super) id: LeaderId<u64, NodeId>,
+    pub(super) clock: Carried,
+}
+
+/// Follows who leads.
+pub(super) struct Herald {
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) stand: watch::Sender<Stand>,
+}
+
+impl Herald {
+    /// Follows until openraft ends.
+    pub(super) async fn run(self) {
+        let mut news = self.raft.server_metrics();
+        loop {
+            // What comes from here on wakes us again.
+            let known = news.borrow_and_update().clone();
+            let id = self.raft.node_id();
+            let leads = self.raft.as_leader().ok().map(|leader| leader.to_committed_leader_id());
+            let before = *self.stand.borrow();
+            let stand = match (leads, known.current_leader) {
+                (Some(leader), _) => match before {
+                    Stand::Leads(reign) if reign.id == leader => Stand::Leads(reign),
+                    _ => self.begin(leader).await,
+                },
+                (None, Some(leader)) if leader != *id => Stand::Follows(leader),
+                _ => Stand::Waits,
+            };
+            self.enter(stand);
+            if leads.is_some() && stand == Stand::Waits {
+                sleep(BARRIER_PAUSE.as_duration()).await;
+            } else if news.changed().await.is_err() {
+                return self.enter(Stand::Waits);
+            }
+        }
+    }
+
+    fn enter(&self, stand: Stand) {
+        match stand {
+            Stand::Leads(reign) => self.hands.lead(reign.clock),
+            Stand::Follows(_) | Stand::Waits => self.hands.follow(),
+        }
+        self.stand.send_if_modified(|before| {
+            let changed = *before != stand;
+            *before = stand;
+            changed
+        });
+    }
+
+    /// Begins to lead, if the others agree.
+    async fn begin(&self, id: LeaderId<u64, NodeId>) -> Stand {
+        self.enter(Stand::Waits);
+        let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+        match timeout(BARRIER_PATIENCE.as_duration(), barrier).await {
+            Ok(Ok(read)) if *read.committed_leader_id() == id => Stand::Leads(self.reign(id)),
+            // Another has led meanwhile, or nobody answers.
+            Ok(Ok(_)) | Err(_) => Stand::Waits,
+            Ok(Err(error)) => {
+                log::debug!("it can't lead yet: {error}");
+                Stand::Waits
+            }
+        }
+    }
+
+    /// Time goes on where the last stamp left it.
+    fn reign(&self, id: LeaderId<u64, NodeId>) -> Reign {
+        let engine = self.replica.look().engine.clock();
+        Reign { id, clock: Carried::on(engine, steady_now()) }
+    }
+}
+
+/// The leadership that a node which is alone has from its start.
+pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Reign> {
+    let id = raft.as_leader().ok()?.to_committed_leader_id();
+    let engine = replica.look().engine.clock();
+    Some(Reign { id, clock: Carried::on(engine, steady_now()) })
+}
+
+/// What openraft says of who is in the cluster, and who leads.
+pub(super) type Metrics = openraft::RaftMetrics<Kind>;
+
+/// The same, now.
+pub(super) fn metrics(raft: &Raft) -> Metrics {
+    raft.metrics().borrow_watched().clone()
+}

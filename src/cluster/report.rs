@@ -1,0 +1,116 @@
+//! How the nodes stand, for people: what this one knows of itself, and what the others answer.
+
+use super::kind::{ClusterId, NodeId, Raft};
+use super::members::{heard, voters};
+use super::peer::line::Caller;
+use super::peer::words::{Call, Told};
+use super::reign::{Metrics, metrics};
+use super::replica::Replica;
+use super::station::Station;
+use crate::engine::codec;
+use crate::locks::council::{Member, Node, Report, Standing};
+use crate::time::Span;
+use openraft::ServerState;
+use std::sync::Arc;
+
+/// How long a node has to answer before it is shown as one that does not.
+const STATUS_PATIENCE: Span = Span::from_secs(1);
+
+/// Says how nodes stand.
+pub(super) struct Reporter {
+    pub(super) cluster: ClusterId,
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) caller: Option<Arc<Caller>>,
+}
+
+impl Reporter {
+    /// How this node stands.
+    pub(super) fn own(&self, with_state: bool) -> Member {
+        let metrics = metrics(&self.raft);
+        let mut member = known(&metrics, metrics.id);
+        member.standing = match (metrics.state, member.standing) {
+            (ServerState::Leader, _) => Standing::Leader,
+            (ServerState::Candidate, _) => Standing::Candidate,
+            (_, standing) => standing,
+        };
+        let index = |id: Option<super::kind::LogId>| id.map_or(0, |id| id.index);
+        member.term = metrics.current_term;
+        member.leader = metrics.current_leader;
+        member.last_log = metrics.last_log_index.unwrap_or_default();
+        member.committed = index(metrics.local_committed);
+        member.applied = index(metrics.last_applied);
+        member.snapshot = index(metrics.snapshot);
+        member.heard_ms = Some(0);
+        if with_state {
+            let core = self.replica.look();
+            let sum = crc32fast::hash(&codec::encode_engine(&core.engine));
+            member.applied = index(core.meta().last_log_id);
+            drop(core);
+            member.state = Some(format!("{}:{sum:08x}", member.applied).into());
+        }
+        member
+    }
+
+    /// How all of them stand.
+    pub(super) async fn report(&self, with_state: bool) -> Report {
+        let metrics = metrics(&self.raft);
+        let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
+        let mut asked = Vec::new();
+        for id in members {
+            asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
+        }
+        let nodes = futures_util::future::join_all(asked).await;
+        let cluster = self.cluster.to_string();
+        Report { cluster, asked: metrics.id, leader: metrics.current_leader, nodes }
+    }
+
+    async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> Node {
+        if is_own {
+            return Node { member: self.own(with_state), trouble: None };
+        }
+        let silent = |trouble: String| Node { member: known.clone(), trouble: Some(trouble) };
+        let Some(caller) = &self.caller else {
+            return silent("this node has no --peer-listen".to_owned());
+        };
+        let mut line = caller.line(known.id, &known.address);
+        match line.call(Call::Status(with_state), STATUS_PATIENCE).await {
+            Ok(Told::Status(said)) => {
+                let heard_ms = known.heard_ms;
+                Node { member: Member { heard_ms, ..said }, trouble: None }
+            }
+            Ok(_) => silent("it answered what was not asked".to_owned()),
+            Err(trouble) => silent(trouble.to_string()),
+        }
+    }
+}
+
+/// What is known here of a node that has not answered.
+fn known(metrics: &Metrics, id: NodeId) -> Member {
+    let node = metrics.membership_config.get_node(&id);
+    let station = node.and_then(Station::of);
+    let part = |part: fn(&Station) -> &Arc<str>| {
+        station.as_ref().map_or_else(|| "".into(), |station| Arc::clone(part(station)))
+    };
+    let standing = match node {
+        None => Standing::Stranger,
+        Some(_) if voters(metrics).contains(&id) => Standing::Voter,
+        Some(_) => Standing::Learner,
+    };
+    let matched = metrics.replication.as_ref().and_then(|all| all.get(&id)).copied().flatten();
+    Member {
+        id,
+        name: part(|station| &station.name),
+        address: part(|station| &station.address),
+        url: part(|station| &station.url),
+        standing,
+        term: 0,
+        leader: None,
+        last_log: matched.map_or(0, |matched| matched.index),
+        committed: 0,
+        applied: 0,
+        snapshot: 0,
+        state: None,
+        heard_ms: heard(metrics, id).map(|ago| ago.as_millis() as u64),
+    }
+}

@@ -1,0 +1,102 @@
+//! Where a node is to be found: by its peers, and by clients.
+//!
+//! openraft keeps one text for each node. A lone node has an empty one; who has peers has a peer
+//! address, the URL of its server and a name, with spaces between.
+
+use crate::engine::codec::{Malformed, Wire};
+use openraft::impls::BasicNode;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes of each part: a host's name has 253 at most.
+const PART_BYTES_MAX: usize = 300;
+
+/// Where a node is to be found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Station {
+    /// `HOST:PORT`, where its peers find it.
+    pub(super) address: Arc<str>,
+    /// Where clients find its server.
+    pub(super) url: Arc<str>,
+    /// What people call it.
+    pub(super) name: Arc<str>,
+}
+
+impl Station {
+    /// A station of these parts, if each is a word.
+    pub(super) fn new(address: &str, url: &str, name: &str) -> Option<Self> {
+        let is_word = |text: &&str| {
+            let sound = |c: char| !c.is_whitespace() && !c.is_control();
+            !text.is_empty() && text.len() <= PART_BYTES_MAX && text.chars().all(sound)
+        };
+        let sound = [address, url, name].iter().all(is_word) && host_and_port(address).is_some();
+        sound.then(|| Self { address: address.into(), url: url.into(), name: name.into() })
+    }
+
+    /// What openraft keeps of a node; `None`: it is alone.
+    pub(super) fn of(node: &BasicNode) -> Option<Self> {
+        let mut parts = node.addr.split(' ');
+        let (address, url, name) = (parts.next()?, parts.next()?, parts.next()?);
+        Self::new(address, url, name).filter(|_| parts.next().is_none())
+    }
+
+    /// For openraft to keep.
+    pub(super) fn to_node(&self) -> BasicNode {
+        BasicNode { addr: self.to_string() }
+    }
+}
+
+impl fmt::Display for Station {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.address, self.url, self.name)
+    }
+}
+
+impl Wire for Station {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.address.put(out);
+        self.url.put(out);
+        self.name.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+        let (address, url, name): (Arc<str>, Arc<str>, Arc<str>) =
+            (Wire::take(from)?, Wire::take(from)?, Wire::take(from)?);
+        Self::new(&address, &url, &name).ok_or(Malformed)
+    }
+}
+
+/// The two parts of `HOST:PORT`.
+pub(super) fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    // Where it ends and the port begins nobody could say.
+    let is_unclear = bare.len() == host.len() && host.contains(':');
+    (!bare.is_empty() && !is_unclear).then_some((bare, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_station_is_read_back() {
+        let station = Station::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
+        assert_eq!(Station::of(&station.to_node()), Some(station.clone()));
+        let mut bytes = Vec::new();
+        station.put(&mut bytes);
+        assert_eq!(Station::take(&mut &*bytes), Ok(station));
+        assert_eq!(Station::of(&BasicNode::default()), None);
+        assert_eq!(Station::of(&BasicNode { addr: "a:1 b c d".to_owned() }), None);
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        assert_eq!(host_and_port("box.local:7100"), Some(("box.local", 7100)));
+        assert_eq!(host_and_port("[::1]:7100"), Some(("::1", 7100)));
+        for wrong in ["", "box", ":7100", "box:", "box:0", "::1", "box:70000"] {
+            assert_eq!(host_and_port(wrong), None, "{wrong}");
+        }
+    }
+}

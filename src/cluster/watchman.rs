@@ -1,0 +1,161 @@
+//! What a node with peers looks after: that it is enrolled, that it knows what time it is, and
+//! that it is still a member.
+
+use super::book::Book;
+use super::clock::Hands;
+use super::data::Data;
+use super::error::Stop;
+use super::kind::Raft;
+use super::peer::line::{Caller, Trouble};
+use super::peer::words::{Call, Told, Turned};
+use super::peering::ask_leader;
+use super::reader::Reader;
+use super::reign::{Metrics, metrics};
+use super::station::Station;
+use crate::time::{Span, boot_now, steady_now};
+use futures_util::future::join_all;
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::time::{sleep, timeout};
+
+/// Between two looks.
+const LOOK: Span = Span::from_millis(500);
+/// How often a learner asks whether it is time for it to vote.
+const ASK_AGAIN: Span = Span::from_secs(5);
+/// How often a node looks who of the others is there.
+const VISIT_EVERY: Span = Span::from_secs(10);
+/// How long a node asks to be enrolled in one go.
+const ENROLL_PATIENCE: Span = Span::from_secs(60);
+
+/// Looks after a node.
+pub(super) struct Watchman {
+    pub(super) raft: Raft,
+    pub(super) reader: Arc<Reader>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) caller: Arc<Caller>,
+    pub(super) station: Station,
+    pub(super) seeds: Vec<String>,
+    pub(super) removed: Arc<AtomicBool>,
+    pub(super) book: Mutex<Book>,
+}
+
+impl Watchman {
+    /// Watches until the node must stop: why.
+    pub(super) async fn run(&self, data: &Mutex<Data>) -> Stop {
+        let mut was_member = false;
+        let enrolling = self.enroll();
+        let mut enrolling = std::pin::pin!(enrolling);
+        let (mut is_enrolled, mut news) = (false, self.raft.server_metrics());
+        let visiting = async {
+            loop {
+                self.visit().await;
+                sleep(VISIT_EVERY.as_duration()).await;
+            }
+        };
+        let mut visiting = std::pin::pin!(visiting);
+        loop {
+            tokio::select! {
+                () = &mut visiting => {}
+                enrolled = &mut enrolling, if !is_enrolled => {
+                    is_enrolled = true;
+                    if let Err(stop) = enrolled {
+                        return stop;
+                    }
+                }
+                _ = timeout(LOOK.as_duration(), news.changed()) => {}
+            }
+            if self.hands.now().is_none() {
+                // Who looks for anything learns what time it is.
+                let _ = self.reader.read(steady_now() + LOOK).await;
+            }
+            let is_member = self.is_member();
+            if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
+                return stop(data);
+            }
+            was_member |= is_member;
+        }
+    }
+
+    /// Looks who of the others is there.
+    async fn visit(&self) {
+        let known = metrics(&self.raft);
+        let others = known.membership_config.nodes().filter(|(id, _)| **id != known.id);
+        let calls = others.filter_map(|(id, node)| Some((*id, Station::of(node)?))).map(
+            async |(id, station)| {
+                let mut line = self.caller.line(id, &station.address);
+                let told = line.call(Call::Status(false), LOOK).await;
+                matches!(told, Ok(Told::Status(_))).then_some((id, station))
+            },
+        );
+        let seen = join_all(calls).await;
+        let (mut book, now) = (self.book.lock(), boot_now());
+        for (id, station) in seen.into_iter().flatten() {
+            book.see(id, station, now);
+        }
+        book.keep(now);
+    }
+
+    /// Whether it is a member as far as it knows: by what is decided, or by what may be yet.
+    fn is_member(&self) -> bool {
+        let metrics = metrics(&self.raft);
+        let known = [&metrics.committed_membership_config, &metrics.membership_config];
+        known.iter().any(|config| config.get_node(&metrics.id).is_some())
+    }
+
+    /// Becomes a member, a voter when it is time for that, and known by its address.
+    async fn enroll(&self) -> Result<(), Stop> {
+        loop {
+            let now = metrics(&self.raft);
+            if self.is_done(&now) {
+                return Ok(());
+            }
+            let addresses = self.addresses(&now);
+            if addresses.is_empty() {
+                sleep(LOOK.as_duration()).await;
+                continue;
+            }
+            let call = Call::Enroll(self.station.clone());
+            match ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE).await {
+                Ok(_) => sleep(ASK_AGAIN.as_duration()).await,
+                Err(Trouble::Turned(Turned::Refused(why))) => {
+                    log::warn!("this node is not enrolled: {why}");
+                }
+                Err(Trouble::Turned(turned @ Turned::OtherCluster)) => {
+                    return Err(Stop::Stranger(turned.to_string().into()));
+                }
+                Err(trouble) => log::warn!("this node is not enrolled yet: {trouble}"),
+            }
+            sleep(LOOK.as_duration()).await;
+        }
+    }
+
+    /// Whether there is nothing to ask for: it votes, and is known by its address.
+    fn is_done(&self, metrics: &Metrics) -> bool {
+        let known = metrics.membership_config.get_node(&metrics.id).and_then(Station::of);
+        let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);
+        votes && known.as_ref() == Some(&self.station)
+    }
+
+    /// Where others may be found.
+    fn addresses(&self, metrics: &Metrics) -> Vec<String> {
+        let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
+        let known = others.filter_map(|(_, node)| Station::of(node));
+        let mut all: Vec<_> = known.map(|station| station.address.to_string()).collect();
+        all.extend(self.book.lock().addresses().map(str::to_owned));
+        all.extend(self.seeds.iter().cloned());
+        all.sort_unstable();
+        all.retain(|address| *address != *self.station.address);
+        all.dedup();
+        all
+    }
+}
+
+/// From now on it does not start any more.
+fn stop(data: &Mutex<Data>) -> Stop {
+    if let Err(error) = data.lock().is_removed() {
+        log::error!("{error}");
+    }
+    Stop::Removed
+}

@@ -1,0 +1,107 @@
+//! The nodes that decide together: how they stand, and what may be changed about them.
+
+use super::access::Denial;
+use super::call::{Call, json, told};
+use super::options::Options;
+use super::problem::{Done, Problem};
+use crate::engine::Kind;
+use crate::locks::council::{Change, Council, Node, Report, Unchanged};
+use crate::locks::{Failure, Unavailable};
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// GET /cluster.
+pub(super) async fn show(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    if !call.grant.may_see_all() {
+        let detail = "these credentials see some locks only, and not the nodes; use others";
+        return Err(Problem::of(Kind::Denied, detail));
+    }
+    let council = council(&call)?;
+    let (then, report) = oneshot::channel();
+    council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
+    let report: Report = told(report.await)?;
+    Ok(json(StatusCode::OK, &shown(&report)))
+}
+
+fn shown(report: &Report) -> Value {
+    let nodes: Vec<_> = report.nodes.iter().map(shown_node).collect();
+    json!({
+        "cluster": report.cluster,
+        "asked": report.asked,
+        "leader": report.leader,
+        "nodes": nodes,
+    })
+}
+
+fn shown_node(node: &Node) -> Value {
+    let member = &node.member;
+    json!({
+        "id": member.id,
+        "name": &*member.name,
+        "address": &*member.address,
+        "url": &*member.url,
+        "role": member.standing.as_str(),
+        "reachable": node.trouble.is_none(),
+        "trouble": node.trouble,
+        "term": member.term,
+        "leader": member.leader,
+        "last_log": member.last_log,
+        "committed": member.committed,
+        "applied": member.applied,
+        "snapshot": member.snapshot,
+        "heard_ms_ago": member.heard_ms,
+        "state": member.state.as_deref(),
+    })
+}
+
+/// POST /cluster/transfer.
+pub(super) async fn transfer(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    change(&call, Change::Transfer { to: options.to }).await
+}
+
+/// POST /cluster/nodes/{node}/promote.
+pub(super) async fn promote(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    change(&call, Change::Promote { id, force: options.force }).await
+}
+
+/// DELETE /cluster/nodes/{node}.
+pub(super) async fn remove(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    Options::read(&mut call).await?;
+    change(&call, Change::Remove { id }).await
+}
+
+/// The node that the path names.
+fn id_of(call: &Call) -> Done<u64> {
+    let part = call.head.uri.path().split('/').nth(3).unwrap_or_default();
+    part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
+}
+
+/// Whoever may take a lock from its holder may take a vote from a node.
+async fn change(call: &Call, change: Change) -> Done {
+    if !call.grant.steal {
+        return Err(Problem::denied(&Denial::Steal));
+    }
+    let council = council(call)?;
+    let (then, changed) = oneshot::channel();
+    council.change(change, Box::new(|changed| drop(then.send(changed))));
+    match changed.await {
+        Ok(Ok(())) => Ok(json(StatusCode::OK, &json!({ "done": true }))),
+        Ok(Err(Unchanged::Refused(why))) => Err(Problem::plain(StatusCode::CONFLICT, why)),
+        Ok(Err(Unchanged::Unavailable(why))) => Err(Failure::Unavailable(why).into()),
+        Err(_) => Err(Failure::Unavailable(Unavailable::Closing).into()),
+    }
+}
+
+fn council(call: &Call) -> Done<Arc<dyn Council>> {
+    call.app.locks.council().ok_or_else(|| {
+        let why = "this server is no node of a cluster; start it with --data and --peer-listen";
+        Problem::plain(StatusCode::NOT_FOUND, why)
+    })
+}

@@ -1,0 +1,138 @@
+//! The nodes that decide together, for the edges: who they are, how they stand, and what may be
+//! changed about them. Locks have nothing to do with it.
+
+use super::{Then, Unavailable};
+use std::fmt;
+use std::sync::Arc;
+
+/// What the nodes of a cluster are asked.
+pub trait Council: Send + Sync {
+    /// How all of them stand. `with_state`: a sum of all that each knows, too, which takes it a
+    /// moment.
+    fn report(&self, with_state: bool, then: Then<Report>);
+    /// Changes who is in the cluster, or who leads.
+    fn change(&self, change: Change, then: Then<Result<(), Unchanged>>);
+    /// How the node that is asked stands.
+    fn own(&self) -> Member;
+}
+
+/// How the nodes of a cluster stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Which cluster.
+    pub cluster: String,
+    /// The node that was asked.
+    pub asked: u64,
+    /// Who leads, as far as that node knows.
+    pub leader: Option<u64>,
+    /// All members, by number.
+    pub nodes: Vec<Node>,
+}
+
+/// A member, and whether it has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// What it says, or what others know of it.
+    pub member: Member,
+    /// Why it has not answered.
+    pub trouble: Option<String>,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its number in the cluster.
+    pub id: u64,
+    /// What people call it.
+    pub name: Arc<str>,
+    /// Where its peers find it.
+    pub address: Arc<str>,
+    /// Where clients find it.
+    pub url: Arc<str>,
+    /// What it is.
+    pub standing: Standing,
+    /// The term that it is in.
+    pub term: u64,
+    /// Who leads, as far as it knows.
+    pub leader: Option<u64>,
+    /// Its last entry.
+    pub last_log: u64,
+    /// The last entry that it knows to be decided.
+    pub committed: u64,
+    /// The last entry that it has carried out.
+    pub applied: u64,
+    /// The last entry of its snapshot.
+    pub snapshot: u64,
+    /// A sum of all that it knows at `applied`: equal entries, equal sums.
+    pub state: Option<Arc<str>>,
+    /// How long ago the leader has heard of it, if it leads itself or knows.
+    pub heard_ms: Option<u64>,
+}
+
+/// What a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It orders what is asked.
+    Leader,
+    /// It votes, and counts for the majority.
+    Voter,
+    /// It follows, and does not count.
+    Learner,
+    /// It votes, and wants to lead.
+    Candidate,
+    /// It is no member, or not yet.
+    Stranger,
+}
+
+impl Standing {
+    /// As written in reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Voter => "voter",
+            Self::Learner => "learner",
+            Self::Candidate => "candidate",
+            Self::Stranger => "not a member",
+        }
+    }
+}
+
+/// What may be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A learner becomes a voter; `force`: also when that makes two, of which both are needed.
+    Promote {
+        /// Which.
+        id: u64,
+        /// Whether two are wanted.
+        force: bool,
+    },
+    /// A node is a member no more.
+    Remove {
+        /// Which.
+        id: u64,
+    },
+    /// Another leads.
+    Transfer {
+        /// Who; `None`: whoever is best fit for it.
+        to: Option<u64>,
+    },
+}
+
+/// Why nothing was changed, or not known to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unchanged {
+    /// It makes no sense, in a sentence.
+    Refused(String),
+    /// There is no answer.
+    Unavailable(Unavailable),
+}
+
+impl fmt::Display for Unchanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => f.write_str(why),
+            Self::Unavailable(why) => why.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Killed under load: what was answered is there, tokens rise, one holds at a time.
+
+use crate::load::{Dice, Load};
+use crate::net::eventually;
+use crate::nodes::Cluster;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Clients that ask at once.
+const CLIENTS: usize = 6;
+/// How often the leader is killed.
+const KILLS: usize = 20;
+/// Answers between two kills.
+const ANSWERS: u64 = 300;
+
+fn seed() -> u64 {
+    let named = std::env::var("LATCHFS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = named.unwrap_or_else(|| RandomState::new().hash_one(0));
+    println!("LATCHFS_SEED={seed}");
+    seed
+}
+
+/// One node becomes three while clients ask it, and none of them notices.
+#[test]
+fn one_becomes_three_under_load() {
+    let mut cluster = Cluster::alone();
+    let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed());
+    load.go_on(ANSWERS);
+    cluster.join();
+    load.go_on(ANSWERS);
+    cluster.join();
+    cluster.voters(3);
+    load.go_on(ANSWERS);
+    let world = load.end();
+    assert_eq!(world.unknown.load(std::sync::atomic::Ordering::Relaxed), 0);
+    cluster.agree();
+}
+
+#[test]
+fn the_leader_is_killed_again_and_again() {
+    let mut cluster = Cluster::of(3);
+    let seed = seed();
+    let mut dice = Dice(seed);
+    let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed);
+    let mut gaps = Vec::new();
+    for _ in 0..KILLS {
+        load.go_on(ANSWERS + dice.next() % ANSWERS);
+        let leader = cluster.leader();
+        load.gap();
+        cluster.nodes[leader].daemon.kill();
+        load.go_on(ANSWERS);
+        gaps.push(load.gap());
+        cluster.nodes[leader].daemon.again();
+        cluster.voters(3);
+    }
+    load.end();
+    cluster.agree();
+    gaps.sort();
+    let ms = |gap: Duration| gap.as_millis();
+    println!("gap after a kill: p50 {} ms, max {} ms", ms(gaps[KILLS / 2]), ms(gaps[KILLS - 1]));
+    println!("all: {:?}", gaps.iter().map(|gap| gap.as_millis()).collect::<Vec<_>>());
+}
+
+#[test]
+fn all_are_killed_and_come_back() {
+    let mut cluster = Cluster::of(3);
+    for round in 0..3 {
+        let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed());
+        load.go_on(ANSWERS);
+        let token = cluster.curl(0, "POST", &format!("/locks/last{round}?client=me&ttl=1h"));
+        let token = token.1["token"].as_u64().expect("granted");
+        for node in &mut cluster.nodes {
+            node.daemon.kill();
+        }
+        for node in &mut cluster.nodes {
+            node.daemon.again();
+        }
+        cluster.voters(3);
+        let seen = cluster.curl(2, "GET", &format!("/locks/last{round}")).1;
+        assert_eq!((&seen["holder"], seen["token"].as_u64()), (&"me".into(), Some(token)));
+        load.go_on(ANSWERS);
+        load.end();
+        cluster.agree();
+        for client in 0..CLIENTS {
+            release_all(&cluster, client);
+        }
+    }
+}
+
+/// What a client of an earlier round holds would be in the way of the next.
+fn release_all(cluster: &Cluster, client: usize) {
+    let list = cluster.curl(0, "GET", "/locks").1;
+    for lock in list["locks"].as_array().expect("a list") {
+        if lock["holder"] == format!("c{client}") {
+            let name = lock["name"].as_str().expect("a name");
+            let path = format!("/locks/{name}?client=c{client}");
+            assert_eq!(cluster.curl(0, "DELETE", &path).0, 200);
+        }
+    }
+}
+
+/// What was written through one node is seen through all others at once.
+#[test]
+fn a_read_through_any_node_sees_what_was_answered_by_another() {
+    let cluster = Cluster::of(3);
+    for round in 0..60 {
+        let (writer, reader) = (round % 3, (round / 3 + 1) % 3);
+        let path = format!("/locks/r?client=c{round}");
+        let (code, granted) = cluster.curl(writer, "POST", &path);
+        assert_eq!(code, 200, "{granted}");
+        let (_, seen) = cluster.curl(reader, "GET", "/locks/r");
+        assert_eq!(seen["holder"], format!("c{round}"), "{seen}");
+        assert_eq!(seen["token"], granted["token"]);
+        assert_eq!(cluster.curl(reader, "DELETE", &path).0, 200);
+        let (_, seen) = cluster.curl(writer, "GET", "/locks/r");
+        assert_eq!(seen["phase"], "free", "{seen}");
+    }
+}
+
+/// A lease lasts through a change of the leader, and ends.
+#[test]
+fn a_lease_is_stretched_by_a_failover_and_not_cut() {
+    let mut cluster = Cluster::of(3);
+    let leader = cluster.leader();
+    let other = (leader + 1) % 3;
+    let path = "/locks/lease?client=ann&ttl=3s&grace=0s";
+    let asked = crate::load::now();
+    assert_eq!(cluster.curl(other, "POST", path).0, 200);
+    cluster.nodes[leader].daemon.kill();
+    let bob = "/locks/lease?client=bob&ttl=3s";
+    eventually("bob has it", || (cluster.curl(other, "POST", bob).0 == 200).then_some(()));
+    let after = crate::load::now() - asked;
+    assert!(after >= 3_000_000, "granted after {after} us");
+}

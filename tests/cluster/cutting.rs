@@ -1,0 +1,97 @@
+//! Stopped and cut off: whoever is with the majority goes on, whoever is not says so in time.
+
+use crate::load::{Load, now};
+use crate::net::eventually;
+use crate::nodes::{Cluster, curl};
+
+/// No answer takes longer, give or take a loaded machine: 2 s are promised.
+const IN_TIME_US: u64 = 3_500_000;
+
+/// A node that is cut off never shows a lock as free that it can't know to be, and says soon that
+/// it does not know.
+#[test]
+fn whoever_is_cut_off_says_that_it_does_not_know() {
+    let cluster = Cluster::of(3);
+    // A follower first, and then whoever leads.
+    for round in 0..2 {
+        let leader = cluster.leader();
+        let cut = if round == 0 { (leader + 1) % 3 } else { leader };
+        let machine = &cluster.nodes[cut].machine;
+        let free = format!("/locks/free{round}");
+        assert_eq!(cluster.curl(cut, "GET", &free).1["phase"], "free");
+        machine.isolate(true);
+        for (method, path) in [("GET", free.clone()), ("POST", format!("{free}?client=cut"))] {
+            let asked = now();
+            let (code, said) = curl(machine, machine, method, &path);
+            assert_eq!(code, 503, "{method}: {said}");
+            assert_eq!(said["kind"], "E_CONSISTENCY_UNAVAILABLE", "{said}");
+            let took = now() - asked;
+            assert!(took < IN_TIME_US, "{method} took {took} us");
+        }
+        let other = (cut + 1) % 3;
+        let ask = format!("{free}?client=majority&ttl=1h");
+        eventually("the majority grants", || {
+            (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
+        });
+        let (code, said) = curl(machine, machine, "GET", &free);
+        assert_eq!(code, 503, "{said}");
+        machine.isolate(false);
+        let holder = eventually("it is back", || {
+            let (code, said) = cluster.curl(cut, "GET", &free);
+            (code == 200).then(|| said["holder"].clone())
+        });
+        assert_eq!(holder, "majority");
+        cluster.voters(3);
+        cluster.agree();
+    }
+}
+
+/// A leader that is stopped is replaced; when it goes on, nothing that it had begun counts.
+#[test]
+fn a_leader_that_stops_is_replaced() {
+    let cluster = Cluster::of(3);
+    let urls = cluster.urls();
+    for _ in 0..3 {
+        let leader = cluster.leader();
+        let mut others = urls.clone();
+        others.remove(leader);
+        let load = Load::begin(&cluster.clients, &others, 4, 7);
+        load.go_on(100);
+        cluster.nodes[leader].daemon.signal(libc::SIGSTOP);
+        load.go_on(200);
+        cluster.nodes[leader].daemon.signal(libc::SIGCONT);
+        load.go_on(200);
+        load.end();
+        cluster.voters(3);
+        cluster.agree();
+        let list = cluster.curl(0, "GET", "/locks").1;
+        for lock in list["locks"].as_array().expect("a list") {
+            let text = |field: &str| lock[field].as_str().expect("text").to_owned();
+            let path = format!("/locks/{}?client={}", text("name"), text("holder"));
+            assert_eq!(cluster.curl(0, "DELETE", &path).0, 200);
+        }
+    }
+}
+
+/// Somebody waits at one node; the lock is given back through another.
+#[test]
+fn who_waits_at_one_node_is_served_by_another() {
+    let cluster = Cluster::of(3);
+    for at in 0..3 {
+        let path = "/locks/line?client=first&ttl=1h";
+        assert_eq!(cluster.curl((at + 1) % 3, "POST", path).0, 200);
+        let waits = "/locks/line?client=second&ttl=1h&wait=1m";
+        let served = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cluster.curl(at, "POST", waits));
+            eventually("in line", || {
+                let seen = cluster.curl((at + 2) % 3, "GET", "/locks/line").1;
+                (seen["waiters"].as_array()?.len() == 1).then_some(())
+            });
+            let path = "/locks/line?client=first";
+            assert_eq!(cluster.curl((at + 1) % 3, "DELETE", path).0, 200);
+            waiter.join().expect("it is well")
+        });
+        assert_eq!((served.0, &served.1["holder"]), (200, &"second".into()), "{}", served.1);
+        assert_eq!(cluster.curl(at, "DELETE", "/locks/line?client=second").0, 200);
+    }
+}

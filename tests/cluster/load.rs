@@ -1,0 +1,241 @@
+//! Clients that ask as fast as they are answered, and know what they were told.
+//!
+//! What is checked at each answer: a new tenure has a token above all that were given before it
+//! was asked for; nobody is granted what another holds and has not given back. And in the end: what
+//! was granted is held.
+
+use crate::net::Machine;
+use crate::nodes::talk;
+use crate::talk::Talk;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Locks of each client, and those that all of them want.
+const OWN: u64 = 12;
+const SHARED: u64 = 3;
+
+/// A request that has had no answer for so long is carried out by now, or never.
+const OVER_US: u64 = 4_000_000;
+
+/// A small generator of random numbers (splitmix64): the same seed gives the same run.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// What all clients see together.
+#[derive(Default)]
+pub(crate) struct World {
+    /// The highest token that anybody was given.
+    highest: AtomicU64,
+    tokens: Mutex<BTreeSet<u64>>,
+    /// Who was granted a shared lock, and has not asked to give it back.
+    holders: Mutex<BTreeMap<String, usize>>,
+    pub(crate) answers: AtomicU64,
+    /// Requests whose outcome is unknown.
+    pub(crate) unknown: AtomicU64,
+    /// Microseconds of the longest pause between two answers of a client.
+    pub(crate) gap: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Clients at work.
+pub(crate) struct Load {
+    pub(crate) world: Arc<World>,
+    threads: Vec<JoinHandle<Client>>,
+    urls: Vec<String>,
+    machine: Machine,
+}
+
+/// What one client knows.
+struct Client {
+    number: usize,
+    held: BTreeMap<String, u64>,
+    /// Locks whose last request has no answer, and since when: held or not.
+    open: BTreeMap<String, u64>,
+    world: Arc<World>,
+}
+
+impl Load {
+    /// So many clients on a machine, which ask all of `urls`.
+    pub(crate) fn begin(machine: &Machine, urls: &[String], clients: usize, seed: u64) -> Self {
+        let world = Arc::new(World::default());
+        let thread = |number| {
+            let (machine, urls, world) = (machine.clone(), urls.to_vec(), Arc::clone(&world));
+            thread::spawn(move || {
+                machine.enter();
+                let (held, open) = (BTreeMap::new(), BTreeMap::new());
+                let mut client = Client { number, held, open, world };
+                client.ask(&urls, Dice(seed.wrapping_add(number as u64)));
+                client
+            })
+        };
+        let threads = (0..clients).map(thread).collect();
+        Self { world, threads, urls: urls.to_vec(), machine: machine.clone() }
+    }
+
+    /// Waits for so many more answers.
+    #[track_caller]
+    pub(crate) fn go_on(&self, answers: u64) {
+        let wanted = self.world.answers.load(Ordering::Relaxed) + answers;
+        crate::net::eventually("answers", || {
+            let failed = self.threads.iter().any(JoinHandle::is_finished);
+            assert!(!failed, "a client has ended");
+            (self.world.answers.load(Ordering::Relaxed) >= wanted).then_some(())
+        });
+    }
+
+    /// The longest pause of any client since the last call.
+    pub(crate) fn gap(&self) -> Duration {
+        Duration::from_micros(self.world.gap.swap(0, Ordering::Relaxed))
+    }
+
+    /// Ends all, and compares what they know with what each node shows.
+    #[track_caller]
+    pub(crate) fn end(self) -> Arc<World> {
+        self.world.stop.store(true, Ordering::Relaxed);
+        let ended = self.threads.into_iter().map(|thread| thread.join().expect("it is well"));
+        let clients: Vec<_> = ended.collect();
+        let (urls, machine) = (self.urls, self.machine);
+        let compare = thread::spawn(move || {
+            machine.enter();
+            for at in 0..urls.len() {
+                let mut talk = talk(&urls[at..=at], 0);
+                clients.iter().for_each(|client| client.compare(&mut talk));
+            }
+        });
+        compare.join().expect("what was granted is held");
+        self.world
+    }
+}
+
+impl Client {
+    /// Asks until it is told to stop.
+    fn ask(&mut self, urls: &[String], mut dice: Dice) {
+        let mut connection = None;
+        let mut last = now();
+        while !self.world.stop.load(Ordering::Relaxed) {
+            let mut to = match connection.take() {
+                Some(talk) => talk,
+                None => talk(urls, dice.next() as usize % urls.len()),
+            };
+            let shared = dice.next().is_multiple_of(5);
+            let name = if shared {
+                format!("shared{}", dice.next() % SHARED)
+            } else {
+                format!("own{}-{}", self.number, dice.next() % OWN)
+            };
+            if let Some(since) = self.open.get(&name) {
+                let is_over = now() - since > OVER_US;
+                connection = (!is_over || self.find_out(&mut to, &name, shared)).then_some(to);
+                continue;
+            }
+            match self.ask_once(&mut to, &name, shared, dice.next()) {
+                Some(true) => {
+                    let at = now();
+                    self.world.gap.fetch_max(at - last, Ordering::Relaxed);
+                    last = at;
+                    self.world.answers.fetch_add(1, Ordering::Relaxed);
+                    connection = Some(to);
+                }
+                known => {
+                    self.open.insert(name, now());
+                    self.world.unknown.fetch_add(1, Ordering::Relaxed);
+                    // Whoever has no quorum may be the wrong one to ask.
+                    connection = known.filter(|_| dice.next().is_multiple_of(2)).map(|_| to);
+                }
+            }
+        }
+    }
+
+    /// Whether there was an answer; `None`: the connection is gone.
+    fn ask_once(&mut self, to: &mut Talk, name: &str, shared: bool, dice: u64) -> Option<bool> {
+        let holds = self.held.contains_key(name);
+        let release = if shared { holds && dice.is_multiple_of(2) } else { holds };
+        let path = format!("/locks/{name}?client=c{}", self.number);
+        let below = self.world.highest.load(Ordering::SeqCst);
+        if release && shared {
+            self.world.holders.lock().expect("sound").remove(name);
+        }
+        let (code, body) = if release {
+            to.ask("DELETE", &path)?
+        } else {
+            to.ask("POST", &format!("{path}&ttl=1h"))?
+        };
+        match (release, code) {
+            (true, 200) => drop(self.held.remove(name)),
+            (false, 200) => self.granted(name, shared, below, body["token"].as_u64()),
+            (false, 409) if shared && !holds => {}
+            (_, 503) => return Some(false),
+            other => panic!("{name}, client {}: {other:?} {body}", self.number),
+        }
+        Some(true)
+    }
+
+    /// Looks what became of a request without an answer. Says whether the connection is well.
+    fn find_out(&mut self, to: &mut Talk, name: &str, shared: bool) -> bool {
+        let below = 0;
+        let Some((200, body)) = to.ask("GET", &format!("/locks/{name}")) else { return false };
+        self.open.remove(name);
+        let ours = body["holder"] == format!("c{}", self.number);
+        match body["token"].as_u64().filter(|_| ours) {
+            Some(token) if self.held.get(name) == Some(&token) => {
+                self.granted(name, shared, below, Some(token));
+            }
+            Some(token) => {
+                self.held.remove(name);
+                self.granted(name, shared, below, Some(token));
+            }
+            None => drop(self.held.remove(name)),
+        }
+        true
+    }
+
+    fn granted(&mut self, name: &str, shared: bool, below: u64, token: Option<u64>) {
+        let token = token.expect("a grant has a token");
+        let before = self.held.insert(name.to_owned(), token);
+        assert!(before.is_none_or(|before| before == token), "{name}: a tenure was lost");
+        if before.is_none() {
+            assert!(token > below, "{name}: token {token} after {below}");
+            let is_new = self.world.tokens.lock().expect("sound").insert(token);
+            assert!(is_new, "{name}: token {token} came twice");
+            self.world.highest.fetch_max(token, Ordering::SeqCst);
+        }
+        if shared {
+            let mut holders = self.world.holders.lock().expect("sound");
+            let other = holders.insert(name.to_owned(), self.number);
+            let own = other.is_none_or(|other| other == self.number);
+            assert!(own, "{name} was granted to {} while {other:?} holds it", self.number);
+        }
+    }
+
+    /// What a node shows is what was answered; of what had no answer, either is right.
+    fn compare(&self, talk: &mut Talk) {
+        let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
+        for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {
+            let (code, body) = talk.ask("GET", &format!("/locks/{name}")).expect("it answers");
+            assert_eq!(code, 200, "{body}");
+            let ours = body["holder"] == format!("c{}", self.number);
+            let token = body["token"].as_u64().filter(|_| ours);
+            if !self.open.contains_key(&name) {
+                let known = self.held.get(&name).copied();
+                assert_eq!(token, known, "{name}, of client {}: {body}", self.number);
+            }
+        }
+    }
+}
+
+/// Microseconds on the steady clock.
+pub(crate) fn now() -> u64 {
+    latchfs::time::steady_now().as_nanos() / 1_000
+}

@@ -1,0 +1,19 @@
+//! Several nodes that decide together, as real processes. Each has a machine (a network namespace)
+//! of its own; they are killed, stopped, cut off, removed and replaced while clients ask.
+
+// The machines are those of another suite; not all of them is needed here.
+#![allow(dead_code)]
+
+#[path = "../machines/net.rs"]
+mod net;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../durable/talk.rs"]
+mod talk;
+
+mod chaos;
+mod cutting;
+mod load;
+mod members;
+mod nodes;
+mod trust;

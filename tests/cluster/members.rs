@@ -1,0 +1,128 @@
+//! Who is in the cluster: leaving, removing, replacing, and what is refused.
+
+use crate::load::now;
+use crate::net::eventually;
+use crate::nodes::{Cluster, refusal, serve};
+use std::fs;
+
+#[test]
+fn leadership_is_handed_over_at_once() {
+    let cluster = Cluster::of(3);
+    for _ in 0..5 {
+        let before = cluster.leader();
+        let asked = now();
+        let said = cluster.ask((before + 1) % 3, &["transfer"]).ok();
+        assert_eq!(said, "another node leads\n");
+        let took = now() - asked;
+        assert_ne!(cluster.leader(), before);
+        assert_eq!(cluster.curl(before, "POST", "/locks/a?client=a").0, 200);
+        println!("a transfer took {} ms, with the command", took / 1_000);
+    }
+    let (leader, to) = (cluster.leader(), (cluster.leader() + 1) % 3);
+    cluster.ask(leader, &["transfer", &cluster.id(to).to_string()]).ok();
+    assert_eq!(cluster.leader(), to);
+    let said = cluster.ask(0, &["transfer", "999"]).exits(75);
+    assert!(said.contains("no voter"), "{said}");
+}
+
+/// Two nodes: the second learns, until somebody insists.
+#[test]
+fn two_voters_are_made_only_by_force() {
+    let mut cluster = Cluster::alone();
+    cluster.join();
+    let id = eventually("a learner", || {
+        let status = cluster.status(0)?;
+        let nodes = status["nodes"].as_array()?.clone();
+        nodes.iter().find(|node| node["role"] == "learner")?["id"].as_u64()
+    });
+    let id = id.to_string();
+    let said = cluster.ask(0, &["join", &id]).exits(75);
+    assert!(said.contains("--force"), "{said}");
+    assert_eq!(cluster.ask(1, &["join", &id, "--force"]).ok(), format!("node {id} votes\n"));
+    cluster.voters(2);
+    let said = cluster.ask(0, &["status"]).ok();
+    assert!(said.contains("both voters are needed"), "{said}");
+    // The third makes it three.
+    cluster.join();
+    cluster.voters(3);
+}
+
+#[test]
+fn a_node_leaves_and_another_is_removed() {
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
+    // Whoever leads leaves: another has to lead first.
+    let leader = cluster.leader();
+    let said = cluster.ask(leader, &["leave"]).ok();
+    assert!(said.contains("has left"), "{said}");
+    let gone = cluster.nodes.remove(leader);
+    eventually("it ends", || (!gone.is_up()).then_some(()));
+    assert!(gone.daemon.log().contains("removed from its cluster"), "{}", gone.daemon.log());
+    let said = refusal(&gone.machine, "data", &[]);
+    assert!(said.contains("join as a new node with --seed"), "{said}");
+    cluster.voters(2);
+    // And one that is dead is removed by another.
+    cluster.join();
+    cluster.voters(3);
+    let dead = (cluster.leader() + 1) % 3;
+    let id = cluster.id(dead).to_string();
+    cluster.nodes[dead].daemon.kill();
+    cluster.ask((dead + 1) % 3, &["remove", &id]).ok();
+    let mut dead = cluster.nodes.remove(dead);
+    cluster.voters(2);
+    let said = cluster.ask(0, &["remove", &id]).exits(75);
+    assert!(said.contains("there is no node"), "{said}");
+    assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
+    // It has not heard of it, and is told.
+    dead.daemon.again();
+    eventually("it ends", || (!dead.is_up()).then_some(()));
+    assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
+}
+
+/// Whoever has lost its data never comes back as if it had not: it joins as somebody else.
+#[test]
+fn a_node_that_has_lost_its_data_is_somebody_else() {
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
+    let lost = (cluster.leader() + 1) % 3;
+    let old = cluster.id(lost);
+    let seeds: Vec<_> = cluster.nodes.iter().map(|node| node.machine.peers()).collect();
+    let seeds = seeds.join(",");
+    cluster.nodes[lost].daemon.kill();
+    let machine = cluster.nodes[lost].machine.clone();
+    let data = machine.path("data");
+    // The log alone: it still knows who it was.
+    fs::rename(data.join("log"), data.join("away")).expect("it is there");
+    let said = refusal(&machine, "data", &["--seed", &seeds]);
+    assert!(said.contains("is missing"), "{said}");
+    fs::create_dir(data.join("log")).expect("it is away");
+    let said = refusal(&machine, "data", &["--seed", &seeds]);
+    assert!(said.contains("the log is empty"), "{said}");
+    // All of it.
+    cluster.nodes[lost].daemon = serve(&machine, "new", &["--seed", &seeds]);
+    let new = cluster.id(lost);
+    assert_ne!(new, old);
+    cluster.ask(lost, &["remove", &old.to_string()]).ok();
+    cluster.voters(3);
+    assert_eq!(cluster.curl(lost, "GET", "/locks/kept").1["holder"], "me");
+    cluster.agree();
+}
+
+/// A snapshot is what a new node begins with when the log has forgotten the beginning.
+#[test]
+fn a_new_node_begins_with_a_snapshot() {
+    let mut cluster = Cluster::alone();
+    let urls = cluster.urls();
+    let load = crate::load::Load::begin(&cluster.clients, &urls, 4, 3);
+    let snapshot = cluster.nodes[0].machine.path("data").join("snapshot");
+    crate::support::look(6_000, "a snapshot", || {
+        load.go_on(200);
+        snapshot.exists().then_some(())
+    });
+    cluster.join();
+    cluster.join();
+    cluster.voters(3);
+    load.go_on(200);
+    load.end();
+    cluster.agree();
+}

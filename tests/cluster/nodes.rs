@@ -1,0 +1,216 @@
+//! Nodes for one test: begun, asked, and gone again whatever happens.
+
+use crate::net::{Daemon, LATCHFS, Machine, Net, Output, PORT, eventually, run};
+use crate::talk::Talk;
+use serde_json::Value;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+/// Where nodes listen for each other.
+const PEER_PORT: u16 = 7_100;
+
+/// Nodes on machines of their own, and a machine for clients.
+pub(crate) struct Cluster {
+    pub(crate) net: Net,
+    pub(crate) clients: Machine,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// One of them.
+pub(crate) struct Node {
+    pub(crate) machine: Machine,
+    pub(crate) daemon: Daemon,
+}
+
+impl Cluster {
+    /// One node that is alone, and has told where others find it.
+    #[track_caller]
+    pub(crate) fn alone() -> Self {
+        let mut net = Net::new();
+        let clients = net.machine();
+        let mut cluster = Self { net, clients, nodes: vec![] };
+        cluster.add(&[]);
+        cluster
+    }
+
+    /// So many voters.
+    #[track_caller]
+    pub(crate) fn of(count: usize) -> Self {
+        let mut cluster = Self::alone();
+        (1..count).for_each(|_| cluster.join());
+        cluster.voters(count);
+        cluster
+    }
+
+    #[track_caller]
+    fn add(&mut self, more: &[&str]) {
+        let machine = self.net.machine();
+        let daemon = serve(&machine, "data", more);
+        self.nodes.push(Node { machine, daemon });
+    }
+
+    /// Another node, which joins.
+    #[track_caller]
+    pub(crate) fn join(&mut self) {
+        let seeds: Vec<_> = self.nodes.iter().map(|node| node.machine.peers()).collect();
+        self.add(&["--seed", &seeds.join(",")]);
+    }
+
+    /// The URLs of all nodes.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.machine.url()).collect()
+    }
+
+    /// Runs `latchfs` where the clients are.
+    #[track_caller]
+    pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
+        run(self.clients.command(LATCHFS).args(args))
+    }
+
+    /// What a command about the nodes prints, asked of node `at`.
+    #[track_caller]
+    pub(crate) fn ask(&self, at: usize, args: &[&str]) -> Output {
+        let url = self.nodes[at].machine.url();
+        self.latchfs(&[&["cluster"], args, &["--server", &url]].concat())
+    }
+
+    /// How all stand, as node `at` says, if it answers.
+    pub(crate) fn status(&self, at: usize) -> Option<Value> {
+        let said = self.ask(at, &["status", "--json", "--state"]);
+        (said.code == 0).then(|| serde_json::from_str(&said.out).expect("JSON"))
+    }
+
+    /// Waits until so many nodes vote and one leads, which all of them know.
+    #[track_caller]
+    pub(crate) fn voters(&self, count: usize) {
+        eventually("voters", || {
+            let status = self.status(self.nodes.len() - 1)?;
+            let nodes = status["nodes"].as_array()?;
+            let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
+            let agree = |node: &&Value| node["leader"] == status["leader"];
+            let voters = nodes.iter().filter(votes).filter(agree).count();
+            (voters == count && !status["leader"].is_null()).then_some(())
+        });
+    }
+
+    /// Which of the nodes leads; waits until one does.
+    #[track_caller]
+    pub(crate) fn leader(&self) -> usize {
+        eventually("a leader", || {
+            (0..self.nodes.len()).find(|at| {
+                let own = || {
+                    let status = self.status(*at)?;
+                    let asked = status["asked"].as_u64();
+                    let nodes = status["nodes"].as_array()?.clone();
+                    let node = nodes.into_iter().find(|node| node["id"].as_u64() == asked)?;
+                    (node["role"] == "leader").then_some(())
+                };
+                self.nodes[*at].is_up() && own().is_some()
+            })
+        })
+    }
+
+    /// The number that node `at` has.
+    #[track_caller]
+    pub(crate) fn id(&self, at: usize) -> u64 {
+        let id = || self.status(at)?["asked"].as_u64();
+        eventually("a number", id)
+    }
+
+    /// Waits until all nodes have carried out the same, and know the same.
+    #[track_caller]
+    pub(crate) fn agree(&self) {
+        eventually("equal states", || {
+            let status = self.status(0)?;
+            let nodes = status["nodes"].as_array()?;
+            let state = |node: &Value| node["state"].as_str().map(str::to_owned);
+            let first = state(nodes.first()?)?;
+            nodes.iter().all(|node| state(node).as_ref() == Some(&first)).then_some(())
+        });
+    }
+
+    /// One request to node `at`, from where the clients are.
+    #[track_caller]
+    pub(crate) fn curl(&self, at: usize, method: &str, path: &str) -> (u16, Value) {
+        curl(&self.clients, &self.nodes[at].machine, method, path)
+    }
+}
+
+/// One request, made on a machine.
+#[track_caller]
+pub(crate) fn curl(from: &Machine, to: &Machine, method: &str, path: &str) -> (u16, Value) {
+    let url = format!("{}{path}", to.url());
+    let args = ["-sS", "--max-time", "30", "-X", method, "-w", "\n%{http_code}", &url];
+    let said = run(from.command("curl").args(args)).ok();
+    let (body, code) = said.rsplit_once('\n').expect("a code");
+    (code.parse().expect("a number"), serde_json::from_str(body).unwrap_or_default())
+}
+
+impl Node {
+    pub(crate) fn is_up(&self) -> bool {
+        let stat = format!("/proc/{}/stat", self.daemon.pid());
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        // Stopped counts as down: it answers nobody.
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+        matches!(state, Some('S' | 'R' | 'D'))
+    }
+}
+
+impl Machine {
+    /// Where other nodes find the one here.
+    pub(crate) fn peers(&self) -> String {
+        format!("{}:{PEER_PORT}", self.address)
+    }
+
+    /// Whatever goes out or comes in is dropped; or not any more. What is here hears each other.
+    pub(crate) fn isolate(&self, isolated: bool) {
+        let script = if isolated {
+            "nft add table ip c; nft add chain ip c in '{ type filter hook input priority 0; }'; \
+             nft add chain ip c out '{ type filter hook output priority 0; }'; \
+             nft add rule ip c in iifname eth0 drop; nft add rule ip c out oifname eth0 drop"
+        } else {
+            "nft delete table ip c"
+        };
+        self.sh(script).ok();
+    }
+
+    /// Has this thread be on the machine, for all connections that it makes from now on.
+    #[allow(unsafe_code)]
+    pub(crate) fn enter(&self) {
+        let ns = File::open(format!("/run/netns/{}", self.ns)).expect("the machine is there");
+        // SAFETY: the descriptor is open, and nothing else is touched.
+        let entered = unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+/// The options of a node on a machine.
+pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<String> {
+    let listen = format!("{}:{PORT}", machine.address);
+    let data = machine.path(data).display().to_string();
+    let peers = machine.peers();
+    let own = ["serve", "--listen", &listen, "--data", &data, "--peer-listen", &peers];
+    let own = [&own[..], &["--insecure"], more].concat();
+    own.into_iter().map(str::to_owned).collect()
+}
+
+/// A node on a machine.
+#[track_caller]
+pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
+    Daemon::start(machine, options(machine, data, more), "listening")
+}
+
+/// What a node says that does not start.
+#[track_caller]
+pub(crate) fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
+    run(machine.command(LATCHFS).args(options(machine, data, more))).fails()
+}
+
+/// A connection to one of `urls`, tried in turn from `first` on, as soon as one takes it.
+pub(crate) fn talk(urls: &[String], first: usize) -> Talk {
+    let mut at = first;
+    eventually("a node that listens", || {
+        at += 1;
+        Talk::to(&urls[at % urls.len()])
+    })
+}

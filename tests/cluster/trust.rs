@@ -1,0 +1,107 @@
+//! Whom nodes believe: those of their own cluster, with certificates of one authority.
+
+use crate::net::Daemon;
+use crate::net::{LATCHFS, Machine, eventually, run};
+use crate::nodes::{Cluster, options, refusal, serve};
+
+/// Makes an authority in a directory of a machine.
+fn authority(machine: &Machine, dir: &str) {
+    let dir = machine.path(dir);
+    run(std::process::Command::new(LATCHFS).args(["cert", "ca", "--dir"]).arg(dir)).ok();
+}
+
+/// A node's certificate, signed by the authority in `dir` of machine `of`; its options.
+fn certified(of: &Machine, dir: &str, machine: &Machine, kind: &str) -> Vec<String> {
+    let dir = of.path(dir);
+    let mut make = std::process::Command::new(LATCHFS);
+    make.args(["cert", kind, &machine.address, "--dir"]).arg(&dir);
+    run(&mut make).ok();
+    let name = if kind == "server" { "server" } else { &machine.address };
+    let file = |name: String| dir.join(name).display().to_string();
+    let (cert, key) = (file(format!("{name}.pem")), file(format!("{name}.key")));
+    let ca = file("ca.pem".to_owned());
+    let own = ["--peer-cert", &cert, "--peer-key", &key, "--peer-ca", &ca];
+    own.map(str::to_owned).into()
+}
+
+#[test]
+fn nodes_show_each_other_certificates() {
+    let mut net = crate::net::Net::new();
+    let clients = net.machine();
+    let (a, b, c) = (net.machine(), net.machine(), net.machine());
+    authority(&a, "ca");
+    authority(&a, "other");
+    let start = |machine: &Machine, tls: &[String], more: &[&str]| {
+        let tls: Vec<_> = tls.iter().map(String::as_str).collect();
+        serve(machine, "data", &[&tls[..], more].concat())
+    };
+    let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
+    let seed = ["--seed", &a.peers()].map(str::to_owned);
+    let seed: Vec<_> = seed.iter().map(String::as_str).collect();
+    // By another authority; by none; with a certificate of a server that is no node.
+    let foreign = certified(&a, "other", &c, "peer");
+    let foreign: Vec<_> = foreign.iter().map(String::as_str).collect();
+    let short = |more: &[&str]| refusal(&c, "no", more);
+    let said = short(&[&foreign[..], &seed].concat());
+    assert!(said.contains("lets this one join"), "{said}");
+    let said = short(&seed);
+    assert!(said.contains("lets this one join"), "{said}");
+    let server = certified(&a, "ca", &c, "server");
+    let server: Vec<_> = server.iter().map(String::as_str).collect();
+    let said = short(&[&server[..], &seed].concat());
+    assert!(said.contains("latchfs cert peer"), "{said}");
+    let second = start(&b, &certified(&a, "ca", &b, "peer"), &seed);
+    let third = start(&c, &certified(&a, "ca", &c, "peer"), &seed);
+    let nodes = [(a, first), (b, second), (c, third)]
+        .map(|(machine, daemon)| crate::nodes::Node { machine, daemon });
+    let cluster = Cluster { net, clients, nodes: nodes.into() };
+    cluster.voters(3);
+    assert_eq!(cluster.curl(2, "POST", "/locks/a?client=a").0, 200);
+    cluster.agree();
+}
+
+/// A node of another cluster is not let in, wherever it got the address from.
+#[test]
+fn nodes_of_other_clusters_are_strangers() {
+    let mut cluster = Cluster::of(3);
+    let stranger = cluster.net.machine();
+    let alone = serve(&stranger, "data", &[]);
+    drop(alone);
+    // It has a cluster of its own already.
+    let seed = cluster.nodes[0].machine.peers();
+    let said = refusal(&stranger, "data", &["--seed", &seed]);
+    assert!(said.contains("another cluster"), "{said}");
+    // One whose address is that of a node which is gone.
+    let gone = (cluster.leader() + 1) % 3;
+    cluster.nodes[gone].daemon.kill();
+    let place = cluster.nodes[gone].machine.clone();
+    let _other = serve(&place, "foreign", &[]);
+    let leader = cluster.leader();
+    eventually("it is told apart", || {
+        let status = cluster.status(leader)?;
+        let nodes = status["nodes"].as_array()?;
+        let told = |node: &serde_json::Value| {
+            node["trouble"].as_str().is_some_and(|why| why.contains("another cluster"))
+        };
+        nodes.iter().any(told).then_some(())
+    });
+    assert_eq!(cluster.curl(leader, "POST", "/locks/a?client=a").0, 200);
+}
+
+/// What can be reached by others needs certificates, or somebody who insists.
+#[test]
+fn an_open_port_needs_certificates() {
+    let mut net = crate::net::Net::new();
+    let machine = net.machine();
+    let mut args = options(&machine, "data", &[]);
+    args.retain(|arg| arg != "--insecure");
+    args[2] = "127.0.0.1:8080".to_owned();
+    let said = run(machine.command(LATCHFS).args(&args)).exits(69);
+    assert!(said.contains("--peer-cert"), "{said}");
+    args.push("--insecure".to_owned());
+    let daemon = Daemon::start(&machine, args, "listening");
+    drop(daemon);
+    // A mount is always alone.
+    let said = run(machine.command(LATCHFS).args(["mount", "/x", "--peer-listen", "127.0.0.1:1"]));
+    assert_eq!(said.code, 64, "{}", said.err);
+}
