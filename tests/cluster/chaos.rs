@@ -13,7 +13,7 @@ const KILLS: usize = 20;
 /// Answers between two kills.
 const ANSWERS: u64 = 300;
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let named = std::env::var("LATCHFS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = named.unwrap_or_else(|| RandomState::new().hash_one(0));
     println!("LATCHFS_SEED={seed}");

@@ -12,8 +12,10 @@ mod support;
 mod talk;
 
 mod chaos;
+mod clocks;
 mod cutting;
 mod load;
 mod members;
 mod nodes;
+mod storm;
 mod trust;

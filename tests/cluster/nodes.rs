@@ -38,8 +38,42 @@ impl Cluster {
     pub(crate) fn of(count: usize) -> Self {
         let mut cluster = Self::alone();
         (1..count).for_each(|_| cluster.join());
-        cluster.voters(count);
+        cluster.vote();
         cluster
+    }
+
+    /// Has all nodes vote: more than three do so only when somebody asks for it.
+    #[track_caller]
+    fn vote(&self) {
+        let count = self.nodes.len();
+        for at in (0..count).filter(|_| count > 3) {
+            let id = self.id(at).to_string();
+            eventually("it votes", || {
+                (self.ask(at, &["join", &id, "--force"]).code == 0).then_some(())
+            });
+        }
+        self.voters(count);
+    }
+
+    /// A node loses its data: it is removed, and a new one comes in its place.
+    #[track_caller]
+    pub(crate) fn replace(&mut self, at: usize) {
+        let count = self.nodes.len();
+        self.voters(count);
+        let (id, other) = (self.id(at), (at + 1) % count);
+        self.nodes[at].daemon.kill();
+        eventually("it is removed", || {
+            // If it was so already, that is an error.
+            let _ = self.ask(other, &["remove", &id.to_string()]);
+            let status = self.status(other)?;
+            let nodes = status["nodes"].as_array()?;
+            nodes.iter().all(|node| node["id"].as_u64() != Some(id)).then_some(())
+        });
+        let others = (1..count).map(|n| self.nodes[(at + n) % count].machine.peers());
+        let (seeds, data) = (others.collect::<Vec<_>>().join(","), format!("data-after-{id}"));
+        let node = &mut self.nodes[at];
+        node.daemon = serve(&node.machine, &data, &["--seed", &seeds]);
+        self.vote();
     }
 
     #[track_caller]

@@ -185,22 +185,34 @@ pub(crate) struct Daemon {
     machine: Machine,
     args: Vec<String>,
     word: &'static str,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Daemon {
     #[track_caller]
     pub(crate) fn start(machine: &Machine, args: Vec<String>, word: &'static str) -> Self {
+        Self::start_with(machine, args, word, Vec::new())
+    }
+
+    /// The same, with more in its environment.
+    #[track_caller]
+    pub(crate) fn start_with(
+        machine: &Machine,
+        args: Vec<String>,
+        word: &'static str,
+        environment: Vec<(&'static str, String)>,
+    ) -> Self {
         let log = machine.path(&format!("log{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let err = fs::File::create(&log).expect("the scratch directory is ours");
         let mut command = machine.command(LATCHFS);
-        command.args(&args).env("RUST_LOG", "info");
+        command.args(&args).env("RUST_LOG", "info").envs(environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err).process_group(0);
         let mut child = command.spawn().expect("nsenter is there");
         let mut line = String::new();
         let out = child.stdout.take().expect("piped");
         let mut out = BufReader::new(out);
         out.read_line(&mut line).expect("it says something, or ends");
-        let daemon = Self { child, log, machine: machine.clone(), args, word };
+        let daemon = Self { child, log, machine: machine.clone(), args, word, environment };
         assert!(line.contains(word), "it said '{line}', and: {}", daemon.log());
         // The pipe stays open: several mounts say a line each.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
@@ -228,7 +240,9 @@ impl Daemon {
     /// Starts it again.
     #[track_caller]
     pub(crate) fn again(&mut self) {
-        *self = Self::start(&self.machine.clone(), std::mem::take(&mut self.args), self.word);
+        let (args, environment) =
+            (std::mem::take(&mut self.args), std::mem::take(&mut self.environment));
+        *self = Self::start_with(&self.machine.clone(), args, self.word, environment);
     }
 }
 

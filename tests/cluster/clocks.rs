@@ -1,0 +1,67 @@
+//! Wall clocks that are set by an hour, each node's by itself, while leases last and leaders change:
+//! nobody is let in early, and what is over ends.
+
+use crate::load::now;
+use crate::net::{Daemon, Machine, eventually};
+use crate::nodes::{Cluster, options};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The wall clock of a node: a file says by how much it is wrong.
+fn clock(machine: &Machine) -> PathBuf {
+    machine.path("clock")
+}
+
+/// Sets it.
+fn set(machine: &Machine, wrong: &str) {
+    fs::write(clock(machine), wrong).expect("the scratch directory is ours");
+}
+
+/// What makes a program read that clock, and leaves those alone that measure.
+fn environment(machine: &Machine) -> Vec<(&'static str, String)> {
+    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+    assert!(Path::new(library).exists(), "libfaketime is missing; contrib/test installs it");
+    set(machine, "+0");
+    vec![
+        ("LD_PRELOAD", library.to_owned()),
+        ("FAKETIME_TIMESTAMP_FILE", clock(machine).display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
+}
+
+#[test]
+fn no_wall_clock_decides_anything() {
+    let mut cluster = Cluster::of(3);
+    for at in 0..3 {
+        let machine = cluster.nodes[at].machine.clone();
+        cluster.nodes[at].daemon.kill();
+        let (args, environment) = (options(&machine, "data", &[]), environment(&machine));
+        cluster.nodes[at].daemon = Daemon::start_with(&machine, args, "listening", environment);
+        cluster.voters(3);
+    }
+    for (round, wrong) in ["+1h", "-1h", "-1h", "+1h"].into_iter().enumerate() {
+        let leader = cluster.leader();
+        let path = |who: &str| format!("/locks/clock{round}?client={who}&ttl=2s&grace=0s");
+        let asked = now();
+        assert_eq!(cluster.curl(leader, "POST", &path("ann")).0, 200);
+        let granted = now();
+        // Half of them first of the one that leads, and half of the one that will.
+        let next = (leader + 1) % 3;
+        set(&cluster.nodes[if round % 2 == 0 { leader } else { next }].machine, wrong);
+        cluster.ask(leader, &["transfer", &cluster.id(next).to_string()]).ok();
+        let (code, seen) = cluster.curl(next, "GET", &format!("/locks/clock{round}"));
+        if now() - asked < 1_900_000 {
+            assert_eq!((code, &seen["holder"]), (200, &"ann".into()), "{seen}");
+        }
+        eventually("it is free", || {
+            (cluster.curl(next, "POST", &path("bob")).0 == 200).then_some(())
+        });
+        let after = now();
+        assert!(after - asked >= 2_000_000, "{wrong}: granted after {} us", after - asked);
+        // A change of the leader stretches it by about an election, if at all.
+        assert!(after - granted < 8_000_000, "{wrong}: freed after {} us", after - granted);
+    }
+    let shown = cluster.curl(0, "GET", "/locks/clock0").1;
+    assert_eq!(shown["phase"], "free", "{shown}");
+}

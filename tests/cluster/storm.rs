@@ -1,0 +1,370 @@
+//! Everything at once, by seed: nodes are killed, stopped, cut off, made deaf, made to hand over
+//! and replaced by new ones, while clients take short leases through all of them.
+//!
+//! Each client goes by its own clock, as a real one does: it believes in a lease from the answer
+//! on, until it asks to give it back or its own deadline, which counts from before it asked. What
+//! all of them believed and saw is checked in the end.
+
+use crate::chaos::seed;
+use crate::load::{Dice, now};
+use crate::net::Machine;
+use crate::nodes::{Cluster, talk};
+use crate::talk::Talk;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Clients that ask at once.
+const CLIENTS: usize = 12;
+/// Locks that all of them want.
+const LOCKS: u64 = 8;
+/// How long a lease lasts, in microseconds.
+const TTL: u64 = 2_000_000;
+/// What a client takes off, for a clock that is too slow and an answer that is on its way.
+const MARGIN: u64 = TTL / 1_000 + 50_000;
+/// Answers of a whole run; with what other tests ask, more than 100,000 in the suite.
+const ANSWERS: u64 = 50_000;
+/// A run is over after so long, however many answers there were.
+const PATIENCE: Duration = Duration::from_secs(100);
+/// Fewer answers show nothing.
+const ANSWERS_MIN: u64 = 15_000;
+/// Nothing that is done to the nodes lasts longer.
+const FAULT_MS: u64 = 3_000;
+
+/// What one client believed of one lock.
+#[derive(Debug, Clone)]
+struct Belief {
+    lock: u64,
+    client: usize,
+    token: u64,
+    from: u64,
+    until: u64,
+    /// When it was told that it had given the lock back.
+    given_back: Option<u64>,
+}
+
+/// What one client saw of one lock.
+#[derive(Debug)]
+struct Look {
+    lock: u64,
+    asked: u64,
+    answered: u64,
+    /// By which tenure it was held.
+    token: Option<u64>,
+}
+
+/// All of one client.
+#[derive(Default)]
+struct Diary {
+    number: usize,
+    beliefs: Vec<Belief>,
+    looks: Vec<Look>,
+    /// The belief that it goes by, of each lock.
+    current: BTreeMap<u64, usize>,
+    /// What can't be.
+    faults: Vec<String>,
+}
+
+impl Diary {
+    /// What it believes to hold now.
+    fn holds(&mut self, lock: u64) -> Option<Belief> {
+        let belief = self.current.get(&lock).map(|at| self.beliefs[*at].clone())?;
+        if now() < belief.until {
+            return Some(belief);
+        }
+        self.current.remove(&lock);
+        None
+    }
+
+    fn fault(&mut self, what: &str) {
+        self.faults.push(format!("client {}: {what}", self.number));
+    }
+
+    /// One request and its answer; `None`: it is not known what became of it.
+    fn step(&mut self, to: &mut Talk, dice: &mut Dice) -> Option<()> {
+        let lock = dice.next() % LOCKS;
+        let path = format!("/locks/storm{lock}?client=c{}", self.number);
+        let held = self.holds(lock);
+        match (held, dice.next() % 8) {
+            (_, 0 | 1) => self.look(to, lock),
+            (Some(belief), 2..=4) => self.give_back(to, &belief, &path),
+            (held, _) => self.take(to, lock, held.as_ref(), &path),
+        }
+    }
+
+    fn look(&mut self, to: &mut Talk, lock: u64) -> Option<()> {
+        let asked = now();
+        let (code, body) = to.ask("GET", &format!("/locks/storm{lock}"))?;
+        match code {
+            200 => {
+                let held = body["phase"] == "held";
+                let token = body["token"].as_u64().filter(|_| held);
+                self.looks.push(Look { lock, asked, answered: now(), token });
+            }
+            503 => {}
+            _ => self.fault(&format!("a look at {lock} came to {code}: {body}")),
+        }
+        (code == 200).then_some(())
+    }
+
+    fn take(&mut self, to: &mut Talk, lock: u64, held: Option<&Belief>, path: &str) -> Option<()> {
+        let asked = now();
+        let (code, body) = to.ask("POST", &format!("{path}&ttl=2s&grace=0s"))?;
+        let answered = now();
+        let until = asked + TTL - MARGIN;
+        match (code, body["token"].as_u64(), held) {
+            (200, Some(token), Some(belief)) if token == belief.token => {
+                let at = self.current[&lock];
+                self.beliefs[at].until = until.max(belief.until);
+            }
+            (200, Some(token), held) => {
+                if let Some(belief) = held.filter(|belief| answered < belief.until) {
+                    self.fault(&format!("{belief:?} was lost, and is {token} now"));
+                }
+                let client = self.number;
+                self.current.insert(lock, self.beliefs.len());
+                let (from, given_back) = (answered, None);
+                self.beliefs.push(Belief { lock, client, token, from, until, given_back });
+            }
+            (409, _, Some(belief)) if answered < belief.until => {
+                self.fault(&format!("{belief:?} was lost: {body}"));
+            }
+            (409, ..) => {}
+            (503, ..) => return None,
+            _ => self.fault(&format!("taking {lock} came to {code}: {body}")),
+        }
+        Some(())
+    }
+
+    fn give_back(&mut self, to: &mut Talk, belief: &Belief, path: &str) -> Option<()> {
+        let asked = now();
+        let at = self.current.remove(&belief.lock).expect("it believes so");
+        // From here on it believes nothing, whatever comes.
+        self.beliefs[at].until = asked.min(belief.until);
+        let (code, body) = to.ask("DELETE", &format!("{path}&token={}", belief.token))?;
+        let answered = now();
+        match code {
+            200 => self.beliefs[at].given_back = Some(answered),
+            503 => return None,
+            _ if answered < belief.until => {
+                self.fault(&format!("{belief:?} was lost: {code} {body}"));
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// Clients at work.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    answers: Receiver<()>,
+    count: u64,
+    threads: Vec<JoinHandle<Diary>>,
+}
+
+impl Crowd {
+    fn begin(machine: &Machine, urls: &[String], seed: u64) -> Self {
+        let (stop, (tell, answers)) = (Arc::new(AtomicBool::new(false)), channel());
+        let thread = |number: usize| {
+            let (machine, urls) = (machine.clone(), urls.to_vec());
+            let (stop, tell) = (Arc::clone(&stop), tell.clone());
+            thread::spawn(move || {
+                machine.enter();
+                let dice = Dice(seed.wrapping_add(number as u64 + 1));
+                let diary = Diary { number, ..Diary::default() };
+                keep(diary, &urls, dice, &stop, &tell)
+            })
+        };
+        let threads = (0..CLIENTS).map(thread).collect();
+        Self { stop, answers, count: 0, threads }
+    }
+
+    /// Lets the clients ask for so long.
+    fn pass(&mut self, millis: u64) {
+        let until = now() + millis * 1_000;
+        while let Some(left) = until.checked_sub(now()).filter(|left| *left > 0) {
+            if self.answers.recv_timeout(Duration::from_micros(left)).is_ok() {
+                self.count += 1;
+            }
+        }
+    }
+
+    fn end(self) -> Vec<Diary> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().expect("it is well")).collect()
+    }
+}
+
+fn keep(
+    mut diary: Diary,
+    urls: &[String],
+    mut dice: Dice,
+    stop: &AtomicBool,
+    tell: &Sender<()>,
+) -> Diary {
+    let mut connection = None;
+    while !stop.load(Ordering::Relaxed) {
+        let mut to = match connection.take() {
+            Some(talk) => talk,
+            None => talk(urls, dice.next() as usize % urls.len()),
+        };
+        if diary.step(&mut to, &mut dice).is_some() {
+            // The test has seen enough.
+            let _ = tell.send(());
+            connection = Some(to);
+        }
+    }
+    diary
+}
+
+/// All that can't be, of what the clients believed and saw.
+fn check(diaries: &[Diary]) -> Vec<String> {
+    let mut faults: Vec<_> = diaries.iter().flat_map(|diary| diary.faults.clone()).collect();
+    let mut beliefs: Vec<_> = diaries.iter().flat_map(|diary| &diary.beliefs).collect();
+    beliefs.sort_by_key(|belief| belief.from);
+    let (mut last, mut tokens) = (BTreeMap::<u64, &Belief>::new(), BTreeMap::new());
+    for belief in beliefs.iter().copied() {
+        // One tenure may be answered twice, to one client.
+        let of = (belief.lock, belief.client);
+        if *tokens.entry(belief.token).or_insert(of) != of {
+            faults.push(format!("a token was given twice: {belief:?}"));
+        }
+        let before = last.entry(belief.lock).or_insert(belief);
+        if before.client != belief.client && belief.from < before.until {
+            faults.push(format!("two at once: {before:?} and {belief:?}"));
+        }
+        if before.token > belief.token {
+            faults.push(format!("tokens fall: {before:?} and then {belief:?}"));
+        }
+        if belief.until >= before.until {
+            *before = belief;
+        }
+    }
+    for look in diaries.iter().flat_map(|diary| &diary.looks) {
+        let of_lock = || beliefs.iter().filter(|belief| belief.lock == look.lock);
+        let all_the_time = of_lock().find(|b| b.from <= look.asked && look.answered <= b.until);
+        if let Some(belief) = all_the_time.filter(|belief| Some(belief.token) != look.token) {
+            faults.push(format!("{look:?} does not show {belief:?}"));
+        }
+        let over = |b: &&&Belief| {
+            Some(b.token) == look.token && b.given_back.is_some_and(|at| at < look.asked)
+        };
+        if let Some(belief) = of_lock().find(over) {
+            faults.push(format!("{look:?} shows what was over: {belief:?}"));
+        }
+    }
+    faults
+}
+
+/// Does something to the nodes, and undoes it.
+fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) {
+    let count = cluster.nodes.len();
+    let any = dice.next() as usize % count;
+    let lasts = 200 + dice.next() % (FAULT_MS - 200);
+    // Leaders are what is worth it.
+    let which = if dice.next().is_multiple_of(2) { cluster.leader() } else { any };
+    match dice.next() % 8 {
+        0 | 1 => {
+            cluster.nodes[which].daemon.kill();
+            crowd.pass(lasts / 2);
+            cluster.nodes[which].daemon.again();
+        }
+        2 => {
+            for node in &mut cluster.nodes {
+                node.daemon.kill();
+            }
+            for node in &mut cluster.nodes {
+                node.daemon.again();
+            }
+        }
+        3 => {
+            cluster.nodes[which].daemon.signal(libc::SIGSTOP);
+            crowd.pass(lasts);
+            cluster.nodes[which].daemon.signal(libc::SIGCONT);
+        }
+        4 => {
+            // A minority, if there are five.
+            let cut: Vec<_> = (0..count / 2).map(|n| (which + n) % count).collect();
+            for at in &cut {
+                cluster.nodes[*at].machine.isolate(true);
+            }
+            crowd.pass(lasts);
+            for at in &cut {
+                cluster.nodes[*at].machine.isolate(false);
+            }
+        }
+        5 => {
+            cluster.nodes[which].machine.deaf(true);
+            crowd.pass(lasts);
+            cluster.nodes[which].machine.deaf(false);
+        }
+        6 => {
+            // It may be refused, if nobody else is fit to lead now.
+            let _ = cluster.ask(any, &["transfer"]);
+        }
+        _ => cluster.replace(which),
+    }
+    crowd.pass(500 + dice.next() % 500);
+}
+
+fn storm(count: usize) {
+    let seed = seed();
+    let (mut cluster, mut dice) = (Cluster::of(count), Dice(seed));
+    let mut crowd = Crowd::begin(&cluster.clients, &cluster.urls(), seed);
+    let end = now() + PATIENCE.as_micros() as u64;
+    let mut strikes = 0;
+    while crowd.count < ANSWERS && now() < end {
+        strike(&mut cluster, &mut crowd, &mut dice);
+        strikes += 1;
+    }
+    cluster.voters(count);
+    let answers = crowd.count;
+    let diaries = crowd.end();
+    cluster.agree();
+    let faults = check(&diaries);
+    let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();
+    println!("{count} nodes: {answers} answers, {grants} grants, {strikes} strikes");
+    assert!(faults.is_empty(), "{} faults: {:#?}", faults.len(), &faults[..faults.len().min(9)]);
+    assert!(answers >= ANSWERS_MIN, "only {answers} answers");
+}
+
+#[test]
+fn three_nodes_in_a_storm() {
+    storm(3);
+}
+
+#[test]
+fn five_nodes_in_a_storm() {
+    storm(5);
+}
+
+/// The checker finds what it is there for.
+#[test]
+fn the_checker_finds_what_can_not_be() {
+    let belief = |client, token, from, until| Belief {
+        lock: 1,
+        client,
+        token,
+        from,
+        until,
+        given_back: None,
+    };
+    let faults = |beliefs: Vec<Belief>, looks: Vec<Look>| {
+        check(&[Diary { beliefs, looks, ..Diary::default() }])
+    };
+    let look = |asked, answered, token| Look { lock: 1, asked, answered, token };
+    let one = || belief(1, 5, 10, 50);
+    assert!(faults(vec![one(), belief(2, 6, 50, 90)], vec![]).is_empty());
+    assert!(faults(vec![one(), belief(2, 6, 49, 90)], vec![])[0].contains("two at once"));
+    assert!(faults(vec![one(), belief(2, 4, 60, 90)], vec![])[0].contains("tokens fall"));
+    assert!(faults(vec![one(), belief(2, 5, 60, 90)], vec![])[0].contains("given twice"));
+    assert!(faults(vec![one()], vec![look(5, 20, None)]).is_empty());
+    assert!(faults(vec![one()], vec![look(20, 30, None)])[0].contains("does not show"));
+    assert!(faults(vec![one()], vec![look(20, 30, Some(4))])[0].contains("does not show"));
+    let over = Belief { given_back: Some(52), ..one() };
+    assert!(faults(vec![over], vec![look(60, 70, Some(5))])[0].contains("what was over"));
+}
