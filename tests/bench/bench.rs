@@ -3,13 +3,15 @@
 //! Not a test: it prints numbers with what is wanted beside them, and fails only if something
 //! does not work. Ratios of one run can be trusted more than numbers of two.
 //!
-//! `cargo bench -- engine journal local files flock ls http` runs parts; `--quick` does less of
+//! `cargo bench -- engine journal local files flock ls http durable cluster` runs parts; `--quick` does less of
 //! each; `--pin` keeps everything on one processor, which takes out most of the noise.
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
 
+mod cluster;
 mod engine;
 mod files;
+mod groups;
 mod http;
 mod journal;
 mod local;
@@ -45,7 +47,7 @@ impl Effort {
 /// A part: its name on the command line, and what it does.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 9] = [
     ("engine", engine::run),
     ("journal", journal::run),
     ("local", local::run),
@@ -53,6 +55,8 @@ const PARTS: [Part; 7] = [
     ("flock", locks::run),
     ("ls", files::run_ls),
     ("http", http::run),
+    ("durable", cluster::run_one),
+    ("cluster", cluster::run),
 ];
 
 fn main() -> ExitCode {

@@ -39,6 +39,14 @@ pub(crate) trait Speech: Send + Sync {
     fn answer(&self, line: &mut Line) -> Result<bool, String>;
 }
 
+/// A server under measurement.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) address: &'a str,
+    pub(crate) speech: &'a dyn Speech,
+}
+
 /// One connection.
 pub(crate) struct Line {
     stream: BufReader<TcpStream>,
@@ -50,6 +58,11 @@ impl Line {
         let stream = TcpStream::connect(address).map_err(|error| format!("{address}: {error}"))?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         Ok(Self { stream: BufReader::with_capacity(16 << 10, stream), body: Vec::new() })
+    }
+
+    /// Gives up reading after so long; whether that could be had.
+    pub(crate) fn wait_at_most(&mut self, patience: Span) -> bool {
+        self.stream.get_ref().set_read_timeout(Some(patience.as_duration())).is_ok()
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -94,9 +107,9 @@ impl Line {
 }
 
 /// What one run gave.
-struct Run {
-    pairs_per_second: f64,
-    p50: f64,
+pub(crate) struct Run {
+    pub(crate) pairs_per_second: f64,
+    pub(crate) p50: f64,
     p99: f64,
 }
 
@@ -108,22 +121,37 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
         redis("Redis, in memory", State::None)?,
         etcd()?,
     ];
+    let targets: Vec<_> = servers.iter().map(Serving::target).collect();
     for clients in CLIENTS {
-        let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
-        for _ in 0..effort.rounds.min(5) {
-            for (server, runs) in servers.iter().zip(&mut runs) {
-                runs.push(measure(server, clients, effort)?);
-            }
-        }
-        show(clients, &servers, &runs);
+        let runs = rounds(clients, &targets, effort)?;
+        compare(clients, &targets, &runs);
     }
     drop(servers);
     sessions(effort)
 }
 
-fn show(clients: usize, servers: &[Serving], runs: &[Vec<Run>]) {
-    let middle =
-        |runs: &Vec<Run>, of: fn(&Run) -> f64| median(&runs.iter().map(of).collect::<Vec<_>>());
+/// Interleaved rounds with all servers, shown in a table.
+pub(crate) fn rounds(
+    clients: usize,
+    servers: &[Target<'_>],
+    effort: Effort,
+) -> Result<Vec<Vec<Run>>, String> {
+    let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
+    for _ in 0..effort.rounds.min(5) {
+        for (server, runs) in servers.iter().zip(&mut runs) {
+            runs.push(measure(*server, clients, effort)?);
+        }
+    }
+    show(clients, servers, &runs);
+    Ok(runs)
+}
+
+/// The median of something over the rounds.
+pub(crate) fn middle(runs: &[Run], of: fn(&Run) -> f64) -> f64 {
+    median(&runs.iter().map(of).collect::<Vec<_>>())
+}
+
+fn show(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let title = format!("Lock and unlock, {clients} clients: medians of interleaved rounds");
     let columns = ["", "pairs/s", "p50 us", "p99 us", "least p50"];
     let mut table = Table::new(&title, &columns);
@@ -137,7 +165,9 @@ fn show(clients: usize, servers: &[Serving], runs: &[Vec<Run>]) {
             &number(lowest),
         ]);
     }
-    drop(table);
+}
+
+fn compare(clients: usize, servers: &[Target<'_>], runs: &[Vec<Run>]) {
     let pairs: Vec<f64> =
         runs.iter().map(|runs| middle(runs, |run| run.pairs_per_second)).collect();
     let mut table = Table::new("", &["", "measured", "wanted", ""]);
@@ -156,13 +186,14 @@ fn show(clients: usize, servers: &[Serving], runs: &[Vec<Run>]) {
     }
 }
 
-fn at_least(table: &mut Table, of: &str, ratio: f64, wanted: f64) {
+/// A row with a ratio that should be at least `wanted`.
+pub(crate) fn at_least(table: &mut Table, of: &str, ratio: f64, wanted: f64) {
     let (what, text) = (format!("pairs/s beside {of}"), format!("{} times", number(ratio)));
     table.row(&[&what, &text, &format!(">= {wanted}"), verdict(-ratio, -wanted)]);
 }
 
 /// All clients at once, each pair timed.
-fn measure(server: &Serving, clients: usize, effort: Effort) -> Result<Run, String> {
+fn measure(server: Target<'_>, clients: usize, effort: Effort) -> Result<Run, String> {
     let lasts = Span::from_millis(effort.of(2_000).max(200) as u64);
     let stop = AtomicBool::new(false);
     let start = boot_now();
@@ -193,8 +224,8 @@ fn measure(server: &Serving, clients: usize, effort: Effort) -> Result<Run, Stri
     })
 }
 
-fn pairs(server: &Serving, client: usize, stop: &AtomicBool) -> Result<Vec<u32>, String> {
-    let mut line = Line::to(&server.address)?;
+fn pairs(server: Target<'_>, client: usize, stop: &AtomicBool) -> Result<Vec<u32>, String> {
+    let mut line = Line::to(server.address)?;
     let session = server.speech.greet(&mut line)?;
     let (take, give) = (server.speech.take(client, &session), server.speech.give(client, &session));
     let mut times = Vec::with_capacity(1 << 16);

@@ -35,6 +35,15 @@ impl Mount {
         Self::start(scratch, dir, &mut command)
     }
 
+    /// latchfs on a server.
+    pub(crate) fn remote(server: &str) -> Result<Self, String> {
+        let scratch = Scratch::new()?;
+        let dir = mount_point(&scratch)?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
+        command.arg("mount").arg(&dir).args(["--foreground", "--server", server]);
+        Self::start(scratch, dir, &mut command)
+    }
+
     /// The file system that does nothing.
     pub(crate) fn null() -> Result<Self, String> {
         let scratch = Scratch::new()?;

@@ -1,7 +1,7 @@
 //! Servers for a measurement, on loopback, each in a directory of its own, stopped whatever
 //! happens; and how each is spoken to.
 
-use crate::http::{Line, Speech};
+use crate::http::{Line, Speech, Target};
 use crate::report::poll;
 use crate::scratch::Scratch;
 use latchfs::time::Span;
@@ -30,6 +30,11 @@ impl Drop for Serving {
 }
 
 impl Serving {
+    /// What the clients of a measurement need.
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { name: self.name, address: &self.address, speech: &*self.speech }
+    }
+
     /// Seconds of processor time that it has used.
     pub(crate) fn work(&self) -> Result<f64, String> {
         let path = format!("/proc/{}/stat", self.child.id());
@@ -43,17 +48,17 @@ impl Serving {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
 
-fn start(program: &str, command: &mut Command) -> Result<Child, String> {
+pub(crate) fn start(program: &str, command: &mut Command) -> Result<Child, String> {
     command.stdin(Stdio::null()).stderr(Stdio::null());
     command.spawn().map_err(|error| format!("can't start {program}: {error}; install it"))
 }
 
-fn listens(name: &str, address: &str) -> Result<(), String> {
+pub(crate) fn listens(name: &str, address: &str) -> Result<(), String> {
     if poll(START_PATIENCE, || TcpStream::connect(address).is_ok()) {
         Ok(())
     } else {
@@ -64,20 +69,23 @@ fn listens(name: &str, address: &str) -> Result<(), String> {
 /// What a restart finds again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum State {
+    /// What was answered: it was on the disk before.
+    Synced,
     /// What was written to a file, which is not waited for.
     Kept,
     /// Nothing.
     None,
 }
 
-/// latchfs, with a state directory of its own.
+/// latchfs, with a directory of its own.
 pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, String> {
     let scratch = Scratch::new()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchfs"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--state"]);
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
     match state {
-        State::Kept => command.arg(scratch.path()),
-        State::None => command.arg("none"),
+        State::Synced => command.arg("--data").arg(scratch.path().join("data")),
+        State::Kept => command.arg("--state").arg(scratch.path()),
+        State::None => command.args(["--state", "none"]),
     };
     let mut child = start("latchfs", command.stdout(Stdio::piped()))?;
     let out = child.stdout.take().ok_or("its output is piped")?;
@@ -94,11 +102,13 @@ pub(crate) fn redis(name: &'static str, state: State) -> Result<Serving, String>
     let (scratch, port) = (Scratch::new()?, free_port()?);
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    let log = match state {
-        State::Kept => "yes",
-        State::None => "no",
+    let (log, sync) = match state {
+        State::Synced => ("yes", "always"),
+        State::Kept => ("yes", "everysec"),
+        State::None => ("no", "no"),
     };
-    command.args(["--appendonly", log, "--dir"]).arg(scratch.path()).stdout(Stdio::null());
+    command.args(["--appendonly", log, "--appendfsync", sync]);
+    command.arg("--dir").arg(scratch.path()).stdout(Stdio::null());
     let child = start("redis-server", &mut command)?;
     let address = format!("127.0.0.1:{port}");
     listens("redis-server", &address)?;
@@ -122,7 +132,7 @@ pub(crate) fn etcd() -> Result<Serving, String> {
     Ok(Serving { name: "etcd", address, speech: Box::new(Etcd), child, _scratch: scratch })
 }
 
-struct Latchfs;
+pub(crate) struct Latchfs;
 
 impl Speech for Latchfs {
     fn greet(&self, _: &mut Line) -> Result<String, String> {
@@ -178,10 +188,10 @@ impl Speech for Redis {
     }
 }
 
-struct Etcd;
+pub(crate) struct Etcd;
 
 /// A POST with a body of JSON.
-fn post(path: &str, body: &str) -> Vec<u8> {
+pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}").into()
 }

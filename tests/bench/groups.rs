@@ -1,0 +1,202 @@
+//! Nodes that decide together, of latchfs and of etcd, on loopback; stopped whatever happens.
+
+use crate::http::{Line, Speech, Target};
+use crate::report::poll;
+use crate::scratch::Scratch;
+use crate::servers::{Etcd, Latchfs, free_port, listens, post, start};
+use latchfs::time::Span;
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+
+/// A group that does not agree after this long never will.
+const AGREE_PATIENCE: Span = Span::from_secs(60);
+
+/// Some nodes.
+pub(crate) struct Group {
+    name: &'static str,
+    speech: Box<dyn Speech>,
+    nodes: Vec<Node>,
+    leader: String,
+}
+
+/// One of them.
+struct Node {
+    /// Where clients find it.
+    address: String,
+    program: &'static str,
+    arguments: Vec<String>,
+    child: Child,
+    _scratch: Scratch,
+}
+
+impl Node {
+    fn start(
+        program: &'static str,
+        address: String,
+        arguments: Vec<String>,
+        scratch: Scratch,
+    ) -> Result<Self, String> {
+        let child = spawn(program, &arguments)?;
+        Ok(Self { address, program, arguments, child, _scratch: scratch })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(program: &str, arguments: &[String]) -> Result<Child, String> {
+    start(program, Command::new(program).args(arguments).stdout(Stdio::null()))
+}
+
+impl Group {
+    /// So many nodes of latchfs: one begins, the others join.
+    pub(crate) fn latchfs(name: &'static str, count: usize) -> Result<Self, String> {
+        let (mut nodes, mut seed) = (Vec::<Node>::new(), None);
+        for _ in 0..count {
+            let scratch = Scratch::new()?;
+            let address = format!("127.0.0.1:{}", free_port()?);
+            let peer = format!("127.0.0.1:{}", free_port()?);
+            let data = scratch.path().join("data").display().to_string();
+            let mut arguments: Vec<String> =
+                ["serve", "--listen", &address, "--data", &data, "--peer-listen", &peer]
+                    .map(str::to_owned)
+                    .to_vec();
+            if let Some(seed) = &seed {
+                arguments.extend(["--seed".to_owned(), String::clone(seed)]);
+            }
+            let program = env!("CARGO_BIN_EXE_latchfs");
+            nodes.push(Node::start(program, address.clone(), arguments, scratch)?);
+            listens("latchfs", &address)?;
+            seed = seed.or(Some(peer));
+        }
+        let mut group = Self { name, speech: Box::new(Latchfs), nodes, leader: String::new() };
+        group.agree()?;
+        Ok(group)
+    }
+
+    /// So many nodes of etcd.
+    pub(crate) fn etcd(name: &'static str, count: usize) -> Result<Self, String> {
+        let mut places = Vec::new();
+        for _ in 0..count {
+            places.push((Scratch::new()?, free_port()?, free_port()?));
+        }
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let all: Vec<_> = places
+            .iter()
+            .enumerate()
+            .map(|(number, (_, _, peer))| format!("n{number}={}", url(*peer)))
+            .collect();
+        let (all, mut nodes) = (all.join(","), Vec::new());
+        for (number, (scratch, port, peer)) in places.into_iter().enumerate() {
+            let data = scratch.path().join("data").display().to_string();
+            let (own, peer) = (url(port), url(peer));
+            let arguments = [
+                ["--name", &format!("n{number}")],
+                ["--data-dir", &data],
+                ["--listen-client-urls", &own],
+                ["--advertise-client-urls", &own],
+                ["--listen-peer-urls", &peer],
+                ["--initial-advertise-peer-urls", &peer],
+                ["--initial-cluster", &all],
+            ];
+            let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
+            nodes.push(Node::start("etcd", format!("127.0.0.1:{port}"), arguments, scratch)?);
+        }
+        let mut group = Self { name, speech: Box::new(Etcd), nodes, leader: String::new() };
+        let leads = |node: &Node| {
+            let status = ask(&node.address, &post("/v3/maintenance/status", "{}"))?;
+            Some(status["leader"].as_str()? == status["header"]["member_id"].as_str()?)
+        };
+        let mut leader = None;
+        poll(AGREE_PATIENCE, || {
+            leader = group.nodes.iter().find(|node| leads(node) == Some(true));
+            leader.is_some()
+        });
+        group.leader = leader.map(|node| node.address.clone()).ok_or("etcd has elected nobody")?;
+        Ok(group)
+    }
+
+    /// What the clients of a measurement need: they ask whoever leads.
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { name: self.name, address: &self.leader, speech: &*self.speech }
+    }
+
+    /// Where clients find the nodes.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.address.clone()).collect()
+    }
+
+    /// Waits until all vote and one leads.
+    pub(crate) fn agree(&mut self) -> Result<(), String> {
+        let count = self.nodes.len();
+        let mut leader = None;
+        let agreed = poll(AGREE_PATIENCE, || {
+            let reports: Vec<_> = self.nodes.iter().filter_map(report).collect();
+            leader = reports.first().and_then(leader_of);
+            let same = |report: &Value| leader_of(report) == leader && voters(report) == count;
+            leader.is_some() && reports.len() == count && reports.iter().all(same)
+        });
+        match leader {
+            Some(address) if agreed => self.leader = address,
+            _ => return Err(format!("{} does not agree on who leads", self.name)),
+        }
+        Ok(())
+    }
+
+    /// Kills whoever leads; gives back its place among the nodes.
+    pub(crate) fn kill_leader(&mut self) -> Result<usize, String> {
+        let place = self.nodes.iter().position(|node| node.address == self.leader);
+        let place = place.ok_or("nobody leads")?;
+        let child = &mut self.nodes[place].child;
+        child.kill().and_then(|()| child.wait()).map_err(|error| error.to_string())?;
+        Ok(place)
+    }
+
+    /// Starts a node that was killed.
+    pub(crate) fn restart(&mut self, place: usize) -> Result<(), String> {
+        let node = &mut self.nodes[place];
+        node.child = spawn(node.program, &node.arguments)?;
+        listens(self.name, &node.address)
+    }
+
+    /// Another is to lead.
+    pub(crate) fn transfer(&self) -> Result<(), String> {
+        let mut line = Line::to(&self.leader)?;
+        line.send(b"POST /cluster/transfer HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")?;
+        match line.http()? {
+            200..300 => Ok(()),
+            _ => Err(String::from_utf8_lossy(line.body()).into_owned()),
+        }
+    }
+}
+
+/// What a node says of all.
+fn report(node: &Node) -> Option<Value> {
+    ask(&node.address, b"GET /cluster HTTP/1.1\r\nhost: x\r\n\r\n")
+}
+
+fn ask(address: &str, request: &[u8]) -> Option<Value> {
+    let mut line = Line::to(address).ok()?;
+    line.send(request).ok()?;
+    line.http().ok().filter(|code| *code == 200)?;
+    serde_json::from_slice(line.body()).ok()
+}
+
+fn nodes(report: &Value) -> impl Iterator<Item = &Value> {
+    report["nodes"].as_array().into_iter().flatten()
+}
+
+/// Where clients find whoever leads.
+fn leader_of(report: &Value) -> Option<String> {
+    let leader = nodes(report).find(|node| node["role"] == "leader")?;
+    leader["url"].as_str()?.strip_prefix("http://").map(str::to_owned)
+}
+
+fn voters(report: &Value) -> usize {
+    let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
+    nodes(report).filter(votes).count()
+}
