@@ -132,7 +132,9 @@ fn open(path: &Path, peers: Option<Peers>) -> Result<Parts, DataError> {
 fn begin_or_join(path: &Path, peers: Option<&Peers>) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
-        _ => Ok(data::first()),
+        // Who was one of several and has lost all must not begin as if nothing had been.
+        Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
+        None => Ok(data::first()),
     }
 }
 

@@ -29,7 +29,10 @@ impl Cluster {
         let mut net = Net::new();
         let clients = net.machine();
         let mut cluster = Self { net, clients, nodes: vec![] };
-        cluster.add(&[]);
+        let machine = cluster.net.machine();
+        begin(&machine, "data");
+        let daemon = serve(&machine, "data", &[]);
+        cluster.nodes.push(Node { machine, daemon });
         cluster
     }
 
@@ -198,6 +201,16 @@ pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<Strin
 #[track_caller]
 pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
     Daemon::start(machine, options(machine, data, more), "listening")
+}
+
+/// Begins a cluster on a machine: a node that has no peers yet.
+#[track_caller]
+pub(crate) fn begin(machine: &Machine, data: &str) {
+    let mut args = options(machine, data, &[]);
+    // All up to the data directory.
+    args.truncate(5);
+    args.push("--insecure".to_owned());
+    drop(Daemon::start(machine, args, "listening"));
 }
 
 /// What a node says that does not start.
