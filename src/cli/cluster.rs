@@ -20,8 +20,15 @@ pub(super) struct ClusterArgs {
     #[command(subcommand)]
     what: What,
     /// A node's server; of several, separated by commas, the first that answers
-    #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true, global = true,
-        default_value = "http://127.0.0.1:8080", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "LATCHFS_SERVER",
+        hide_env_values = true,
+        global = true,
+        default_value = "http://127.0.0.1:8080",
+        value_delimiter = ','
+    )]
     server: Vec<String>,
     #[command(flatten)]
     key: KeyArgs,
@@ -166,9 +173,8 @@ fn row(node: &Value) -> [String; HEAD.len()] {
 /// What somebody should know who looks at the table.
 fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let mut lines = Vec::new();
-    let does_vote = |node: &&&Value| {
-        matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
-    };
+    let does_vote =
+        |node: &&&Value| matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"));
     let voters: Vec<_> = nodes.iter().filter(does_vote).collect();
     let there = voters.iter().filter(|node| node["reachable"] == true).count();
     let majority = voters.len() / 2 + 1;

@@ -10,10 +10,10 @@ use super::reign::{Metrics, metrics};
 use super::station::Station;
 use crate::locks::council::Change;
 use crate::time::Span;
-use openraft::{ChangeMembers, Instant};
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::impls::BasicNode;
 use openraft::raft::ClientWriteResponse;
+use openraft::{ChangeMembers, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
@@ -170,17 +170,16 @@ impl Members {
             Some(to) => {
                 return Err(refused(format!("node {to} is no voter, and so it can't lead")));
             }
-            None => best(&metrics).ok_or_else(|| {
-                refused("no other voter is there that could lead".to_owned())
-            })?,
+            None => best(&metrics)
+                .ok_or_else(|| refused("no other voter is there that could lead".to_owned()))?,
         };
         self.raft.trigger().transfer_leader(to).await.map_err(|e| refused(e.to_string()))?;
         let leads = |metrics: &Metrics| metrics.current_leader.is_some_and(|id| id != metrics.id);
         let patience = Some(TRANSFER_PATIENCE.as_duration());
         let waited = self.raft.wait(patience).metrics(leads, "another leads").await;
-        waited.map(drop).map_err(|_| {
-            refused(format!("node {to} has not taken over in time; this one goes on"))
-        })
+        waited
+            .map(drop)
+            .map_err(|_| refused(format!("node {to} has not taken over in time; this one goes on")))
     }
 
     /// Before anybody else can vote: this node is alone no more, and heartbeats begin.

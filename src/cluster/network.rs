@@ -78,9 +78,7 @@ impl Link {
             log::debug!("node {}: {trouble}", self.to);
             match trouble {
                 Trouble::Unheard(_) => NetworkError::from_string(trouble).into(),
-                Trouble::Unsent(_) | Trouble::Turned(_) => {
-                    Unreachable::from_string(trouble).into()
-                }
+                Trouble::Unsent(_) | Trouble::Turned(_) => Unreachable::from_string(trouble).into(),
             }
         })
     }

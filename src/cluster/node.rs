@@ -9,7 +9,7 @@ use super::forward::Forwarder;
 use super::kind::{ClusterId, Commands, NodeId, Proposal, Raft};
 use super::log::Log;
 use super::machine::Machine;
-use super::members::{Members, best, voters};
+use super::members::{Members, best};
 use super::network::Network;
 use super::peer::line::Caller;
 use super::peer::listen;
@@ -216,9 +216,8 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
     let tls = peers.as_ref().map(|peers| peers.tls.clone());
-    let caller = tls.map(|tls| {
-        Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls })
-    });
+    let caller = tls
+        .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
     let removed = Arc::new(AtomicBool::new(false));
     let network = Network {
         caller: caller.clone(),
@@ -235,8 +234,10 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    let known = metrics(&raft);
-    let is_alone = known.membership_config.nodes().map(|(id, _)| *id).eq([identity.node]);
+    // What openraft knows itself: what it tells in metrics comes a moment later.
+    let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
+    let known = known.map_err(|error| stopped(error.to_string()))?;
+    let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
     if !is_alone && peers.is_none() {
         return Err(PeerError::Deaf.into());
     }
@@ -252,7 +253,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         }
     } else {
         raft.runtime_config().tick(true);
-        if voters(&known).into_iter().eq([identity.node]) {
+        if known.voter_ids().eq([identity.node]) {
             // Nobody else can, so there is nobody to wait for.
             let elected = raft.trigger().elect(false).await;
             elected.map_err(|error| stopped(error.to_string()))?;
@@ -286,8 +287,7 @@ impl Makings {
         let (looks, alone) = (Arc::<Queue>::default(), Arc::new(AtomicBool::new(is_alone)));
         let members = Arc::new(Members::new(raft.clone(), Arc::clone(&alone)));
         let nobody = || Arc::new(Caller::nobody(None));
-        let forwarder =
-            || Forwarder::new(raft.clone(), caller.clone().unwrap_or_else(nobody));
+        let forwarder = || Forwarder::new(raft.clone(), caller.clone().unwrap_or_else(nobody));
         let reader = Arc::new(Reader {
             raft: raft.clone(),
             replica: Arc::clone(&replica),

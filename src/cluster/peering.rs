@@ -83,8 +83,8 @@ impl Peering {
             }
             None => heard.to_string(),
         };
-        let station = Station::new(&address, &self.url, &self.name)
-            .ok_or(PeerError::Address(address))?;
+        let station =
+            Station::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
         Ok(Peers { listener, station, seeds: self.seeds, tls, pace: self.pace })
     }
 }

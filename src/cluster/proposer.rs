@@ -229,9 +229,7 @@ impl Proposer {
             }
         };
         match written {
-            Ok(done) => {
-                Ok(Came::Done(done.log_id.index, done.data, reign.clock.at(steady_now())))
-            }
+            Ok(done) => Ok(Came::Done(done.log_id.index, done.data, reign.clock.at(steady_now()))),
             Err(error) => self.failed(&error),
         }
     }

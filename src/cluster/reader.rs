@@ -1,8 +1,8 @@
 //! Looking at what all have agreed on: before a look, whoever leads makes sure that it still does,
 //! and this node carries out all that was decided until then. All who look at once share that.
 
-use super::desk::{ANSWER_DEADLINE, Look};
 use super::clock::Hands;
+use super::desk::{ANSWER_DEADLINE, Look};
 use super::forward::Forwarder;
 use super::kind::{Commands, Kind, Proposal, Raft};
 use super::peer::words::{Place, Turned};

@@ -48,9 +48,12 @@ impl listen::Answers for Reception {
             Call::Append(_) | Call::Vote(_) | Call::PreVote(_) | Call::Snapshot(..) => {
                 self.promise(call).await
             }
-            Call::Transfer(ask) => {
-                self.raft.handle_transfer_leader(ask).await.map(Told::Transfer).map_err(|e| ends(&e))
-            }
+            Call::Transfer(ask) => self
+                .raft
+                .handle_transfer_leader(ask)
+                .await
+                .map(Told::Transfer)
+                .map_err(|e| ends(&e)),
             Call::Forward(commands) => self.carry_out(commands).await,
             Call::Read => self.reader.place().await.map(Told::Read),
             Call::Join(_) => {

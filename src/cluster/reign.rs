@@ -99,9 +99,7 @@ impl Herald {
         self.enter(Stand::Waits);
         let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
         match timeout(BARRIER_PATIENCE.as_duration(), barrier).await {
-            Ok(Ok(read)) if *read.committed_leader_id() == id => {
-                Stand::Leads(self.reign(id))
-            }
+            Ok(Ok(read)) if *read.committed_leader_id() == id => Stand::Leads(self.reign(id)),
             // Another has led meanwhile, or nobody answers.
             Ok(Ok(_)) | Err(_) => Stand::Waits,
             Ok(Err(error)) => {

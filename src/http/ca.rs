@@ -94,7 +94,9 @@ pub fn make(dir: &Path, whose: &Whose) -> Result<Made, CaError> {
     let key = KeyPair::generate()?;
     let cert = match whose {
         Whose::Authority => params.self_signed(&key)?,
-        Whose::Server(_) | Whose::Client(_) | Whose::Peer(_) => params.signed_by(&key, &issuer(dir)?)?,
+        Whose::Server(_) | Whose::Client(_) | Whose::Peer(_) => {
+            params.signed_by(&key, &issuer(dir)?)?
+        }
     };
     DirBuilder::new()
         .recursive(true)

@@ -28,7 +28,10 @@ pub fn fetch(
     };
     let runtime = runtime().map_err(|trouble| trouble.to_string())?;
     runtime.block_on(asked).map_err(|why| {
-        format!("the server {} does not answer ({why}); see whether it runs, and try again", access.url)
+        format!(
+            "the server {} does not answer ({why}); see whether it runs, and try again",
+            access.url
+        )
     })
 }
 

@@ -75,10 +75,7 @@ fn a_node_leaves_and_another_is_removed() {
     assert_eq!(cluster.curl(1, "GET", "/locks/kept").1["holder"], "me");
     // It has not heard of it, and is told.
     dead.daemon.again();
-    eventually("it ends", || {
-        println!("{} {}", dead.is_up(), dead.daemon.log());
-        (!dead.is_up()).then_some(())
-    });
+    eventually("it ends", || (!dead.is_up()).then_some(()));
 
     assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
 }

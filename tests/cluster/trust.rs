@@ -1,8 +1,8 @@
 //! Whom nodes believe: those of their own cluster, with certificates of one authority.
 
+use crate::net::Daemon;
 use crate::net::{LATCHFS, Machine, eventually, run};
 use crate::nodes::{Cluster, begin, options, refusal, serve};
-use crate::net::Daemon;
 
 /// Makes an authority in a directory of a machine.
 fn authority(machine: &Machine, dir: &str) {

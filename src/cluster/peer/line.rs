@@ -171,8 +171,7 @@ enum Sent {
 async fn shake_hands(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> io::Result<SendRequest<Full<Bytes>>> {
-    let (sender, connection) =
-        handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             log::debug!("a connection to a node ended: {error}");

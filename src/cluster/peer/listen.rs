@@ -34,10 +34,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Who answers calls.
 pub(in crate::cluster) trait Answers: Send + Sync + 'static {
     /// Answers one.
-    fn answer(
-        self: Arc<Self>,
-        letter: Letter,
-    ) -> impl Future<Output = Result<Told, Turned>> + Send;
+    fn answer(self: Arc<Self>, letter: Letter)
+    -> impl Future<Output = Result<Told, Turned>> + Send;
 }
 
 /// Listens at an address, before anything runs.

@@ -40,9 +40,8 @@ impl PeerTls {
             let why = "it is not one of a node; make one by 'latchfs cert peer'".to_owned();
             return Err(PeerError::File(files.cert.clone(), why));
         }
-        let key = |path: &Path| {
-            PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, &error))
-        };
+        let key =
+            |path: &Path| PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, &error));
         let wrong = |error: rustls::Error| PeerError::File(files.cert.clone(), error.to_string());
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&files.ca)? {
