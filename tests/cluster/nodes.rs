@@ -89,9 +89,9 @@ impl Cluster {
         eventually("voters", || {
             let status = self.status(self.nodes.len() - 1)?;
             let nodes = status["nodes"].as_array()?;
-            let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
+            let does_vote = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
             let agree = |node: &&Value| node["leader"] == status["leader"];
-            let voters = nodes.iter().filter(votes).filter(agree).count();
+            let voters = nodes.iter().filter(does_vote).filter(agree).count();
             (voters == count && !status["leader"].is_null()).then_some(())
         });
     }
