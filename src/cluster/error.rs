@@ -252,8 +252,8 @@ impl fmt::Display for PeerError {
             Self::Nobody(path) => write!(
                 f,
                 "the data directory {} is empty, and it is not said whom to join; name a node of \
-                 the cluster by --seed HOST:PORT, or, to begin a new cluster, start it once without \
-                 --peer-listen",
+                 the cluster by --seed HOST:PORT, or, to begin a new cluster, start it once \
+                 without --peer-listen",
                 path.display()
             ),
             Self::Settled(seed) => write!(
