@@ -22,6 +22,9 @@ _latchfs() {
             latchfs,cert)
                 cmd="latchfs__subcmd__cert"
                 ;;
+            latchfs,cluster)
+                cmd="latchfs__subcmd__cluster"
+                ;;
             latchfs,completions)
                 cmd="latchfs__subcmd__completions"
                 ;;
@@ -70,8 +73,26 @@ _latchfs() {
             latchfs__subcmd__cert,client)
                 cmd="latchfs__subcmd__cert__subcmd__client"
                 ;;
+            latchfs__subcmd__cert,peer)
+                cmd="latchfs__subcmd__cert__subcmd__peer"
+                ;;
             latchfs__subcmd__cert,server)
                 cmd="latchfs__subcmd__cert__subcmd__server"
+                ;;
+            latchfs__subcmd__cluster,join)
+                cmd="latchfs__subcmd__cluster__subcmd__join"
+                ;;
+            latchfs__subcmd__cluster,leave)
+                cmd="latchfs__subcmd__cluster__subcmd__leave"
+                ;;
+            latchfs__subcmd__cluster,remove)
+                cmd="latchfs__subcmd__cluster__subcmd__remove"
+                ;;
+            latchfs__subcmd__cluster,status)
+                cmd="latchfs__subcmd__cluster__subcmd__status"
+                ;;
+            latchfs__subcmd__cluster,transfer)
+                cmd="latchfs__subcmd__cluster__subcmd__transfer"
                 ;;
             *)
                 ;;
@@ -80,7 +101,7 @@ _latchfs() {
 
     case "${cmd}" in
         latchfs)
-            opts="-h -V --help --version mount serve cert umount ls status acquire wait renew release steal events run doctor completions man"
+            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run doctor completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -148,7 +169,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cert)
-            opts="-h --dir --help ca server client"
+            opts="-h --dir --help ca server peer client"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -201,6 +222,24 @@ _latchfs() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        latchfs__subcmd__cert__subcmd__peer)
+            opts="-h --dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         latchfs__subcmd__cert__subcmd__server)
             opts="-h --dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -209,6 +248,130 @@ _latchfs() {
             fi
             case "${prev}" in
                 --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster)
+            opts="-h --server --token-file --ca --cert --key --json --help status join leave remove transfer"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__join)
+            opts="-h --force --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__leave)
+            opts="-h --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__remove)
+            opts="-h --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__status)
+            opts="-h --state --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__transfer)
+            opts="-h --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -626,7 +789,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --help"
+            opts="-h --listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --node-name --url --pace --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -665,6 +828,42 @@ _latchfs() {
                     return 0
                     ;;
                 --data)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer-listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer-address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer-cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer-ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --node-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -29,6 +29,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -s V -l version -d 'Print 
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "mount" -d 'Mount a directory in which files are locks'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "serve" -d 'Serve locks to other machines over HTTP'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cert" -d 'Make a certificate authority, and what it signs: a server, clients'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cluster" -d 'Show the nodes that decide together, and change who they are'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "umount" -d 'Unmount it; a busy mount is detached, a stale one removed'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "ls" -d 'Show what is held, and by whom'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "status" -d 'Show one lock, also a free one'
@@ -80,19 +81,60 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-listen -d 'Listen for other nodes, of which a majority decides' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-address -d 'Where other nodes find this one, if that is another address' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l seed -d 'Nodes that know the others: a new node joins them' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-cert -d 'This node\'s certificate, in PEM, made by \'latchfs cert peer\'' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-key -d 'The key of that certificate, in PEM' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-ca -d 'Who has signed the certificates of all nodes, in PEM' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'What this node is called [default: the name of this machine]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -l dir -d 'Where keys and certificates are kept' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -f -a "ca" -d 'The authority itself: ca.pem for every machine, ca.key for nobody'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -f -a "server" -d 'A server, under the names and addresses by which clients find it'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server client" -f -a "client" -d 'A client: it may speak as NAME, and as NAME:USER'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "ca" -d 'The authority itself: ca.pem for every machine, ca.key for nobody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "server" -d 'A server, under the names and addresses by which clients find it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "peer" -d 'A node, under the names and addresses by which other nodes find it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "client" -d 'A client: it may speak as NAME, and as NAME:USER'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from peer" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from peer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -f -a "status" -d 'Show all nodes, and how each stands'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -f -a "join" -d 'Have a node vote that only learns'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -f -a "leave" -d 'Have the node that is asked leave the others, and end'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -f -a "remove" -d 'Remove a node, also one that is gone for good'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove transfer" -f -a "transfer" -d 'Let another node lead'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l state -d 'Also a sum of all that each knows: nodes that have applied the same entry have the same'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount' -r

@@ -2,7 +2,7 @@
 
 use super::exit::{Done, Failure};
 use super::keep::Kept;
-use super::mount::absolute;
+use super::mount::{absolute, host_name};
 use super::serve::address;
 use crate::cluster::{Pace, PeerFiles, Peering};
 use std::net::SocketAddr;
@@ -50,11 +50,11 @@ fn pace(text: &str) -> Result<Pace, &'static str> {
 }
 
 impl PeerArgs {
-    /// What was said of other nodes, for a server that is found at `url`.
+    /// What was said of other nodes, for a server that listens there.
     pub(super) fn peering(
         &self,
         kept: &Kept,
-        url: String,
+        (scheme, serves): (&str, SocketAddr),
         insecure: bool,
     ) -> Done<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
@@ -67,15 +67,25 @@ impl PeerArgs {
             (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca }),
             _ => None,
         };
+        // Where other nodes find it clients do, too.
+        let host = match &self.peer_address {
+            _ if !serves.ip().is_unspecified() => serves.to_string(),
+            Some(address) => {
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                format!("{host}:{}", serves.port())
+            }
+            None => SocketAddr::new(listen.ip(), serves.port()).to_string(),
+        };
+        let url = self.url.clone().unwrap_or_else(|| format!("{scheme}://{host}"));
+        let name = self.node_name.clone();
+        let name = name.unwrap_or_else(|| host_name().trim().to_owned());
+        let seeds = self.seed.iter().filter(|seed| !seed.is_empty()).cloned().collect();
         Ok(Some(Peering {
             listen,
             address: self.peer_address.clone(),
-            url: self.url.clone().unwrap_or(url),
-            name: self
-                .node_name
-                .clone()
-                .unwrap_or_else(|| super::mount::host_name().trim().to_owned()),
-            seeds: self.seed.iter().filter(|seed| !seed.is_empty()).cloned().collect(),
+            url,
+            name,
+            seeds,
             tls,
             insecure,
             pace: self.pace,

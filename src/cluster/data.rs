@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 /// The version of the directory. Whoever finds a newer one stops.
 const VERSION: u32 = 1;
-/// The number of the first node of a cluster. Later ones get the index of an entry, which is higher.
+/// The number of the first node of a cluster. Later ones get that of an entry, which is higher.
 pub(super) const FIRST_NODE: NodeId = 1;
 
 /// What somebody finds who looks around.

@@ -61,8 +61,8 @@ impl Node {
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
 
-    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full, or the
-    /// others have removed it.
+    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full,
+    /// or the others have removed it.
     pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
         if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
             // It has ended already.

@@ -160,6 +160,8 @@ pub enum PeerError {
         /// What the last of them said.
         why: String,
     },
+    /// Its directory is empty, and nobody was named to join.
+    Nobody(PathBuf),
     /// It is the first node of a cluster of its own, and was told to join this one's.
     Settled(String),
     /// The node has others to speak with, and was not told where to listen for them.
@@ -196,6 +198,13 @@ impl fmt::Display for PeerError {
                 f,
                 "no node at {seeds} lets this one join ({why}); see whether they run with \
                  --peer-listen and can be reached, and start again"
+            ),
+            Self::Nobody(path) => write!(
+                f,
+                "the data directory {} is empty, and it is not said whom to join; name a node of \
+                 the cluster by --seed HOST:PORT, or, to begin a new cluster, start it once \
+                 without --peer-listen",
+                path.display()
             ),
             Self::Settled(seed) => write!(
                 f,

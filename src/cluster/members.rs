@@ -10,10 +10,11 @@ use super::reign::{Metrics, metrics};
 use super::station::Station;
 use crate::locks::council::Change;
 use crate::time::Span;
+use openraft::ChangeMembers;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::impls::BasicNode;
 use openraft::raft::ClientWriteResponse;
-use openraft::{ChangeMembers, Instant};
+use openraft::type_config::TypeConfigExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
@@ -248,7 +249,8 @@ fn learners(metrics: &Metrics) -> BTreeSet<NodeId> {
 
 /// How long ago this leader has heard of a node.
 pub(super) fn heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
-    metrics.heartbeat.as_ref()?.get(&id)?.as_ref().map(|at| at.elapsed())
+    let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
+    Some(Kind::now() - at.into_inner())
 }
 
 /// Learners that have caught up and are there, in the order of their numbers.

@@ -9,7 +9,7 @@ use super::forward::Forwarder;
 use super::kind::{ClusterId, Commands, NodeId, Proposal, Raft};
 use super::log::Log;
 use super::machine::Machine;
-use super::members::{Members, best, voters};
+use super::members::{Members, best};
 use super::network::Network;
 use super::peer::line::Caller;
 use super::peer::listen;
@@ -132,7 +132,9 @@ fn open(path: &Path, peers: Option<Peers>) -> Result<Parts, DataError> {
 fn begin_or_join(path: &Path, peers: Option<&Peers>) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
-        _ => Ok(data::first()),
+        // Who was one of several and has lost all must not begin as if nothing had been.
+        Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
+        None => Ok(data::first()),
     }
 }
 
@@ -232,8 +234,10 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    let known = metrics(&raft);
-    let is_alone = known.membership_config.nodes().map(|(id, _)| *id).eq([identity.node]);
+    // What openraft knows itself: what it tells in metrics comes a moment later.
+    let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
+    let known = known.map_err(|error| stopped(error.to_string()))?;
+    let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
     if !is_alone && peers.is_none() {
         return Err(PeerError::Deaf.into());
     }
@@ -249,7 +253,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         }
     } else {
         raft.runtime_config().tick(true);
-        if voters(&known).into_iter().eq([identity.node]) {
+        if known.voter_ids().eq([identity.node]) {
             // Nobody else can, so there is nobody to wait for.
             let elected = raft.trigger().elect(false).await;
             elected.map_err(|error| stopped(error.to_string()))?;

@@ -20,6 +20,9 @@ const BARRIER_PATIENCE: Span = Span::from_millis(500);
 /// And how long before it asks them again.
 const BARRIER_PAUSE: Span = Span::from_millis(20);
 
+/// How often it is looked again when nothing is said to have changed.
+const LOOK: Span = Span::from_secs(1);
+
 /// How this node stands to whoever orders what is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stand {
@@ -55,7 +58,8 @@ impl Herald {
             // What comes from here on wakes us again.
             let known = news.borrow_and_update().clone();
             let id = self.raft.node_id();
-            let leads = self.raft.as_leader().ok().map(|leader| leader.to_committed_leader_id());
+            let vote = known.vote;
+            let leads = (vote.committed && vote.leader_id.node_id == *id).then_some(vote.leader_id);
             let before = *self.stand.borrow();
             let stand = match (leads, known.current_leader) {
                 (Some(leader), _) => match before {
@@ -68,7 +72,11 @@ impl Herald {
             self.enter(stand);
             if leads.is_some() && stand == Stand::Waits {
                 sleep(BARRIER_PAUSE.as_duration()).await;
-            } else if news.changed().await.is_err() {
+                continue;
+            }
+            // What is seen of openraft from two sides may be told in two steps.
+            let changed = timeout(LOOK.as_duration(), news.changed()).await;
+            if changed.is_ok_and(|changed| changed.is_err()) {
                 return self.enter(Stand::Waits);
             }
         }

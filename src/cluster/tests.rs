@@ -539,7 +539,8 @@ fn a_first_start_that_was_broken_off_is_begun_again() {
     fs::remove_file(&node).expect("it is there");
     // Only the name, and then the directory of the log.
     for _ in 0..2 {
-        let data = super::data::Data::open(&scratch.data()).expect("new");
+        let data =
+            super::data::Data::open(&scratch.data(), || Ok(super::data::first())).expect("new");
         assert_eq!(data.identity.stage, super::data::Stage::New);
     }
     assert_eq!(granted(&scratch.open().expect("new"), "a", "ann"), 1);

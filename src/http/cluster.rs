@@ -4,16 +4,67 @@ use super::access::Denial;
 use super::call::{Call, json, told};
 use super::options::Options;
 use super::problem::{Done, Problem};
+use super::routes::{Act, act, doc};
+use super::schema::Schema;
+use super::shape::{FORCE, NODE_ID, STATE, TO};
 use crate::engine::Kind;
 use crate::locks::council::{Change, Council, Node, Report, Unchanged};
 use crate::locks::{Failure, Unavailable};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+const CHANGED: (u16, Schema) = (200, Schema::Changed);
+
+/// At `/cluster`.
+pub(super) const SHOW: &[Act] = &[act(
+    Method::GET,
+    |call| Box::pin(show(call)),
+    doc(
+        "cluster",
+        "The nodes that decide together, and how each stands.",
+        &[STATE],
+        (200, Schema::Cluster),
+        &[400, 409],
+    ),
+)];
+
+/// At `/cluster/transfer`.
+pub(super) const TRANSFER: &[Act] = &[act(
+    Method::POST,
+    |call| Box::pin(transfer(call)),
+    doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 409, 415, 503]),
+)];
+
+/// At `/cluster/nodes/{node}`.
+pub(super) const REMOVE: &[Act] = &[act(
+    Method::DELETE,
+    |call| Box::pin(remove(call)),
+    doc(
+        "removeNode",
+        "Remove a node: it votes no more, and ends.",
+        &[NODE_ID],
+        CHANGED,
+        &[400, 409, 503],
+    ),
+)];
+
+/// At `/cluster/nodes/{node}/promote`.
+pub(super) const PROMOTE: &[Act] = &[act(
+    Method::POST,
+    |call| Box::pin(promote(call)),
+    doc(
+        "promoteNode",
+        "Have a node vote that only learns.",
+        &[NODE_ID, FORCE],
+        CHANGED,
+        &[400, 409, 415, 503],
+    ),
+)];
+
 /// GET /cluster.
-pub(super) async fn show(mut call: Call) -> Done {
+async fn show(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     if !call.grant.may_see_all() {
         let detail = "these credentials see some locks only, and not the nodes; use others";
@@ -58,20 +109,20 @@ fn shown_node(node: &Node) -> Value {
 }
 
 /// POST /cluster/transfer.
-pub(super) async fn transfer(mut call: Call) -> Done {
+async fn transfer(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     change(&call, Change::Transfer { to: options.to }).await
 }
 
 /// POST /cluster/nodes/{node}/promote.
-pub(super) async fn promote(mut call: Call) -> Done {
+async fn promote(mut call: Call) -> Done {
     let id = id_of(&call)?;
     let options = Options::read(&mut call).await?;
     change(&call, Change::Promote { id, force: options.force }).await
 }
 
 /// DELETE /cluster/nodes/{node}.
-pub(super) async fn remove(mut call: Call) -> Done {
+async fn remove(mut call: Call) -> Done {
     let id = id_of(&call)?;
     Options::read(&mut call).await?;
     change(&call, Change::Remove { id }).await
@@ -102,6 +153,6 @@ async fn change(call: &Call, change: Change) -> Done {
 fn council(call: &Call) -> Done<Arc<dyn Council>> {
     call.app.locks.council().ok_or_else(|| {
         let why = "this server is no node of a cluster; start it with --data and --peer-listen";
-        Problem::plain(StatusCode::NOT_FOUND, why)
+        Problem::plain(StatusCode::CONFLICT, why)
     })
 }

@@ -6,6 +6,7 @@ use super::options::Options;
 use super::problem::{Done, Problem};
 use super::routes::{Act, ROUTES};
 use crate::engine::Kind;
+use crate::locks::council::Standing;
 use crate::metrics::Page;
 use axum::http::{HeaderValue, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +60,22 @@ fn page(app: &App) -> String {
     ] {
         page.family(name, help, "gauge");
         page.line("", value as u64);
+    }
+    if let Some(council) = app.locks.council() {
+        let own = council.own();
+        let leads = u64::from(own.standing == Standing::Leader);
+        let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
+        for (name, help, value) in [
+            ("latchfs_cluster_term", "The term: it rises with each election.", own.term),
+            ("latchfs_cluster_leads", "Whether this node leads.", leads),
+            ("latchfs_cluster_votes", "Whether this node votes.", votes),
+            ("latchfs_cluster_has_leader", "Whether anybody leads.", own.leader.is_some().into()),
+            ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
+            ("latchfs_cluster_applied", "The last entry carried out here.", own.applied),
+        ] {
+            page.family(name, help, "gauge");
+            page.line("", value);
+        }
     }
     page.family("latchfs_http_requests_total", "Requests, by route and code.", "counter");
     for ((path, act), counters) in acts().zip(&app.requests.0) {

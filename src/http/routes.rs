@@ -7,9 +7,9 @@ use super::peers::Origin;
 use super::problem::Problem;
 use super::schema::Schema;
 use super::shape::{
-    AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, FORCE, FRESH, GRACE, IDEMPOTENCY_KEY,
-    IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NODE_ID, NOTE, PREFIX, Param, REASON, SESSION,
-    SESSION_ID, SINCE, STATE, TO, TOKEN, TTL, WAIT,
+    AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, FRESH, GRACE, IDEMPOTENCY_KEY, IF_MATCH,
+    LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
+    TOKEN, TTL, WAIT,
 };
 use super::{cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions};
 use crate::engine::Kind;
@@ -51,7 +51,8 @@ pub(super) struct Doc {
     pub(super) problems: &'static [u16],
 }
 
-const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
+/// One method at a path.
+pub(super) const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
     Act { method, doc, public: false, run }
 }
 
@@ -62,7 +63,8 @@ impl Act {
     }
 }
 
-const fn doc(
+/// What the document says of it.
+pub(super) const fn doc(
     id: &'static str,
     summary: &'static str,
     params: &'static [Param],
@@ -222,45 +224,21 @@ pub(super) static ROUTES: &[Route] = &[
         )],
     },
     Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
-    Route { path: "/cluster", pattern: Some("/cluster"), acts: CLUSTER },
+    Route { path: "/cluster", pattern: Some("/cluster"), acts: cluster::SHOW },
     Route {
         path: "/cluster/transfer",
         pattern: Some("/cluster/transfer"),
-        acts: &[act(
-            Method::POST,
-            |call| Box::pin(cluster::transfer(call)),
-            doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 404, 409, 415, 503]),
-        )],
+        acts: cluster::TRANSFER,
     },
     Route {
         path: "/cluster/nodes/{node}",
         pattern: Some("/cluster/nodes/{node}"),
-        acts: &[act(
-            Method::DELETE,
-            |call| Box::pin(cluster::remove(call)),
-            doc(
-                "removeNode",
-                "Remove a node: it votes no more, and ends.",
-                &[NODE_ID],
-                CHANGED,
-                &[400, 404, 409, 503],
-            ),
-        )],
+        acts: cluster::REMOVE,
     },
     Route {
         path: "/cluster/nodes/{node}/promote",
         pattern: Some("/cluster/nodes/{node}/promote"),
-        acts: &[act(
-            Method::POST,
-            |call| Box::pin(cluster::promote(call)),
-            doc(
-                "promoteNode",
-                "Have a node vote that only learns.",
-                &[NODE_ID, FORCE],
-                CHANGED,
-                &[400, 404, 409, 415, 503],
-            ),
-        )],
+        acts: cluster::PROMOTE,
     },
     Route { path: "/", pattern: Some("/"), acts: PAGE },
     Route {
@@ -303,20 +281,6 @@ pub(super) static ROUTES: &[Route] = &[
         .public()],
     },
 ];
-
-const CHANGED: (u16, Schema) = (200, Schema::Changed);
-
-const CLUSTER: &[Act] = &[act(
-    Method::GET,
-    |call| Box::pin(cluster::show(call)),
-    doc(
-        "cluster",
-        "The nodes that decide together, and how each stands.",
-        &[STATE],
-        (200, Schema::Cluster),
-        &[400, 404],
-    ),
-)];
 
 const SEED_STATUS: (u16, Schema) = (200, Schema::SeedStatus);
 

@@ -1,7 +1,7 @@
 //! The nodes that decide together, for the edges: who they are, how they stand, and what may be
 //! changed about them. Locks have nothing to do with it.
 
-use super::{Then, Unavailable};
+use super::{Locks, Then, Unavailable};
 use std::fmt;
 use std::sync::Arc;
 
@@ -134,5 +134,17 @@ impl fmt::Display for Unchanged {
             Self::Refused(why) => f.write_str(why),
             Self::Unavailable(why) => why.fmt(f),
         }
+    }
+}
+
+impl Locks {
+    /// The nodes that decide together, if there can be several.
+    pub fn council(&self) -> Option<Arc<dyn Council>> {
+        self.0.council()
+    }
+
+    /// Whether the engine's time is known here: until then nothing can be shown or asked.
+    pub fn ready(&self) -> Result<(), Unavailable> {
+        self.0.ready()
     }
 }

@@ -9,6 +9,7 @@ pub mod feed;
 pub mod local;
 pub mod porter;
 mod restore;
+mod sentences;
 pub mod state;
 pub mod tally;
 mod timeline;
@@ -25,7 +26,6 @@ use crate::engine::{
 use crate::time::{Span, Time, Wall};
 use council::Council;
 use feed::Watch;
-use std::fmt;
 use std::sync::Arc;
 use tally::Histogram;
 
@@ -439,16 +439,6 @@ impl Locks {
         self.0.far()
     }
 
-    /// The nodes that decide together, if there can be several.
-    pub fn council(&self) -> Option<Arc<dyn Council>> {
-        self.0.council()
-    }
-
-    /// Whether the engine's time is known here: until then nothing can be shown or asked.
-    pub fn ready(&self) -> Result<(), Unavailable> {
-        self.0.ready()
-    }
-
     /// Counts of what happened since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()
@@ -478,46 +468,6 @@ impl Failure {
         }
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Unavailable(unavailable) => unavailable.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::State { why, .. } => write!(
-                f,
-                "the state directory can't be written ({why}), so nothing is granted or changed \
-                 that a restart would forget; make room or mend it, and try again"
-            ),
-            Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
-            Self::NoAnswer { server } => write!(
-                f,
-                "the server {server} does not answer, so the outcome is unknown; see whether it \
-                 runs and can be reached, and try again"
-            ),
-            Self::Log { why } => write!(
-                f,
-                "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
-                 again when the node is back"
-            ),
-            Self::NoQuorum { why } => write!(
-                f,
-                "the nodes give no answer ({why}), so the outcome is unknown; see 'latchfs cluster \
-                 status', and try again"
-            ),
-            Self::Denied { why } => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for Unavailable {}
 
 #[cfg(test)]
 mod tests;

@@ -58,7 +58,7 @@ fn the_leader_is_killed_again_and_again() {
     gaps.sort();
     let ms = |gap: Duration| gap.as_millis();
     println!("gap after a kill: p50 {} ms, max {} ms", ms(gaps[KILLS / 2]), ms(gaps[KILLS - 1]));
-    println!("all: {:?}", gaps.iter().map(|gap| gap.as_millis()).collect::<Vec<_>>());
+    println!("all: {:?}", gaps.iter().map(Duration::as_millis).collect::<Vec<_>>());
 }
 
 #[test]

@@ -111,7 +111,9 @@ impl Load {
             machine.enter();
             for at in 0..urls.len() {
                 let mut talk = talk(&urls[at..=at], 0);
-                clients.iter().for_each(|client| client.compare(&mut talk));
+                for client in &clients {
+                    client.compare(&mut talk);
+                }
             }
         });
         compare.join().expect("what was granted is held");

@@ -76,6 +76,7 @@ fn a_node_leaves_and_another_is_removed() {
     // It has not heard of it, and is told.
     dead.daemon.again();
     eventually("it ends", || (!dead.is_up()).then_some(()));
+
     assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
 }
 

@@ -29,7 +29,10 @@ impl Cluster {
         let mut net = Net::new();
         let clients = net.machine();
         let mut cluster = Self { net, clients, nodes: vec![] };
-        cluster.add(&[]);
+        let machine = cluster.net.machine();
+        begin(&machine, "data");
+        let daemon = serve(&machine, "data", &[]);
+        cluster.nodes.push(Node { machine, daemon });
         cluster
     }
 
@@ -120,9 +123,9 @@ impl Cluster {
         eventually("voters", || {
             let status = self.status(self.nodes.len() - 1)?;
             let nodes = status["nodes"].as_array()?;
-            let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
+            let does_vote = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
             let agree = |node: &&Value| node["leader"] == status["leader"];
-            let voters = nodes.iter().filter(votes).filter(agree).count();
+            let voters = nodes.iter().filter(does_vote).filter(agree).count();
             (voters == count && !status["leader"].is_null()).then_some(())
         });
     }
@@ -232,6 +235,16 @@ pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<Strin
 #[track_caller]
 pub(crate) fn serve(machine: &Machine, data: &str, more: &[&str]) -> Daemon {
     Daemon::start(machine, options(machine, data, more), "listening")
+}
+
+/// Begins a cluster on a machine: a node that has no peers yet.
+#[track_caller]
+pub(crate) fn begin(machine: &Machine, data: &str) {
+    let mut args = options(machine, data, &[]);
+    // All up to the data directory.
+    args.truncate(5);
+    args.push("--insecure".to_owned());
+    drop(Daemon::start(machine, args, "listening"));
 }
 
 /// What a node says that does not start.

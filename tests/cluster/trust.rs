@@ -2,7 +2,7 @@
 
 use crate::net::Daemon;
 use crate::net::{LATCHFS, Machine, eventually, run};
-use crate::nodes::{Cluster, options, refusal, serve};
+use crate::nodes::{Cluster, begin, options, refusal, serve};
 
 /// Makes an authority in a directory of a machine.
 fn authority(machine: &Machine, dir: &str) {
@@ -35,6 +35,7 @@ fn nodes_show_each_other_certificates() {
         let tls: Vec<_> = tls.iter().map(String::as_str).collect();
         serve(machine, "data", &[&tls[..], more].concat())
     };
+    begin(&a, "data");
     let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
     let seed = ["--seed", &a.peers()].map(str::to_owned);
     let seed: Vec<_> = seed.iter().map(String::as_str).collect();
@@ -65,8 +66,9 @@ fn nodes_show_each_other_certificates() {
 fn nodes_of_other_clusters_are_strangers() {
     let mut cluster = Cluster::of(3);
     let stranger = cluster.net.machine();
-    let alone = serve(&stranger, "data", &[]);
-    drop(alone);
+    let said = refusal(&stranger, "data", &[]);
+    assert!(said.contains("--seed"), "{said}");
+    begin(&stranger, "data");
     // It has a cluster of its own already.
     let seed = cluster.nodes[0].machine.peers();
     let said = refusal(&stranger, "data", &["--seed", &seed]);
@@ -75,6 +77,7 @@ fn nodes_of_other_clusters_are_strangers() {
     let gone = (cluster.leader() + 1) % 3;
     cluster.nodes[gone].daemon.kill();
     let place = cluster.nodes[gone].machine.clone();
+    begin(&place, "foreign");
     let _other = serve(&place, "foreign", &[]);
     let leader = cluster.leader();
     eventually("it is told apart", || {
@@ -93,6 +96,7 @@ fn nodes_of_other_clusters_are_strangers() {
 fn an_open_port_needs_certificates() {
     let mut net = crate::net::Net::new();
     let machine = net.machine();
+    begin(&machine, "data");
     let mut args = options(&machine, "data", &[]);
     args.retain(|arg| arg != "--insecure");
     args[2] = "127.0.0.1:8080".to_owned();

@@ -319,3 +319,98 @@ impl Wire for Transferred {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::kind::Proposal;
+    use crate::engine::Rules;
+    use openraft::EntryPayload;
+
+    fn id(index: u64) -> LogId {
+        LogId { leader_id: LeaderId { term: 3, node_id: 7 }, index }
+    }
+
+    fn letters() -> Vec<Letter> {
+        let vote = Vote { leader_id: LeaderId { term: 3, node_id: 7 }, committed: true };
+        let entry = |payload| Entry { log_id: id(300), payload };
+        let begin = Proposal::Begin(ClusterId(9), Rules::default());
+        let append = AppendEntriesRequest {
+            vote,
+            prev_log_id: Some(id(299)),
+            entries: vec![entry(EntryPayload::Blank), entry(EntryPayload::Normal(begin))],
+            leader_commit: None,
+        };
+        let at = Station::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
+        let mut ask = VoteRequest::new(vote, Some(id(4)));
+        ask.leadership_transfer = true;
+        let calls = [
+            Call::Append(append),
+            Call::Vote(ask.clone()),
+            Call::PreVote(ask),
+            Call::Transfer(TransferLeaderRequest::new(vote, 9, Some(id(5)))),
+            Call::Forward(vec![crate::engine::Op::Settle.into()]),
+            Call::Read,
+            Call::Join(at.clone()),
+            Call::Enroll(at),
+            Call::Change(Change::Promote { id: 3, force: true }),
+            Call::Status(true),
+        ];
+        let letter = |call| Letter { cluster: Some(ClusterId(1 << 100)), from: 7, to: 9, call };
+        calls.map(letter).into()
+    }
+
+    /// What is said is understood as it was meant; what is cut off or goes on is not.
+    #[test]
+    fn letters_are_read_as_they_were_written() {
+        for letter in letters() {
+            let bytes = encode_letter(&letter);
+            let read = decode_letter(&bytes).expect("as it was written");
+            assert_eq!(format!("{read:?}"), format!("{letter:?}"));
+            for length in 0..bytes.len() {
+                assert!(decode_letter(&bytes[..length]).is_err(), "{length} of {}", bytes.len());
+            }
+            assert!(decode_letter(&[&bytes[..], &[0]].concat()).is_err());
+            assert!(decode_letter(&[&[VERSION + 1], &bytes[1..]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let place = Place { index: 1 << 40, now: Time::from_secs(5) };
+        let answers = [
+            Ok(Told::Append(AppendEntriesResponse::PartialSuccess(Some(id(4))))),
+            Ok(Told::Forwarded(place, vec![Ok(crate::engine::Outcome::Released)])),
+            Ok(Told::Transfer(Err(TransferLeaderError::LogNotFlushed {
+                expected: Some(id(4)),
+                actual: None,
+            }))),
+            Ok(Told::Joined(ClusterId(5), 8)),
+            Err(Turned::NotLeader(Some("10.0.0.1:7100".into()))),
+            Err(Turned::Refused("no".into())),
+        ];
+        for answer in answers {
+            let bytes = encode_answer(&answer);
+            let read = decode_answer(&bytes).expect("as it was written");
+            assert_eq!(format!("{read:?}"), format!("{answer:?}"));
+            for length in 0..bytes.len() {
+                assert!(decode_answer(&bytes[..length]).is_err(), "{length} of {}", bytes.len());
+            }
+        }
+    }
+
+    /// Whatever comes, nobody panics, and nothing is believed that is not there.
+    #[test]
+    fn changed_bytes_are_refused_or_understood() {
+        for letter in letters() {
+            let bytes = encode_letter(&letter);
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut changed = bytes.clone();
+                    changed[at] ^= 1 << bit;
+                    let _ = decode_letter(&changed);
+                }
+            }
+        }
+    }
+}
