@@ -31,15 +31,15 @@ pub(super) struct Ballot(pub(super) Vote);
 
 /// What an entry says, as the log keeps it.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(crate) struct Said {
     /// What.
-    pub(super) payload: Payload,
+    pub(crate) payload: Payload,
     /// The same as bytes: made once, for the file and for its size in memory.
     bytes: Arc<[u8]>,
 }
 
 impl Said {
-    pub(super) fn new(payload: Payload) -> Self {
+    pub(crate) fn new(payload: Payload) -> Self {
         let mut out = vec![ENTRY_VERSION];
         put_payload(&payload, &mut out);
         Self { payload, bytes: out.into() }

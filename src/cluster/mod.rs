@@ -10,20 +10,20 @@
 //! carry entries out; `clock` what time it is; `node` brings it all up; `kind` and `bytes` what an
 //! entry is.
 
-mod bytes;
-mod clock;
+pub(crate) mod bytes;
+pub(crate) mod clock;
 mod data;
 mod desk;
 mod door;
 mod error;
-mod kind;
+pub(crate) mod kind;
 mod log;
 mod lone;
 mod machine;
 mod node;
 mod proposer;
-mod replica;
-mod snapshot;
+pub(crate) mod replica;
+pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 mod trouble;
