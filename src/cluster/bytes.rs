@@ -31,15 +31,15 @@ pub(super) struct Ballot(pub(super) Vote);
 
 /// What an entry says, as the log keeps it.
 #[derive(Debug, Clone)]
-pub(crate) struct Said {
+pub(super) struct Said {
     /// What.
-    pub(crate) payload: Payload,
+    pub(super) payload: Payload,
     /// The same as bytes: made once, for the file and for its size in memory.
     bytes: Arc<[u8]>,
 }
 
 impl Said {
-    pub(crate) fn new(payload: Payload) -> Self {
+    pub(super) fn new(payload: Payload) -> Self {
         let mut out = vec![ENTRY_VERSION];
         put_payload(&payload, &mut out);
         Self { payload, bytes: out.into() }
@@ -133,7 +133,13 @@ impl Decode for Said {
     }
 }
 
-fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
+/// What an entry says, as bytes.
+pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
+    Said::new(payload).bytes
+}
+
+/// Reads what [`entry_bytes`] wrote.
+pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, mut body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
     if *version != ENTRY_VERSION {

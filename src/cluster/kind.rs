@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 openraft::declare_raft_types!(
     /// The types of the log.
-    pub(super) Kind:
+    pub(crate) Kind:
         D = Proposal,
         R = Answers,
 );
