@@ -18,6 +18,7 @@ mod run;
 mod serve;
 mod server;
 mod signals;
+mod sim;
 mod table;
 mod target;
 mod tenure;
@@ -99,6 +100,15 @@ Examples:
 The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
 is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
 
+const SIM_EXAMPLES: &str = "\
+Examples:
+  latchfs sim --seed 7                     three nodes, for 20 virtual seconds
+  latchfs sim --seed 7 --nodes 5 --trace   all that happened, line by line
+  for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations
+
+Nodes crash, disks lose what was not synced, the network splits. If anything is wrong it is said, \
+and the exit code is 1.";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -157,6 +167,9 @@ enum Command {
     Run(run::RunArgs),
     /// Look at all that a mount needs, and say what to mend
     Doctor(doctor::DoctorArgs),
+    /// Try a whole cluster on virtual time, with all that may go wrong
+    #[command(after_long_help = SIM_EXAMPLES)]
+    Sim(sim::SimArgs),
     /// Print what a shell needs to complete these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
@@ -192,6 +205,7 @@ fn run(command: &Command) -> Done {
         Command::Events(args) => events::run(args),
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     }

@@ -116,7 +116,7 @@ fn cut(world: &World, from: &[End], to: &[End]) {
 async fn storm(world: &Arc<World>) {
     let loss = world.dice.below(30);
     let doubled = world.dice.below(30);
-    let late_ms = 5 + world.dice.below(150);
+    let late_ms = 5 + world.dice.below(45);
     let weather = Weather { loss, doubled, late_ms };
     world.record.note(format_args!("{weather:?}"));
     world.net.set_weather(weather);

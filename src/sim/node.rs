@@ -36,7 +36,7 @@ const ENTRIES_KEPT: u64 = 10;
 const HOP_PATIENCE: Span = Span::from_millis(250);
 /// How long a reader waits for what it is to see.
 const READ_PATIENCE: Span = Span::from_millis(400);
-/// How long after a failed attempt to find out where the log ends the next one is made.
+/// How long after a failed attempt the next one is made.
 const AGAIN: Span = Span::from_millis(10);
 
 /// Who leads, and in which term.
@@ -272,7 +272,10 @@ impl Host {
             } else if wait == Some(Span::ZERO) {
                 let now = self.stamp(carried);
                 let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
-                let _ = self.propose(leader, Proposal::Commands(commands)).await;
+                if self.propose(leader, Proposal::Commands(commands)).await.is_err() {
+                    // Who hands the lead over still has it, and takes nothing any more.
+                    sleep(AGAIN).await;
+                }
             } else {
                 let wait = wait.unwrap_or(Span::from_secs(3_600));
                 tokio::select! {
