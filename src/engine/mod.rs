@@ -235,7 +235,8 @@ impl Engine {
     /// Forgets what requests have come to: a bug that tests plant.
     #[cfg(test)]
     pub(crate) fn forget_replies(&mut self) {
-        let known: Vec<_> = self.books.replies.iter().map(|(id, until, _)| (id.clone(), until)).collect();
+        let known: Vec<_> =
+            self.books.replies.iter().map(|(id, until, _)| (id.clone(), until)).collect();
         for (request, until) in known {
             self.books.replies.forget(&request);
             self.books.agenda.remove(until, Due::Reply(std::sync::Arc::new(request)));

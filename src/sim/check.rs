@@ -1,7 +1,7 @@
 //! What must be true of what the clients saw, whatever happened to the nodes.
 
 use super::client::LOCKS;
-use super::history::{Act, Belief, History, Lock, Token, What};
+use super::history::{Act, Belief, History, Lock, Place, Token, What};
 use super::linear::{Found, Lapse, search};
 use super::record::Record;
 use crate::time::Time;
@@ -23,9 +23,8 @@ pub(super) fn check(record: &Record) {
 /// Nobody believes to hold what another one believes to hold, but who was robbed.
 fn one_holder(record: &Record, history: &History) {
     let until = |belief: &Belief| {
-        let robbed = |(lock, _, token): &&(Lock, Time, Token)| {
-            *lock == belief.lock && *token > belief.token
-        };
+        let robbed =
+            |(lock, _, token): &&(Lock, Time, Token)| *lock == belief.lock && *token > belief.token;
         let steals = history.steals.iter().filter(robbed).map(|(_, from, _)| *from);
         steals.min().map_or(belief.until, |stolen| stolen.min(belief.until))
     };
@@ -49,19 +48,33 @@ fn one_holder(record: &Record, history: &History) {
     }
 }
 
-/// Who was in line before another one asked is served before it.
+/// Who was in line first is served first, and nobody else before who was in line.
 fn first_come_first_served(record: &Record, history: &History) {
+    let served = |place: &Place| place.served.map(|token| (place.lock, place.ticket, token));
+    let mut line: Vec<_> = history.places.iter().filter_map(served).collect();
+    line.sort_unstable();
+    for pair in line.windows(2) {
+        let ((lock, ticket, token), (other_lock, next, later)) = (pair[0], pair[1]);
+        if lock == other_lock && ticket < next && token > later {
+            record.violation(format_args!(
+                "place {next} in the line of lock {lock} was served before place {ticket}: tokens \
+                 {later} and {token}"
+            ));
+        }
+    }
+    let from_line: BTreeSet<_> = line.iter().map(|(_, _, token)| *token).collect();
     for place in &history.places {
         let Some(token) = place.served else { continue };
         for act in history.acts.get(&place.lock).into_iter().flatten() {
             if let What::Granted(other) = act.what
-                && act.from > place.to
+                && act.from > place.told
                 && other < token
+                && !from_line.contains(&other)
             {
                 record.violation(format_args!(
                     "{} was in line for lock {} since {}, and served with token {token} after \
                      token {other}, which was asked for at {}",
-                    place.who, place.lock, place.to, act.from
+                    place.who, place.lock, place.told, act.from
                 ));
             }
         }
@@ -89,9 +102,9 @@ fn in_some_order(record: &Record, history: &History, lock: Lock) {
         Found::None(stuck) => record.violation(format_args!(
             "there is no order in which lock {lock} can have been so: {stuck}"
         )),
-        Found::TooLong => record.violation(format_args!(
-            "the search for an order of lock {lock} takes too long"
-        )),
+        Found::TooLong => {
+            record.violation(format_args!("the search for an order of lock {lock} takes too long"))
+        }
     }
 }
 

@@ -135,7 +135,8 @@ impl Client {
             }
             let request = RequestId { client: client.clone(), key: Arc::clone(&key) };
             let command = Command { request: Some(request), op: op.clone() };
-            let reply = self.world.ask(self.end, self.node, Request::Submit(command), PATIENCE).await;
+            let reply =
+                self.world.ask(self.end, self.node, Request::Submit(command), PATIENCE).await;
             let sent = if planted(Bug::DeadlineFromReply) { self.clock.read() } else { sent };
             if let Some(Reply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
@@ -294,8 +295,8 @@ impl Client {
 
     /// Waits until served, or long enough.
     async fn wait(&mut self, lock: Lock, joined: &Came, ticket: Ticket, ttl: Ttl) {
-        let (who, from, to) = (Arc::clone(&self.who), joined.from, joined.to);
-        let mut place = Place { lock, who, from, to, served: None };
+        let (who, told, number) = (Arc::clone(&self.who), joined.to, ticket.as_u64());
+        let mut place = Place { lock, who, told, ticket: number, served: None };
         let enough = now() + self.world.dice.millis(300, 5_000);
         while now() < enough {
             sleep(LOOK_AGAIN).await;
@@ -306,7 +307,14 @@ impl Client {
             if let Some(holder) = mine {
                 let token = holder.lease.token;
                 place.served = Some(token.as_u64());
-                self.served(lock, from, token, &holder.lease.life, (sent, holder.ends.expires_at.since(at)), ttl);
+                self.served(
+                    lock,
+                    from,
+                    token,
+                    &holder.lease.life,
+                    (sent, holder.ends.expires_at.since(at)),
+                    ttl,
+                );
                 break;
             }
             if !view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
@@ -323,7 +331,15 @@ impl Client {
 
     /// It was served from the line, as it sees by looking. `left`: what was left of its lease,
     /// counted from when it sent the question.
-    fn served(&mut self, lock: Lock, from: Time, token: Token, life: &Life, left: (Time, Span), ttl: Ttl) {
+    fn served(
+        &mut self,
+        lock: Lock,
+        from: Time,
+        token: Token,
+        life: &Life,
+        left: (Time, Span),
+        ttl: Ttl,
+    ) {
         let (token, (sent, left)) = (token.as_u64(), left);
         let until = match life {
             Life::Own { .. } => Some(sent + less(left)),
@@ -382,7 +398,8 @@ impl Client {
         let at = self.world.dice.index(self.held.len());
         let Held { lock, token, ttl, .. } = self.held[at];
         let key = self.key(lock, token);
-        let renew = Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
+        let renew =
+            Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
         let came = self.ask(Op::Renew(renew)).await;
         match &came.answer {
             Some(Ok(Outcome::Renewed(tenure))) => self.kept(lock, &came, *tenure, ttl),

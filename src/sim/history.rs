@@ -53,8 +53,10 @@ pub(super) struct Belief {
 pub(super) struct Place {
     pub(super) lock: Lock,
     pub(super) who: Who,
-    pub(super) from: Time,
-    pub(super) to: Time,
+    /// When its client was told of it.
+    pub(super) told: Time,
+    /// Its number: the lowest is served first.
+    pub(super) ticket: u64,
     /// The tenure that it became, if somebody was told of that.
     pub(super) served: Option<Token>,
 }

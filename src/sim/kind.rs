@@ -20,7 +20,9 @@ pub(super) type Raft = openraft::Raft<Kind, Machine>;
 /// Virtual time since the simulation began: what an observer's perfect clock would show.
 pub(super) fn now() -> Time {
     let since = Kind::now().elapsed_since_start();
-    Time::from_nanos(u64::try_from(since.as_nanos()).expect("a simulation lasts less than 500 years"))
+    Time::from_nanos(
+        u64::try_from(since.as_nanos()).expect("a simulation lasts less than 500 years"),
+    )
 }
 
 /// Lets virtual time pass.

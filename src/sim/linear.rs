@@ -50,9 +50,7 @@ impl Cell {
             }
             What::Kept(token) => (held == Some(token)).then_some(self),
             What::NotKept(token) => (held != Some(token)).then_some(self),
-            What::Released(token) => {
-                (held == Some(token)).then_some(Self { held: None, last })
-            }
+            What::Released(token) => (held == Some(token)).then_some(Self { held: None, last }),
             What::Seen(seen) => (held == seen).then_some(self),
         }
     }

@@ -46,10 +46,9 @@ impl RaftLogStorage<Kind> for Log {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Kind>> {
-        Ok(self.0.look(|files| LogState {
-            last_purged_log_id: files.purged,
-            last_log_id: files.last(),
-        }))
+        Ok(self
+            .0
+            .look(|files| LogState { last_purged_log_id: files.purged, last_log_id: files.last() }))
     }
 
     async fn get_log_reader(&mut self) -> Self {

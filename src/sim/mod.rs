@@ -27,6 +27,8 @@ mod dice;
 mod disk;
 mod faults;
 mod history;
+#[cfg(test)]
+mod hour;
 mod kind;
 mod linear;
 mod log;
@@ -115,9 +117,8 @@ async fn simulate(options: &Options, record: Record) -> Arc<World> {
         first.initialize(&world.nodes()).await;
     }
     let until = now() + options.time;
-    let clients: Vec<_> = (1..=CLIENTS)
-        .map(|number| Kind::spawn(Client::new(&world, number).live(until)))
-        .collect();
+    let clients: Vec<_> =
+        (1..=CLIENTS).map(|number| Kind::spawn(Client::new(&world, number).live(until))).collect();
     faults::rage(&world, CLIENTS, until).await;
     for client in clients {
         if let Err(error) = client.await {

@@ -235,7 +235,7 @@ impl RaftNetworkV2<Kind> for Link {
         let act = |raft: Raft, rpc| async move { raft.vote(rpc).await.ok() };
         let (done, host) = self.carry(RPCTypes::Vote, &option, rpc, act).await?;
         if done.vote_granted {
-            record.voted(host.id, &vote);
+            record.voted(host.id, vote);
         }
         Ok(done)
     }

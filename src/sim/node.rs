@@ -211,7 +211,8 @@ impl Host {
         let steady = self.steady();
         if planted(Bug::WallStamps) {
             let ahead = self.wall_ahead_ms.load(Ordering::Relaxed);
-            return Time::from_secs(10_000_000) + Span::from_millis((now().as_nanos() as i64 / 1_000_000 + ahead).max(0) as u64);
+            return Time::from_secs(10_000_000)
+                + Span::from_millis((now().as_nanos() as i64 / 1_000_000 + ahead).max(0) as u64);
         }
         if planted(Bug::ClockNotCarried) { steady } else { carried.at(steady) }
     }

@@ -31,10 +31,8 @@ struct State {
     applied: BTreeMap<u64, Applied>,
     /// What each request that carries an id has come to.
     outcomes: BTreeMap<RequestId, Outcome>,
-    /// For whom a node voted in a term.
-    votes: BTreeMap<(NodeId, u64), NodeId>,
-    /// The last term in which a node voted.
-    voted: BTreeMap<NodeId, u64>,
+    /// What a node last voted, as far as anybody knows.
+    votes: BTreeMap<NodeId, Vote>,
     commands: u64,
     history: History,
 }
@@ -67,7 +65,6 @@ impl Record {
             applied: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             votes: BTreeMap::new(),
-            voted: BTreeMap::new(),
             commands: 0,
             history: History::default(),
         }))
@@ -102,8 +99,7 @@ impl Record {
         answers: &[Answer],
         state: impl FnOnce() -> Arc<[u8]>,
     ) {
-        let state =
-            id.index.is_multiple_of(STATE_EVERY).then(|| crc32fast::hash(&state()));
+        let state = id.index.is_multiple_of(STATE_EVERY).then(|| crc32fast::hash(&state()));
         let mut record = self.0.lock();
         record.note(format_args!("node {node} applies {id}: {} answers", answers.len()));
         let Some(first) = record.applied.get(&id.index) else {
@@ -133,28 +129,22 @@ impl Record {
         self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
     }
 
-    /// A node has voted.
-    pub(super) fn voted(&self, node: NodeId, vote: &Vote) {
-        let (term, candidate) = (vote.leader_id.term, vote.leader_id.node_id);
+    /// A node has voted, and somebody knows.
+    pub(super) fn voted(&self, node: NodeId, vote: Vote) {
         let mut record = self.0.lock();
-        let before = *record.votes.entry((node, term)).or_insert(candidate);
-        if before != candidate {
-            record.violation(format_args!(
-                "node {node} voted for {before} and for {candidate} in term {term}"
-            ));
+        let last = record.votes.entry(node).or_insert(vote);
+        if order(vote) > order(*last) {
+            *last = vote;
         }
-        let last = record.voted.entry(node).or_default();
-        *last = term.max(*last);
     }
 
-    /// A node starts with this vote on its disk.
-    pub(super) fn remembers(&self, node: NodeId, vote: Option<Vote>) {
+    /// A node starts with this vote on its disk: it must know what it has voted.
+    pub(super) fn remembers(&self, node: NodeId, known: Option<Vote>) {
         let mut record = self.0.lock();
-        let known = vote.map_or(0, |vote| vote.leader_id.term);
-        let voted = record.voted.get(&node).copied().unwrap_or_default();
-        if voted > known {
+        let voted = record.votes.get(&node).copied();
+        if voted.map(order) > known.map(order) {
             record.violation(format_args!(
-                "node {node} voted in term {voted}, and starts with its vote of term {known}"
+                "node {node} has forgotten its vote: {voted:?}, and on its disk is {known:?}"
             ));
         }
     }
@@ -177,6 +167,11 @@ impl Record {
             commands: record.commands,
         }
     }
+}
+
+/// A later vote has a higher term, or within it a higher candidate.
+fn order(vote: Vote) -> (u64, NodeId) {
+    (vote.leader_id.term, vote.leader_id.node_id)
 }
 
 impl State {

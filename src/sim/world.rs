@@ -61,7 +61,10 @@ impl World {
     /// The node that leads, if one knows that it does.
     pub(super) fn leader(&self) -> Option<Arc<Host>> {
         let hosts = self.nodes().into_iter().filter_map(|id| self.host(id));
-        hosts.filter_map(|host| Some((host.leads()?.term, host))).max_by_key(|(term, _)| *term).map(|(_, host)| host)
+        hosts
+            .filter_map(|host| Some((host.leads()?.term, host)))
+            .max_by_key(|(term, _)| *term)
+            .map(|(_, host)| host)
     }
 
     /// Starts the node of a machine.
