@@ -103,7 +103,7 @@ fn in_some_order(record: &Record, history: &History, lock: Lock) {
             "there is no order in which lock {lock} can have been so: {stuck}"
         )),
         Found::TooLong => {
-            record.violation(format_args!("the search for an order of lock {lock} takes too long"))
+            record.violation(format_args!("the search for an order of lock {lock} takes too long"));
         }
     }
 }

@@ -2,8 +2,9 @@
 //! session alive, waits in line, and counts its own deadlines on its own clock, from before it
 //! sent what an answer answers. What it sees goes into the history.
 
+use super::belief::{Held, Session, less};
 use super::clock::Clock;
-use super::history::{Belief, Lock, Place, What, Who};
+use super::history::{Lock, Place, What, Who};
 use super::kind::{now, sleep};
 use super::net::End;
 use super::node::{Reply, Request};
@@ -13,7 +14,7 @@ use crate::cluster::kind::NodeId;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, EndSession, Grace, Hold, LeaseKey, Leave, Life, Line,
     LockName, LockView, Mode, Op, OpenSession, Outcome, Patch, Reason, Release, Renew, RequestId,
-    SessionEnd, SessionId, Steal, StealReason, Tenure, Term, Ticket, Token, Ttl, Why,
+    SessionEnd, Steal, StealReason, Tenure, Term, Ticket, Token, Ttl, Why,
 };
 use crate::time::{Span, Time};
 use std::sync::Arc;
@@ -26,43 +27,20 @@ const PATIENCE: Span = Span::from_millis(400);
 const TRIES: u32 = 8;
 /// How long a waiter lets pass before it looks again.
 const LOOK_AGAIN: Span = Span::from_millis(80);
-/// What a client takes off a ttl: clocks differ by so much, of a thousand, ...
-const OFF_PER_MILLE: u64 = 1;
-/// ... and a decision takes so long.
-const OFF: Span = Span::from_millis(50);
 
 /// A client process.
 pub(super) struct Client {
-    world: Arc<World>,
+    pub(super) world: Arc<World>,
     end: End,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// The name of this life.
-    who: Who,
+    pub(super) who: Who,
     life: u32,
     requests: u64,
     /// Whom it asks first.
     node: NodeId,
-    session: Option<Session>,
-    held: Vec<Held>,
-}
-
-struct Session {
-    id: SessionId,
-    ttl: Ttl,
-    /// Until when it surely lasts, on the client's clock.
-    until: Time,
-    kept: Time,
-}
-
-/// A lock that it believes to hold.
-struct Held {
-    lock: Lock,
-    token: u64,
-    /// Since when, in virtual time.
-    from: Time,
-    /// Its own end, on the client's clock; `None`: that of the session.
-    until: Option<Time>,
-    ttl: Ttl,
+    pub(super) session: Option<Session>,
+    pub(super) held: Vec<Held>,
 }
 
 /// What came of a request.
@@ -187,7 +165,7 @@ impl Client {
     async fn open(&mut self) {
         let client = ClientId::parse(&self.who).expect("a valid name");
         let ttl = Ttl::new(self.world.dice.millis(1_000, 3_000)).expect("long enough");
-        let grace = Grace::new(self.world.dice.millis(0, 500)).expect("short enough");
+        let grace = self.grace();
         let came = self.ask(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })).await;
         if let Some(Ok(Outcome::SessionOpened(id))) = came.answer {
             let until = came.sent + less(ttl.span());
@@ -195,18 +173,11 @@ impl Client {
         }
     }
 
-    /// Until when the session surely lasts, in virtual time, for whoever checks.
-    fn session_secured(&self) -> Time {
-        let session = self.session.as_ref();
-        session.map_or(Time::ZERO, |session| {
-            self.clock.virtual_at(session.kept) + less(session.ttl.span())
-        })
-    }
-
-    fn lose_session(&mut self) {
-        let lost: Vec<_> = self.held.extract_if(.., |held| held.until.is_none()).collect();
-        lost.iter().for_each(|held| self.believed(held));
-        self.session = None;
+    /// Half of them have none, so that what comes too late is seen.
+    fn grace(&self) -> Grace {
+        let dice = &self.world.dice;
+        let span = if dice.percent(50) { Span::ZERO } else { dice.millis(0, 600) };
+        Grace::new(span).expect("short enough")
     }
 
     async fn acquire(&mut self, lock: Lock, line: Line) {
@@ -214,7 +185,7 @@ impl Client {
             return;
         }
         let ttl = Ttl::new(self.world.dice.millis(1_000, 2_500)).expect("long enough");
-        let grace = Grace::new(self.world.dice.millis(0, 600)).expect("short enough");
+        let grace = self.grace();
         let term = match &self.session {
             Some(session) if self.world.dice.percent(60) => Term::Session(session.id),
             _ => Term::Own(ttl, grace),
@@ -272,7 +243,8 @@ impl Client {
         if let Some(held) = self.held.iter_mut().find(|held| held.token == token) {
             held.until = until;
         } else {
-            self.held.push(Held { lock, token, from: came.to, until, ttl });
+            let runs_out = until.is_some() && self.world.dice.percent(40);
+            self.held.push(Held { lock, token, from: came.to, until, ttl, runs_out });
         }
     }
 
@@ -356,7 +328,7 @@ impl Client {
             history.secure(token, secured);
         });
         if !self.held.iter().any(|held| held.token == token) {
-            self.held.push(Held { lock, token, from: now(), until, ttl });
+            self.held.push(Held { lock, token, from: now(), until, ttl, runs_out: false });
         }
     }
 
@@ -396,7 +368,10 @@ impl Client {
             return;
         }
         let at = self.world.dice.index(self.held.len());
-        let Held { lock, token, ttl, .. } = self.held[at];
+        let Held { lock, token, ttl, runs_out, .. } = self.held[at];
+        if runs_out {
+            return;
+        }
         let key = self.key(lock, token);
         let renew =
             Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
@@ -427,6 +402,9 @@ impl Client {
 
     async fn give_back_one(&mut self) {
         let at = self.world.dice.index(self.held.len());
+        if self.held[at].runs_out {
+            return;
+        }
         let held = self.held.swap_remove(at);
         self.believed(&held);
         let Held { lock, token, .. } = held;
@@ -483,7 +461,9 @@ impl Client {
         if self.world.dice.percent(50) {
             let from = now();
             self.world.record.history(|history| {
-                tokens.iter().for_each(|token| history.free(*token, from));
+                for token in &tokens {
+                    history.free(*token, from);
+                }
             });
             self.ask(Op::EndSession(EndSession { session: id, end: SessionEnd::Closed })).await;
         }
@@ -491,43 +471,6 @@ impl Client {
         self.life += 1;
         self.who = format!("c{}.{}", self.end - 100, self.life).into();
     }
-
-    /// What it believed of locks whose time is over.
-    fn drop_the_late(&mut self) {
-        let (clock, session) = (self.clock.read(), self.session.as_ref().map(|s| s.until));
-        let is_late = |held: &Held| held.until.or(session).is_none_or(|until| until <= clock);
-        let late: Vec<_> = self.held.extract_if(.., |held| is_late(held)).collect();
-        late.iter().for_each(|held| self.believed(held));
-        if session.is_some_and(|until| until <= clock) {
-            self.lose_session();
-        }
-    }
-
-    fn lose(&mut self, token: u64) {
-        let lost: Vec<_> = self.held.extract_if(.., |held| held.token == token).collect();
-        lost.iter().for_each(|held| self.believed(held));
-    }
-
-    fn forget_all(&mut self) {
-        let all = std::mem::take(&mut self.held);
-        all.iter().for_each(|held| self.believed(held));
-    }
-
-    /// It believes no longer, or not longer than until its deadline.
-    fn believed(&self, held: &Held) {
-        let until = held.until.or(self.session.as_ref().map(|session| session.until));
-        let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());
-        let Held { lock, token, from, .. } = *held;
-        let who = Arc::clone(&self.who);
-        let belief = Belief { lock, token, who, from, until };
-        self.world.record.history(|history| history.beliefs.push(belief));
-    }
-}
-
-/// A ttl, less what clocks differ by and a decision takes.
-fn less(ttl: Span) -> Span {
-    let off = Span::from_nanos(ttl.as_nanos() * OFF_PER_MILLE / 1_000 + OFF.as_nanos());
-    Span::from_nanos(ttl.as_nanos().saturating_sub(off.as_nanos()))
 }
 
 /// The name of a lock.

@@ -13,7 +13,7 @@ impl Dice {
         Self(Arc::new(Mutex::new(seed)))
     }
 
-    /// The next number (Steele's SplitMix64).
+    /// The next number (Steele's `SplitMix64`).
     fn next(&self) -> u64 {
         let mut state = self.0.lock();
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -57,7 +57,9 @@ async fn calm(world: &Arc<World>) {
 }
 
 async fn crash_for(world: &Arc<World>, nodes: &[NodeId], time: Span) {
-    nodes.iter().for_each(|id| world.crash(*id));
+    for id in nodes {
+        world.crash(*id);
+    }
     sleep(time).await;
     restart(world).await;
 }

@@ -77,15 +77,15 @@ pub(super) fn search(mut acts: Vec<Act>, lapses: &[Lapse]) -> Found {
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
     lapses.sort_unstable();
     let start = Place { first: 0, done: vec![], cell: Cell::default() };
-    let (mut seen, mut stack, mut furthest) = (HashSet::new(), vec![start], 0);
-    let mut stuck = String::new();
+    let (mut tried, mut stack, mut furthest) = (HashSet::new(), vec![start], 0);
+    let mut why_not = String::new();
     for _ in 0..STEPS_MAX {
-        let Some(mut place) = stack.pop() else { return Found::None(stuck) };
+        let Some(mut place) = stack.pop() else { return Found::None(why_not) };
         place.look_on(&acts);
         if !(place.first..acts.len()).any(|at| acts[at].to.is_some() && !place.is_done(at)) {
             return Found::Order;
         }
-        if !seen.insert(place.clone()) {
+        if !tried.insert(place.clone()) {
             continue;
         }
         let by = place.deadline(&acts);
@@ -93,7 +93,7 @@ pub(super) fn search(mut acts: Vec<Act>, lapses: &[Lapse]) -> Found {
             furthest = place.first;
             let open = (place.first..acts.len()).filter(|at| !place.is_done(*at));
             let due = open.filter(|at| acts[*at].from <= by).map(|at| &acts[at]);
-            stuck = format!("{:?}, before {by}: {:?}", place.cell, due.collect::<Vec<_>>());
+            why_not = format!("{:?}, before {by}: {:?}", place.cell, due.collect::<Vec<_>>());
         }
         if let Some(token) = place.cell.held
             && let Ok(at) = lapses.binary_search_by_key(&token, |(token, _)| *token)

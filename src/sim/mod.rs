@@ -1,8 +1,8 @@
 //! A whole cluster in one thread, on virtual time, decided by one number.
 //!
 //! What runs is openraft's own core, and the cluster's own replica, entries, snapshots and carried
-//! time, with the engine below them. What is virtual is all that may go wrong: disks that lose what
-//! was not synced, a network that loses, delays, doubles and splits, machines that crash, clocks
+//! time, with the engine below them. What is virtual is all that may go wrong: disks that lose
+//! what was not synced, a network that loses, delays, doubles and splits, machines that crash, clocks
 //! that run at other rates. Clients ask for locks meanwhile, and what they saw is checked:
 //!
 //! - nobody believes to hold what another one believes to hold;
@@ -17,9 +17,11 @@
 //! The same seed gives the same run, to the byte of its trace.
 //!
 //! Where to look: `world` what there is; `disk`, `net`, `clock` what is virtual; `log` and
-//! `machine` openraft's storage on it; `node` what makes entries; `client` who asks; `faults` what
-//! goes wrong; `record` and `history` what is written down, `check` and `linear` what is made of it.
+//! `machine` openraft's storage on it; `node` what makes entries; `client` who asks, `belief` what
+//! it makes of the answers; `faults` what goes wrong; `record` and `history` what is written down,
+//! `check` and `linear` what is made of that.
 
+mod belief;
 mod check;
 mod client;
 mod clock;

@@ -176,7 +176,7 @@ impl Link {
         F: Future<Output = Option<R>> + Send + 'static,
     {
         let gone = |why: &str| RPCError::Unreachable(Unreachable::new(&io::Error::other(why)));
-        if !self.world.host(self.from).is_some_and(|host| host.run == self.run) {
+        if self.world.host(self.from).is_none_or(|host| host.run != self.run) {
             return Err(gone("the sender has crashed"));
         }
         let (world, from, to) = (Arc::clone(&self.world), self.from, self.to);

@@ -233,7 +233,7 @@ impl Host {
                 self.refuse_all();
                 tokio::select! {
                     biased;
-                    _ = metrics.changed() => {}
+                    changed = metrics.changed() => if changed.is_err() { return self.fall() },
                     () = self.bell.notified() => {}
                 }
                 continue;
@@ -256,6 +256,15 @@ impl Host {
             }
             self.lead(leader, carried).await;
         }
+    }
+
+    /// openraft is no more.
+    fn fall(&self) {
+        if self.runs() && self.is_well() {
+            let id = self.id;
+            self.world.record.violation(format_args!("openraft has panicked on node {id}"));
+        }
+        self.world.failed(self.id, self.run);
     }
 
     async fn lead(&self, leader: Leader, carried: Carried) {
@@ -281,7 +290,7 @@ impl Host {
                 let wait = wait.unwrap_or(Span::from_secs(3_600));
                 tokio::select! {
                     biased;
-                    _ = metrics.changed() => {}
+                    changed = metrics.changed() => if changed.is_err() { return self.fall() },
                     () = self.bell.notified() => {}
                     () = sleep(self.clock.virtual_span(wait)) => {}
                 }

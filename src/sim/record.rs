@@ -80,11 +80,6 @@ impl Record {
         self.0.lock().violation(what);
     }
 
-    /// Whether anything was wrong so far.
-    pub(super) fn is_broken(&self) -> bool {
-        !self.0.lock().violations.is_empty()
-    }
-
     /// What the clients saw.
     pub(super) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
         act(&mut self.0.lock().history)
@@ -181,15 +176,13 @@ impl State {
         self.digest.update(line.as_bytes());
         self.digest.update(b"\n");
         self.lines += 1;
-        match &mut self.whole {
-            Some(whole) => whole.push(line),
-            None => {
-                if self.tail.len() == TAIL_LINES {
-                    self.tail.pop_front();
-                }
-                self.tail.push_back(line);
-            }
+        if let Some(whole) = &mut self.whole {
+            return whole.push(line);
         }
+        if self.tail.len() == TAIL_LINES {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(line);
     }
 
     fn violation(&mut self, what: fmt::Arguments<'_>) {
