@@ -104,10 +104,7 @@ const SIM_EXAMPLES: &str = "\
 Examples:
   latchfs sim --seed 7                     three nodes, for 20 virtual seconds
   latchfs sim --seed 7 --nodes 5 --trace   all that happened, line by line
-  for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations
-
-Nodes crash, disks lose what was not synced, the network splits. If anything is wrong it is said, \
-and the exit code is 1.";
+  for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -168,6 +165,9 @@ enum Command {
     /// Look at all that a mount needs, and say what to mend
     Doctor(doctor::DoctorArgs),
     /// Try a whole cluster on virtual time, with all that may go wrong
+    ///
+    /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
+    /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
     #[command(after_long_help = SIM_EXAMPLES)]
     Sim(sim::SimArgs),
     /// Print what a shell needs to complete these commands
