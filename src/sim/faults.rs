@@ -81,6 +81,18 @@ async fn fail_disk(world: &Arc<World>, id: NodeId) {
     restart(world).await;
 }
 
+/// Lets the network be as it is for a while, in which a node may crash and come back; then it is
+/// mended.
+async fn bear(world: &Arc<World>) {
+    sleep(world.dice.millis(50, 750)).await;
+    if world.dice.percent(30) {
+        let any = *world.dice.pick(&world.nodes());
+        crash_for(world, &[any], world.dice.millis(5, 300)).await;
+    }
+    sleep(world.dice.millis(50, 750)).await;
+    world.net.mend();
+}
+
 /// Two halves, nodes and clients, of which no one reaches the other.
 async fn split(world: &Arc<World>, clients: u64) {
     let mut ends = world.nodes();
@@ -89,8 +101,7 @@ async fn split(world: &Arc<World>, clients: u64) {
     world.record.note(format_args!("{left:?} and {right:?} are apart"));
     cut(world, &left, &right);
     cut(world, &right, &left);
-    sleep(world.dice.millis(100, 1_500)).await;
-    world.net.mend();
+    bear(world).await;
 }
 
 async fn isolate(world: &Arc<World>, id: NodeId) {
@@ -98,8 +109,7 @@ async fn isolate(world: &Arc<World>, id: NodeId) {
     world.record.note(format_args!("node {id} is alone"));
     cut(world, &[id], &others);
     cut(world, &others, &[id]);
-    sleep(world.dice.millis(100, 1_500)).await;
-    world.net.mend();
+    bear(world).await;
 }
 
 async fn cut_one_way(world: &Arc<World>) {
@@ -107,8 +117,7 @@ async fn cut_one_way(world: &Arc<World>) {
     let (from, to) = (*world.dice.pick(&nodes), *world.dice.pick(&nodes));
     world.record.note(format_args!("{from} does not reach {to}"));
     cut(world, &[from], &[to]);
-    sleep(world.dice.millis(100, 1_500)).await;
-    world.net.mend();
+    bear(world).await;
 }
 
 fn cut(world: &World, from: &[End], to: &[End]) {
@@ -122,6 +131,5 @@ async fn storm(world: &Arc<World>) {
     let weather = Weather { loss, doubled, late_ms };
     world.record.note(format_args!("{weather:?}"));
     world.net.set_weather(weather);
-    sleep(world.dice.millis(100, 1_500)).await;
-    world.net.mend();
+    bear(world).await;
 }
