@@ -111,7 +111,9 @@ fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
     let &[(session, when)] = &world.over[..] else { panic!("{:?} are over", world.over) };
     assert_eq!(session, dead);
     let lived = when.since(at(half - 1, 77));
-    assert!(lived >= TTL, "it was cut short by a leader's clock: {lived}");
+    // No leader's clock is faster than what a client takes off.
+    let least = TTL.as_nanos() / 1_000 * 999;
+    assert!(lived.as_nanos() >= least, "it was cut short by a leader's clock: {lived}");
     // Its leader may have been lost meanwhile, and its clock may be slow.
     assert!(lived.as_nanos() < TTL.as_nanos() + 31_000_000_000, "{lived}");
 }

@@ -40,7 +40,7 @@ pub(super) struct Weather {
 
 impl Weather {
     /// As on a good day.
-    pub(super) const FAIR: Self = Self { loss: 0, doubled: 2, late_ms: 3 };
+    pub(super) const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
 }
 
 /// The network.
