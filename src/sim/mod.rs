@@ -2,8 +2,8 @@
 //!
 //! What runs is openraft's own core, and the cluster's own replica, entries, snapshots and carried
 //! time, with the engine below them. What is virtual is all that may go wrong: disks that lose
-//! what was not synced, a network that loses, delays, doubles and splits, machines that crash, clocks
-//! that run at other rates. Clients ask for locks meanwhile, and what they saw is checked:
+//! what was not synced, a network that loses, delays, doubles and splits, machines that crash,
+//! clocks that run at other rates. Clients ask for locks meanwhile, and what they saw is checked:
 //!
 //! - nobody believes to hold what another one believes to hold;
 //! - tokens rise, and none is given twice;
