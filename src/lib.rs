@@ -10,6 +10,8 @@ pub mod locks;
 
 pub mod cluster;
 
+pub mod sim;
+
 pub mod remote;
 
 pub mod status;

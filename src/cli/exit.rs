@@ -11,7 +11,7 @@ use std::process::ExitCode;
 pub(super) enum Exit {
     /// Done.
     Done,
-    /// `doctor` has found something.
+    /// `doctor` or `sim` has found something.
     Findings,
     /// The command line, a name, a ttl or the like is wrong.
     Usage,
@@ -58,7 +58,7 @@ impl Exit {
     const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Findings => "doctor has found something to mend",
+            Self::Findings => "doctor has found something to mend, or sim something wrong",
             Self::Usage => "wrong usage: an option, a name, a ttl",
             Self::Unavailable => {
                 "no mount, no daemon or no answer; of a change, the outcome is unknown"

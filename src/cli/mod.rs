@@ -20,6 +20,7 @@ mod run;
 mod serve;
 mod server;
 mod signals;
+mod sim;
 mod table;
 mod target;
 mod tenure;
@@ -109,6 +110,12 @@ with '--seed HOST:PORT' of one that is there. Examples:
   latchfs cluster transfer         before the leader is restarted
   latchfs cluster remove 7         when its data is lost; it may join again as a new node";
 
+const SIM_EXAMPLES: &str = "\
+Examples:
+  latchfs sim --seed 7                     three nodes, for 20 virtual seconds
+  latchfs sim --seed 7 --nodes 5 --trace   all that happened, line by line
+  for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -170,6 +177,12 @@ enum Command {
     Run(run::RunArgs),
     /// Look at all that a mount needs, and say what to mend
     Doctor(doctor::DoctorArgs),
+    /// Try a whole cluster on virtual time, with all that may go wrong
+    ///
+    /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
+    /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
+    #[command(after_long_help = SIM_EXAMPLES)]
+    Sim(sim::SimArgs),
     /// Print what a shell needs to complete these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
@@ -206,6 +219,7 @@ fn run(command: &Command) -> Done {
         Command::Events(args) => events::run(args),
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     }

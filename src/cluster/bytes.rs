@@ -133,7 +133,13 @@ impl Decode for Said {
     }
 }
 
-fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
+/// What an entry says, as bytes.
+pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
+    Said::new(payload).bytes
+}
+
+/// Reads what [`entry_bytes`] wrote.
+pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, mut body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
     if *version != ENTRY_VERSION {

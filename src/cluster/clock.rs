@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 /// Engine time, tied to a steady clock at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(crate) struct Carried {
     /// The moment, in engine time.
     engine: Time,
     /// The moment, on the steady clock.
@@ -20,12 +20,12 @@ pub(super) struct Carried {
 
 impl Carried {
     /// Goes on at `engine` when the steady clock shows `steady`.
-    pub(super) const fn on(engine: Time, steady: Time) -> Self {
+    pub(crate) const fn on(engine: Time, steady: Time) -> Self {
         Self { engine, steady }
     }
 
     /// The engine's time when the steady clock shows `steady`.
-    pub(super) fn at(self, steady: Time) -> Time {
+    pub(crate) fn at(self, steady: Time) -> Time {
         self.engine + steady.since(self.steady)
     }
 
@@ -36,7 +36,7 @@ impl Carried {
     }
 
     /// How long until engine time is `due`, when the steady clock shows `steady`.
-    pub(super) fn until(self, due: Time, steady: Time) -> Span {
+    pub(crate) fn until(self, due: Time, steady: Time) -> Span {
         due.since(self.at(steady))
     }
 }

@@ -17,27 +17,27 @@ openraft::declare_raft_types!(
 );
 
 /// The number of a node. It is given once: a node that has lost its data comes back under another.
-pub(super) type NodeId = u64;
+pub(crate) type NodeId = u64;
 /// Where an entry stands in the log, and who put it there.
-pub(super) type LogId = LogIdOf<Kind>;
+pub(crate) type LogId = LogIdOf<Kind>;
 /// Whom a node has promised to follow.
-pub(super) type Vote = VoteOf<Kind>;
+pub(crate) type Vote = VoteOf<Kind>;
 /// One entry of the log.
-pub(super) type Entry = EntryOf<Kind>;
+pub(crate) type Entry = EntryOf<Kind>;
 /// What an entry says.
-pub(super) type Payload = PayloadOf<Kind>;
+pub(crate) type Payload = PayloadOf<Kind>;
 /// Who is in the cluster, and since which entry.
-pub(super) type Membership = StoredMembershipOf<Kind>;
+pub(crate) type Membership = StoredMembershipOf<Kind>;
 /// What a snapshot is a snapshot of.
-pub(super) type Meta = SnapshotMetaOf<Kind>;
+pub(crate) type Meta = SnapshotMetaOf<Kind>;
 /// A snapshot.
-pub(super) type Snapshot = SnapshotOf<Kind, Arc<[u8]>>;
+pub(crate) type Snapshot = SnapshotOf<Kind, Arc<[u8]>>;
 /// A node of the cluster.
 pub(super) type Raft = openraft::Raft<Kind, super::machine::Machine>;
 
 /// Which cluster a log belongs to: drawn at random when it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClusterId(pub(super) u128);
+pub(crate) struct ClusterId(pub(crate) u128);
 
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,9 +58,9 @@ pub(crate) enum Proposal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Commands {
     /// When, in engine time, as the leader had it.
-    pub(super) now: Time,
+    pub(crate) now: Time,
     /// What.
-    pub(super) commands: Vec<Command>,
+    pub(crate) commands: Vec<Command>,
 }
 
 /// What the commands of an entry came to, in their order.

@@ -14,17 +14,15 @@
 //! `bytes` what an entry is.
 
 mod book;
-mod bytes;
-mod clock;
+pub(crate) mod bytes;
+pub(crate) mod clock;
 mod council;
 mod data;
 mod desk;
 mod door;
 mod error;
 mod forward;
-#[cfg(test)]
-mod hour;
-mod kind;
+pub(crate) mod kind;
 mod log;
 mod machine;
 mod members;
@@ -36,9 +34,9 @@ mod proposer;
 mod reader;
 mod reception;
 mod reign;
-mod replica;
+pub(crate) mod replica;
 mod report;
-mod snapshot;
+pub(crate) mod snapshot;
 mod station;
 #[cfg(test)]
 mod tests;

@@ -18,22 +18,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 /// The state of a node.
-pub(super) struct Replica {
+pub(crate) struct Replica {
     core: Mutex<Core>,
-    pub(super) feed: Arc<Feed>,
-    pub(super) tally: Tally,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) tally: Tally,
     /// Entries with commands, and commands, since the start.
-    pub(super) entries: AtomicU64,
-    pub(super) commands: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    pub(crate) commands: AtomicU64,
     /// The last entry that was carried out, once all that follows from it has been told.
     told: watch::Sender<u64>,
 }
 
 /// What the mutex guards.
-pub(super) struct Core {
-    pub(super) engine: Engine,
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
     /// Which cluster this is, once an entry has said so.
-    pub(super) cluster: Option<ClusterId>,
+    pub(crate) cluster: Option<ClusterId>,
     applied: Option<LogId>,
     members: Membership,
     audit: Audit,
@@ -53,7 +53,7 @@ enum Telling {
 
 impl Replica {
     /// Goes on from what a snapshot knows, or from nothing.
-    pub(super) fn new(known: Option<Known>, audit: Audit) -> Self {
+    pub(crate) fn new(known: Option<Known>, audit: Audit) -> Self {
         let known = known.unwrap_or_else(|| Known {
             meta: Meta::default(),
             cluster: None,
@@ -76,17 +76,17 @@ impl Replica {
     }
 
     /// A look at the state, while nothing changes. To be short.
-    pub(super) fn look(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn look(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
     }
 
     /// From now on what happens is told.
-    pub(super) fn go_live(&self) {
+    pub(crate) fn go_live(&self) {
         self.core.lock().telling = Telling::All;
     }
 
     /// Carries an entry out. What its commands came to, in their order.
-    pub(super) fn apply(&self, entry: Entry) -> Answers {
+    pub(crate) fn apply(&self, entry: Entry) -> Answers {
         let index = entry.log_id.index;
         let answers = self.apply_untold(entry);
         self.told.send_replace(index);
@@ -149,7 +149,7 @@ impl Replica {
     }
 
     /// Becomes what a snapshot of another node says.
-    pub(super) fn replace(&self, known: Known) {
+    pub(crate) fn replace(&self, known: Known) {
         let mut core = self.core.lock();
         core.engine = known.engine;
         core.cluster = known.cluster;
@@ -164,12 +164,12 @@ impl Replica {
     }
 
     /// When time passing will next change anything.
-    pub(super) fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.core.lock().engine.next_deadline()
     }
 
     /// The sessions of those that lived in the process that is gone.
-    pub(super) fn orphans(&self) -> Vec<SessionId> {
+    pub(crate) fn orphans(&self) -> Vec<SessionId> {
         self.core.lock().engine.unending_sessions()
     }
 }
@@ -181,7 +181,7 @@ impl Core {
     }
 
     /// What this state is the state of.
-    pub(super) fn meta(&self) -> Meta {
+    pub(crate) fn meta(&self) -> Meta {
         Meta { last_log_id: self.applied, last_membership: self.members.clone() }
     }
 }

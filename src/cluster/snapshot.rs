@@ -20,14 +20,14 @@ const HEAD_BYTES: usize = 16;
 
 /// All that a node knows at one entry.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
-    pub(super) meta: Meta,
-    pub(super) cluster: Option<ClusterId>,
-    pub(super) engine: Engine,
+pub(crate) struct Known {
+    pub(crate) meta: Meta,
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) engine: Engine,
 }
 
 /// The state as bytes: as it is sent to another node.
-pub(super) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
+pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
     let mut out = vec![codec::FORMAT_VERSION];
     cluster.put(&mut out);
     out.extend_from_slice(&codec::encode_engine(engine));
@@ -46,6 +46,11 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Ma
 
 /// Puts a snapshot on the disk in the place of the one before.
 pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
+    replace(path, &[&to_file(snapshot)])
+}
+
+/// The file that says a snapshot.
+pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
     let mut meta = Vec::new();
     put_meta(&snapshot.meta, &mut meta);
     let length = (meta.len() as u32).to_le_bytes();
@@ -55,7 +60,8 @@ pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
         sum.update(part);
     }
     let (version, sum) = (VERSION.to_le_bytes(), sum.finalize().to_le_bytes());
-    replace(path, &[MAGIC, &version, &sum, parts[0], parts[1], parts[2]])
+    let parts: [&[u8]; 6] = [MAGIC, &version, &sum, parts[0], parts[1], parts[2]];
+    parts.concat()
 }
 
 /// Reads the snapshot, if there is one.
@@ -65,6 +71,11 @@ pub(super) fn read(path: &Path) -> Result<Option<Snapshot>, DataError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(DataError::io(path, error)),
     };
+    from_file(path, &bytes).map(Some)
+}
+
+/// Reads what [`to_file`] wrote; `path` is where, for an error.
+pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError> {
     let damaged = |why: &str| DataError::damaged(path, why);
     let (head, body) =
         bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("it is cut off"))?;
@@ -85,7 +96,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Snapshot>, DataError> {
         let why = format!("its locks have format {format}, not {}", codec::FORMAT_VERSION);
         return Err(DataError::Newer { file: path.to_path_buf(), why });
     }
-    Ok(Some(snapshot))
+    Ok(snapshot)
 }
 
 fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
@@ -96,7 +107,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
 }
 
 /// What a snapshot says, as a state.
-pub(super) fn unpack(snapshot: &Snapshot) -> Result<Known, Malformed> {
+pub(crate) fn unpack(snapshot: &Snapshot) -> Result<Known, Malformed> {
     let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
     Ok(Known { meta: snapshot.meta.clone(), cluster, engine })
 }

@@ -1,0 +1,68 @@
+//! `sim`: a whole cluster on virtual time, with all that may go wrong, decided by one number.
+
+use super::exit::{Done, Exit, Failure};
+use super::out;
+use crate::sim::{Options, Report, run as simulate};
+use crate::time::Span;
+use serde_json::json;
+
+/// Longer runs remember more than a laptop has memory for; another seed shows more.
+const SECONDS_MAX: u64 = 600;
+
+/// `sim`.
+#[derive(Debug, clap::Args)]
+pub(super) struct SimArgs {
+    /// What decides all that chance decides: the same number, the same run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many nodes vote
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u64).range(1..=7))]
+    nodes: u64,
+    /// For how long things go wrong, in virtual time
+    #[arg(long, value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    seconds: u64,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print all that happened, too
+    #[arg(long, conflicts_with = "json")]
+    trace: bool,
+}
+
+pub(super) fn run(args: &SimArgs) -> Done {
+    let SimArgs { seed, nodes, seconds, .. } = *args;
+    let options = Options { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
+    let report = simulate(&options);
+    let Report { entries, commands, answers, unknown, digest, violations, .. } = &report;
+    if args.json {
+        out::json(&json!({
+            "seed": seed,
+            "nodes": nodes,
+            "seconds": seconds,
+            "entries": entries,
+            "commands": commands,
+            "answers": answers,
+            "unknown": unknown,
+            "trace_lines": report.lines,
+            "trace_sha256": digest,
+            "violations": violations,
+        }))?;
+    } else {
+        if args.trace || !violations.is_empty() {
+            report.trace.iter().try_for_each(|line| out::line(line))?;
+        }
+        out::line(&format!(
+            "seed {seed}: {nodes} nodes, {seconds} s, {entries} entries, {commands} commands, \
+             {answers} answers, {unknown} never came"
+        ))?;
+        out::line(&format!("trace {digest}"))?;
+    }
+    if violations.is_empty() {
+        return if args.json { Ok(()) } else { out::line("nothing was wrong") };
+    }
+    let all = violations.join("\n  ");
+    let sentence = format!("the cluster of seed {seed} has broken its promises:\n  {all}");
+    Err(Failure::Said(Exit::Findings, sentence))
+}

@@ -1,0 +1,135 @@
+//! What goes wrong, when chance wants it: nodes crash, disks fail, the network splits and storms,
+//! wall clocks jump, the lead is handed over.
+
+use super::client::Client;
+use super::kind::{now, sleep};
+use super::net::{End, Weather};
+use super::world::World;
+use crate::cluster::kind::NodeId;
+use crate::time::{Span, Time};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Lets things go wrong until then.
+pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
+    let dice = world.dice.clone();
+    while now() < until {
+        sleep(dice.millis(50, 900)).await;
+        let nodes = world.nodes();
+        let any = *dice.pick(&nodes);
+        match dice.below(100) {
+            0..18 => crash_for(world, &[any], dice.millis(5, 900)).await,
+            18..30 => {
+                let leader = world.leader().map_or(any, |host| host.id);
+                crash_for(world, &[leader], dice.millis(5, 900)).await;
+            }
+            30..36 => crash_for(world, &nodes, dice.millis(5, 400)).await,
+            36..44 => fail_disk(world, any).await,
+            44..56 => split(world, clients).await,
+            56..66 => isolate(world, any).await,
+            66..74 => cut_one_way(world).await,
+            74..82 => storm(world).await,
+            82..90 => {
+                if let Some(leader) = world.leader() {
+                    world.record.note(format_args!("the lead goes to {any}"));
+                    let _ = leader.raft.trigger().transfer_leader(any).await;
+                }
+            }
+            _ => {
+                let ahead = dice.below(7_200_000) as i64 - 3_600_000;
+                world.record.note(format_args!("node {any} sets its wall clock by {ahead} ms"));
+                world.seat(any).wall_ahead_ms.store(ahead, Ordering::Relaxed);
+            }
+        }
+    }
+    calm(world).await;
+}
+
+/// All is well again.
+async fn calm(world: &Arc<World>) {
+    world.record.note(format_args!("all is mended"));
+    world.net.mend();
+    for id in world.nodes() {
+        if world.host(id).is_none() {
+            world.start(id).await;
+        }
+    }
+}
+
+async fn crash_for(world: &Arc<World>, nodes: &[NodeId], time: Span) {
+    for id in nodes {
+        world.crash(*id);
+    }
+    sleep(time).await;
+    restart(world).await;
+}
+
+async fn restart(world: &Arc<World>) {
+    for id in world.nodes() {
+        if world.host(id).is_none() {
+            world.start(id).await;
+        }
+    }
+}
+
+async fn fail_disk(world: &Arc<World>, id: NodeId) {
+    world.record.note(format_args!("the disk of node {id} fails"));
+    world.seat(id).disk.fail();
+    sleep(world.dice.millis(50, 700)).await;
+    // A real one would be seen to by somebody who replaces the disk and starts the node.
+    world.crash(id);
+    restart(world).await;
+}
+
+/// Lets the network be as it is for a while, in which a node may crash and come back; then it is
+/// mended.
+async fn bear(world: &Arc<World>) {
+    sleep(world.dice.millis(50, 750)).await;
+    if world.dice.percent(30) {
+        let any = *world.dice.pick(&world.nodes());
+        crash_for(world, &[any], world.dice.millis(5, 300)).await;
+    }
+    sleep(world.dice.millis(50, 750)).await;
+    world.net.mend();
+}
+
+/// Two halves, nodes and clients, of which no one reaches the other.
+async fn split(world: &Arc<World>, clients: u64) {
+    let mut ends = world.nodes();
+    ends.extend((1..=clients).map(Client::end));
+    let (left, right): (Vec<End>, Vec<End>) = ends.iter().partition(|_| world.dice.percent(50));
+    world.record.note(format_args!("{left:?} and {right:?} are apart"));
+    cut(world, &left, &right);
+    cut(world, &right, &left);
+    bear(world).await;
+}
+
+async fn isolate(world: &Arc<World>, id: NodeId) {
+    let others: Vec<_> = world.nodes().into_iter().filter(|other| *other != id).collect();
+    world.record.note(format_args!("node {id} is alone"));
+    cut(world, &[id], &others);
+    cut(world, &others, &[id]);
+    bear(world).await;
+}
+
+async fn cut_one_way(world: &Arc<World>) {
+    let nodes = world.nodes();
+    let (from, to) = (*world.dice.pick(&nodes), *world.dice.pick(&nodes));
+    world.record.note(format_args!("{from} does not reach {to}"));
+    cut(world, &[from], &[to]);
+    bear(world).await;
+}
+
+fn cut(world: &World, from: &[End], to: &[End]) {
+    world.net.cut(from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))));
+}
+
+async fn storm(world: &Arc<World>) {
+    let loss = world.dice.below(30);
+    let doubled = world.dice.below(30);
+    let late_ms = 5 + world.dice.below(45);
+    let weather = Weather { loss, doubled, late_ms };
+    world.record.note(format_args!("{weather:?}"));
+    world.net.set_weather(weather);
+    bear(world).await;
+}

@@ -1,0 +1,117 @@
+//! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
+
+use super::disk::Open;
+use super::kind::Kind;
+use super::planted::{Bug, planted};
+use super::record::Record;
+use crate::cluster::kind::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
+use crate::cluster::replica::Replica;
+use crate::cluster::snapshot;
+use crate::engine::codec::Malformed;
+use crate::locks::audit::Audit;
+use futures_util::{Stream, TryStreamExt};
+use openraft::EntryPayload;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The replica of a node, and where its snapshots are.
+pub(super) struct Machine {
+    pub(super) replica: Arc<Replica>,
+    node: NodeId,
+    disk: Open,
+    record: Arc<Record>,
+}
+
+/// Puts one snapshot on the disk.
+pub(super) struct Builder {
+    snapshot: Snapshot,
+    disk: Open,
+}
+
+impl Machine {
+    /// The state as the snapshot on the disk has it, or an empty one.
+    pub(super) fn open(node: NodeId, disk: &Open, record: &Arc<Record>) -> Result<Self, String> {
+        let read = |bytes: Arc<[u8]>| {
+            let found = snapshot::from_file(Path::new("snapshot"), &bytes);
+            let found = found.map_err(|error| error.to_string())?;
+            snapshot::unpack(&found).map_err(|Malformed| Malformed.to_string())
+        };
+        let known = disk.snapshot().map(read).transpose()?;
+        let replica = Arc::new(Replica::new(known, Audit::to_log()));
+        Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
+    }
+
+    /// Up to where the state knows the log.
+    pub(super) fn applied(&self) -> Option<LogId> {
+        self.replica.look().meta().last_log_id
+    }
+}
+
+impl RaftStateMachine<Kind> for Machine {
+    type SnapshotData = Arc<[u8]>;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
+        let meta = self.replica.look().meta();
+        Ok((meta.last_log_id, meta.last_membership))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Kind>>> + Unpin + Send,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let id = entry.log_id;
+            let body = match &entry.payload {
+                EntryPayload::Normal(Proposal::Commands(body)) => Some(Arc::clone(body)),
+                _ => None,
+            };
+            let answers = self.replica.apply(entry);
+            self.record.applied(self.node, id, body.as_deref(), &answers, || {
+                snapshot::to_bytes(None, &self.replica.look().engine)
+            });
+            if let Some(responder) = responder {
+                responder.send(answers);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let core = self.replica.look();
+        let bytes = if planted(Bug::SnapshotForgets) {
+            snapshot::to_bytes(core.cluster, &super::planted::forgetful(&core.engine))
+        } else {
+            snapshot::to_bytes(core.cluster, &core.engine)
+        };
+        let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
+        Builder { snapshot, disk: self.disk.clone() }
+    }
+
+    async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
+        let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
+        let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
+        self.disk.put_snapshot(snapshot::to_file(&snapshot).into()).await?;
+        self.replica.replace(known);
+        self.record.installed(self.node, meta.last_log_id);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let read = |bytes: Arc<[u8]>| {
+            snapshot::from_file(Path::new("snapshot"), &bytes).map_err(io::Error::other)
+        };
+        self.disk.snapshot().map(read).transpose()
+    }
+}
+
+impl RaftSnapshotBuilder<Kind> for Builder {
+    type SnapshotData = Arc<[u8]>;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        self.disk.put_snapshot(snapshot::to_file(&self.snapshot).into()).await?;
+        Ok(self.snapshot.clone())
+    }
+}

@@ -1,0 +1,157 @@
+//! A whole cluster in one thread, on virtual time, decided by one number.
+//!
+//! What runs is openraft's own core, and the cluster's own replica, entries, snapshots and carried
+//! time, with the engine below them. What is virtual is all that may go wrong: disks that lose
+//! what was not synced, a network that loses, delays, doubles and splits, machines that crash,
+//! clocks that run at other rates. Clients ask for locks meanwhile, and what they saw is checked:
+//!
+//! - nobody believes to hold what another one believes to hold;
+//! - tokens rise, and none is given twice;
+//! - who was in line first is served first;
+//! - a request that was sent again has one effect and one answer;
+//! - no lease ends before its time, and nothing that was promised is lost: there is an order in
+//!   which all that the clients saw can have happened, one thing at a time (`linear`);
+//! - nodes that have applied as much are in the same state, byte for byte;
+//! - when all is mended the cluster works again.
+//!
+//! The same seed gives the same run, to the byte of its trace.
+//!
+//! Where to look: `world` what there is; `disk`, `net`, `clock` what is virtual; `log` and
+//! `machine` openraft's storage on it; `node` what makes entries; `client` who asks, `belief` what
+//! it makes of the answers; `faults` what goes wrong; `record` and `history` what is written down,
+//! `check` and `linear` what is made of that.
+
+mod belief;
+mod check;
+mod client;
+mod clock;
+mod dice;
+mod disk;
+mod faults;
+mod history;
+#[cfg(test)]
+mod hour;
+mod kind;
+mod linear;
+mod log;
+mod machine;
+mod net;
+mod node;
+mod planted;
+mod record;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use crate::time::Span;
+use client::Client;
+use dice::Dice;
+use kind::{Kind, now, sleep};
+use openraft::type_config::{AsyncRuntime, TypeConfigExt};
+use openraft_rt_sim::SimRuntime;
+use record::{Record, Trace};
+use std::sync::Arc;
+use world::World;
+
+/// Clients: as many as make each lock wanted by some, and waited for.
+const CLIENTS: u64 = 6;
+/// How long after all is mended the cluster may take until it works.
+const RECOVERY: Span = Span::from_secs(20);
+/// How often it is looked whether it does.
+const LOOK_AGAIN: Span = Span::from_millis(200);
+
+/// What is to be simulated.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// What decides all that chance decides.
+    pub seed: u64,
+    /// Voters of the cluster.
+    pub nodes: u64,
+    /// For how long things go wrong, in virtual time.
+    pub time: Span,
+    /// Whether to keep the whole trace, and not only its end.
+    pub trace: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// All that was wrong, in sentences. Empty: all was well.
+    pub violations: Vec<String>,
+    /// The trace, or its end.
+    pub trace: Vec<String>,
+    /// Lines of the whole trace.
+    pub lines: u64,
+    /// SHA-256 of the whole trace.
+    pub digest: String,
+    /// Entries that were applied.
+    pub entries: u64,
+    /// Commands in them.
+    pub commands: u64,
+    /// Answers that clients got.
+    pub answers: u64,
+    /// Requests whose outcome a client never learned.
+    pub unknown: u64,
+}
+
+/// Runs a simulation.
+pub fn run(options: &Options) -> Report {
+    let mut runtime = SimRuntime::with_seed(options.seed);
+    let record = Record::new(options.trace);
+    let (world, answers, unknown) = runtime.block_on(async {
+        let world = simulate(options, record).await;
+        let (answers, unknown) = world.record.history(|seen| (seen.answered, seen.unknown));
+        check::check(&world.record);
+        (world, answers, unknown)
+    });
+    drop(runtime);
+    let Trace { digest, lines, count, violations, entries, commands } = world.record.close();
+    Report { violations, trace: lines, lines: count, digest, entries, commands, answers, unknown }
+}
+
+async fn simulate(options: &Options, record: Record) -> Arc<World> {
+    let dice = Dice::new(options.seed);
+    let world = World::new(&dice, options.nodes, record);
+    for id in world.nodes() {
+        world.start(id).await;
+    }
+    if let Some(first) = world.host(1) {
+        first.initialize(&world.nodes()).await;
+    }
+    let until = now() + options.time;
+    let clients: Vec<_> =
+        (1..=CLIENTS).map(|number| Kind::spawn(Client::new(&world, number).live(until))).collect();
+    faults::rage(&world, CLIENTS, until).await;
+    for client in clients {
+        if let Err(error) = client.await {
+            world.record.violation(format_args!("a client ended: {error}"));
+        }
+    }
+    recover(&world).await;
+    world
+}
+
+/// All is mended: all nodes come to the same state, and everybody can see it.
+async fn recover(world: &Arc<World>) {
+    let until = now() + RECOVERY;
+    while !settled(world) {
+        if now() > until {
+            world.record.violation(format_args!("the cluster does not recover"));
+            return;
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+    Client::new(world, CLIENTS + 1).look_at_all().await;
+    let states = world.nodes().into_iter().filter_map(|id| Some(world.host(id)?.state()));
+    let states: std::collections::BTreeSet<_> = states.collect();
+    if states.len() > 1 {
+        world.record.violation(format_args!("the nodes end in different states"));
+    }
+}
+
+/// Whether somebody leads, and all have applied as much.
+fn settled(world: &Arc<World>) -> bool {
+    let applied = world.nodes().into_iter().map(|id| world.host(id).map(|host| host.applied()));
+    let applied: std::collections::BTreeSet<_> = applied.collect();
+    world.leader().is_some() && applied.len() == 1 && !applied.contains(&None)
+}

@@ -1,0 +1,86 @@
+//! Bugs that the tests plant into a simulated cluster, to see that they would be found.
+//!
+//! Outside the tests [`planted`] is a constant `false`, and nothing of this is left in the binary.
+
+use crate::engine::Engine;
+#[cfg(test)]
+pub(super) use switch::{planted, with_bug};
+
+/// Something that is done wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(super) enum Bug {
+    /// What is written is called synced at once.
+    SyncSkipped,
+    /// A crash loses the vote.
+    VoteLost,
+    /// A crash loses the last entries, although they were synced.
+    TailLost,
+    /// A crash may lose all, and the node comes back under its old id.
+    DiskLost,
+    /// A sync that failed is taken for one that did not.
+    DiskErrorIgnored,
+    /// A snapshot leaves out the answers kept for repeats.
+    SnapshotForgets,
+    /// A read asks nobody whether this node still leads, and is up to date.
+    NoBarrier,
+    /// A leader stamps what it proposes with its wall clock.
+    WallStamps,
+    /// A new leader stamps by its own steady clock, and not from the log's last stamp on.
+    ClockNotCarried,
+    /// Who leads again goes on with the time of its earlier term.
+    StaleCarry,
+    /// The leader answers before a majority has the entry.
+    AnswersBeforeCommit,
+    /// A request that is tried again gets a new id.
+    NewIdOnRetry,
+    /// A client counts its lease from when the answer came.
+    DeadlineFromReply,
+}
+
+/// The engine without the answers that it keeps for repeats.
+#[cfg(not(test))]
+pub(super) fn forgetful(engine: &Engine) -> Engine {
+    engine.clone()
+}
+
+/// The engine without the answers that it keeps for repeats.
+#[cfg(test)]
+pub(super) fn forgetful(engine: &Engine) -> Engine {
+    let mut engine = engine.clone();
+    engine.forget_replies();
+    engine
+}
+
+/// Whether the tests have planted this bug.
+#[cfg(not(test))]
+pub(super) const fn planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Runs `body` with `bug` in the simulations of this thread.
+    pub(in super::super) fn with_bug<T>(bug: Bug, body: impl FnOnce() -> T) -> T {
+        struct Uproot;
+        impl Drop for Uproot {
+            fn drop(&mut self) {
+                PLANTED.set(None);
+            }
+        }
+        PLANTED.set(Some(bug));
+        let _uproot = Uproot;
+        body()
+    }
+
+    pub(in super::super) fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}

@@ -1,0 +1,103 @@
+//! All that there is in a simulation: machines, the nodes that run on them, the network between.
+
+use super::clock::Clock;
+use super::dice::Dice;
+use super::disk::Disk;
+use super::net::Net;
+use super::node::{self, Host};
+use super::record::Record;
+use crate::cluster::kind::{ClusterId, NodeId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// The world.
+pub(super) struct World {
+    pub(super) dice: Dice,
+    pub(super) net: Net,
+    pub(super) record: Arc<Record>,
+    pub(super) cluster: ClusterId,
+    seats: BTreeMap<NodeId, Seat>,
+}
+
+/// A machine: what outlives the node that runs on it.
+pub(super) struct Seat {
+    pub(super) disk: Disk,
+    pub(super) clock: Clock,
+    /// How far the wall clock was set away from the steady one, in milliseconds. Nothing may
+    /// depend on it.
+    pub(super) wall_ahead_ms: Arc<AtomicI64>,
+    host: Mutex<Option<Arc<Host>>>,
+    pub(super) runs: AtomicU64,
+}
+
+impl World {
+    pub(super) fn new(dice: &Dice, nodes: u64, record: Record) -> Arc<Self> {
+        let seat = |id| {
+            let (disk, clock) = (Disk::new(dice), Clock::new(dice));
+            let wall_ahead_ms = Arc::new(AtomicI64::new(0));
+            (id, Seat { disk, clock, wall_ahead_ms, host: Mutex::default(), runs: 0.into() })
+        };
+        let seats = (1..=nodes).map(seat).collect();
+        let (net, record) = (Net::new(dice), Arc::new(record));
+        let cluster = ClusterId(u128::from(dice.below(u64::MAX)));
+        Arc::new(Self { dice: dice.clone(), net, record, cluster, seats })
+    }
+
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        self.seats.keys().copied().collect()
+    }
+
+    pub(super) fn seat(&self, id: NodeId) -> &Seat {
+        &self.seats[&id]
+    }
+
+    /// The node that runs on a machine, if it runs.
+    pub(super) fn host(&self, id: NodeId) -> Option<Arc<Host>> {
+        self.seats[&id].host.lock().clone().filter(|host| host.runs())
+    }
+
+    /// The node that leads, if one knows that it does.
+    pub(super) fn leader(&self) -> Option<Arc<Host>> {
+        let hosts = self.nodes().into_iter().filter_map(|id| self.host(id));
+        hosts
+            .filter_map(|host| Some((host.leads()?.term, host)))
+            .max_by_key(|(term, _)| *term)
+            .map(|(_, host)| host)
+    }
+
+    /// Starts the node of a machine.
+    pub(super) async fn start(self: &Arc<Self>, id: NodeId) {
+        match node::start(self, id).await {
+            Ok(host) => {
+                self.record.note(format_args!("node {id} starts"));
+                *self.seat(id).host.lock() = Some(Arc::clone(&host));
+                host.begin();
+            }
+            Err(why) => self.record.violation(format_args!("node {id} does not start: {why}")),
+        }
+    }
+
+    /// The machine loses its power.
+    pub(super) fn crash(&self, id: NodeId) {
+        let seat = self.seat(id);
+        if let Some(host) = seat.host.lock().take() {
+            self.record.note(format_args!("node {id} crashes"));
+            seat.disk.crash();
+            host.stop();
+        }
+    }
+
+    /// The disk of a node has failed: the node ends.
+    pub(super) fn failed(&self, id: NodeId, run: u64) {
+        if self.host(id).is_some_and(|host| host.run == run) {
+            self.crash(id);
+        }
+    }
+
+    /// The number of the next run of a node.
+    pub(super) fn next_run(&self, id: NodeId) -> u64 {
+        self.seat(id).runs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
