@@ -25,6 +25,8 @@ pub mod fs;
 #[path = "fs/elsewhere.rs"]
 pub mod fs;
 
+pub mod access;
+
 pub mod http;
 
 pub mod mutex;

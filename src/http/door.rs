@@ -1,10 +1,10 @@
 //! The door for other machines: batches of requests and a stream of events, in bytes of our own
 //! (`locks::wire`). It is for `latchfs` itself; programs use the API.
 
-use super::access::{self, Denial, Grant, Pattern};
 use super::app::Phase;
 use super::call::{Call, Response, text};
 use super::problem::{Done, Problem};
+use crate::access::{self, Denial, Grant, Pattern};
 use crate::engine::{Event, Op, What};
 use crate::locks::Unavailable;
 use crate::locks::porter::{BEAT, Following, Limits, Porter, Sight, Turned};

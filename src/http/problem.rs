@@ -1,7 +1,7 @@
 //! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
 
-use super::access::Denial;
 use super::call::Response;
+use crate::access::Denial;
 use crate::engine::{Conflict, Kind, Reason, Way};
 use crate::locks::{Failure, Unavailable};
 use crate::time::{Span, Time};

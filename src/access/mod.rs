@@ -1,4 +1,17 @@
-//! Who may do what: one pure function over what is asked of the engine.
+//! Who may do what: one pure function over what is asked of the engine, the same for every edge
+//! that others can reach.
+//!
+//! Where to look: `gate` who asks, by `tokens` or a certificate (`tls`); `peers` how many may be
+//! connected.
+
+mod gate;
+pub(crate) mod peers;
+pub(crate) mod tls;
+mod tokens;
+
+pub use gate::{Credentials, CredentialsError, Gate, Unknown};
+pub use tls::{TlsError, TlsFiles};
+pub use tokens::TokensError;
 
 use crate::engine::{ClientId, Hold, LockName, Op, SessionId, Term, Ticket};
 use std::fmt;
