@@ -29,6 +29,8 @@ pub mod access;
 
 pub mod http;
 
+pub mod line;
+
 pub mod mutex;
 
 pub use mutex::Mutex;

@@ -97,6 +97,10 @@ pub trait Door: Send + Sync {
     fn far(&self) -> Option<Far> {
         None
     }
+    /// Whether commands are ordered here, and not forwarded to another server that does it.
+    fn leads(&self) -> bool {
+        true
+    }
     /// Counts of what happened since the start.
     fn counts(&self) -> Vec<(&'static str, u64)>;
     /// How long what happened took.
@@ -421,6 +425,11 @@ impl Locks {
     /// How it goes with the server behind the door, if there is one.
     pub fn far(&self) -> Option<Far> {
         self.0.far()
+    }
+
+    /// Whether commands are ordered here, and not forwarded to another server that does it.
+    pub fn leads(&self) -> bool {
+        self.0.leads()
     }
 
     /// Counts of what happened since the start, by metric name.
