@@ -9,7 +9,10 @@ use super::desk::Desk;
 use super::error::DataError;
 use super::node::{self, Started};
 use super::replica::Replica;
-use crate::engine::{Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView};
+use crate::engine::codec;
+use crate::engine::{
+    Answer, Child, Command, Engine, Heritage, LockName, LockView, SessionId, SessionView,
+};
 use crate::locks::feed::Watch;
 use crate::locks::tally::Histogram;
 use crate::locks::{
@@ -45,11 +48,19 @@ const SLEPT: Span = Span::from_secs(1);
 impl Node {
     /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let Started { replica, desk, clock, thread, failures } = node::start(path)?;
+        let Started { replica, desk, clock, thread, failures } = node::start(path, None)?;
         let shown = Mutex::new((clock.at(steady_now()), boot_now()));
         let shared = Arc::new(Shared { replica, desk, clock, shown });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
+    }
+
+    /// Makes the data of a node that begins a new cluster, and goes on from a lost one.
+    pub(super) fn begin_with(path: &Path, heritage: Heritage) -> Result<(), DataError> {
+        let Started { desk, thread, .. } = node::start(path, Some(heritage))?;
+        desk.close(Unavailable::Closing);
+        let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
+        thread.join().map_err(|_| stopped(()))
     }
 
     /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full.
@@ -215,6 +226,16 @@ impl Door for Node {
             waiters: core.engine.waiters(),
             sessions: core.engine.sessions(),
         }
+    }
+
+    fn engine_id(&self) -> u64 {
+        let cluster = self.shared.replica.look().cluster;
+        // Half of it tells clusters apart as well; 0 is for those without a name.
+        cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
+    }
+
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        self.shared.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -45,6 +45,11 @@ fn turned<T>(why: Turned) -> Done<T> {
             StatusCode::CONFLICT,
             "this batch has been answered before, or is being carried out",
         ),
+        Turned::Elsewhere => Problem::plain(
+            StatusCode::PRECONDITION_FAILED,
+            "this server is of another cluster than the one that was asked before; see whether \
+             all servers that --server names are of one",
+        ),
         Turned::Malformed => Problem::invalid(
             "these bytes are no batch of this version; see whether both ends are of one version",
         ),

@@ -4,6 +4,8 @@
 //! thread, under one short critical section. The rules are the engine's in every case.
 
 pub(crate) mod audit;
+pub mod backup;
+pub mod failure;
 pub mod feed;
 pub mod local;
 pub mod porter;
@@ -18,12 +20,10 @@ mod timer_elsewhere;
 pub mod wire;
 pub mod within;
 
-use crate::engine::{
-    Answer, Child, Command, Glance, Kind, LockName, LockView, Refusal, SessionId, SessionView,
-};
+use crate::engine::{Answer, Child, Command, Glance, LockName, LockView, SessionId, SessionView};
 use crate::time::{Span, Time, Wall};
+pub use failure::{Failure, Unavailable};
 use feed::Watch;
-use std::fmt;
 use std::sync::Arc;
 use tally::Histogram;
 
@@ -100,6 +100,16 @@ pub trait Door: Send + Sync {
     /// Whether commands are ordered here, and not forwarded to another server that does it.
     fn leads(&self) -> bool {
         true
+    }
+    /// The name of the engine that decides, which all nodes of a cluster share, and which outlives
+    /// restarts. 0: it has none.
+    fn engine_id(&self) -> u64 {
+        0
+    }
+    /// All that the engine knows, as bytes, at one moment after all that was asked before. `None`:
+    /// the engine is not here.
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        then(Ok(None));
     }
     /// Counts of what happened since the start.
     fn counts(&self) -> Vec<(&'static str, u64)>;
@@ -183,49 +193,6 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Ask with this for the next; `None`: this was the last.
     pub next: Option<String>,
-}
-
-/// There was no answer, or none that can be trusted: the outcome is unknown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unavailable {
-    /// The state directory can't be written: nothing is granted that a restart would forget.
-    State {
-        /// Whether there is no room, which may pass.
-        full: bool,
-        /// What the system said.
-        why: Arc<str>,
-    },
-    /// The daemon is on its way out.
-    Closing,
-    /// The server has not answered in time, or can't be reached.
-    NoAnswer {
-        /// Where it should be.
-        server: Arc<str>,
-    },
-    /// The log that decides gives no answer: its disk has failed, is full or takes too long.
-    Log {
-        /// What has happened.
-        why: Arc<str>,
-    },
-    /// Whoever asks may not.
-    Denied {
-        /// A sentence.
-        why: Arc<str>,
-    },
-}
-
-impl Unavailable {
-    /// The kind of section 7. A full disk is a limit like others: nothing was done, try again.
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::State { full: true, .. } => Kind::Limit,
-            Self::State { full: false, .. }
-            | Self::Closing
-            | Self::NoAnswer { .. }
-            | Self::Log { .. } => Kind::ConsistencyUnavailable,
-            Self::Denied { .. } => Kind::Denied,
-        }
-    }
 }
 
 /// What stands behind the door, for `.latchfs/server` and `status`.
@@ -432,6 +399,16 @@ impl Locks {
         self.0.leads()
     }
 
+    /// The name of the engine that decides; 0: it has none.
+    pub fn engine_id(&self) -> u64 {
+        self.0.engine_id()
+    }
+
+    /// All that the engine knows, as bytes, to `then`, if the engine is here.
+    pub fn state(&self, then: impl FnOnce(Result<Option<Vec<u8>>, Unavailable>) + Send + 'static) {
+        self.0.state(Box::new(then));
+    }
+
     /// Counts of what happened since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()
@@ -442,60 +419,6 @@ impl Locks {
         self.0.histograms()
     }
 }
-
-/// Why there is no outcome to show: a no, or no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// The engine said no.
-    Refused(Refusal),
-    /// Nobody said anything.
-    Unavailable(Unavailable),
-}
-
-impl Failure {
-    /// The kind of section 7.
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::Refused(refusal) => refusal.kind(),
-            Self::Unavailable(unavailable) => unavailable.kind(),
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Unavailable(unavailable) => unavailable.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::State { why, .. } => write!(
-                f,
-                "the state directory can't be written ({why}), so nothing is granted or changed \
-                 that a restart would forget; make room or mend it, and try again"
-            ),
-            Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
-            Self::NoAnswer { server } => write!(
-                f,
-                "the server {server} does not answer, so the outcome is unknown; see whether it \
-                 runs and can be reached, and try again"
-            ),
-            Self::Log { why } => write!(
-                f,
-                "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
-                 again when the node is back"
-            ),
-            Self::Denied { why } => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for Unavailable {}
 
 #[cfg(test)]
 mod tests;

@@ -77,7 +77,8 @@ fn one_of_64_clients_gets_each_lock() {
         clients.into_iter().map(|client| client.join().expect("no failure")).collect()
     });
     for lock in 0..LOCKS {
-        let winners: Vec<_> = (0..CLIENTS).filter(|client| won[*client][lock]).collect();
+        let wins = |client: &usize| won[*client].get(lock) == Some(&true);
+        let winners: Vec<_> = (0..CLIENTS).filter(wins).collect();
         let [winner] = winners[..] else { panic!("lock{lock} has {} owners", winners.len()) };
         assert_eq!(lines.ask(&format!("OWN,lock{lock},x")), format!("client{winner}"));
     }
