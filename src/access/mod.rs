@@ -67,6 +67,8 @@ pub enum Denial {
     Lock(LockName),
     /// The grant may not steal.
     Steal,
+    /// The grant may not steal, or not see all locks.
+    Reset,
 }
 
 impl Pattern {
@@ -191,6 +193,11 @@ impl Grant {
                 if self.steal { Ok(()) } else { Err(Denial::Steal) }
             }
             Op::OpenSession(ask) => self.may_speak_as(&ask.client),
+            // About all locks, seen or not.
+            Op::Reset(ask) => {
+                self.may_speak_as(&ask.by)?;
+                if self.steal && self.may_see_all() { Ok(()) } else { Err(Denial::Reset) }
+            }
         }
     }
 
@@ -214,7 +221,12 @@ pub fn anonymous(op: &Op) -> Vec<Anonymous> {
         Op::Acquire(ask) => of_hold(ask.hold).into_iter().chain(of_term(Some(ask.term))).collect(),
         Op::Renew(ask) => of_term(ask.term).into_iter().collect(),
         Op::Steal(ask) => of_term(Some(ask.term)).into_iter().collect(),
-        Op::Settle | Op::Annotate(_) | Op::Release(_) | Op::Move(_) | Op::OpenSession(_) => vec![],
+        Op::Settle
+        | Op::Annotate(_)
+        | Op::Release(_)
+        | Op::Move(_)
+        | Op::OpenSession(_)
+        | Op::Reset(_) => vec![],
     }
 }
 
@@ -229,6 +241,11 @@ impl fmt::Display for Denial {
             Self::Lock(name) => write!(
                 f,
                 "these credentials may not touch lock '{name}'; have its prefix added to them"
+            ),
+            Self::Reset => write!(
+                f,
+                "these credentials may not act on the locks of all; it needs some that may steal, \
+                 and see every lock"
             ),
             Self::Steal => write!(
                 f,

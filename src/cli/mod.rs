@@ -1,5 +1,6 @@
 //! The command line: what can be said, and to whom it is handed.
 
+mod admin;
 mod background;
 mod cert;
 mod children;
@@ -155,11 +156,15 @@ enum Command {
     /// Run a command under a lock: wait for it, keep it while the command runs, give it back
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(run::RunArgs),
+    /// Reset, back up and restore all locks
+    Cluster(admin::ClusterArgs),
     /// Look at all that a mount needs, and say what to mend
     Doctor(doctor::DoctorArgs),
     /// Print what a shell needs to complete these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
+    // The short list of commands fits a screen, and whoever packages this knows of it.
+    #[command(hide = true)]
     Man(generate::ManArgs),
 }
 
@@ -191,6 +196,7 @@ fn run(command: &Command) -> Done {
         Command::Steal(args) => hold::steal(args),
         Command::Events(args) => events::run(args),
         Command::Run(args) => run::run(args),
+        Command::Cluster(args) => admin::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

@@ -7,6 +7,7 @@
 //! `routes` is the table of what can be asked, from which the router and the document are made;
 //! `problem` is the table of errors. Who may do what is said by [`access`](crate::access).
 
+mod admin;
 mod answer;
 mod app;
 pub mod ca;

@@ -64,6 +64,7 @@ const fn way_of(way: Way) -> &'static str {
         Way::Own => "own",
         Way::Behind => "behind",
         Way::StealGrace { .. } => "steal_grace",
+        Way::Restored { .. } => "restored",
     }
 }
 
@@ -134,7 +135,7 @@ impl Problem {
     /// Adds who is in the way, and when it makes sense to come again.
     fn about(self, conflict: &Conflict, now: Time) -> Self {
         let free_at = match conflict.way {
-            Way::StealGrace { until } => until,
+            Way::StealGrace { until } | Way::Restored { until } => until,
             _ => conflict.ends.grace_until,
         };
         let mut problem = self

@@ -9,7 +9,7 @@ use super::shape::{
     LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
     TOKEN, TTL, WAIT,
 };
-use super::{door, events, health, list, lock, metrics, openapi, page, seed, sessions, who};
+use super::{admin, door, events, health, list, lock, metrics, openapi, page, seed, sessions, who};
 use crate::access::Grant;
 use crate::access::peers::Origin;
 use crate::engine::Kind;
@@ -51,7 +51,7 @@ pub(super) struct Doc {
     pub(super) problems: &'static [u16],
 }
 
-const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
+pub(super) const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
     Act { method, doc, public: false, run }
 }
 
@@ -62,7 +62,7 @@ impl Act {
     }
 }
 
-const fn doc(
+pub(super) const fn doc(
     id: &'static str,
     summary: &'static str,
     params: &'static [Param],
@@ -221,6 +221,8 @@ pub(super) static ROUTES: &[Route] = &[
             ),
         )],
     },
+    Route { path: "/reset", pattern: Some("/reset"), acts: admin::RESET },
+    Route { path: "/backup", pattern: Some("/backup"), acts: admin::BACKUP },
     Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
     Route { path: "/", pattern: Some("/"), acts: PAGE },
     Route {

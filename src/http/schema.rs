@@ -20,6 +20,7 @@ pub(super) enum Schema {
     Kept,
     Ended,
     Me,
+    Reset,
     Problem,
     Document,
     /// Not JSON: a page, a stream, metrics.
@@ -27,7 +28,7 @@ pub(super) enum Schema {
 }
 
 /// Those that have a name in the document.
-pub(super) const NAMED: [Schema; 17] = [
+pub(super) const NAMED: [Schema; 18] = [
     Schema::Health,
     Schema::Acquired,
     Schema::SeedStatus,
@@ -43,6 +44,7 @@ pub(super) const NAMED: [Schema; 17] = [
     Schema::Kept,
     Schema::Ended,
     Schema::Me,
+    Schema::Reset,
     Schema::Problem,
     Schema::Document,
 ];
@@ -184,6 +186,7 @@ impl Schema {
             Self::Kept => "Kept",
             Self::Ended => "Ended",
             Self::Me => "Me",
+            Self::Reset => "Reset",
             Self::Problem => "Problem",
             Self::Document => "Document",
             Self::Text(kind) => kind,
@@ -248,6 +251,7 @@ impl Schema {
                 ("steal", flag()),
                 ("locks", list(&text())),
             ]),
+            Self::Reset => object(&[("holds", number()), ("waits", number())]),
             Self::Problem => problem(),
             Self::Document => json!({ "type": "object" }),
             Self::Text(_) => text(),
