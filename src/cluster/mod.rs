@@ -23,10 +23,14 @@ mod machine;
 mod node;
 mod proposer;
 mod replica;
+mod restore;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_upgrade;
 mod trouble;
 
 pub use door::Node;
 pub use error::DataError;
+pub use restore::restore;

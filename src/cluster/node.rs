@@ -11,7 +11,7 @@ use super::machine::Machine;
 use super::proposer::Proposer;
 use super::replica::Replica;
 use super::trouble::Trouble;
-use crate::engine::{EndSession, Op, Rules, SessionEnd};
+use crate::engine::{EndSession, Heritage, Op, Rules, SessionEnd};
 use crate::locks::Unavailable;
 use crate::locks::audit::Audit;
 use crate::time::{Span, steady_now};
@@ -45,6 +45,8 @@ pub(super) struct Started {
 /// What the thread begins with.
 struct Parts {
     data: Data,
+    /// What a new cluster goes on from, if there was another one.
+    heritage: Option<Heritage>,
     log: Log,
     machine: Machine,
     desk: Arc<Desk>,
@@ -52,8 +54,8 @@ struct Parts {
 }
 
 /// Starts the node whose data is in a directory, or a new one. Returns when it can be asked.
-pub(super) fn start(path: &Path) -> Result<Started, DataError> {
-    let parts = open(path)?;
+pub(super) fn start(path: &Path, heritage: Option<Heritage>) -> Result<Started, DataError> {
+    let parts = open(path, heritage)?;
     let path = parts.data.path().to_path_buf();
     let (replica, desk) = (Arc::clone(&parts.machine.replica), Arc::clone(&parts.desk));
     let (say, said) = mpsc::channel();
@@ -68,8 +70,11 @@ pub(super) fn start(path: &Path) -> Result<Started, DataError> {
     }
 }
 
-fn open(path: &Path) -> Result<Parts, DataError> {
+fn open(path: &Path, heritage: Option<Heritage>) -> Result<Parts, DataError> {
     let data = Data::open(path)?;
+    if heritage.is_some() && data.identity.stage == Stage::Begun {
+        return Err(DataError::Foreign(data.path().join("node")));
+    }
     let trouble = Trouble::default();
     let log = Log::open(&data.log(), &trouble)?;
     if log.is_empty() && data.identity.stage == Stage::Begun {
@@ -84,7 +89,7 @@ fn open(path: &Path) -> Result<Parts, DataError> {
         // What was forgotten of the log is in a snapshot, or nowhere.
         return Err(DataError::Missing(data.snapshot()));
     }
-    Ok(Parts { data, log, machine, desk: Arc::default(), trouble })
+    Ok(Parts { data, heritage, log, machine, desk: Arc::default(), trouble })
 }
 
 /// What the thread does, from the start to the end.
@@ -121,7 +126,7 @@ fn work(
 
 /// Brings openraft up, and the node to where it was.
 async fn begin(parts: Parts) -> Result<(Proposer, Data), DataError> {
-    let Parts { mut data, log, machine, desk, trouble } = parts;
+    let Parts { mut data, heritage, log, machine, desk, trouble } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -144,7 +149,14 @@ async fn begin(parts: Parts) -> Result<(Proposer, Data), DataError> {
     };
     let cluster = replica.look().cluster;
     match cluster {
-        None => write(Proposal::Begin(data.identity.cluster, Rules::default())).await?,
+        None => {
+            let cluster = data.identity.cluster;
+            write(match heritage {
+                None => Proposal::Begin(cluster, Rules::default()),
+                Some(heritage) => Proposal::Inherit(cluster, heritage),
+            })
+            .await?;
+        }
         Some(cluster) if cluster != data.identity.cluster => {
             let why = format!("it names cluster {}, the log {cluster}", data.identity.cluster);
             return Err(DataError::damaged(&path.join("node"), why));
