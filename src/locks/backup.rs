@@ -85,7 +85,7 @@ fn sum(head: &[u8], state: &[u8]) -> String {
     format!("{:x}", digest.finalize())
 }
 
-/// Reads what [`write`] wrote: all of it, or nothing.
+/// Reads what [`write()`] wrote: all of it, or nothing.
 pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
     let begin = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
     if !begin.starts_with(MAGIC.as_bytes()) {
