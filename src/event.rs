@@ -110,6 +110,7 @@ const fn why_of(why: Why) -> &'static str {
         Why::Gone => "gone",
         Why::TimedOut => "timed_out",
         Why::SessionOver => "session_over",
+        Why::Reset => "reset",
     }
 }
 

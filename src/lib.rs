@@ -27,7 +27,11 @@ pub mod fs;
 #[path = "fs/elsewhere.rs"]
 pub mod fs;
 
+pub mod access;
+
 pub mod http;
+
+pub mod line;
 
 pub mod mutex;
 

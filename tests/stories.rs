@@ -9,8 +9,8 @@ use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, Command, End, EndSession, Ends, Engine, Event, Firm,
     Grace, Hold, LeaseKey, Leave, Life, Line, LockName, LockView, Mode, Move, Op, OpenId,
-    OpenSession, Outcome, Over, Patch, Phase, Release, Renew, RequestId, Rules, SessionEnd,
-    SessionId, Steal, StealReason, Tenure, Term, TextPatch, Ticket, Token, Ttl, What, Why,
+    OpenSession, Outcome, Over, Patch, Phase, Release, Renew, RequestId, Reset, Rules, SessionEnd,
+    SessionId, Steal, StealReason, Tenure, Term, TextPatch, Ticket, Token, Ttl, What, Whose, Why,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ impl Stage {
         let mut words = Words::new(line);
         let at = Time::ZERO + words.span("t")?.ok_or("when?")?;
         let client = words.bare().ok_or("who?")?;
-        let client = ClientId::parse(&client).map_err(|why| why.to_string())?;
+        let client = parse_client(&client)?;
         let verb = words.bare().ok_or("what?")?;
         let request = words.value("request");
         let request = request.map(|key| RequestId { client: client.clone(), key: (*key).into() });
@@ -197,6 +197,19 @@ impl Stage {
                 let term = words.term()?.unwrap_or(Term::Own(TTL_DEFAULT, GRACE_DEFAULT));
                 Op::Steal(Steal { name, client, reason, term, patch: words.patch() })
             }
+            "reset" => {
+                let reason = words.value("reason").ok_or("for which reason?")?;
+                let reason = StealReason::parse(&reason).ok_or("no reason")?;
+                let whose = match (words.value("of"), words.value("keep")) {
+                    (Some(one), _) => Whose::Of(parse_client(&one)?),
+                    (None, Some(kept)) => {
+                        let kept: Result<_, _> = kept.split(',').map(parse_client).collect();
+                        Whose::AllBut(kept?)
+                    }
+                    (None, None) => Whose::AllBut(vec![]),
+                };
+                Op::Reset(Reset { whose, by: client, reason })
+            }
             "open" => {
                 let ttl = words.ttl()?.unwrap_or(TTL_DEFAULT);
                 let ttl = (!words.flag("unending")).then_some(ttl);
@@ -235,6 +248,10 @@ fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
 fn key(client: ClientId, words: &mut Words) -> Result<LeaseKey, String> {
     let name = words.name()?;
     Ok(LeaseKey { name, client, token: words.number("token")?.map(Token::named) })
+}
+
+fn parse_client(text: &str) -> Result<ClientId, String> {
+    ClientId::parse(text).map_err(|why| why.to_string())
 }
 
 fn parse_name(text: &str) -> Result<LockName, String> {
@@ -372,6 +389,7 @@ fn say_answer(answer: &Answer) -> String {
         Ok(Outcome::KeptAlive(Time::NEVER)) => "kept for good".to_owned(),
         Ok(Outcome::KeptAlive(until)) => format!("kept until {}", moment(*until)),
         Ok(Outcome::SessionEnded) => "session ended".to_owned(),
+        Ok(Outcome::Reset { holds, waits }) => format!("reset {holds} holds, {waits} places"),
     }
 }
 
@@ -411,6 +429,7 @@ fn say_event(event: &Event) -> String {
                 Why::Gone => "being gone",
                 Why::TimedOut => "out of patience",
                 Why::SessionOver => "its session being over",
+                Why::Reset => "being reset",
             };
             format!("{name}: {client} left, ticket {}, {why}", ticket.as_u64())
         }

@@ -206,10 +206,16 @@ const LAYERS: &[(&str, &[&str])] = &[
         "src/cli/",
         &[
             "time", "said", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http",
-            "remote", "cluster", "sim",
+            "access", "line", "remote", "cluster", "sim",
         ],
     ),
-    ("src/http/", &["time", "said", "engine", "locks", "status", "event", "metrics", "http"]),
+    (
+        "src/http/",
+        &["time", "said", "engine", "locks", "access", "status", "event", "metrics", "http"],
+    ),
+    ("src/line/", &["time", "said", "engine", "locks", "access", "metrics", "line"]),
+    // What a caller may do is one question for every edge that others can reach.
+    ("src/access/", &["time", "said", "engine", "access"]),
     ("src/cluster/", &["time", "said", "engine", "locks", "cluster"]),
     ("src/sim/", &["time", "engine", "locks", "cluster", "sim"]),
     ("src/remote/", &["time", "said", "engine", "locks", "remote"]),

@@ -40,6 +40,7 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "release" -d 'Give a
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "steal" -d 'Take a lock from its holder; root and whoever mounted may'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "events" -d 'Show what happens as it happens, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "run" -d 'Run a command under a lock: wait for it, keep it while the command runs, give it back'
+complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "cluster" -d 'Reset, back up and restore all locks'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "doctor" -d 'Look at all that a mount needs, and say what to mend'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print what a shell needs to complete these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
@@ -54,7 +55,7 @@ note\t'The text'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'What keeps a lease alive that was made by file' -r -f -a "renewal\t'Renewals, by whoever holds it'
 session\t'The login session that made it: released when its leader ends'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well, on this address' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, and not an engine here' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
@@ -73,6 +74,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l background -d 
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Somebody waits for a report on standard output'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l listen -d 'Where to listen' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l line-listen -d 'Where to take lines such as LOCK,name,client as well' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tokens -d 'Bearer tokens and what each may do, in TOML; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l tls-key -d 'The key of the certificate, in PEM' -r -F
@@ -137,7 +139,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -147,7 +149,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a 
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -156,7 +158,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The k
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -170,7 +172,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'H
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l fresh -d 'Be refused also when you hold it already, instead of renewing'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -184,7 +186,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print 
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -197,7 +199,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token -d 'Only
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -207,7 +209,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'On
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -219,7 +221,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'A wor
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -229,7 +231,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Beg
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -243,6 +245,31 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run onc
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from reset backup restore" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from reset backup restore" -f -a "reset" -d 'Take from clients whatever they hold and wait for'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from reset backup restore" -f -a "backup" -d 'Write all that the server knows to a file, while it goes on'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from reset backup restore" -f -a "restore" -d 'Begin a new cluster with what a backup has, when all nodes of the old one are lost'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l keep -d 'Of all but these clients, and their users' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l of -d 'Of this client, and its users' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l reason -d 'Why, for the holders and the audit log' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l client -d 'The client to ask as [default: the host\'s name and the user\'s]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l server -d 'The server to ask, or the nodes of a cluster (URL,URL)' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l all -d 'Of everybody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l server -d 'The server to ask, or the nodes of a cluster (URL,URL)' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l key -d 'The key of that certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l data -d 'The data directory of the first node: empty, or not there' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l hold-off -d 'For how long nothing is granted: the longest ttl that any client had [default: 24h]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is known that nobody believes any more to hold anything'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at; what mounts need is looked at only if there are some' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the token that says who asks' -r -F

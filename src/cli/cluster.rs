@@ -1,5 +1,6 @@
 //! `cluster`: the nodes that decide together, and what is changed about them.
 
+use super::admin;
 use super::exit::{Done, Exit, Failure};
 use super::out;
 use super::server::KeyArgs;
@@ -68,6 +69,19 @@ enum What {
         #[arg(value_name = "ID")]
         id: Option<u64>,
     },
+    /// Take from clients whatever they hold and wait for
+    ///
+    /// Holders are told, the reason is logged, and for a second nobody may use what they held; then
+    /// it goes to whoever is next in line. Needs credentials that may steal and see all locks.
+    Reset(admin::ResetArgs),
+    /// Write all that the server knows to a file, while it goes on
+    Backup(admin::BackupArgs),
+    /// Begin a new cluster with what a backup has, when all nodes of the old one are lost
+    ///
+    /// Nothing that was held goes on: others may have got it since. Tokens go on above all that
+    /// were ever given out. For some time nothing is granted, since somebody may still believe to
+    /// hold what the lost servers have granted. The old servers must be gone for good.
+    Restore(admin::RestoreArgs),
 }
 
 pub(super) fn run(args: &ClusterArgs) -> Done {
@@ -96,6 +110,9 @@ pub(super) fn run(args: &ClusterArgs) -> Done {
             let path = format!("/cluster/transfer{to}");
             args.change("POST", &path, "another node leads")
         }
+        What::Reset(args) => admin::reset(args),
+        What::Backup(args) => admin::back_up(args),
+        What::Restore(args) => admin::restore(args),
     }
 }
 

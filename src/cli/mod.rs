@@ -1,5 +1,6 @@
 //! The command line: what can be said, and to whom it is handed.
 
+mod admin;
 mod background;
 mod cert;
 mod children;
@@ -186,6 +187,8 @@ enum Command {
     /// Print what a shell needs to complete these commands
     Completions(generate::CompletionsArgs),
     /// Print the manual page: 'latchfs man | man -l -'
+    // The short list of commands fits a screen, and whoever packages this knows of it.
+    #[command(hide = true)]
     Man(generate::ManArgs),
 }
 

@@ -61,7 +61,7 @@ pub(super) struct MountArgs {
     /// Serve HTTP as well, on this address
     #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = serve::address)]
     listen: Option<SocketAddr>,
-    /// Let the server at this URL decide, and not an engine here
+    /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]

@@ -8,10 +8,12 @@ use super::mount::{Shown, absolute, warn};
 use super::out;
 use super::peers::PeerArgs;
 use super::signals::{self, Hangup};
+use crate::access::{Credentials, TlsFiles};
 use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
-use crate::http::{Credentials, HttpConfig, Server, StartError, TlsFiles};
+use crate::http::{HttpConfig, Server, StartError};
+use crate::line::{self, LineConfig, LineServer};
 use crate::locks::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -26,6 +28,9 @@ pub(super) struct ServeArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value_t = LISTEN_DEFAULT, value_parser = address)]
     listen: SocketAddr,
+    /// Where to take lines such as LOCK,name,client as well
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    line_listen: Option<SocketAddr>,
     #[command(flatten)]
     access: AccessArgs,
     /// How long a lease lasts unrenewed, unless a client says otherwise
@@ -136,6 +141,10 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     let decider = kept.open_with_peers(peering)?;
     decider.on_failure(move |why| drop(send.send(News::Failed(why))));
     let served = start(decider.locks(), &config).and_then(|server| {
+        let line = match args.line_listen {
+            Some(listen) => Some(start_line(decider.locks(), listen, &config, &server)?),
+            None => None,
+        };
         background::notify_manager();
         let ended = loop {
             match news.recv() {
@@ -144,7 +153,9 @@ pub(super) fn run(args: &ServeArgs) -> Done {
                 Ok(News::End) | Err(_) => break Ok(()),
             }
         };
+        line.iter().for_each(LineServer::drain);
         server.drain();
+        line.into_iter().for_each(LineServer::close);
         ended
     });
     let closed = decider.close();
@@ -167,6 +178,27 @@ pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     out::line(&format!("latchfs: listening on {scheme}://{address} (ttl {ttl}, grace {grace})"))?;
     Ok(server)
+}
+
+/// Begins to serve lines beside a server, and says where.
+fn start_line(
+    locks: Locks,
+    listen: SocketAddr,
+    config: &HttpConfig,
+    server: &Server,
+) -> Done<LineServer> {
+    let HttpConfig { ttl, grace, insecure, .. } = *config;
+    let config = LineConfig { listen, ttl, grace, gate: server.gate(), insecure };
+    let line = LineServer::start(locks, config).map_err(|error| {
+        let exit = match error {
+            line::StartError::Open(_) => Exit::Usage,
+            line::StartError::Listen(..) | line::StartError::System(_) => Exit::Unavailable,
+        };
+        Failure::Said(exit, error.to_string())
+    })?;
+    server.add_metrics(line.metrics());
+    out::line(&format!("latchfs: taking lines on {}", line.address()))?;
+    Ok(line)
 }
 
 fn refused(error: &StartError) -> Failure {

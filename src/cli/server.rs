@@ -3,7 +3,8 @@
 use super::exit::{Done, Failure};
 use super::out;
 use crate::remote::http::{Access, Http};
-use crate::remote::{Remote, Terms};
+use crate::remote::line::Server;
+use crate::remote::{Remote, SERVERS_MAX, Several, Terms};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +54,37 @@ fn warn_of_readers(path: &Path) {
     }
 }
 
+/// The servers that a list of URLs names, each once.
+pub(super) fn urls(list: &str) -> Vec<&str> {
+    let mut urls: Vec<&str> = Vec::new();
+    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+        if !urls.contains(&url) {
+            urls.push(url);
+        }
+    }
+    urls
+}
+
+/// The server, or the servers, that `access` names.
+fn server(access: &Access) -> Done<Arc<dyn Server>> {
+    let usable = |url: &str| -> Done<Arc<dyn Server>> {
+        let access = Access { url: url.to_owned(), ..access.clone() };
+        let http = Http::new(&access).map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(Arc::new(http))
+    };
+    match &urls(&access.url)[..] {
+        [] => usable(&access.url),
+        [url] => usable(url),
+        urls if urls.len() > SERVERS_MAX => {
+            Err(Failure::usage(format!("--server names {SERVERS_MAX} servers at most")))
+        }
+        urls => {
+            let servers: Done<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
+            Ok(Arc::new(Several::new(servers?)))
+        }
+    }
+}
+
 /// Connects; fails if there is no server by the time in which one answers.
 pub(super) fn connect(access: &Access, terms: Option<Terms>) -> Done<Arc<Remote>> {
     connect_since(access, terms, None)
@@ -64,8 +96,8 @@ pub(super) fn connect_since(
     terms: Option<Terms>,
     since: Option<u64>,
 ) -> Done<Arc<Remote>> {
-    let server = Http::new(access).map_err(|error| Failure::usage(error.to_string()))?;
-    let remote = Remote::connect_since(Arc::new(server), terms, since)
+    let server = server(access)?;
+    let remote = Remote::connect_since(server, terms, since)
         .map_err(|error| Failure::system("no connection can be made", &error))?;
     match remote.trouble() {
         None => Ok(Arc::new(remote)),

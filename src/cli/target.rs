@@ -18,7 +18,7 @@ pub(super) struct TargetArgs {
     /// The mount to use [default: the only one there is]
     #[arg(long, value_name = "DIR", env = "LATCHFS_DIR", hide_env_values = true)]
     pub(super) dir: Option<PathBuf>,
-    /// The server to ask instead of a mount
+    /// The server to ask instead of a mount, or the nodes of a cluster (URL,URL)
     #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
     server: Option<String>,
     /// The client to ask as, at a server [default: the host's name and the user's]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The version of what an entry says: to be raised with that of the engine's commands. Whoever
 /// reads a newer one stops.
-pub(super) const ENTRY_VERSION: u8 = 1;
+pub(super) const ENTRY_VERSION: u8 = 2;
 
 /// Bytes of one entry: what one proposal may hold, many times over.
 const ENTRY_BYTES_MAX: usize = 256 << 20;
@@ -142,7 +142,8 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
     let (version, mut body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
-    if *version != ENTRY_VERSION {
+    // What 1 had is there still, under the same numbers.
+    if !(1..=ENTRY_VERSION).contains(version) {
         let why = format!("an entry has format {version}, and this latchfs knows {ENTRY_VERSION}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }

@@ -221,7 +221,7 @@ fn make_dir(path: &Path) -> io::Result<()> {
 }
 
 /// Has the names in a directory on the disk.
-fn sync_names(dir: &Path) -> io::Result<()> {
+pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 

@@ -221,8 +221,8 @@ fn concerns(op: &Op, name: &LockName) -> bool {
         Op::Leave(ask) => ask.name == *name,
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,
-        // Whatever hangs on it.
-        Op::EndSession(_) => true,
+        // Whatever hangs on it, or whatever there is.
+        Op::EndSession(_) | Op::Reset(_) => true,
     }
 }
 

@@ -8,8 +8,11 @@ use super::council::Chamber;
 use super::error::{DataError, Stop};
 use super::node::{self, Begun, Started};
 use super::peering::Peering;
-use crate::engine::{Answer, Child, Command, Engine, LockName, LockView, SessionId, SessionView};
-use crate::locks::council::Council;
+use crate::engine::codec;
+use crate::engine::{
+    Answer, Child, Command, Engine, Heritage, LockName, LockView, SessionId, SessionView,
+};
+use crate::locks::council::{Council, Standing};
 use crate::locks::feed::Watch;
 use crate::locks::tally::Histogram;
 use crate::locks::{
@@ -53,12 +56,20 @@ impl Node {
     }
 
     fn begin(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
-        let Started { shared: node, thread, failures } = node::start(path, peering)?;
+        let Started { shared: node, thread, failures } = node::start(path, peering, None)?;
         let now = node.hands.now().unwrap_or_default();
         let shown = Mutex::new((now, boot_now()));
         let shared = Arc::new(Shared { node, shown });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
+    }
+
+    /// Makes the data of a node that begins a new cluster, and goes on from a lost one.
+    pub(super) fn begin_with(path: &Path, heritage: Heritage) -> Result<(), DataError> {
+        let Started { shared, thread, .. } = node::start(path, None, Some(heritage))?;
+        shared.desk.close(Unavailable::Closing);
+        let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
+        thread.join().map_err(|_| stopped(()))
     }
 
     /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full,
@@ -248,6 +259,20 @@ impl Door for Node {
             waiters: core.engine.waiters(),
             sessions: core.engine.sessions(),
         }
+    }
+
+    fn leads(&self) -> bool {
+        self.shared.node.reporter.own(false).standing == Standing::Leader
+    }
+
+    fn engine_id(&self) -> u64 {
+        let cluster = self.shared.node.replica.look().cluster;
+        // Half of it tells clusters apart as well; 0 is for those without a name.
+        cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
+    }
+
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        self.shared.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -1,7 +1,7 @@
 //! What the log is a log of: the types that openraft is told, and what an entry carries.
 
 use crate::engine::codec::{Malformed, Wire};
-use crate::engine::{Answer, Command, Rules};
+use crate::engine::{Answer, Command, Heritage, Rules};
 use crate::time::Time;
 use openraft::type_config::alias::{
     EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
@@ -50,6 +50,8 @@ impl fmt::Display for ClusterId {
 pub(crate) enum Proposal {
     /// The first of a cluster: which it is, and the rules that all its replicas go by.
     Begin(ClusterId, Rules),
+    /// The first of a cluster that goes on from a lost one.
+    Inherit(ClusterId, Heritage),
     /// Commands, in their order, and the time at which all of them are carried out.
     Commands(Arc<Commands>),
 }
@@ -70,6 +72,7 @@ impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin(cluster, _) => write!(f, "the beginning of {cluster}"),
+            Self::Inherit(cluster, _) => write!(f, "the beginning of {cluster}, after another"),
             Self::Commands(body) => write!(f, "{} commands at {}", body.commands.len(), body.now),
         }
     }
@@ -95,6 +98,11 @@ impl Wire for Proposal {
                 cluster.put(out);
                 rules.put(out);
             }
+            Self::Inherit(cluster, heritage) => {
+                out.push(2);
+                cluster.put(out);
+                heritage.put(out);
+            }
             Self::Commands(body) => {
                 out.push(1);
                 body.now.put(out);
@@ -110,6 +118,7 @@ impl Wire for Proposal {
                 let (now, commands) = (Wire::take(from)?, Wire::take(from)?);
                 Ok(Self::Commands(Arc::new(Commands { now, commands })))
             }
+            2 => Ok(Self::Inherit(Wire::take(from)?, Wire::take(from)?)),
             _ => Err(Malformed),
         }
     }

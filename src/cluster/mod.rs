@@ -36,10 +36,13 @@ mod reception;
 mod reign;
 pub(crate) mod replica;
 mod report;
+mod restore;
 pub(crate) mod snapshot;
 mod station;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_upgrade;
 mod trouble;
 mod watchman;
 
@@ -47,3 +50,4 @@ pub use door::Node;
 pub use error::{DataError, PeerError, Stop};
 pub use peer::tls::PeerFiles;
 pub use peering::{Pace, Peering};
+pub use restore::restore;

@@ -22,7 +22,7 @@ use super::replica::Replica;
 use super::report::Reporter;
 use super::trouble::Trouble;
 use super::watchman::Watchman;
-use crate::engine::{EndSession, Op, Rules, SessionEnd};
+use crate::engine::{EndSession, Heritage, Op, Rules, SessionEnd};
 use crate::locks::Unavailable;
 use crate::locks::audit::Audit;
 use crate::time::{Span, boot_now, steady_now};
@@ -78,6 +78,8 @@ pub(super) struct Begun {
 /// What the thread begins with.
 struct Parts {
     data: Data,
+    /// What a new cluster goes on from, if there was another one.
+    heritage: Option<Heritage>,
     log: Log,
     machine: Machine,
     trouble: Trouble,
@@ -93,9 +95,13 @@ struct Works {
 }
 
 /// Starts the node whose data is in a directory, or a new one. Returns when it can be asked.
-pub(super) fn start(path: &Path, peering: Option<Peering>) -> Result<Started, DataError> {
+pub(super) fn start(
+    path: &Path,
+    peering: Option<Peering>,
+    heritage: Option<Heritage>,
+) -> Result<Started, DataError> {
     let peers = peering.map(Peering::begin).transpose()?;
-    let parts = open(path, peers)?;
+    let parts = open(path, peers, heritage)?;
     let path = parts.data.path().to_path_buf();
     let (say, said) = mpsc::channel();
     let (failures, on_failure) = mpsc::channel();
@@ -109,8 +115,11 @@ pub(super) fn start(path: &Path, peering: Option<Peering>) -> Result<Started, Da
     }
 }
 
-fn open(path: &Path, peers: Option<Peers>) -> Result<Parts, DataError> {
+fn open(path: &Path, peers: Option<Peers>, heritage: Option<Heritage>) -> Result<Parts, DataError> {
     let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
+    if heritage.is_some() && data.identity.stage == Stage::Begun {
+        return Err(DataError::Foreign(data.path().join("node")));
+    }
     let trouble = Trouble::default();
     let log = Log::open(&data.log(), &trouble)?;
     if log.is_empty() && data.identity.stage == Stage::Begun {
@@ -125,7 +134,7 @@ fn open(path: &Path, peers: Option<Peers>) -> Result<Parts, DataError> {
         // What was forgotten of the log is in a snapshot, or nowhere.
         return Err(DataError::Missing(data.snapshot()));
     }
-    Ok(Parts { data, log, machine, trouble, peers })
+    Ok(Parts { data, heritage, log, machine, trouble, peers })
 }
 
 /// Who a new node is: the first of a cluster of its own, or one of that of its seeds.
@@ -207,7 +216,7 @@ async fn hand_over(raft: &Raft) {
 
 /// Brings openraft up, and the node to where it was.
 async fn begin(parts: Parts) -> Result<Works, DataError> {
-    let Parts { data, log, machine, trouble, peers } = parts;
+    let Parts { data, heritage, log, machine, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -247,7 +256,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         if let (Some(peers), Some(caller)) = (&peers, &caller) {
             peers.refuse_strangers(caller).await?;
         }
-        stand = begin_alone(&raft, &replica, &data, peers.as_ref(), &stopped).await?;
+        stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), heritage), &stopped).await?;
         if let Stand::Leads(reign) = stand {
             hands.lead(reign.clock);
         }
@@ -352,7 +361,7 @@ async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,
     data: &Mutex<Data>,
-    peers: Option<&Peers>,
+    (peers, heritage): (Option<&Peers>, Option<Heritage>),
     stopped: &impl Fn(String) -> DataError,
 ) -> Result<Stand, DataError> {
     lead(raft).await.map_err(stopped)?;
@@ -363,7 +372,14 @@ async fn begin_alone(
     let identity = data.lock().identity;
     let cluster = replica.look().cluster;
     match cluster {
-        None => write(Proposal::Begin(identity.cluster, Rules::default())).await?,
+        None => {
+            let cluster = identity.cluster;
+            write(match heritage {
+                None => Proposal::Begin(cluster, Rules::default()),
+                Some(heritage) => Proposal::Inherit(cluster, heritage),
+            })
+            .await?;
+        }
         Some(cluster) if cluster != identity.cluster => {
             let why = format!("it names cluster {}, the log {cluster}", identity.cluster);
             return Err(DataError::damaged(&data.lock().path().join("node"), why));

@@ -116,6 +116,13 @@ impl Replica {
                 }
                 return vec![];
             }
+            EntryPayload::Normal(Proposal::Inherit(cluster, heritage)) => {
+                if core.cluster.is_none() {
+                    core.cluster = Some(cluster);
+                    core.engine = Engine::inheriting(&heritage);
+                }
+                return vec![];
+            }
             EntryPayload::Normal(Proposal::Commands(body)) => {
                 self.carry_out(&mut core, body.now, &body.commands)
             }

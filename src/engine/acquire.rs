@@ -20,6 +20,7 @@ static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
     pub(super) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
+        self.books.grants(&ask.name)?;
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);

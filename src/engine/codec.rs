@@ -6,9 +6,10 @@
 
 use super::command::{
     Acquire, Annotate, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
+    Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, Tenure, TextPatch, Whose,
 };
 use super::event::{SessionEnd, Why};
+use super::heritage::Heritage;
 use super::known::Known;
 use super::lease::{
     Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, StealReason,
@@ -94,6 +95,10 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         until.put(&mut out);
         outcome.put(&mut out);
     }
+    // Most never had any: their bytes are as they were before there was such a thing.
+    if books.shut_until > Time::ZERO {
+        books.shut_until.put(&mut out);
+    }
     out
 }
 
@@ -135,6 +140,10 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         require(last.as_ref().is_none_or(|last| *last < request))?;
         last = Some(request.clone());
         engine.books.restore_reply(request, until, Outcome::take(from)?);
+    }
+    if !from.is_empty() {
+        engine.books.shut_until = Time::take(from)?;
+        require(engine.books.shut_until > Time::ZERO)?;
     }
     if from.is_empty() { Ok(engine) } else { Err(Malformed) }
 }
@@ -373,6 +382,7 @@ macro_rules! wire_struct {
 }
 
 wire_struct! {
+    Heritage { rules, tokens_from, tickets_from, hold_off }
     Command { request, op }
     RequestId { client, key }
     Acquire { name, client, mode, hold, term, line, patch }
@@ -386,6 +396,7 @@ wire_struct! {
     Steal { name, client, reason, term, patch }
     OpenSession { client, ttl, grace }
     EndSession { session, end }
+    Reset { whose, by, reason }
     Tenure { token, life, acquired_at }
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
@@ -460,13 +471,15 @@ wire_enum! {
     Op {
         0 Settle, 1 Acquire(ask), 2 Renew(ask), 3 Annotate(ask), 4 Release(ask), 5 Leave(ask),
         6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(ask),
+        11 Reset(ask),
     }
     Line { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }
     Over { 0 Replace, 1 Refuse }
     SessionEnd { 0 Closed, 1 Expired }
-    Why { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver }
+    Why { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
+    Whose { 0 AllBut(kept), 1 Of(client) }
     Mode { 0 Exclusive, 1 Shared }
     Hold { 0 Loose, 1 Firm(maker), 2 Open(open) }
     Term { 0 Own(ttl, grace), 1 Session(id) }
@@ -477,7 +490,7 @@ wire_enum! {
     Outcome {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
-        10 KeptAlive(until), 11 SessionEnded,
+        10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits },
     }
 }
 

@@ -53,6 +53,8 @@ pub enum Op {
     KeepAlive(SessionId),
     /// End a session.
     EndSession(EndSession),
+    /// Take whatever some clients hold and wait for away from them: an administrator's act.
+    Reset(Reset),
 }
 
 /// Rule 1.
@@ -224,6 +226,26 @@ pub struct EndSession {
     pub end: SessionEnd,
 }
 
+/// Whoever is meant holds and waits for nothing any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reset {
+    /// Who is meant.
+    pub whose: Whose,
+    /// Who wants it.
+    pub by: ClientId,
+    /// Why, for the holders and the audit log.
+    pub reason: StealReason,
+}
+
+/// Whose holds and places a [`Reset`] means; a client means its users as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// Everybody's but theirs: of those who have left. Without any, everybody's.
+    AllBut(Vec<ClientId>),
+    /// Only this one's.
+    Of(ClientId),
+}
+
 /// What the engine says to a command.
 pub type Answer = Result<Outcome, Refusal>;
 
@@ -259,6 +281,13 @@ pub enum Outcome {
     KeptAlive(Time),
     /// The session is over.
     SessionEnded,
+    /// So many holds and places in lines were taken away.
+    Reset {
+        /// Holds.
+        holds: usize,
+        /// Places.
+        waits: usize,
+    },
 }
 
 /// The tenure that an outcome speaks of.

@@ -146,6 +146,8 @@ pub enum Why {
     TimedOut,
     /// Its session was over.
     SessionOver,
+    /// An administrator has reset what its client holds and waits for.
+    Reset,
 }
 
 /// How a session ended.

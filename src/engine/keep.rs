@@ -136,8 +136,11 @@ impl Engine {
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.books.refuse(reason));
         let Some(named) = *token else {
-            let loose = own().find(|lease| !matches!(lease.hold, Hold::Open(_)));
-            if let Some(lease) = loose.or_else(|| own().next()) {
+            // What a reset has left in the place of others is nobody's, while there is another.
+            let begun = || own().filter(|lease| lease.acquired_at <= self.books.clock);
+            let is_loose = |lease: &&Lease| !matches!(lease.hold, Hold::Open(_));
+            let usable = begun().find(is_loose).or_else(|| begun().next());
+            if let Some(lease) = usable.or_else(|| own().find(is_loose)).or_else(|| own().next()) {
                 return Ok(lease);
             }
             let holder = leases.first().map(|lease| lease.holder.clone());

@@ -14,8 +14,8 @@
 //!   its session lives, its patience is not over.
 //!
 //! Where to look: `acquire` rules 1, 5, 6, by `stance`; `keep` rules 2 and 3; `transfer` moving
-//! and rule 9;
-//! `session` rule 8; `settle` rule 4; `mint` rule 7; `replies` rule 10; `show` what can be seen;
+//! and rule 9, which `reset` is for all locks; `session` rule 8; `settle` rule 4; `mint` rule 7;
+//! `replies` rule 10; `heritage` what outlives the loss of all replicas; `show` what can be seen;
 //! `check` the invariants; `codec` the bytes that outlive a process, `wire` those that only cross
 //! to another one.
 
@@ -26,6 +26,7 @@ pub mod codec;
 
 pub mod command;
 pub mod event;
+mod heritage;
 mod keep;
 mod known;
 pub mod lease;
@@ -35,6 +36,7 @@ pub mod name;
 pub(crate) mod planted;
 pub mod refusal;
 mod replies;
+mod reset;
 mod session;
 mod settle;
 mod shelf;
@@ -47,9 +49,11 @@ mod wire;
 
 pub use command::{
     Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
+    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, Tenure, TextPatch,
+    Whose,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
+pub use heritage::Heritage;
 pub use known::Known;
 pub use lease::{
     Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Phase, Process, Reads, SessionId,
@@ -120,6 +124,8 @@ struct Books {
     next_ticket: u64,
     /// Waiters in all lines.
     waiting: usize,
+    /// Until then nothing is granted: this engine goes on from a backup of a lost one.
+    shut_until: Time,
     sessions: BTreeMap<SessionId, Session>,
     agenda: Agenda,
     replies: Replies,
@@ -140,6 +146,7 @@ impl Engine {
             mint: Mint::default(),
             next_ticket: 1,
             waiting: 0,
+            shut_until: Time::ZERO,
             sessions: BTreeMap::new(),
             agenda: Agenda::default(),
             replies: Replies::default(),
@@ -178,6 +185,7 @@ impl Engine {
             Op::OpenSession(ask) => self.open_session(ask, events),
             Op::KeepAlive(id) => self.keep_alive(*id, events),
             Op::EndSession(ask) => self.end_session(ask, events),
+            Op::Reset(ask) => self.reset(ask, events),
         }
     }
 
@@ -197,14 +205,26 @@ impl Engine {
         self.books.mint.upcoming()
     }
 
-    /// How many tokens one command may use up: each waiter may be served, and the command itself.
-    pub const fn tokens_wanted(&self) -> u64 {
-        self.books.waiting as u64 + 1
+    /// How many tokens a command may use up: each waiter may be served, and the command itself,
+    /// which may be about all locks.
+    pub fn tokens_wanted(&self, op: &Op) -> u64 {
+        let locks = if matches!(op, Op::Reset(_)) { self.locks.len() as u64 } else { 0 };
+        self.books.waiting as u64 + locks + 1
     }
 
     /// Tokens go on at `floor` at least: after a restart that may have forgotten some.
     pub fn raise_tokens(&mut self, floor: u64) {
         self.books.mint.raise(floor);
+    }
+
+    /// The limits.
+    pub const fn rules(&self) -> Rules {
+        self.books.rules
+    }
+
+    /// Until when nothing is granted, if that is so now.
+    pub fn shut_until(&self) -> Option<Time> {
+        (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
     }
 
     /// Other limits from now on. What is above them already stays.

@@ -180,6 +180,12 @@ impl ClientId {
         &self.0
     }
 
+    /// Whether it is `other`, or one of its users.
+    pub fn belongs_to(&self, other: &Self) -> bool {
+        let rest = self.0.strip_prefix(other.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    }
+
     /// The host: what stands before the first colon.
     pub fn host(&self) -> &str {
         self.0.split(':').next().unwrap_or(&self.0)
@@ -279,6 +285,12 @@ mod tests {
         let host = |text| ClientId::parse(text).expect("valid").host().to_owned();
         assert_eq!(host("laptop1:alice"), "laptop1");
         assert_eq!(host("laptop1"), "laptop1");
+        let belongs = |one, other| {
+            let client = |text| ClientId::parse(text).expect("valid");
+            client(one).belongs_to(&client(other))
+        };
+        assert!(belongs("laptop1", "laptop1") && belongs("laptop1:a:b", "laptop1:a"));
+        assert!(!belongs("laptop10", "laptop1") && !belongs("laptop1", "laptop1:a"));
         assert_eq!(ClientId::parse(""), Err(NameError::Empty));
         assert_eq!(ClientId::parse("a\tb"), Err(NameError::Control));
     }

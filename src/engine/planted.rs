@@ -72,6 +72,8 @@ bugs! {
     ThiefServesLine,
     /// One of several sharers keeps its lease when the lock is stolen.
     SharerKeptWhenStolen,
+    /// A reset takes locks from those it means, and leaves them in line.
+    ResetServesReset,
     /// A move leaves the token as it was.
     MoveKeepsToken,
     /// A move replaces the lock of another client.

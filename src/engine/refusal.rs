@@ -91,6 +91,11 @@ pub enum Way {
         /// When that is.
         until: Time,
     },
+    /// All locks come from a backup, and somebody may still believe to hold this one.
+    Restored {
+        /// Until when.
+        until: Time,
+    },
 }
 
 /// What there are too many of.
@@ -238,6 +243,13 @@ impl Conflict {
             Way::Behind => {
                 write!(f, "lock '{name}' is shared by {holder}, and {waiting} wait before you; ")?;
                 write!(f, "wait in line with 'latchfs run --shared'")
+            }
+            Way::Restored { until } => {
+                write!(
+                    f,
+                    "lock '{name}': the locks were restored from a backup, and whoever had "
+                )?;
+                write!(f, "one may still believe so for {}; try again then", until.since(at))
             }
             Way::StealGrace { until } => {
                 write!(f, "lock '{name}' was taken over by {holder}, and nobody may use it for ")?;

@@ -50,11 +50,14 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
     /// How `wish` stands to this lock.
     pub(super) fn stance(&self, wish: Wish<'_>) -> Stance<'a> {
         let (foremost, ends) = self.foremost();
-        if foremost.acquired_at > self.now {
+        if self.mode == Mode::Exclusive && foremost.acquired_at > self.now {
             return Stance::Conflict(foremost, Way::StealGrace { until: foremost.acquired_at });
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
-        if let Some(own) = own_among(&leases, wish.client, wish.hold) {
+        // What stands among sharers for those that a reset has taken away is nobody's.
+        let now = self.now;
+        let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
+        if let Some(own) = own_among(&usable, wish.client, wish.hold) {
             // An open file's mode is its own affair: a downgrade from outside would let others in
             // beside a program that was promised to be alone.
             let of_file = matches!((own.hold, wish.hold), (Hold::Open(_), Hold::Loose));

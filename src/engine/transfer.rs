@@ -105,6 +105,7 @@ impl Engine {
     /// old holders can stop; until then the lock is kept from everybody.
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
+        self.books.grants(&ask.name)?;
         self.books.may_lean_on(Hold::Firm(None), ask.term)?;
         if !ask.patch.fits(&Details::default()) {
             return Err(self.books.refuse(Reason::TextTooLong(ask.name.clone())));

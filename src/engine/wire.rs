@@ -67,7 +67,7 @@ wire_enum! {
         7 Limit(limit),
         8 TextTooLong(name),
     }
-    Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until } }
+    Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
     Limit {
         0 Locks(max), 1 Waiters(max), 2 Holders(max), 3 Sessions(max), 4 Requests(max), 5 Tokens,
     }

@@ -2,16 +2,21 @@
 
 use super::chronicle::Chronicle;
 use super::events::STREAMS_MAX;
-use super::gate::Gate;
 use super::metrics::Requests;
-use super::peers::Peers;
 use super::waiting::Places;
+use crate::access::Gate;
+use crate::access::peers::Peers;
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
 use crate::locks::porter::Porter;
+use crate::metrics::Page;
 use crate::time::Wall;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
+
+/// Adds to a page of metrics.
+pub(super) type MoreMetrics = Box<dyn Fn(&mut Page) + Send + Sync>;
 
 /// What all requests share.
 pub(super) struct App {
@@ -21,7 +26,7 @@ pub(super) struct App {
     /// The same for its grace.
     pub(super) grace: Grace,
     pub(super) peers: Peers,
-    pub(super) gate: Gate,
+    pub(super) gate: Arc<Gate>,
     /// Serves the remote doors of other machines.
     pub(super) porter: Porter,
     /// Those who wait in line.
@@ -31,6 +36,8 @@ pub(super) struct App {
     /// Places for streams of events.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: Requests,
+    /// What others have to say on the page of metrics.
+    pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
     /// Tells the events of this server from those of the one before: numbers begin anew.
     pub(super) instance: String,
     phase: watch::Sender<Phase>,
@@ -48,7 +55,7 @@ pub(super) enum Phase {
 }
 
 impl App {
-    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Gate) -> Self {
+    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Gate>) -> Self {
         let (phase, _) = watch::channel(Phase::Serving);
         let begun = Wall::now();
         Self {
@@ -62,6 +69,7 @@ impl App {
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests: Requests::default(),
+            more_metrics: Mutex::default(),
             instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
             phase,
         }

@@ -1,9 +1,9 @@
 //! One request on its way to a handler, and what handlers read from it and answer with.
 
-use super::access::{self, Anonymous, Grant};
 use super::app::App;
 use super::problem::{Done, Problem};
 use super::routes::Act;
+use crate::access::{self, Anonymous, Grant};
 use crate::engine::{
     ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, RequestId, SessionId,
     SessionView,

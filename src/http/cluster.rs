@@ -1,12 +1,12 @@
 //! The nodes that decide together: how they stand, and what may be changed about them.
 
-use super::access::Denial;
 use super::call::{Call, json, told};
 use super::options::Options;
 use super::problem::{Done, Problem};
 use super::routes::{Act, act, doc};
 use super::schema::Schema;
 use super::shape::{FORCE, NODE_ID, STATE, TO};
+use crate::access::Denial;
 use crate::engine::Kind;
 use crate::locks::council::{Change, Council, Node, Report, Unchanged};
 use crate::locks::{Failure, Unavailable};

@@ -1,8 +1,8 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
 use super::app::{App, Phase, entered};
-use super::peers::{Origin, Peer};
-use super::tls;
+use crate::access::peers::{Origin, Peer};
+use crate::access::tls;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;

@@ -1,10 +1,10 @@
 //! The door for other machines: batches of requests and a stream of events, in bytes of our own
 //! (`locks::wire`). It is for `latchfs` itself; programs use the API.
 
-use super::access::{self, Denial, Grant, Pattern};
 use super::app::Phase;
 use super::call::{Call, Response, text};
 use super::problem::{Done, Problem};
+use crate::access::{self, Denial, Grant, Pattern};
 use crate::engine::{Event, Op, What};
 use crate::locks::porter::{BEAT, Following, Limits, Porter, Sight, Turned};
 use crate::locks::wire::{Ask, BATCH_BYTES_MAX, Batch};
@@ -46,6 +46,11 @@ fn turned<T>(why: Turned) -> Done<T> {
         Turned::Late => Problem::plain(
             StatusCode::CONFLICT,
             "this batch has been answered before, or is being carried out",
+        ),
+        Turned::Elsewhere => Problem::plain(
+            StatusCode::PRECONDITION_FAILED,
+            "this server is of another cluster than the one that was asked before; see whether \
+             all servers that --server names are of one",
         ),
         Turned::Malformed => Problem::invalid(
             "these bytes are no batch of this version; see whether both ends are of one version",

@@ -1,11 +1,11 @@
 //! What happens, as it happens: server-sent events, resumable by the id of the last one seen.
 
-use super::access::Grant;
 use super::app::{App, Phase, entered};
 use super::call::{Call, text};
 use super::options::Options;
 use super::problem::{Done, Problem};
 use super::shape::LAST_EVENT_ID;
+use crate::access::Grant;
 use crate::engine::{Event, Kind, What};
 use crate::event::{event_of, lost};
 use crate::locks::feed::Batch;

@@ -88,5 +88,8 @@ fn page(app: &App) -> String {
             }
         }
     }
+    for more in &*app.more_metrics.lock() {
+        more(&mut page);
+    }
     page.text()
 }

@@ -5,9 +5,9 @@
 //!
 //! Where to look: `server` begins and ends it; `connection` carries requests, with its limits;
 //! `routes` is the table of what can be asked, from which the router and the document are made;
-//! `problem` is the table of errors; `access` says who may do what.
+//! `problem` is the table of errors. Who may do what is said by [`access`](crate::access).
 
-pub mod access;
+mod admin;
 mod answer;
 mod app;
 pub mod ca;
@@ -17,7 +17,6 @@ mod cluster;
 mod connection;
 mod door;
 mod events;
-mod gate;
 mod health;
 mod list;
 mod lock;
@@ -25,7 +24,6 @@ mod metrics;
 mod openapi;
 mod options;
 mod page;
-mod peers;
 mod problem;
 mod routes;
 mod schema;
@@ -33,11 +31,7 @@ mod seed;
 mod server;
 mod sessions;
 mod shape;
-mod tls;
-mod tokens;
 mod waiting;
+mod who;
 
-pub use gate::{Credentials, CredentialsError};
 pub use server::{HttpConfig, Server, StartError};
-pub use tls::{TlsError, TlsFiles};
-pub use tokens::TokensError;

@@ -8,6 +8,7 @@ use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
 use crate::engine::term::{TTL_MAX, parse_span};
 use crate::engine::{
     ClientId, Grace, LockName, Mode, NameError, RequestId, SessionId, StealReason, Token, Ttl,
+    Whose,
 };
 use crate::time::Span;
 use axum::body::HttpBody;
@@ -47,6 +48,7 @@ pub(super) struct Options {
     pub(super) to: Option<u64>,
     pub(super) force: bool,
     pub(super) state: bool,
+    pub(super) whose: Option<Whose>,
 }
 
 /// The value of an option: a query knows texts only.
@@ -145,10 +147,21 @@ impl Options {
             "to" => self.to = Some(said.id()?),
             "force" => self.force = said.flag()?,
             "state" => self.state = said.flag()?,
+            "keep" => self.whose(Whose::AllBut(clients(said.text()?)?))?,
+            "of" => self.whose(Whose::Of(client(said.text()?)?))?,
+            "all" if said.flag()? => self.whose(Whose::AllBut(Vec::new()))?,
+            "all" => {}
             "checks" => self.checks = said.pairs()?,
             _ => return Err("this is not read yet".to_owned()),
         }
         Ok(())
+    }
+
+    fn whose(&mut self, whose: Whose) -> Result<(), String> {
+        match self.whose.replace(whose) {
+            None => Ok(()),
+            Some(_) => Err("of 'keep', 'of' and 'all' one is said".to_owned()),
+        }
     }
 
     /// Who asks: as said, or the only one that it can be.
@@ -235,6 +248,11 @@ fn is_known(params: &[Param], key: &str, in_body: bool) -> bool {
 
 fn client(text: &str) -> Result<ClientId, String> {
     ClientId::parse(text).map_err(|error| error.to_string())
+}
+
+/// Several, by commas.
+fn clients(text: &str) -> Result<Vec<ClientId>, String> {
+    text.split(',').map(|one| client(one.trim())).collect()
 }
 
 fn mode(text: &str) -> Result<Mode, String> {

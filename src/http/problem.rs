@@ -1,7 +1,7 @@
 //! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
 
-use super::access::Denial;
 use super::call::Response;
+use crate::access::Denial;
 use crate::engine::{Conflict, Kind, Reason, Way};
 use crate::locks::{Failure, Unavailable};
 use crate::time::{Span, Time};
@@ -64,6 +64,7 @@ const fn way_of(way: Way) -> &'static str {
         Way::Own => "own",
         Way::Behind => "behind",
         Way::StealGrace { .. } => "steal_grace",
+        Way::Restored { .. } => "restored",
     }
 }
 
@@ -134,7 +135,7 @@ impl Problem {
     /// Adds who is in the way, and when it makes sense to come again.
     fn about(self, conflict: &Conflict, now: Time) -> Self {
         let free_at = match conflict.way {
-            Way::StealGrace { until } => until,
+            Way::StealGrace { until } | Way::Restored { until } => until,
             _ => conflict.ends.grace_until,
         };
         let mut problem = self

@@ -1,9 +1,7 @@
 //! What can be asked: one table, from which the router and the document are made.
 
-use super::access::Grant;
 use super::app::App;
 use super::call::{Answering, Call, Response};
-use super::peers::Origin;
 use super::problem::Problem;
 use super::schema::Schema;
 use super::shape::{
@@ -11,7 +9,11 @@ use super::shape::{
     LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
     TOKEN, TTL, WAIT,
 };
-use super::{cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions};
+use super::{
+    admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions, who,
+};
+use crate::access::Grant;
+use crate::access::peers::Origin;
 use crate::engine::Kind;
 use axum::Router;
 use axum::extract::Request;
@@ -223,6 +225,8 @@ pub(super) static ROUTES: &[Route] = &[
             ),
         )],
     },
+    Route { path: "/reset", pattern: Some("/reset"), acts: admin::RESET },
+    Route { path: "/backup", pattern: Some("/backup"), acts: admin::BACKUP },
     Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
     Route { path: "/cluster", pattern: Some("/cluster"), acts: cluster::SHOW },
     Route {
@@ -478,7 +482,7 @@ async fn run(act: &'static Act, app: Arc<App>, request: Request) -> Response {
         return Problem::of(Kind::Denied, detail).into_response();
     }
     let certified = origin.and_then(|origin| origin.certified.as_ref());
-    let grant = match app.gate.grant(&head.headers, certified) {
+    let grant = match who::grant_of(&app.gate, &head.headers, certified) {
         Ok(grant) => grant,
         Err(_) if act.public => Arc::new(Grant::nothing()),
         Err(problem) => return problem.into_response(),

@@ -22,6 +22,7 @@ pub(super) enum Schema {
     Me,
     Cluster,
     Changed,
+    Reset,
     Problem,
     Document,
     /// Not JSON: a page, a stream, metrics.
@@ -29,7 +30,7 @@ pub(super) enum Schema {
 }
 
 /// Those that have a name in the document.
-pub(super) const NAMED: [Schema; 19] = [
+pub(super) const NAMED: [Schema; 20] = [
     Schema::Health,
     Schema::Acquired,
     Schema::SeedStatus,
@@ -47,6 +48,7 @@ pub(super) const NAMED: [Schema; 19] = [
     Schema::Me,
     Schema::Cluster,
     Schema::Changed,
+    Schema::Reset,
     Schema::Problem,
     Schema::Document,
 ];
@@ -216,6 +218,7 @@ impl Schema {
             Self::Me => "Me",
             Self::Cluster => "Cluster",
             Self::Changed => "Changed",
+            Self::Reset => "Reset",
             Self::Problem => "Problem",
             Self::Document => "Document",
             Self::Text(kind) => kind,
@@ -282,6 +285,7 @@ impl Schema {
             ]),
             Self::Cluster => cluster(),
             Self::Changed => object(&[("done", flag())]),
+            Self::Reset => object(&[("holds", number()), ("waits", number())]),
             Self::Problem => problem(),
             Self::Document => json!({ "type": "object" }),
             Self::Text(_) => text(),

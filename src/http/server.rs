@@ -2,11 +2,12 @@
 
 use super::app::{App, Phase, entered};
 use super::connection;
-use super::gate::{Credentials, CredentialsError, Gate};
-use super::peers::CONNECTIONS_MAX;
 use super::routes;
+use crate::access::peers::CONNECTIONS_MAX;
+use crate::access::{Credentials, CredentialsError, Gate};
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
+use crate::metrics::Page;
 use crate::said::said;
 use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
@@ -112,12 +113,11 @@ impl Server {
     /// Listens, and serves from now on.
     pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, StartError> {
         let credentials = &config.credentials;
-        let is_closed = credentials.identify() && credentials.tls.is_some();
-        if !config.listen.ip().is_loopback() && !is_closed && !config.insecure {
+        if !config.listen.ip().is_loopback() && !credentials.close() && !config.insecure {
             return Err(StartError::Open(config.listen));
         }
         raise_open_files();
-        let gate = Gate::new(credentials.clone()).map_err(StartError::Credentials)?;
+        let gate = Arc::new(Gate::new(credentials.clone()).map_err(StartError::Credentials)?);
         let refused = |error| StartError::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
@@ -145,6 +145,16 @@ impl Server {
     /// Where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Who may ask, for the other edges of this process.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.app.gate)
+    }
+
+    /// Has `more` added to the page of metrics.
+    pub fn add_metrics(&self, more: impl Fn(&mut Page) + Send + Sync + 'static) {
+        self.app.more_metrics.lock().push(Box::new(more));
     }
 
     /// Reads tokens and certificates again. If something is wrong with them, all stays as it was.

@@ -133,6 +133,10 @@ pub(super) const SESSION: Param =
     option("session", Shape::Session, "The session that the lease hangs on, instead of a ttl.");
 pub(super) const REASON: Param =
     option("reason", Shape::Reason, "Why, for the holder and the audit log; must be there.");
+pub(super) const KEEP: Param =
+    option("keep", Shape::Text, "Of all but these clients and their users, by commas.");
+pub(super) const OF: Param = option("of", Shape::Client, "Of this client and its users.");
+pub(super) const ALL: Param = option("all", Shape::Flag, "Of everybody.");
 pub(super) const CHECKS: Param =
     option("checks", Shape::Pairs, "Several names and tokens at once, 1,000 at most.");
 pub(super) const CHECKED_NAME: Param = option("name", Shape::Name, "The lock.");

@@ -229,6 +229,10 @@ impl Door for Local {
         }
     }
 
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        then(Ok(Some(self.inspect(codec::encode_engine))));
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.shared.tally.counts()
     }
@@ -388,7 +392,7 @@ impl Core {
             full: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
             why: said(error).into(),
         };
-        let ceiling = self.engine.next_token() + self.engine.tokens_wanted();
+        let ceiling = self.engine.next_token() + self.engine.tokens_wanted(&command.op);
         if ceiling > self.reserved {
             let raised = ceiling + TOKEN_BLOCK;
             dir.reserve_tokens(raised).map_err(|error| unwritable(&error))?;

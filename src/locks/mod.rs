@@ -4,12 +4,13 @@
 //! thread, under one short critical section. The rules are the engine's in every case.
 
 pub(crate) mod audit;
+pub mod backup;
 pub mod council;
+pub mod failure;
 pub mod feed;
 pub mod local;
 pub mod porter;
 mod restore;
-mod sentences;
 pub mod state;
 pub mod tally;
 mod timeline;
@@ -20,11 +21,10 @@ mod timer_elsewhere;
 pub mod wire;
 pub mod within;
 
-use crate::engine::{
-    Answer, Child, Command, Glance, Kind, LockName, LockView, Refusal, SessionId, SessionView,
-};
+use crate::engine::{Answer, Child, Command, Glance, LockName, LockView, SessionId, SessionView};
 use crate::time::{Span, Time, Wall};
 use council::Council;
+pub use failure::{Failure, Unavailable};
 use feed::Watch;
 use std::sync::Arc;
 use tally::Histogram;
@@ -106,6 +106,20 @@ pub trait Door: Send + Sync {
     /// Whether the engine's time is known here: until then nothing can be shown or asked.
     fn ready(&self) -> Result<(), Unavailable> {
         Ok(())
+    }
+    /// Whether commands are ordered here, and not forwarded to another server that does it.
+    fn leads(&self) -> bool {
+        true
+    }
+    /// The name of the engine that decides, which all nodes of a cluster share, and which outlives
+    /// restarts. 0: it has none.
+    fn engine_id(&self) -> u64 {
+        0
+    }
+    /// All that the engine knows, as bytes, at one moment after all that was asked before. `None`:
+    /// the engine is not here.
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        then(Ok(None));
     }
     /// Counts of what happened since the start.
     fn counts(&self) -> Vec<(&'static str, u64)>;
@@ -189,55 +203,6 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Ask with this for the next; `None`: this was the last.
     pub next: Option<String>,
-}
-
-/// There was no answer, or none that can be trusted: the outcome is unknown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unavailable {
-    /// The state directory can't be written: nothing is granted that a restart would forget.
-    State {
-        /// Whether there is no room, which may pass.
-        full: bool,
-        /// What the system said.
-        why: Arc<str>,
-    },
-    /// The daemon is on its way out.
-    Closing,
-    /// The server has not answered in time, or can't be reached.
-    NoAnswer {
-        /// Where it should be.
-        server: Arc<str>,
-    },
-    /// The log that decides gives no answer: its disk has failed, is full or takes too long.
-    Log {
-        /// What has happened.
-        why: Arc<str>,
-    },
-    /// The nodes that decide together can't: too few of them are there, or nobody leads yet.
-    NoQuorum {
-        /// What was waited for.
-        why: Arc<str>,
-    },
-    /// Whoever asks may not.
-    Denied {
-        /// A sentence.
-        why: Arc<str>,
-    },
-}
-
-impl Unavailable {
-    /// The kind of section 7. A full disk is a limit like others: nothing was done, try again.
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::State { full: true, .. } => Kind::Limit,
-            Self::State { full: false, .. }
-            | Self::Closing
-            | Self::NoAnswer { .. }
-            | Self::NoQuorum { .. }
-            | Self::Log { .. } => Kind::ConsistencyUnavailable,
-            Self::Denied { .. } => Kind::Denied,
-        }
-    }
 }
 
 /// What stands behind the door, for `.latchfs/server` and `status`.
@@ -439,6 +404,21 @@ impl Locks {
         self.0.far()
     }
 
+    /// Whether commands are ordered here, and not forwarded to another server that does it.
+    pub fn leads(&self) -> bool {
+        self.0.leads()
+    }
+
+    /// The name of the engine that decides; 0: it has none.
+    pub fn engine_id(&self) -> u64 {
+        self.0.engine_id()
+    }
+
+    /// All that the engine knows, as bytes, to `then`, if the engine is here.
+    pub fn state(&self, then: impl FnOnce(Result<Option<Vec<u8>>, Unavailable>) + Send + 'static) {
+        self.0.state(Box::new(then));
+    }
+
     /// Counts of what happened since the start, by metric name.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.counts()
@@ -447,25 +427,6 @@ impl Locks {
     /// How long what happened took.
     pub fn histograms(&self) -> Vec<Histogram> {
         self.0.histograms()
-    }
-}
-
-/// Why there is no outcome to show: a no, or no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// The engine said no.
-    Refused(Refusal),
-    /// Nobody said anything.
-    Unavailable(Unavailable),
-}
-
-impl Failure {
-    /// The kind of section 7.
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::Refused(refusal) => refusal.kind(),
-            Self::Unavailable(unavailable) => unavailable.kind(),
-        }
     }
 }
 

@@ -45,6 +45,8 @@ type Then = Box<dyn FnOnce(Result<Arc<[u8]>, Turned>) + Send>;
 pub enum Turned {
     /// The bytes are no batch.
     Malformed,
+    /// It is for another engine.
+    Elsewhere,
     /// Its answer has been given and forgotten, or it is being carried out.
     Late,
 }
@@ -86,6 +88,9 @@ impl Porter {
         limits: Limits,
         then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
     ) {
+        if batch.engine != 0 && batch.engine != self.0.locks.engine_id() {
+            return then(Err(Turned::Elsewhere));
+        }
         match self.0.enter(&batch) {
             Ok(()) => self.carry_out(batch, limits, Box::new(then)),
             Err(known) => then(known),
@@ -95,7 +100,7 @@ impl Porter {
     fn carry_out(&self, batch: Batch, mut limits: Limits, then: Then) {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
-        let Batch { from, number, asks } = batch;
+        let Batch { from, number, asks, .. } = batch;
         let porter = self.clone();
         let done = move |replies| {
             let told: Arc<[u8]> = encode_told(&Told { stamp, replies }).into();
@@ -119,7 +124,13 @@ impl Porter {
         let locks = &self.0.locks;
         let now = locks.now();
         let next_event = locks.next_event();
-        Stamp { start: self.0.start, now, wall: locks.wall(now), next_event }
+        Stamp {
+            engine: locks.engine_id(),
+            start: self.0.start,
+            now,
+            wall: locks.wall(now),
+            next_event,
+        }
     }
 
     /// A stream of events: from `since` on, if that is a number of this start of the server.
@@ -345,7 +356,7 @@ mod tests {
     }
 
     fn batch(number: u64, asks: Vec<Ask>) -> Batch {
-        Batch { from: 7, number, asks }
+        Batch { engine: 0, from: 7, number, asks }
     }
 
     #[test]
@@ -414,6 +425,15 @@ mod tests {
             let replies = replies.expect("carried out");
             assert!(matches!(&replies[..], [Reply::Answered(answer)] if done(answer)));
         }
+    }
+
+    #[test]
+    fn a_batch_for_another_engine_is_not_carried_out() {
+        let porter = porter();
+        let other = Batch { engine: 9, ..batch(1, vec![open()]) };
+        assert_eq!(ask(&porter, &other, &anything()), Err(Turned::Elsewhere));
+        assert_eq!(porter.0.locks.about().sessions, 0);
+        ask(&porter, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
     }
 
     #[test]

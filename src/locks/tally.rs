@@ -104,7 +104,8 @@ impl Tally {
             What::Ended { end: End::Moved { .. }, .. } => 6,
             What::Joined { .. } => 7,
             What::Left {
-                why: Why::Asked | Why::Gone | Why::TimedOut | Why::SessionOver, ..
+                why: Why::Asked | Why::Gone | Why::TimedOut | Why::SessionOver | Why::Reset,
+                ..
             } => 8,
             What::SessionOpened { .. } => 9,
             What::SessionOver { end: Expired, .. } => 10,

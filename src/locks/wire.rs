@@ -13,7 +13,7 @@ use crate::time::{Time, Wall};
 use std::sync::Arc;
 
 /// The version of these bytes: both ends must be of the same.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Parts of one batch: what queues up in the time of one answer, on a busy mount.
 pub const ASKS_MAX: usize = 256;
 /// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.
@@ -33,6 +33,8 @@ pub const ANY_START: u64 = u64::MAX;
 /// What is asked in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
+    /// Which engine is to decide it, by the name that its stamps have; 0: whichever is there.
+    pub engine: u64,
     /// Who asks: a number drawn at random by each remote door.
     pub from: u64,
     /// Counts the batches of this door. 0: it may be carried out again.
@@ -71,6 +73,8 @@ pub struct Told {
 /// When a server said something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
+    /// The name of the engine, the same at all nodes of a cluster; 0: it has none.
+    pub engine: u64,
     /// Drawn at random when the server starts: event numbers begin anew with it.
     pub start: u64,
     /// The engine's time.
@@ -112,9 +116,9 @@ pub enum Frame {
 }
 
 wire_struct! {
-    Batch { from, number, asks }
+    Batch { engine, from, number, asks }
     Told { stamp, replies }
-    Stamp { start, now, wall, next_event }
+    Stamp { engine, start, now, wall, next_event }
     List { prefix, after, limit }
     Children { parent, cursor, limit }
     About { kind, contact, state, locks, waiters, sessions }

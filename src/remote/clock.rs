@@ -83,7 +83,7 @@ mod tests {
 
     fn stamp(start: u64, secs: u64) -> Stamp {
         let wall = Wall { secs: 1_000 + secs as i64, nanos: 5 };
-        Stamp { start, now: Time::from_secs(secs), wall, next_event: 0 }
+        Stamp { engine: 0, start, now: Time::from_secs(secs), wall, next_event: 0 }
     }
 
     fn at(clock: &Clock, boot: u64) -> Time {

@@ -67,7 +67,12 @@ fn follow(
     let mut bytes = Vec::new();
     loop {
         match take_frame(&mut bytes) {
-            Ok(Some(frame)) => hear(hub, keeper, frame, place, asked_at),
+            Ok(Some(frame)) => {
+                if let Err(trouble) = is_ours(hub, &frame) {
+                    return trouble;
+                }
+                hear(hub, keeper, frame, place, asked_at);
+            }
             Ok(None) => {
                 if let Err(trouble) = stream.read(&mut bytes, SILENCE) {
                     return trouble;
@@ -79,6 +84,22 @@ fn follow(
             Err(error) => return Trouble::Foreign(error.to_string()),
         }
     }
+}
+
+/// Whether this is told by the engine that is asked.
+fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), Trouble> {
+    let Frame::Begin(stamp, _) = frame else { return Ok(()) };
+    let engine = hub.engine();
+    if engine == 0 || engine == stamp.engine {
+        return Ok(());
+    }
+    let trouble = Trouble::Elsewhere("it is of another cluster".to_owned());
+    if hub.server.is_several() {
+        hub.server.pass_over(&trouble);
+    } else {
+        hub.engine_gone(engine);
+    }
+    Err(trouble)
 }
 
 fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: crate::time::Time) {

@@ -279,7 +279,7 @@ impl Connection {
 }
 
 /// The body of a good answer, or what the others mean.
-async fn understood(response: Response<Incoming>) -> Result<Incoming, Trouble> {
+pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming, Trouble> {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::OK {
         return Ok(body);
@@ -293,10 +293,10 @@ async fn understood(response: Response<Incoming>) -> Result<Incoming, Trouble> {
     Err(match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Trouble::Denied(said),
         StatusCode::CONFLICT => Trouble::Late,
-        // Too many, or on its way out: it may be better soon.
-        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-            Trouble::Silent(said)
-        }
+        StatusCode::PRECONDITION_FAILED => Trouble::Elsewhere(said),
+        // Too many, on its way out, or not the one that can: it may be better soon.
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => Trouble::Silent(said),
+        status if status.is_server_error() => Trouble::Silent(said),
         _ => Trouble::Foreign(format!(
             "{said}; see whether it is a latchfs server of the same version"
         )),
@@ -326,7 +326,7 @@ pub(super) fn runtime() -> Result<Runtime, Trouble> {
     Builder::new_current_thread().enable_all().build().map_err(|error| broken(&error))
 }
 
-fn broken(error: &(dyn Error + 'static)) -> Trouble {
+pub(super) fn broken(error: &(dyn Error + 'static)) -> Trouble {
     Trouble::Silent(whole(error))
 }
 
@@ -344,7 +344,7 @@ pub(super) fn whole(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-fn silent() -> Trouble {
+pub(super) fn silent() -> Trouble {
     Trouble::Silent("no answer in time".to_owned())
 }
 

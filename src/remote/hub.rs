@@ -2,19 +2,19 @@
 //! it. No mutex is held while anybody is answered or woken.
 
 use super::clock::Clock;
-use super::line::Server;
+use super::line::{Line, Server, Trouble};
 use super::numbers::Numbers;
 use super::queue::{Got, Queue};
-use super::session::Session;
-use crate::engine::{Event, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
+use super::session::{Keeper, Session};
+use crate::engine::{Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
 use crate::locks::feed::Feed;
-use crate::locks::wire::Stamp;
+use crate::locks::wire::{Ask, Batch, Reply, Stamp, Told, decode_told, encode_batch};
 use crate::locks::{About, Contact, Far, Heard, Stands, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Tenures whose end is kept in mind: what is beyond is only known by asking.
 const TENURES_MAX: usize = 1 << 16;
@@ -38,6 +38,12 @@ pub(super) struct Hub {
     /// What was wrong the last time that something was.
     trouble: Mutex<Option<String>>,
     pub(super) counts: Counts,
+    /// The name of the engine that is asked; 0: it has none, or is not known yet.
+    engine: AtomicU64,
+    /// Whether one of several servers has said which engine it is.
+    met: Mutex<bool>,
+    /// Who keeps the session alive.
+    pub(super) keeper: OnceLock<Arc<Keeper>>,
 }
 
 /// What became of what was asked.
@@ -95,6 +101,86 @@ impl Hub {
             heard: Mutex::default(),
             trouble: Mutex::default(),
             counts: Counts::default(),
+            engine: AtomicU64::new(0),
+            met: Mutex::new(false),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// For which engine requests are.
+    pub(super) fn engine(&self) -> u64 {
+        self.engine.load(Ordering::Acquire)
+    }
+
+    /// Of several servers the first that answers says which engine it is, before anything is
+    /// asked that would change another.
+    pub(super) fn introduce(&self, line: &mut dyn Line, patience: Span) -> Result<u64, Trouble> {
+        if !self.server.is_several() {
+            return Ok(self.engine());
+        }
+        // One thread at a time, or two could meet two.
+        let mut met = self.met.lock();
+        if *met {
+            return Ok(self.engine());
+        }
+        let who = Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] };
+        let told = line.ask(&encode_batch(&who), patience)?;
+        let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        self.engine.store(told.stamp.engine, Ordering::Release);
+        if told.stamp.engine == 0 {
+            log::warn!("{}: one has no name for its engine, and is the only one asked", self.name);
+            line.stay();
+        }
+        *met = true;
+        Ok(told.stamp.engine)
+    }
+
+    /// What has been told by one that could do what was asked. Of several, another may be able to.
+    pub(super) fn able(&self, line: &mut dyn Line, told: Told) -> Result<Told, Trouble> {
+        let unable = told.replies.iter().find_map(|reply| match reply {
+            Reply::Unavailable(why) if why.kind() == Kind::ConsistencyUnavailable => Some(why),
+            _ => None,
+        });
+        match unable {
+            Some(why) if self.server.is_several() => {
+                let trouble = Trouble::Silent(why.to_string());
+                line.pass_over(&trouble);
+                Err(trouble)
+            }
+            Some(_) | None => Ok(told),
+        }
+    }
+
+    /// Whoever answers has another engine than `before`: all that was held is lost, and nothing
+    /// that was asked of that one is for this one.
+    pub(super) fn engine_gone(&self, before: u64) {
+        {
+            // In one step: nobody may take the new engine for the one before, or for none.
+            let mut met = self.met.lock();
+            if before == 0 || self.engine() != before {
+                return;
+            }
+            self.engine.store(0, Ordering::Release);
+            *met = false;
+        }
+        log::warn!("{} is of another engine than before: all that was held is lost", self.name);
+        *self.clock.lock() = Clock::default();
+        self.forgotten();
+        let given_up = self.queue.lock().clear();
+        for then in given_up {
+            self.refuse(Some(then));
+        }
+    }
+
+    /// Session numbers begin anew: what is called by the old one may be another's.
+    fn forgotten(&self) {
+        if let Some(session) = self.bond() {
+            self.lose_session(session);
+            self.with_session(Session::forget);
+        }
+        // It opens a new one.
+        if let Some(keeper) = self.keeper.get() {
+            keeper.call();
         }
     }
 
@@ -259,7 +345,7 @@ impl Hub {
     }
 
     /// Keeps in mind what is wrong.
-    pub(super) fn troubled(&self, what: &str, trouble: &super::line::Trouble) {
+    pub(super) fn troubled(&self, what: &str, trouble: &Trouble) {
         log::debug!("{}: {what}: {trouble}", self.name);
         *self.trouble.lock() = Some(trouble.to_string());
     }
@@ -288,15 +374,14 @@ impl Hub {
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
         *self.heard.lock() = Some(Heard::new(round_trip, stamp.wall, Wall::now()));
-        let forgot = self.clock.lock().hear(asked_at, stamp);
-        if !forgot {
-            return;
+        if !self.server.is_several() {
+            self.engine.store(stamp.engine, Ordering::Release);
         }
-        // Its session numbers begin anew as well: what it calls by ours may be another's.
-        log::warn!("{} has forgotten all that was held", self.name);
-        if let Some(session) = self.bond() {
-            self.lose_session(session);
-            self.with_session(Session::forget);
+        let forgot = self.clock.lock().hear(asked_at, stamp);
+        // One that has a name forgets nothing, though another node of it may be behind.
+        if forgot && stamp.engine == 0 {
+            log::warn!("{} has forgotten all that was held", self.name);
+            self.forgotten();
         }
     }
 

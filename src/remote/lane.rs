@@ -64,11 +64,12 @@ impl Lane {
         self.number += 1;
         let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
         self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
-        let bytes = encode_batch(&Batch { from: self.from, number: self.number, asks });
+        let engine = self.hub.engine();
+        let mut request = Batch { engine, from: self.from, number: self.number, asks };
         let first_asked_at = boot_now();
         let mut pause = PAUSE_MIN;
         loop {
-            match self.try_once(&bytes, &batch) {
+            match self.try_once(&mut request, &batch) {
                 Ok(told) => {
                     self.hub.asks_work(true);
                     self.deliver(batch, told, first_asked_at);
@@ -81,6 +82,15 @@ impl Lane {
                         if let Some(then) = asked.then {
                             then(Err(Unavailable::Denied { why: Arc::clone(&why) }));
                         }
+                    }
+                    return self.hub.pause(super::jittered(PAUSE_MIN));
+                }
+                Err(Trouble::Elsewhere(why)) => {
+                    self.hub.troubled("another engine", &Trouble::Elsewhere(why));
+                    self.hub.engine_gone(request.engine);
+                    // Nothing of this was for that one.
+                    for asked in batch {
+                        self.hub.refuse(asked.then);
                     }
                     return self.hub.pause(super::jittered(PAUSE_MIN));
                 }
@@ -103,7 +113,7 @@ impl Lane {
         }
     }
 
-    fn try_once(&mut self, bytes: &[u8], batch: &[Asked]) -> Result<Told, Trouble> {
+    fn try_once(&mut self, request: &mut Batch, batch: &[Asked]) -> Result<Told, Trouble> {
         let waits = batch.iter().filter(|asked| asked.then.is_some()).map(|asked| asked.until);
         let until = waits.min().unwrap_or(Time::NEVER);
         // What was held when we fell asleep may be another's now.
@@ -116,8 +126,13 @@ impl Lane {
         let until = self.hub.session_until().map_or(until, |session| session.min(until));
         let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
         self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
-        let told = self.line.ask(bytes, patience)?;
+        let engine = self.hub.introduce(&mut *self.line, patience)?;
+        if request.engine == 0 {
+            request.engine = engine;
+        }
+        let told = self.line.ask(&encode_batch(request), patience)?;
         let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        let told = self.hub.able(&mut *self.line, told)?;
         if told.replies.len() != batch.len() {
             return Err(Trouble::Foreign("the server has not answered all".to_owned()));
         }

@@ -12,6 +12,8 @@ pub enum Trouble {
     Denied(String),
     /// The server answers, but is none of this version: it says what it is.
     Foreign(String),
+    /// It is of another engine than the one that was asked before: it says so, and did nothing.
+    Elsewhere(String),
     /// It has forgotten the answer, or is still busy with it.
     Late,
 }
@@ -19,7 +21,9 @@ pub enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) => f.write_str(why),
+            Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why) => {
+                f.write_str(why)
+            }
             Self::Late => write!(f, "the server does not know this request any more"),
         }
     }
@@ -32,6 +36,10 @@ impl std::error::Error for Trouble {}
 pub trait Line: Send {
     /// Sends a batch, and waits so long at most for the answer.
     fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble>;
+    /// Whoever has answered last could not do it: another one is asked next, if there is one.
+    fn pass_over(&mut self, _why: &Trouble) {}
+    /// Only whoever has answered last is asked from now on.
+    fn stay(&mut self) {}
 }
 
 /// A stream of frames that is being read.
@@ -44,6 +52,12 @@ pub trait Stream: Send {
 pub trait Server: Send + Sync {
     /// What people call it.
     fn name(&self) -> &str;
+    /// Whether it is several, of which any may be asked.
+    fn is_several(&self) -> bool {
+        false
+    }
+    /// Whoever is asked now is the wrong one: another is asked next, if there is one.
+    fn pass_over(&self, _why: &Trouble) {}
     /// A connection for requests.
     fn line(&self) -> Box<dyn Line>;
     /// A stream of events, from `since` on if this is still the server's same start.

@@ -1,5 +1,7 @@
 //! A remote door: the locks are decided by a server, and this is how they are asked for.
 //!
+//! Several servers may be the nodes of one cluster: `several` asks the one that answers.
+//!
 //! Three threads, each with a connection of its own: `lane` asks, in order; `session` keeps the
 //! session alive; `follow` reads the events. `hub` is what they share. What carries the bytes is
 //! behind `line`: HTTP in earnest (`http`), anything in tests.
@@ -9,6 +11,7 @@
 //! is killed in between, the engine knows a request that may not be done twice by its id.
 
 mod clock;
+pub mod download;
 pub mod fetch;
 mod follow;
 pub mod http;
@@ -19,6 +22,7 @@ mod numbers;
 pub mod probe;
 mod queue;
 mod session;
+mod several;
 
 use crate::engine::{
     Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, RequestId, Token,
@@ -35,6 +39,7 @@ use parking_lot::Mutex;
 use queue::{Asked, Got};
 pub use session::Terms;
 use session::{Keeper, Session};
+pub use several::{SERVERS_MAX, Several};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
@@ -126,11 +131,16 @@ impl Remote {
 
     /// The command, under an id if it must not be done twice.
     fn named(&self, mut command: Command) -> Command {
+        // One that seemed to be away may carry out late what another has done long since.
+        let several = self.hub.server.is_several();
         let client = match &command.op {
+            Op::Acquire(ask) if several => &ask.client,
+            Op::Release(ask) if several && ask.key.token.is_none() => &ask.key.client,
             // Again by the same open file it is the same hold.
             Op::Acquire(ask) if !matches!(ask.hold, Hold::Open(_)) => &ask.client,
             Op::Move(ask) => &ask.from.client,
             Op::Steal(ask) => &ask.client,
+            Op::Reset(ask) => &ask.by,
             Op::Annotate(ask) => &ask.key.client,
             _ => return command,
         };
@@ -300,3 +310,5 @@ fn jittered(span: Span) -> Span {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_several;

@@ -34,13 +34,13 @@ pub enum Stuck {
 pub fn probe(server: &Http) -> Result<Heard, Stuck> {
     let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
-    let ask = encode_batch(&Batch { from: 0, number: 0, asks: vec![Ask::Now] });
+    let ask = encode_batch(&Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] });
     let mut heard: Option<Heard> = None;
     for _ in 0..LOOKS {
         let asked_at = boot_now();
         let told = connection.ask(&ask, PATIENCE).map_err(|trouble| match trouble {
             Trouble::Denied(why) => Stuck::Denied(why),
-            Trouble::Foreign(why) => Stuck::Foreign(why),
+            Trouble::Foreign(why) | Trouble::Elsewhere(why) => Stuck::Foreign(why),
             // That is how TLS tells a client that its certificate is missing or unknown.
             Trouble::Silent(why) if why.contains("alert") => Stuck::Denied(why),
             Trouble::Silent(_) | Trouble::Late => Stuck::Silent(trouble.to_string()),

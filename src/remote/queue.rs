@@ -95,6 +95,11 @@ impl Queue {
         self.0.drain(..count).collect()
     }
 
+    /// Takes out everything; gives who waits, to be told that there is no answer.
+    pub(super) fn clear(&mut self) -> Vec<Then> {
+        self.0.drain(..).filter_map(|asked| asked.then).collect()
+    }
+
     /// Takes out all who wait, to be told that there is no answer; what is owed stays.
     pub(super) fn give_up(&mut self) -> Vec<Then> {
         let mut told = Vec::new();

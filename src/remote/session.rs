@@ -136,6 +136,8 @@ impl Keeper {
         hub: &Arc<Hub>,
     ) -> std::io::Result<(Arc<Self>, std::thread::JoinHandle<()>)> {
         let keeper = Arc::new(Self { alarm: Alarm::new()?, stopped: AtomicBool::new(false) });
+        // A door has one keeper.
+        let _ = hub.keeper.set(Arc::clone(&keeper));
         let (hub, keeping) = (Arc::clone(hub), Arc::clone(&keeper));
         let thread = std::thread::Builder::new().name("keeper".to_owned());
         let thread = thread.spawn(move || {
@@ -215,10 +217,16 @@ fn ask(
     asks: Vec<Ask>,
     patience: Span,
 ) -> Result<Vec<Reply>, Trouble> {
-    let batch = encode_batch(&Batch { from: 0, number: 0, asks });
+    let engine = hub.introduce(line, patience)?;
+    let batch = encode_batch(&Batch { engine, from: 0, number: 0, asks });
     let asked_at = boot_now();
-    let told = line.ask(&batch, patience)?;
+    let told = line.ask(&batch, patience).inspect_err(|trouble| {
+        if let Trouble::Elsewhere(_) = trouble {
+            hub.engine_gone(engine);
+        }
+    })?;
     let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+    let told = hub.able(line, told)?;
     hub.hear(asked_at, &told.stamp);
     Ok(told.replies)
 }

@@ -9,26 +9,26 @@ use crate::engine::{
 };
 use crate::locks::Locks;
 use crate::locks::local::Local;
-use crate::locks::porter::{Limits, Porter};
+use crate::locks::porter::{Limits, Porter, Turned};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 
 /// What the network does.
 #[derive(Default)]
-struct Weather {
+pub(super) struct Weather {
     /// Nothing arrives.
-    cut: AtomicBool,
+    pub(super) cut: AtomicBool,
     /// The next so many batches arrive, and their answers do not.
-    answers_lost: AtomicU64,
+    pub(super) answers_lost: AtomicU64,
     /// Batches that arrived.
-    arrived: AtomicU64,
+    pub(super) arrived: AtomicU64,
 }
 
 /// A server in this process.
-struct Near {
-    porter: Mutex<Porter>,
-    weather: Arc<Weather>,
+pub(super) struct Near {
+    pub(super) porter: Mutex<Porter>,
+    pub(super) weather: Arc<Weather>,
 }
 
 struct NearLine {
@@ -85,7 +85,10 @@ impl Line for NearLine {
         if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
             return Err(gone());
         }
-        told.map(|told| told.to_vec()).map_err(|_| Trouble::Late)
+        told.map(|told| told.to_vec()).map_err(|turned| match turned {
+            Turned::Elsewhere => Trouble::Elsewhere("another engine".to_owned()),
+            Turned::Late | Turned::Malformed => Trouble::Late,
+        })
     }
 }
 
@@ -110,10 +113,10 @@ impl Stream for NearStream {
     }
 }
 
-struct World {
-    local: Arc<Local>,
-    near: Arc<Near>,
-    weather: Arc<Weather>,
+pub(super) struct World {
+    pub(super) local: Arc<Local>,
+    pub(super) near: Arc<Near>,
+    pub(super) weather: Arc<Weather>,
 }
 
 fn world() -> World {
@@ -124,11 +127,11 @@ fn world() -> World {
     World { local, near, weather }
 }
 
-fn client(text: &str) -> ClientId {
+pub(super) fn client(text: &str) -> ClientId {
     ClientId::parse(text).expect("valid")
 }
 
-fn name(text: &str) -> LockName {
+pub(super) fn name(text: &str) -> LockName {
     LockName::parse(text).expect("valid")
 }
 
@@ -142,49 +145,49 @@ impl World {
         door
     }
 
-    fn cut(&self, cut: bool) {
+    pub(super) fn cut(&self, cut: bool) {
         self.weather.cut.store(cut, Ordering::Release);
     }
 
-    fn holders(&self, of: &str) -> Vec<String> {
+    pub(super) fn holders(&self, of: &str) -> Vec<String> {
         let view = self.local.inspect(|engine| engine.view(&name(of), engine.clock()));
         view.holders.iter().map(|holder| holder.lease.holder.to_string()).collect()
     }
 }
 
-fn acquire(of: &str, who: &str, hold: Hold, term: Term, line: InLine) -> Op {
+pub(super) fn acquire(of: &str, who: &str, hold: Hold, term: Term, line: InLine) -> Op {
     let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
     Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
 }
 
 /// As `mkdir` takes it.
-fn mkdir(of: &str, who: &str) -> Op {
+pub(super) fn mkdir(of: &str, who: &str) -> Op {
     let term = Term::Own(TTL_DEFAULT, GRACE_DEFAULT);
     acquire(of, who, Hold::Firm(None), term, InLine::Skip)
 }
 
 /// As `flock` takes it.
-fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
+pub(super) fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
     let session = session_of(door);
     let hold = Hold::Open(OpenId { session, number });
     acquire(of, who, hold, Term::Session(session), line)
 }
 
-fn session_of(door: &Remote) -> SessionId {
+pub(super) fn session_of(door: &Remote) -> SessionId {
     match door.bond() {
         Ok(Bond::Kept(session)) => session,
         other => panic!("no session: {other:?}"),
     }
 }
 
-fn submit(door: &Remote, op: Op) -> Result<Answer, Unavailable> {
+pub(super) fn submit(door: &Remote, op: Op) -> Result<Answer, Unavailable> {
     let (send, answer) = mpsc::channel();
     door.submit(op.into(), Box::new(move |got| drop(send.send(got))));
     answer.recv_timeout((REPLY_DEADLINE + REPLY_DEADLINE).as_duration()).expect("an answer")
 }
 
 #[track_caller]
-fn granted(answer: Result<Answer, Unavailable>) -> Token {
+pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
     match answer {
         Ok(Ok(Outcome::Granted(tenure))) => tenure.token,
         other => panic!("not granted: {other:?}"),
@@ -192,7 +195,7 @@ fn granted(answer: Result<Answer, Unavailable>) -> Token {
 }
 
 /// Follows events until one is as wanted.
-fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&What) -> bool) {
+pub(super) fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&What) -> bool) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
         // Whoever waited has seen enough.

@@ -8,8 +8,8 @@ use latchfs::engine::event::SessionEnd;
 use latchfs::engine::term::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
     Acquire, ClientId, Command, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode, Move,
-    Op, OpenId, OpenSession, Over, Release, Renew, RequestId, Rules, SessionId, Steal, StealReason,
-    Term, Token, Ttl, codec,
+    Op, OpenId, OpenSession, Over, Release, Renew, RequestId, Reset, Rules, SessionId, Steal,
+    StealReason, Term, Token, Ttl, Whose, codec,
 };
 use latchfs::locks::wire::{
     Ask, Batch, Frame, Reply, Stamp, Told, decode_batch, decode_told, encode_batch, encode_frame,
@@ -111,6 +111,13 @@ fn op() -> impl Strategy<Value = Op> {
         1 => opened,
         1 => (1..9_u64).prop_map(|id| Op::KeepAlive(SessionId::named(id))),
         1 => ended,
+        1 => (proptest::collection::vec(client(), 0..3), client(), any::<bool>()).prop_map(
+            |(kept, by, all)| {
+                let reason = StealReason::parse("because").expect("a reason");
+                let whose = if all { Whose::AllBut(kept) } else { Whose::Of(by.clone()) };
+                Op::Reset(Reset { whose, by, reason })
+            }
+        ),
         1 => Just(Op::Settle),
     ]
 }
@@ -147,7 +154,7 @@ fn batch() -> impl Strategy<Value = Batch> {
         1 => Just(Ask::Now),
     ];
     (any::<u64>(), any::<u64>(), proptest::collection::vec(ask, 0..9))
-        .prop_map(|(from, number, asks)| Batch { from, number, asks })
+        .prop_map(|(from, number, asks)| Batch { engine: from ^ number, from, number, asks })
 }
 
 /// What a server tells and the events that it sends, after these commands.
@@ -174,7 +181,7 @@ fn told(commands: &[(u64, Command)]) -> (Told, Frame) {
         Reply::Unavailable(Unavailable::Denied { why: "no".into() }),
     ]);
     let wall = Wall { secs: -5, nanos: 7 };
-    let stamp = Stamp { start: 7, now: at, wall, next_event: events.len() as u64 };
+    let stamp = Stamp { engine: 3, start: 7, now: at, wall, next_event: events.len() as u64 };
     (Told { stamp, replies }, Frame::Events(3, (9..).zip(events).collect()))
 }
 

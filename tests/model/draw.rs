@@ -2,7 +2,7 @@
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Steal, TextPatch,
+    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, TextPatch, Whose,
 };
 use super::super::event::{SessionEnd, Why};
 use super::super::lease::{
@@ -140,7 +140,7 @@ impl Draw {
     }
 
     fn op(&mut self) -> Op {
-        match self.dice.below(40) {
+        match self.dice.below(41) {
             0..=16 => Op::Acquire(self.acquire()),
             17..=20 => {
                 let term = self.dice.one_in(2).then(|| self.term());
@@ -169,8 +169,20 @@ impl Draw {
                 let end = self.dice.pick(&[SessionEnd::Closed, SessionEnd::Expired]);
                 Op::EndSession(EndSession { session: self.session(), end })
             }
+            39 => Op::Reset(self.reset()),
             _ => Op::Settle,
         }
+    }
+
+    /// Mostly of one client; a reset of all leaves little to go on with.
+    fn reset(&mut self) -> Reset {
+        let reason = StealReason::parse("they have left").expect("a reason");
+        let whose = match self.dice.below(6) {
+            0 => Whose::AllBut(vec![]),
+            1 | 2 => Whose::AllBut(vec![self.client(), self.client()]),
+            _ => Whose::Of(self.client()),
+        };
+        Reset { whose, by: self.client(), reason }
     }
 
     fn acquire(&mut self) -> Acquire {

@@ -103,14 +103,20 @@ impl Pair {
     ) -> Result<(), String> {
         for Event { at, what } in events {
             match what {
-                What::Granted { name, token, waited, .. } => {
+                What::Granted { name, token, waited, mode, .. } => {
                     if self.highest >= Some(*token) {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
                     self.highest = Some(*token);
-                    let stolen_now = matches!(command.op, Op::Steal(_));
+                    // What a reset takes away is kept by whoever asked for it, for a moment.
+                    let reset_now = matches!(command.op, Op::Reset(_)) && waited.is_none();
+                    let stolen_now = matches!(command.op, Op::Steal(_)) || reset_now;
                     if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {
                         return Err(format!("{name} is granted within the steal grace"));
+                    }
+                    if reset_now && *mode == Mode::Exclusive {
+                        let until = *at + self.engine.rules().steal_grace;
+                        self.kept.insert(name.clone(), until);
                     }
                     let line = self.engine.view(name, *at).waiters;
                     let overtaken = |place| line.iter().any(|waiter| waiter.ticket < place);

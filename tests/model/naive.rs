@@ -4,7 +4,7 @@
 use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Steal, Tenure, TextPatch,
+    Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, Tenure, TextPatch, Whose,
 };
 use super::super::event::{End, Event, SessionEnd, What, Why};
 use super::super::lease::TEXT_BYTES_MAX;
@@ -127,6 +127,7 @@ impl Naive {
             Op::OpenSession(ask) => self.open_session(ask),
             Op::KeepAlive(id) => self.keep_alive(*id),
             Op::EndSession(ask) => self.end_session(ask),
+            Op::Reset(ask) => Ok(self.reset(ask)),
         }
     }
 
@@ -395,9 +396,12 @@ impl Naive {
         let foremost = self.foremost(name);
         let mine = self.on(name).filter(|held| held.lease.holder == *client);
         let meant: Vec<_> = mine.filter(|held| is_meant(held.lease.hold, ask.hold)).collect();
+        let would_wait_for_itself = !meant.is_empty();
+        let begun = meant.into_iter().filter(|held| held.lease.acquired_at <= self.now);
+        let meant: Vec<_> = begun.collect();
         let same_hold = meant.iter().find(|held| held.lease.hold == ask.hold);
         let own = same_hold.or(meant.first()).map(|held| Held::clone(held));
-        let in_the_way = if foremost.acquired_at > self.now {
+        let in_the_way = if self.mode(name) == Mode::Exclusive && foremost.acquired_at > self.now {
             (foremost.clone(), Way::StealGrace { until: foremost.acquired_at })
         } else if let Some(own) = &own {
             let by_file = matches!(own.lease.hold, Hold::Open(_)) && ask.hold == Hold::Loose;
@@ -424,7 +428,7 @@ impl Naive {
             (foremost, way)
         };
         match ask.line {
-            Line::Join(patience) if own.is_none() && patience != Some(Span::ZERO) => {
+            Line::Join(patience) if !would_wait_for_itself && patience != Some(Span::ZERO) => {
                 self.join(ask, patience.map(|patience| self.now + patience))
             }
             _ => self.no(Reason::Conflict(self.conflict(name, &in_the_way.0, in_the_way.1))),
@@ -573,7 +577,10 @@ impl Naive {
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
             let by_file = |held: &&&Held| matches!(held.lease.hold, Hold::Open(_));
-            let plain = mine.iter().find(|held| !by_file(held)).or(mine.first());
+            // What a reset has left in the place of others is nobody's, while there is another.
+            let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
+            let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
+            let plain = plain.or(mine.iter().find(|held| !by_file(held))).or(mine.first());
             return match plain {
                 Some(held) => Ok((*held).clone()),
                 None => self.no(Reason::NotHeld { name, client, holder }),
@@ -704,6 +711,62 @@ impl Naive {
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
         Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
+    }
+
+    /// All who are meant lose their places, then their locks; only then is anybody served.
+    fn reset(&mut self, ask: &Reset) -> Outcome {
+        let is_meant = |client: &ClientId| {
+            let names = |named: &ClientId| {
+                client == named || client.as_str().starts_with(&format!("{named}:"))
+            };
+            match &ask.whose {
+                Whose::AllBut(kept) => !kept.iter().any(names),
+                Whose::Of(one) => names(one),
+            }
+        };
+        let waits = self.line.iter().filter(|waiting| is_meant(&waiting.ask.client));
+        let mut waits: Vec<_> = waits.map(|w| (w.name.clone(), w.ticket)).collect();
+        waits.sort();
+        let given_back = |held: &Held| {
+            let begins = held.lease.acquired_at;
+            begins > self.now && self.ends(held.lease.life).grace_until == begins
+        };
+        let holds = self.held.iter().filter(|held| is_meant(&held.lease.holder));
+        let holds = holds.filter(|held| !given_back(held));
+        let mut holds: Vec<_> = holds.map(|held| (held.name.clone(), held.lease.token)).collect();
+        holds.sort();
+        let mut names: Vec<_> = holds.iter().map(|(name, _)| name.clone()).collect();
+        names.dedup();
+        for (_, ticket) in &waits {
+            self.unqueue(*ticket, Why::Reset);
+        }
+        for name in &names {
+            let mode = self.mode(name);
+            for (_, token) in holds.iter().filter(|(of, _)| of == name) {
+                let (by, reason) = (ask.by.clone(), ask.reason.clone());
+                self.end(*token, End::Stolen { by, reason });
+            }
+            let shares = self.on(name).next().is_some();
+            let begins = self.now + self.rules.steal_grace;
+            let lease = Lease {
+                holder: ask.by.clone(),
+                token: Token::named(self.number()),
+                hold: Hold::Firm(None),
+                life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
+                acquired_at: begins,
+                renewed_at: begins,
+                details: Arc::default(),
+            };
+            self.hold(name, if shares { mode } else { Mode::Exclusive }, lease, None);
+        }
+        let outcome = Outcome::Reset { holds: holds.len(), waits: waits.len() };
+        names.extend(waits.into_iter().map(|(name, _)| name));
+        names.sort();
+        names.dedup();
+        for name in &names {
+            self.serve(name);
+        }
+        outcome
     }
 
     fn open_session(&mut self, ask: &OpenSession) -> Answer {

@@ -11,6 +11,7 @@ mod harness;
 mod support;
 
 mod access;
+mod admin;
 mod doctor;
 mod ending;
 mod events;
@@ -28,6 +29,7 @@ mod prometheus;
 mod seed;
 mod sentences;
 mod sessions;
+mod several;
 mod tls;
 mod units;
 mod waiting;

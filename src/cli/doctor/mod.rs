@@ -100,7 +100,9 @@ pub(super) fn run(args: &DoctorArgs) -> Done {
     }
     findings.push(machine::clocks());
     if let Some(url) = &args.server {
-        findings.extend(servers::named(url, &args.key)?);
+        for url in super::server::urls(url) {
+            findings.extend(servers::named(url, &args.key)?);
+        }
     }
     findings.extend(of_mounts);
     if mounts || args.state.is_some() {

@@ -1,7 +1,7 @@
 //! The file of bearer tokens: who each is, as which clients it may speak, which locks it may
 //! touch. A token is compared by its digest, with all of them, in constant time.
 
-use super::access::{Grant, Pattern};
+use super::{Grant, Pattern};
 use crate::said::said;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};

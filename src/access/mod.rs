@@ -1,4 +1,17 @@
-//! Who may do what: one pure function over what is asked of the engine.
+//! Who may do what: one pure function over what is asked of the engine, the same for every edge
+//! that others can reach.
+//!
+//! Where to look: `gate` who asks, by `tokens` or a certificate (`tls`); `peers` how many may be
+//! connected.
+
+mod gate;
+pub(crate) mod peers;
+pub(crate) mod tls;
+mod tokens;
+
+pub use gate::{Credentials, CredentialsError, Gate, Unknown};
+pub use tls::{TlsError, TlsFiles};
+pub use tokens::TokensError;
 
 use crate::engine::{ClientId, Hold, LockName, Op, SessionId, Term, Ticket};
 use std::fmt;
@@ -54,6 +67,8 @@ pub enum Denial {
     Lock(LockName),
     /// The grant may not steal.
     Steal,
+    /// The grant may not steal, or not see all locks.
+    Reset,
 }
 
 impl Pattern {
@@ -178,6 +193,11 @@ impl Grant {
                 if self.steal { Ok(()) } else { Err(Denial::Steal) }
             }
             Op::OpenSession(ask) => self.may_speak_as(&ask.client),
+            // About all locks, seen or not.
+            Op::Reset(ask) => {
+                self.may_speak_as(&ask.by)?;
+                if self.steal && self.may_see_all() { Ok(()) } else { Err(Denial::Reset) }
+            }
         }
     }
 
@@ -201,7 +221,12 @@ pub fn anonymous(op: &Op) -> Vec<Anonymous> {
         Op::Acquire(ask) => of_hold(ask.hold).into_iter().chain(of_term(Some(ask.term))).collect(),
         Op::Renew(ask) => of_term(ask.term).into_iter().collect(),
         Op::Steal(ask) => of_term(Some(ask.term)).into_iter().collect(),
-        Op::Settle | Op::Annotate(_) | Op::Release(_) | Op::Move(_) | Op::OpenSession(_) => vec![],
+        Op::Settle
+        | Op::Annotate(_)
+        | Op::Release(_)
+        | Op::Move(_)
+        | Op::OpenSession(_)
+        | Op::Reset(_) => vec![],
     }
 }
 
@@ -216,6 +241,11 @@ impl fmt::Display for Denial {
             Self::Lock(name) => write!(
                 f,
                 "these credentials may not touch lock '{name}'; have its prefix added to them"
+            ),
+            Self::Reset => write!(
+                f,
+                "these credentials may not act on the locks of all; it needs some that may steal, \
+                 and see every lock"
             ),
             Self::Steal => write!(
                 f,

@@ -1,6 +1,6 @@
 //! TLS: the server's certificate, and what a client's certificate says.
 
-use super::access::{Grant, Pattern};
+use super::{Grant, Pattern};
 use crate::said::said;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
@@ -106,7 +106,7 @@ fn unread(path: &Path, error: &pem::Error) -> TlsError {
 }
 
 /// What the owner of a certificate may do: speak as whom it names, and as that host's users.
-pub(super) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
+pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();
     for name in parsed.subject().iter_common_name() {

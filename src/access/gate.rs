@@ -1,11 +1,8 @@
 //! Who asks: by a bearer token, by a client's certificate, or anybody.
 
-use super::access::Grant;
-use super::problem::{Done, Problem};
+use super::Grant;
 use super::tls::{Certified, TlsError, TlsFiles};
 use super::tokens::{Tokens, TokensError};
-use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use std::fmt;
@@ -42,14 +39,31 @@ impl fmt::Display for CredentialsError {
 impl std::error::Error for CredentialsError {}
 
 impl Credentials {
+    /// Whether nobody is served who is not known, and nobody else can listen: then other machines
+    /// may reach the server.
+    pub const fn close(&self) -> bool {
+        self.identify() && self.tls.is_some()
+    }
+
     /// Whether a caller has to say who it is.
     pub const fn identify(&self) -> bool {
         self.tokens.is_some() || matches!(&self.tls, Some(TlsFiles { client_ca: Some(_), .. }))
     }
 }
 
-/// What is checked at the door of the server.
-pub(super) struct Gate {
+/// Why nobody is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// Nothing was shown.
+    Nothing,
+    /// The token that was shown is not among those that are known.
+    Token,
+    /// Only certificates are looked at, and there is none.
+    Certificate,
+}
+
+/// What is checked at the door of a server.
+pub struct Gate {
     files: Credentials,
     /// Whoever has no credentials, where none are wanted.
     anyone: Arc<Grant>,
@@ -63,13 +77,14 @@ struct Known {
 }
 
 impl Gate {
-    pub(super) fn new(files: Credentials) -> Result<Self, CredentialsError> {
+    /// Reads the files.
+    pub fn new(files: Credentials) -> Result<Self, CredentialsError> {
         let known = RwLock::new(Known::load(&files)?);
         Ok(Self { files, anyone: Arc::new(Grant::everything()), known })
     }
 
     /// Reads all files again. If one is wrong, all stays as it was.
-    pub(super) fn reload(&self) -> Result<(), CredentialsError> {
+    pub fn reload(&self) -> Result<(), CredentialsError> {
         let known = Known::load(&self.files)?;
         if let Some(tokens) = &known.tokens {
             log::info!("{} tokens were read again", tokens.len());
@@ -79,35 +94,36 @@ impl Gate {
     }
 
     /// How connections are to be encrypted.
-    pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.known.read().tls.clone()
     }
 
-    /// What a caller may do, by its headers or its certificate.
-    pub(super) fn grant(
+    /// What a caller may do, by the token that it shows or by its certificate.
+    pub fn grant(
         &self,
-        headers: &HeaderMap,
+        secret: Option<&[u8]>,
         certified: Option<&Arc<Grant>>,
-    ) -> Done<Arc<Grant>> {
+    ) -> Result<Arc<Grant>, Unknown> {
         if !self.files.identify() {
             return Ok(Arc::clone(&self.anyone));
         }
         let tokens = self.known.read().tokens.clone();
-        match (tokens, headers.get(AUTHORIZATION), certified) {
-            (Some(tokens), Some(header), _) => {
-                let secret = secret_of(header.as_bytes()).ok_or_else(|| {
-                    Problem::unknown("credentials are sent as 'Authorization: Bearer TOKEN'")
-                })?;
-                tokens.grant(secret).ok_or_else(|| {
-                    Problem::unknown("this token is not known; ask whoever runs the server")
-                })
-            }
+        match (tokens, secret, certified) {
+            (Some(tokens), Some(secret), _) => tokens.grant(secret).ok_or(Unknown::Token),
             (_, _, Some(grant)) => Ok(Arc::clone(grant)),
-            (Some(_), None, None) => {
-                Err(Problem::unknown("say who asks by a header 'Authorization: Bearer TOKEN'"))
-            }
-            (None, _, None) => Err(Problem::unknown("say who asks by a client certificate")),
+            (Some(_), None, None) => Err(Unknown::Nothing),
+            (None, _, None) => Err(Unknown::Certificate),
         }
+    }
+
+    /// See [`Credentials::close`].
+    pub const fn closes(&self) -> bool {
+        self.files.close()
+    }
+
+    /// Whether tokens are looked at.
+    pub fn knows_tokens(&self) -> bool {
+        self.known.read().tokens.is_some()
     }
 }
 
@@ -127,10 +143,4 @@ impl Known {
         };
         Ok(Self { tokens, tls })
     }
-}
-
-/// The token in an Authorization header.
-fn secret_of(header: &[u8]) -> Option<&[u8]> {
-    let (scheme, secret) = header.split_at_checked(b"bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| secret.trim_ascii())
 }

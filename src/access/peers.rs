@@ -1,6 +1,6 @@
 //! Who is connected, and the limits on that.
 
-use super::access::Grant;
+use super::Grant;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,18 +10,18 @@ use tokio::sync::Notify;
 
 /// Connections at once: some for each of the sessions that the engine can have, and within what
 /// a process may have open where nobody has raised that.
-pub(super) const CONNECTIONS_MAX: usize = 16_384;
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
 /// Connections of one address: several machines may be behind one, yet none may take all.
-pub(super) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
+pub(crate) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
 
 /// Requests of one address that are not answered yet, waiting ones among them: more than any
 /// host has programs that wait.
-pub(super) const REQUESTS_PER_PEER_MAX: usize = 4_096;
+pub(crate) const REQUESTS_PER_PEER_MAX: usize = 4_096;
 
 /// All who are connected.
 #[derive(Default)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     known: Mutex<HashMap<IpAddr, Arc<Peer>>>,
     connections: AtomicUsize,
     /// Told when a connection has ended.
@@ -29,31 +29,31 @@ pub(super) struct Peers {
 }
 
 /// One address.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     connections: AtomicUsize,
     requests: AtomicUsize,
 }
 
 /// What all requests of one connection have in common.
-pub(super) struct Origin {
-    pub(super) peer: Arc<Peer>,
+pub(crate) struct Origin {
+    pub(crate) peer: Arc<Peer>,
     /// What the client's certificate allows.
-    pub(super) certified: Option<Arc<Grant>>,
+    pub(crate) certified: Option<Arc<Grant>>,
 }
 
 /// One connection, counted as long as this lives.
-pub(super) struct Connected<'a> {
+pub(crate) struct Connected<'a> {
     peers: &'a Peers,
     address: IpAddr,
     peer: Arc<Peer>,
 }
 
 /// One request, counted as long as this lives.
-pub(super) struct Asking(Arc<Peer>);
+pub(crate) struct Asking(Arc<Peer>);
 
 impl Peers {
     /// Counts a connection, if there may be another.
-    pub(super) fn admit(&self, address: IpAddr) -> Option<Connected<'_>> {
+    pub(crate) fn admit(&self, address: IpAddr) -> Option<Connected<'_>> {
         let mut known = self.known.lock();
         let peer = known.entry(address).or_insert_with(|| {
             Arc::new(Peer { connections: AtomicUsize::new(0), requests: AtomicUsize::new(0) })
@@ -69,12 +69,12 @@ impl Peers {
     }
 
     /// How many connections there are.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// Returns when there is no connection.
-    pub(super) async fn none_left(&self) {
+    pub(crate) async fn none_left(&self) {
         loop {
             let ended = self.ended.notified();
             if self.connections() == 0 {
@@ -87,7 +87,7 @@ impl Peers {
 
 impl Connected<'_> {
     /// Whose it is.
-    pub(super) fn peer(&self) -> &Arc<Peer> {
+    pub(crate) fn peer(&self) -> &Arc<Peer> {
         &self.peer
     }
 }
@@ -106,7 +106,7 @@ impl Drop for Connected<'_> {
 
 impl Peer {
     /// Counts a request, if there may be another.
-    pub(super) fn ask(self: &Arc<Self>) -> Option<Asking> {
+    pub(crate) fn ask(self: &Arc<Self>) -> Option<Asking> {
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
         let asking = Asking(Arc::clone(self));
         (before < REQUESTS_PER_PEER_MAX).then_some(asking)

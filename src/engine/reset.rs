@@ -1,0 +1,119 @@
+//! Reset: whoever is not to hold or wait any more does not, for all locks in one step.
+//!
+//! The second of the seeds does so with those who have left a cluster: "Check all holds and waiters
+//! if it's in the list, if not then remove it from all holding and waiting status, notice the
+//! waiter that being promoted to the holder during unlocking should be in the list as well." Here
+//! it is an administrator's act, and like a steal (rule 9) it keeps what was held from everybody
+//! for the steal grace, so that whoever had it can stop.
+
+use super::command::{Answer, Outcome, Reset, Whose};
+use super::event::{End, Event, What, Why};
+use super::lease::{Hold, Lease, Life, Mode, Ticket, Token};
+use super::lock::Lock;
+use super::name::{ClientId, LockName};
+use super::planted::{Bug, planted};
+use super::refusal::{Limit, Reason};
+use super::term::{Grace, TTL_DEFAULT};
+use super::{Books, Engine};
+use std::sync::Arc;
+
+impl Whose {
+    /// Whether what this client holds and waits for is meant. Who names `laptop1` means its users
+    /// `laptop1:alice` as well.
+    pub fn means(&self, client: &ClientId) -> bool {
+        match self {
+            Self::AllBut(kept) => !kept.iter().any(|kept| client.belongs_to(kept)),
+            Self::Of(one) => client.belongs_to(one),
+        }
+    }
+}
+
+/// What a reset does to one lock.
+struct Swept {
+    name: LockName,
+    leases: Vec<Token>,
+    places: Vec<Ticket>,
+}
+
+impl Engine {
+    /// Everybody who is meant leaves all lines and loses all locks; then the lines are served.
+    pub(super) fn reset(&mut self, ask: &Reset, events: &mut Vec<Event>) -> Answer {
+        let swept = self.swept(&ask.whose);
+        let robbed = swept.iter().filter(|lock| !lock.leases.is_empty()).count() as u64;
+        // One for each lock that is kept, one for each waiter.
+        if self.books.mint.left() <= self.books.waiting as u64 + robbed + 1 {
+            return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
+        }
+        // First of all, or one of them could be served by the end of another's hold.
+        if !planted(Bug::ResetServesReset) {
+            for lock in &swept {
+                for ticket in &lock.places {
+                    self.unqueue(&lock.name, *ticket, Why::Reset, events);
+                }
+            }
+        }
+        for lock in swept.iter().filter(|lock| !lock.leases.is_empty()) {
+            self.rob(lock, ask, events);
+        }
+        for lock in &swept {
+            self.serve(&lock.name, events);
+        }
+        let holds = swept.iter().map(|lock| lock.leases.len()).sum();
+        let waits = swept.iter().map(|lock| lock.places.len()).sum();
+        Ok(Outcome::Reset { holds, waits })
+    }
+
+    /// The locks that are meant, by name, and what of them is.
+    fn swept(&self, whose: &Whose) -> Vec<Swept> {
+        let of_lock = |name: &LockName, lock: &Lock| {
+            let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
+            let held = held.filter(|lease| whose.means(&lease.holder));
+            let leases: Vec<_> = held.map(|lease| lease.token).collect();
+            let waits = lock.line.iter().filter(|(_, waiter)| whose.means(&waiter.client));
+            let places: Vec<_> = waits.map(|(ticket, _)| *ticket).collect();
+            let is_meant = !leases.is_empty() || !places.is_empty();
+            is_meant.then(|| Swept { name: name.clone(), leases, places })
+        };
+        self.locks.iter().filter_map(|(name, lock)| of_lock(name, lock)).collect()
+    }
+
+    /// Ends tenures of one lock, and keeps it from everybody until they are surely over.
+    fn rob(&mut self, swept: &Swept, ask: &Reset, events: &mut Vec<Event>) {
+        let name = &swept.name;
+        for token in &swept.leases {
+            let lock = self.locks.get_mut(name).expect("what is swept is there");
+            let lease = lock.lease_mut(*token).expect("what is swept is held");
+            self.books.unbook(name, lease);
+            let end = End::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
+            self.books.finish(lock, name, *token, end, events);
+        }
+        let begins = self.books.clock + self.books.rules.steal_grace;
+        if begins == self.books.clock || planted(Bug::NoStealGrace) {
+            return;
+        }
+        let lock = self.locks.get_mut(name).expect("a lock is forgotten when it is served");
+        let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
+        // As if somebody had stolen it, and given it back at once.
+        let lease = Lease {
+            holder: ask.by.clone(),
+            token: self.books.mint.token(),
+            hold: Hold::Firm(None),
+            life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
+            acquired_at: begins,
+            renewed_at: begins,
+            details: Arc::default(),
+        };
+        self.books.book(name, &lease);
+        let (holder, token, hold) = (ask.by.clone(), lease.token, lease.hold);
+        let name = name.clone();
+        self.books.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
+        lock.admit(mode, lease);
+    }
+}
+
+impl Books {
+    /// Whether a lease is nobody's, and only keeps a stolen lock until that is usable again.
+    fn is_kept_from_all(&self, lease: &Lease) -> bool {
+        lease.acquired_at > self.clock && self.ends(lease.life).grace_until == lease.acquired_at
+    }
+}

@@ -1,0 +1,64 @@
+//! The way to one follower: a message, its ACK, and a new connection when the old one is over.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A follower takes a connection, and sends its ACK, within this: the seed's limit.
+pub(super) const ACK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of the line that is to be an ACK.
+const ACK_BYTES_MAX: u64 = 64;
+
+/// The way to one follower.
+pub(super) struct Wire {
+    address: SocketAddr,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Wire {
+    pub(super) const fn new(address: SocketAddr) -> Self {
+        Self { address, stream: None }
+    }
+
+    /// Sends a message, and returns when it is acknowledged. A follower may end the connection
+    /// after each message, as the seed's does: then this one goes over a new one.
+    pub(super) async fn tell(&mut self, message: &str) -> io::Result<()> {
+        if let Some(stream) = self.stream.take()
+            && let Ok(stream) = exchange(stream, message).await
+        {
+            self.stream = Some(stream);
+            return Ok(());
+        }
+        let connecting = timeout(ACK_PATIENCE, TcpStream::connect(self.address));
+        let stream = connecting.await.map_err(|_| late())??;
+        stream.set_nodelay(true)?;
+        self.stream = Some(exchange(BufReader::new(stream), message).await?);
+        Ok(())
+    }
+}
+
+async fn exchange(
+    mut stream: BufReader<TcpStream>,
+    message: &str,
+) -> io::Result<BufReader<TcpStream>> {
+    let talk = async {
+        stream.get_mut().write_all(message.as_bytes()).await?;
+        let mut said = String::new();
+        (&mut stream).take(ACK_BYTES_MAX).read_line(&mut said).await?;
+        match said.trim_end() {
+            "ACK" => Ok(()),
+            "" => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            other => Err(io::Error::other(format!("it said {other:?} and not ACK"))),
+        }
+    };
+    timeout(ACK_PATIENCE, talk).await.map_err(|_| late())??;
+    Ok(stream)
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "there was no ACK in time")
+}

@@ -1,0 +1,170 @@
+//! A backup: the state of an engine in one file that can be told from a damaged one.
+//!
+//! ```text
+//! latchfs backup 1
+//! state-format 2
+//! taken 2026-01-15T10:30:00.000Z
+//! engine 0123456789abcdef
+//! bytes 1234
+//! sum (SHA-256 of all above and of the state)
+//!
+//! (the state)
+//! ```
+
+use crate::engine::Engine;
+use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
+use crate::time::Wall;
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// What a backup begins with, before its version.
+const MAGIC: &str = "latchfs backup ";
+/// The version of the file. Whoever finds a newer one stops.
+const VERSION: u32 = 1;
+/// Bytes of the lines before the state: six short ones.
+const HEAD_BYTES_MAX: usize = 1_024;
+/// Bytes of a backup: a million locks of 400 bytes, several times over.
+pub const BACKUP_BYTES_MAX: usize = 4 << 30;
+
+/// What a backup says.
+#[derive(Debug)]
+pub struct Backup {
+    /// When it was taken, as the server's wall clock had it.
+    pub taken: String,
+    /// Of which engine it is; 0: of one without a name.
+    pub engine_id: u64,
+    /// Its state.
+    pub engine: Engine,
+}
+
+/// Why a file is no backup that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackupError {
+    /// It is something else.
+    Foreign,
+    /// A newer latchfs wrote it: how it differs.
+    Newer(String),
+    /// So many bytes are there, and so many should be.
+    CutOff(usize, usize),
+    /// It is not what was written.
+    Damaged,
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign => write!(f, "it is no backup; name a file that 'backup' has made"),
+            Self::Newer(why) => {
+                write!(f, "a newer latchfs wrote it: {why}; restore it with that one")
+            }
+            Self::CutOff(have, want) => {
+                write!(f, "it is cut off: {have} bytes of {want} are there; take another one")
+            }
+            Self::Damaged => write!(f, "it is damaged: its sum is wrong; take another one"),
+        }
+    }
+}
+
+impl std::error::Error for BackupError {}
+
+/// A state as a backup, taken now.
+pub fn write(engine_id: u64, state: &[u8]) -> Vec<u8> {
+    let (taken, bytes) = (Wall::now(), state.len());
+    let head = format!(
+        "{MAGIC}{VERSION}\nstate-format {FORMAT_VERSION}\ntaken {taken}\nengine {engine_id:016x}\n\
+         bytes {bytes}\n"
+    );
+    let head = format!("{head}sum {}\n\n", sum(head.as_bytes(), state));
+    [head.as_bytes(), state].concat()
+}
+
+fn sum(head: &[u8], state: &[u8]) -> String {
+    let mut digest = Sha256::new();
+    digest.update(head);
+    digest.update(state);
+    format!("{:x}", digest.finalize())
+}
+
+/// Reads what [`write()`] wrote: all of it, or nothing.
+pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
+    let begin = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    if !begin.starts_with(MAGIC.as_bytes()) {
+        return Err(BackupError::Foreign);
+    }
+    let line = |name: &str| {
+        let mut lines = begin.split(|byte| *byte == b'\n');
+        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()));
+        value.and_then(|value| std::str::from_utf8(value).ok()).ok_or(BackupError::Damaged)
+    };
+    let number = |name| line(name)?.parse::<usize>().map_err(|_| BackupError::Damaged);
+    let version = number(MAGIC)?;
+    if version > VERSION as usize {
+        let why = format!("it has format {version}, and this latchfs knows {VERSION}");
+        return Err(BackupError::Newer(why));
+    }
+    let format = number("state-format ")?;
+    if format > usize::from(FORMAT_VERSION) {
+        let why =
+            format!("its locks have format {format}, and this latchfs knows {FORMAT_VERSION}");
+        return Err(BackupError::Newer(why));
+    }
+    let end = begin.windows(2).position(|pair| pair == b"\n\n").ok_or(BackupError::Damaged)?;
+    let (head, state) = (&bytes[..=end], &bytes[end + 2..]);
+    let want = number("bytes ")?;
+    if state.len() < want {
+        return Err(BackupError::CutOff(state.len(), want));
+    }
+    let said = line("sum ")?;
+    let summed = head.len().checked_sub("sum \n".len() + said.len()).ok_or(BackupError::Damaged)?;
+    if state.len() != want || sum(&head[..summed], state) != said {
+        return Err(BackupError::Damaged);
+    }
+    let engine = codec::decode_engine(state).map_err(|Malformed| BackupError::Damaged)?;
+    let engine_id = u64::from_str_radix(line("engine ")?, 16).map_err(|_| BackupError::Damaged)?;
+    Ok(Backup { taken: line("taken ")?.to_owned(), engine_id, engine })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{ClientId, Grace, Op, OpenSession, Ttl};
+    use crate::time::Time;
+
+    fn engine() -> Engine {
+        let mut engine = Engine::default();
+        let client = ClientId::parse("a").expect("valid");
+        let ttl = Some(Ttl::parse("1h").expect("valid"));
+        let open = Op::OpenSession(OpenSession { client, ttl, grace: Grace::NONE });
+        engine.apply(Time::from_secs(7), &open.into(), &mut vec![]).expect("there is room");
+        engine
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_what_was_changed_is_not() {
+        let bytes = write(7, &codec::encode_engine(&engine()));
+        let backup = read(&bytes).expect("as it was written");
+        assert_eq!((backup.engine_id, backup.engine), (7, engine()));
+        for at in 0..bytes.len() {
+            let cut = read(&bytes[..at]).map(drop);
+            assert!(cut.is_err(), "cut at {at}");
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            assert!(read(&changed).is_err(), "changed at {at}");
+        }
+        let longer = [&bytes[..], b"x"].concat();
+        assert_eq!(read(&longer).map(drop), Err(BackupError::Damaged));
+    }
+
+    #[test]
+    fn a_newer_one_says_so() {
+        let text = String::from_utf8_lossy(&write(7, &[])).into_owned();
+        let newer = text.replace("latchfs backup 1", "latchfs backup 2");
+        let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
+        assert!(said.contains("newer latchfs") && said.contains("format 2"), "{said}");
+        let format = format!("state-format {FORMAT_VERSION}");
+        let newer = text.replace(&format, "state-format 99");
+        let said = read(newer.as_bytes()).map(drop).expect_err("newer").to_string();
+        assert!(said.contains("format 99"), "{said}");
+        assert_eq!(read(b"PK").map(drop), Err(BackupError::Foreign));
+    }
+}

@@ -1,0 +1,113 @@
+//! Why there is no outcome: the engine said no, or nobody said anything.
+
+use crate::engine::{Kind, Refusal};
+use std::fmt;
+use std::sync::Arc;
+
+/// There was no answer, or none that can be trusted: the outcome is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unavailable {
+    /// The state directory can't be written: nothing is granted that a restart would forget.
+    State {
+        /// Whether there is no room, which may pass.
+        full: bool,
+        /// What the system said.
+        why: Arc<str>,
+    },
+    /// The daemon is on its way out.
+    Closing,
+    /// The server has not answered in time, or can't be reached.
+    NoAnswer {
+        /// Where it should be.
+        server: Arc<str>,
+    },
+    /// The log that decides gives no answer: its disk has failed, is full or takes too long.
+    Log {
+        /// What has happened.
+        why: Arc<str>,
+    },
+    /// The nodes that decide together can't: too few of them are there, or nobody leads yet.
+    NoQuorum {
+        /// What was waited for.
+        why: Arc<str>,
+    },
+    /// Whoever asks may not.
+    Denied {
+        /// A sentence.
+        why: Arc<str>,
+    },
+}
+
+impl Unavailable {
+    /// The kind of section 7. A full disk is a limit like others: nothing was done, try again.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::State { full: true, .. } => Kind::Limit,
+            Self::State { full: false, .. }
+            | Self::Closing
+            | Self::NoAnswer { .. }
+            | Self::NoQuorum { .. }
+            | Self::Log { .. } => Kind::ConsistencyUnavailable,
+            Self::Denied { .. } => Kind::Denied,
+        }
+    }
+}
+
+/// Why there is no outcome to show: a no, or no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The engine said no.
+    Refused(Refusal),
+    /// Nobody said anything.
+    Unavailable(Unavailable),
+}
+
+impl Failure {
+    /// The kind of section 7.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Refused(refusal) => refusal.kind(),
+            Self::Unavailable(unavailable) => unavailable.kind(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Unavailable(unavailable) => unavailable.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::State { why, .. } => write!(
+                f,
+                "the state directory can't be written ({why}), so nothing is granted or changed \
+                 that a restart would forget; make room or mend it, and try again"
+            ),
+            Self::Closing => write!(f, "the daemon is being stopped; try again when it is back"),
+            Self::NoAnswer { server } => write!(
+                f,
+                "the server {server} does not answer, so the outcome is unknown; see whether it \
+                 runs and can be reached, and try again"
+            ),
+            Self::Log { why } => write!(
+                f,
+                "the log gives no answer ({why}), so the outcome is unknown; mend that, and try \
+                 again when the node is back"
+            ),
+            Self::NoQuorum { why } => write!(
+                f,
+                "the nodes give no answer ({why}), so the outcome is unknown; see 'latchfs cluster \
+                 status', and try again"
+            ),
+            Self::Denied { why } => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Unavailable {}

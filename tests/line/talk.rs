@@ -1,0 +1,90 @@
+//! A server of lines, and one connection to it.
+
+use crate::harness::Server;
+use crate::support::COMMAND_LIMIT;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+
+/// A server that takes lines.
+pub(crate) struct Lines {
+    pub(crate) server: Server,
+    pub(crate) address: String,
+}
+
+impl Lines {
+    /// A server with these options.
+    #[track_caller]
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let mut server = Server::start(&[&["--line-listen", "127.0.0.1:0"], options].concat());
+        let said = server.says();
+        let address = said.strip_prefix("latchfs: taking lines on ").expect(&said);
+        Self { address: address.trim_end().to_owned(), server }
+    }
+
+    /// A new connection.
+    #[track_caller]
+    pub(crate) fn connect(&self) -> Talk {
+        Talk::to(&self.address)
+    }
+
+    /// The answer to one line, on a connection of its own, as the seed's clients ask.
+    #[track_caller]
+    pub(crate) fn ask(&self, line: &str) -> String {
+        self.connect().ask(line)
+    }
+
+    /// A value on the page of metrics.
+    pub(crate) fn metric(&self, name: &str) -> Option<u64> {
+        let page = self.server.curl(&["/metrics"]).body;
+        let mut lines = page.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+}
+
+/// One connection.
+pub(crate) struct Talk(BufReader<TcpStream>);
+
+impl Talk {
+    #[track_caller]
+    pub(crate) fn to(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(COMMAND_LIMIT)).expect("a limit");
+        Self(BufReader::new(stream))
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        // Whoever is on the other side may have ended the connection.
+        let _ = self.0.get_mut().write_all(bytes);
+    }
+
+    /// Nothing more will be sent.
+    pub(crate) fn finish(&mut self) {
+        let _ = self.0.get_mut().shutdown(Shutdown::Write);
+    }
+
+    /// The next line, without its end; `None` at the end.
+    #[track_caller]
+    pub(crate) fn word(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(line.strip_suffix('\n').expect("a whole line").to_owned()),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("no answer: {error}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.send(format!("{line}\n").as_bytes());
+        self.word().unwrap_or_else(|| panic!("no answer to {line}"))
+    }
+
+    /// All that comes until the end.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let _ = self.0.read_to_end(&mut bytes);
+        bytes
+    }
+}

@@ -1,0 +1,146 @@
+//! Every line, and every word that answers it.
+
+use crate::harness::eventually;
+use crate::talk::{Lines, Talk};
+use std::sync::Barrier;
+use std::thread;
+
+#[test]
+fn the_seeds_words() {
+    let lines = Lines::start(&[]);
+    for (line, word) in [
+        ("OWN,build,a", "NONE"),
+        ("LOCK,build,a", "SUCCESS"),
+        ("OWN,build,b", "a"),
+        ("LOCK,build,b", "FAIL"),
+        // Success if the lock does not exist, failure otherwise: also for its owner.
+        ("LOCK,build,a", "FAIL"),
+        ("UNLOCK,build,b", "FAIL"),
+        ("OWN,build,b", "a"),
+        ("UNLOCK,build,a", "SUCCESS"),
+        ("UNLOCK,build,a", "FAIL"),
+        ("OWN,build,a", "NONE"),
+        ("LOCK,team/build,laptop1:alice,1m", "SUCCESS"),
+        ("OWN,team/build,x", "laptop1:alice"),
+        ("RENEW,team/build,laptop1:alice", "SUCCESS"),
+        ("RENEW,team/build,laptop1:alice,2h", "SUCCESS"),
+        ("RENEW,team/build,x", "FAIL"),
+        ("RENEW,other,x", "FAIL"),
+        ("LOCK", "INVALID_FORMAT"),
+        ("LOCK,a", "INVALID_FORMAT"),
+        ("LOCK,,a", "INVALID_FORMAT"),
+        ("LOCK,a,b,forever", "INVALID_FORMAT"),
+        ("OWN,a,b,c", "INVALID_FORMAT"),
+        ("REGISTER,somewhere", "INVALID_FORMAT"),
+        ("", "INVALID_FORMAT"),
+        ("STEAL,a,b", "INVALID_COMMAND"),
+        ("lock,a,b", "INVALID_COMMAND"),
+    ] {
+        assert_eq!(lines.ask(line), word, "{line}");
+    }
+    let status = lines.server.curl(&["/locks/team/build"]).is(200);
+    assert_eq!(
+        (&status["holder"], &status["ttl_ms"]),
+        (&"laptop1:alice".into(), &7_200_000.into())
+    );
+}
+
+#[test]
+fn many_lines_on_one_connection_are_answered_in_order() {
+    let lines = Lines::start(&[]);
+    let mut talk = lines.connect();
+    talk.send(b"LOCK,a,x\nOWN,a,y\r\nFOO,1,2\nUNLOCK,a,x\nOWN,a,y\nLOCK,cut,x");
+    talk.finish();
+    let words: Vec<_> = std::iter::from_fn(|| talk.word()).collect();
+    let all = ["SUCCESS", "x", "INVALID_COMMAND", "SUCCESS", "NONE", "INVALID_FORMAT"];
+    assert_eq!(words, all, "a line without an end may be half of one");
+    assert_eq!(lines.ask("OWN,cut,y"), "NONE");
+}
+
+#[test]
+fn one_of_64_clients_gets_each_lock() {
+    const CLIENTS: usize = 64;
+    const LOCKS: usize = 20;
+    let lines = Lines::start(&[]);
+    let start = Barrier::new(CLIENTS);
+    let won: Vec<Vec<bool>> = thread::scope(|scope| {
+        let client = |number: usize| {
+            let (lines, start) = (&lines, &start);
+            move || {
+                let mut talk = lines.connect();
+                start.wait();
+                let ask = |lock: usize| talk.ask(&format!("LOCK,lock{lock},client{number}"));
+                (0..LOCKS).map(ask).map(|word| word == "SUCCESS").collect()
+            }
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(client(number))).collect();
+        clients.into_iter().map(|client| client.join().expect("no failure")).collect()
+    });
+    for lock in 0..LOCKS {
+        let wins = |client: &usize| won[*client].get(lock) == Some(&true);
+        let winners: Vec<_> = (0..CLIENTS).filter(wins).collect();
+        let [winner] = winners[..] else { panic!("lock{lock} has {} owners", winners.len()) };
+        assert_eq!(lines.ask(&format!("OWN,lock{lock},x")), format!("client{winner}"));
+    }
+}
+
+/// What other edges hold is seen here, and the other way round.
+#[test]
+fn it_is_the_same_engine_as_over_http() {
+    let lines = Lines::start(&[]);
+    lines.server.curl(&["-X", "POST", "/locks/build?client=web"]).is(200);
+    assert_eq!(lines.ask("OWN,build,x"), "web");
+    assert_eq!(lines.ask("LOCK,build,x"), "FAIL");
+    assert_eq!(lines.ask("UNLOCK,build,web"), "SUCCESS");
+    assert_eq!(lines.ask("LOCK,build,x"), "SUCCESS");
+    lines.server.curl(&["-X", "POST", "/locks/build?client=web"]).is(409);
+}
+
+#[test]
+fn a_ttl_ends_a_lock_and_grace_is_its_owners() {
+    let lines = Lines::start(&["--grace", "1h"]);
+    assert_eq!(lines.ask("LOCK,build,a,1s"), "SUCCESS");
+    eventually("grace", || {
+        let status = lines.server.curl(&["/locks/build"]).json();
+        (status["phase"] == "grace").then_some(())
+    });
+    assert_eq!(lines.ask("LOCK,build,b"), "FAIL");
+    assert_eq!(lines.ask("OWN,build,b"), "a", "nobody else may take it");
+    assert_eq!(lines.ask("RENEW,build,a,1h"), "SUCCESS", "its owner may come back");
+    let lines = Lines::start(&["--grace", "0s"]);
+    assert_eq!(lines.ask("LOCK,build,a,1s"), "SUCCESS");
+    eventually("the end", || (lines.ask("OWN,build,b") == "NONE").then_some(()));
+    assert_eq!(lines.ask("UNLOCK,build,a"), "FAIL");
+    assert_eq!(lines.ask("LOCK,build,b"), "SUCCESS");
+}
+
+#[test]
+fn draining() {
+    let mut lines = Lines::start(&[]);
+    let mut talk = lines.connect();
+    assert_eq!(talk.ask("LOCK,build,a"), "SUCCESS");
+    // Something is connected over HTTP, so that there is a moment in which to ask.
+    let mut events = lines.server.events(&["/events"]);
+    lines.server.signal(libc::SIGTERM);
+    events.until("closing");
+    assert_eq!(talk.ask("LOCK,other,a"), "ERROR");
+    assert_eq!(talk.ask("UNLOCK,build,a"), "SUCCESS");
+    assert_eq!(talk.word(), None, "then the connection ends");
+    assert_eq!(lines.server.wait(), Some(0));
+}
+
+#[test]
+fn a_connection_that_is_idle_at_the_end_holds_nothing_up() {
+    let mut lines = Lines::start(&[]);
+    let idle: Vec<Talk> = (0..10).map(|_| lines.connect()).collect();
+    // One that has said half a line, too.
+    let mut half = lines.connect();
+    half.send(b"LOCK,bui");
+    eventually("all are there", || (lines.metric("latchfs_line_connections")? == 11).then_some(()));
+    lines.server.signal(libc::SIGTERM);
+    assert_eq!(lines.server.wait(), Some(0));
+    for mut talk in idle {
+        assert_eq!(talk.word(), None);
+    }
+    assert_eq!(half.word(), None);
+}

@@ -1,0 +1,154 @@
+//! What an administrator does to all locks: a reset; a backup, and a new cluster made of it.
+
+use crate::harness::{Scratch, Server, latchfs};
+use serde_json::json;
+use std::fs;
+
+fn acquire(server: &Server, name: &str, client: &str) -> u64 {
+    let path = format!("/locks/{name}?client={client}&ttl=1h");
+    server.curl(&["-X", "POST", &path]).is(200)["token"].as_u64().expect("a token")
+}
+
+#[test]
+fn a_reset_takes_all_that_others_hold_and_wait_for() {
+    let server = Server::start(&[]);
+    for (name, client) in [("one", "gone"), ("two", "gone:ann"), ("three", "here")] {
+        acquire(&server, name, client);
+    }
+    let dead = server.open(&["-X", "POST", "/locks/one?client=dead&wait=60s"]);
+    server.in_line("one", 1);
+    let next = server.open(&["-X", "POST", "/locks/one?client=here:bob&wait=60s"]);
+    server.in_line("one", 2);
+    let mut events = server.events(&["/events"]);
+    let (code, said) = latchfs(&[
+        "cluster",
+        "reset",
+        "--keep",
+        "here,other",
+        "--reason",
+        "they have left",
+        "--client",
+        "admin",
+        "--server",
+        &server.url,
+    ]);
+    assert_eq!((code, said.as_str()), (Some(0), "took away 2 held locks and 1 places in line\n"));
+    assert_eq!(events.until("left").data["why"], "reset");
+    let stolen = events.until("stolen").data;
+    assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("admin"), &json!("they have left")));
+    // Who was first in line has left; the next one, who is kept, has it after the steal grace.
+    dead.reply().is(409);
+    assert_eq!(next.reply().is(200)["holder"], "here:bob");
+    assert_eq!(server.curl(&["/locks/three"]).is(200)["holder"], "here");
+    let answer = server.curl(&["-X", "POST", "/reset?client=admin&reason=x&of=here"]).is(200);
+    assert_eq!(answer, json!({ "holds": 2, "waits": 0 }));
+    let answer = server.curl(&["-X", "POST", "/reset?client=admin&reason=x&all=true"]).is(200);
+    assert_eq!(answer["holds"], 0, "{answer}");
+    for wrong in ["", "&all=true&of=a", "&keep=a&of=b"] {
+        server.curl(&["-X", "POST", &format!("/reset?client=admin&reason=x{wrong}")]).is(400);
+    }
+    server.curl(&["-X", "POST", "/reset?client=admin&all=true"]).is(400);
+    let (code, said) = latchfs(&["cluster", "reset", "--reason", "x", "--server", &server.url]);
+    assert_eq!(code, Some(64), "{said}");
+}
+
+#[test]
+fn who_may_not_steal_may_not_reset_or_back_up() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    let entry = |name: &str, more: &str| {
+        format!(
+            "[[token]]\nname = '{name}'\nsecret = 'the secret of {name}'\nclients = ['*']\n{more}\n"
+        )
+    };
+    let text = entry("plain", "")
+        + &entry("part", "steal = true\nlocks = [\"a\"]")
+        + &entry("admin", "steal = true");
+    fs::write(&path, text).expect("a fresh directory");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let server = Server::start(&["--tokens", &path.display().to_string()]);
+    for (who, code) in [("plain", 403), ("part", 403), ("admin", 200)] {
+        let bearer = format!("Authorization: Bearer the secret of {who}");
+        let reset = "/reset?client=x&reason=x&all=true";
+        server.curl(&["-H", &bearer, "-X", "POST", reset]).is(code);
+        let token = scratch.path().join("token");
+        fs::write(&token, format!("the secret of {who}")).expect("a fresh directory");
+        let file = scratch.path().join(who).display().to_string();
+        let (exit, said) = latchfs(&[
+            "cluster",
+            "backup",
+            &file,
+            "--server",
+            &server.url,
+            "--token-file",
+            &token.display().to_string(),
+        ]);
+        assert_eq!(exit == Some(0), code == 200, "{said}");
+        assert_eq!(fs::exists(&file).expect("readable"), code == 200);
+    }
+}
+
+#[test]
+fn a_backup_begins_a_new_cluster() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let (old, new, file) = (path("old"), path("new"), path("backup"));
+    let server = Server::listen(&["--data", &old]);
+    let last = acquire(&server, "build", "a");
+    let (code, said) = latchfs(&["cluster", "backup", &file, "--server", &server.url]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(": 1 locks, 0 waiters, 0 sessions"), "{said}");
+    drop(server);
+    let restore =
+        |more: &[&str]| latchfs(&[&["cluster", "restore", &file, "--data", &new], more].concat());
+    let (code, said) = restore(&["--hold-off", "48h"]);
+    assert_eq!(code, Some(64), "{said}");
+    let (code, said) = restore(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("nothing is granted") && said.contains("24h"), "{said}");
+    assert!(said.contains("the longest ttl in the backup is 1h"), "{said}");
+    let (code, said) = restore(&["--old-holders-are-gone"]);
+    assert_eq!(code, Some(69), "there is something now: {said}");
+    let server = Server::listen(&["--data", &new]);
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "free");
+    let no = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(409);
+    assert_eq!(no["reason"], "restored", "{no}");
+    assert!(no["retry_after_ms"].as_u64() > Some(86_000_000), "{no}");
+    drop(server);
+    let again = path("again");
+    let (code, said) =
+        latchfs(&["cluster", "restore", &file, "--data", &again, "--old-holders-are-gone"]);
+    assert_eq!(code, Some(0), "{said}");
+    let server = Server::listen(&["--data", &again]);
+    assert!(acquire(&server, "build", "b") > last + (1 << 39));
+}
+
+#[test]
+fn a_damaged_backup_is_refused_and_nothing_is_left() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let server = Server::start(&[]);
+    acquire(&server, "build", "a");
+    let file = path("backup");
+    let (code, said) = latchfs(&["cluster", "backup", &file, "--server", &server.url]);
+    assert_eq!(code, Some(0), "{said}");
+    let good = fs::read(&file).expect("it was written");
+    let changed = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    for (bytes, says) in [
+        (good[..good.len() - 1].to_vec(), "cut off"),
+        (changed(good.len() - 1), "damaged"),
+        (changed(40), "damaged"),
+        (b"something else".to_vec(), "no backup"),
+    ] {
+        fs::write(&file, bytes).expect("it is ours");
+        let (code, said) = latchfs(&["cluster", "restore", &file, "--data", &path("data")]);
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.contains(says), "{said}");
+        assert!(!fs::exists(path("data")).expect("readable"));
+    }
+}
