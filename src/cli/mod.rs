@@ -125,8 +125,8 @@ Examples:
     about = ABOUT,
     long_about = LONG_ABOUT,
     after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
-    // Without a line between the two, all of it fits a screen.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
+    // Without a line between the three, all of it fits a screen.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
     max_term_width = 100,
     disable_help_subcommand = true
 )]

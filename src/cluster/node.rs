@@ -428,7 +428,8 @@ impl Begun {
 
 fn config(pace: Pace) -> Config {
     let (heartbeat, soonest, latest) = match pace {
-        Pace::Lan => (100, 500, 1_000),
+        // Who asks a leader that is killed waits for about two of the last: less than 2 s.
+        Pace::Lan => (100, 400, 800),
         Pace::Wifi => (250, 1_000, 1_500),
     };
     Config {
