@@ -18,16 +18,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
-/// Which server.
-#[derive(Debug, clap::Args)]
-struct ServerArgs {
-    /// The server to ask, or the nodes of a cluster (URL,URL)
-    #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
-    server: String,
-    #[command(flatten)]
-    key: KeyArgs,
-}
-
 /// `cluster reset`.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("whose").required(true)))]
@@ -48,8 +38,6 @@ pub(super) struct ResetArgs {
     /// The client to ask as [default: the host's name and the user's]
     #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// `cluster backup`.
@@ -58,8 +46,6 @@ pub(super) struct BackupArgs {
     /// Where to write it; what is there is replaced when all of it has come
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// `cluster restore`.
@@ -81,7 +67,7 @@ pub(super) struct RestoreArgs {
 }
 
 /// Takes from clients what they hold and wait for.
-pub(super) fn reset(args: &ResetArgs) -> Done {
+pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &KeyArgs) -> Done {
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
         Failure::usage("a reset needs a short reason, which the holders will read")
     })?;
@@ -93,7 +79,7 @@ pub(super) fn reset(args: &ResetArgs) -> Done {
         Some(one) => Whose::Of(one.clone()),
         None => Whose::AllBut(args.keep.clone()),
     };
-    let remote = server::connect(&args.server.key.access(&args.server.server)?, None)?;
+    let remote = server::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
     let op = Op::Reset(Reset { whose, by, reason });
     // Whoever asked waits below.
@@ -112,10 +98,10 @@ pub(super) fn reset(args: &ResetArgs) -> Done {
 }
 
 /// Writes all that a server knows to a file.
-pub(super) fn back_up(args: &BackupArgs) -> Done {
+pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &KeyArgs) -> Done {
     let mut last = Failure::usage("--server names no server");
-    for url in server::urls(&args.server.server) {
-        let access = args.server.key.access(url)?;
+    for url in server::urls(&servers.join(",")) {
+        let access = key.access(url)?;
         match fetch(&access) {
             Ok(bytes) => return keep(&args.file, url, &bytes),
             Err(failure) => last = failure,

@@ -63,12 +63,6 @@ enum What {
         #[arg(value_name = "ID")]
         id: u64,
     },
-    /// Let another node lead
-    Transfer {
-        /// The number of the node [default: the one that is best fit]
-        #[arg(value_name = "ID")]
-        id: Option<u64>,
-    },
     /// Take from clients whatever they hold and wait for
     ///
     /// Holders are told, the reason is logged, and for a second nobody may use what they held; then
@@ -82,6 +76,12 @@ enum What {
     /// were ever given out. For some time nothing is granted, since somebody may still believe to
     /// hold what the lost servers have granted. The old servers must be gone for good.
     Restore(admin::RestoreArgs),
+    /// Let another node lead
+    Transfer {
+        /// The number of the node [default: the one that is best fit]
+        #[arg(value_name = "ID")]
+        id: Option<u64>,
+    },
 }
 
 pub(super) fn run(args: &ClusterArgs) -> Done {
@@ -105,14 +105,14 @@ pub(super) fn run(args: &ClusterArgs) -> Done {
             let path = format!("/cluster/nodes/{id}");
             args.change("DELETE", &path, &format!("node {id} is removed"))
         }
+        What::Reset(reset) => admin::reset(reset, &args.server, &args.key),
+        What::Backup(backup) => admin::back_up(backup, &args.server, &args.key),
+        What::Restore(restore) => admin::restore(restore),
         What::Transfer { id } => {
             let to = id.map_or_else(String::new, |id| format!("?to={id}"));
             let path = format!("/cluster/transfer{to}");
             args.change("POST", &path, "another node leads")
         }
-        What::Reset(args) => admin::reset(args),
-        What::Backup(args) => admin::back_up(args),
-        What::Restore(args) => admin::restore(args),
     }
 }
 

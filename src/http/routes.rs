@@ -12,8 +12,7 @@ use super::shape::{
 use super::{
     admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions, who,
 };
-use crate::access::Grant;
-use crate::access::peers::Origin;
+use crate::access::{Grant, peers::Origin};
 use crate::engine::Kind;
 use axum::Router;
 use axum::extract::Request;

@@ -17,5 +17,6 @@ mod cutting;
 mod load;
 mod members;
 mod nodes;
+mod several;
 mod storm;
 mod trust;

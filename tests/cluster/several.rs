@@ -1,0 +1,137 @@
+//! A client that knows all nodes: it goes on by itself when one of them dies or stops.
+
+use crate::net::{LATCHFS, eventually};
+use crate::nodes::{Cluster, Node, serve};
+use std::fs;
+
+/// A command runs under a lock while its node, the leader each time, is killed and frozen: the
+/// session and the hold are the cluster's, and the command ends when it wants to.
+#[test]
+fn what_is_held_outlives_the_node_that_was_asked() {
+    let mut cluster = Cluster::of(3);
+    let servers = cluster.urls().join(",");
+    let (begun, stop) = (cluster.clients.path("begun"), cluster.clients.path("stop"));
+    let script = format!(
+        "touch {}; while ! test -e {}; do sleep 0.1; done",
+        begun.display(),
+        stop.display()
+    );
+    let mut command = cluster.clients.command(LATCHFS);
+    command.args(["run", "build", "--server", &servers, "--client", "ann", "--ttl", "20s", "--"]);
+    let mut child = command.args(["sh", "-c", &script]).spawn().expect("it starts");
+    eventually("the command runs", || begun.exists().then_some(()));
+    let token = cluster.curl(0, "GET", "/locks/build").1["token"].as_u64().expect("held");
+    for round in 0..4 {
+        let leader = cluster.leader();
+        let other = (leader + 1) % 3;
+        if round % 2 == 0 {
+            cluster.nodes[leader].daemon.kill();
+        } else {
+            crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGSTOP);
+        }
+        // A command that has to find out which of them is away.
+        let name = format!("round{round}");
+        let take = ["acquire", &name, "--server", &servers, "--client", "bob"];
+        eventually("another leads", || (cluster.latchfs(&take).code == 0).then_some(()));
+        let seen = cluster.curl(other, "GET", "/locks/build").1;
+        assert_eq!((&seen["holder"], seen["token"].as_u64()), (&"ann".into(), Some(token)));
+        if round % 2 == 0 {
+            cluster.nodes[leader].daemon.again();
+        } else {
+            crate::support::signal(cluster.nodes[leader].daemon.pid(), libc::SIGCONT);
+        }
+        cluster.voters(3);
+    }
+    assert!(child.try_wait().expect("it is ours").is_none(), "it still runs");
+    fs::write(&stop, "").expect("it is ours");
+    assert_eq!(child.wait().expect("it is ours").code(), Some(0));
+    eventually("it is given back", || {
+        (cluster.curl(0, "GET", "/locks/build").1["phase"] == "free").then_some(())
+    });
+    cluster.agree();
+}
+
+/// Through a node that does not lead: all that it is asked is the cluster's.
+#[test]
+fn a_reset_and_a_backup_through_any_node() {
+    let cluster = Cluster::of(3);
+    let follower = (cluster.leader() + 1) % 3;
+    for name in ["one", "two"] {
+        assert_eq!(cluster.curl(follower, "POST", &format!("/locks/{name}?client=gone")).0, 200);
+    }
+    let file = cluster.clients.path("backup").display().to_string();
+    let said = cluster.ask(follower, &["backup", &file]).ok();
+    assert!(said.contains(": 2 locks, "), "{said}");
+    let said = cluster.ask(follower, &["reset", "--keep", "here", "--reason", "it left"]).ok();
+    assert_eq!(said, "took away 2 held locks and 0 places in line\n");
+    cluster.agree();
+}
+
+/// A mount of all nodes: what an open file holds is held through the death of each leader, and
+/// calls are answered again as soon as another leads.
+#[test]
+fn a_mount_goes_on_when_its_node_dies() {
+    let mut cluster = Cluster::of(3);
+    let mount = cluster.clients.mount(&cluster.urls().join(","), "--ttl 20s");
+    let mut holder = mount.python(
+        "
+        f = open('held', 'w')
+        fcntl.flock(f, fcntl.LOCK_EX)
+        print('held')
+        for line in sys.stdin:
+            print(said(os.utime, f.fileno()), said(os.mkdir, line.strip()))
+        ",
+        &[],
+    );
+    holder.says("held");
+    let token = cluster.curl(0, "GET", "/locks/held").1["token"].as_u64().expect("held");
+    for round in 0..3 {
+        let leader = cluster.leader();
+        cluster.nodes[leader].daemon.kill();
+        let make = format!("mkdir round{round}");
+        eventually("another leads", || (mount.sh(&make).code == 0).then_some(()));
+        let seen = cluster.curl((leader + 1) % 3, "GET", "/locks/held").1;
+        assert_eq!((&seen["phase"], seen["token"].as_u64()), (&"held".into(), Some(token)));
+        cluster.nodes[leader].daemon.again();
+        cluster.voters(3);
+    }
+    mount.is("connected");
+    holder.tell("last");
+    holder.says("OK OK");
+    assert_eq!(holder.ended(), 0);
+    eventually("it is given back", || {
+        (cluster.curl(0, "GET", "/locks/held").1["phase"] == "free").then_some(())
+    });
+    cluster.agree();
+}
+
+/// Lines are taken by each node: those that follow forward, and only the leader tells of changes.
+#[test]
+fn lines_through_any_node() {
+    let mut cluster = Cluster::alone();
+    for _ in 0..2 {
+        let seeds: Vec<_> = cluster.nodes.iter().map(|node| node.machine.peers()).collect();
+        let machine = cluster.net.machine();
+        let listen = format!("{}:7500", machine.address);
+        let daemon =
+            serve(&machine, "data", &["--seed", &seeds.join(","), "--line-listen", &listen]);
+        cluster.nodes.push(Node { machine, daemon });
+    }
+    cluster.voters(3);
+    let say = |cluster: &Cluster, at: usize, lines: &str| {
+        let address = cluster.nodes[at].machine.address.to_string();
+        let script = format!("printf '{lines}' | nc -N {address} 7500");
+        cluster.clients.sh(&script).ok()
+    };
+    assert_eq!(cluster.leader(), 0, "the first one leads");
+    let lines = "LOCK,build,a\\nLOCK,build,b\\nREGISTER,127.0.0.1:9\\n";
+    assert_eq!(say(&cluster, 1, lines), "SUCCESS\nFAIL\nNOT_LEADER\n");
+    assert_eq!(say(&cluster, 2, "OWN,build,x\\n"), "a\n", "what one has said another knows");
+    assert_eq!(cluster.ask(0, &["transfer", &cluster.id(1).to_string()]).code, 0);
+    assert_eq!(cluster.leader(), 1);
+    assert_eq!(
+        say(&cluster, 1, "REGISTER,127.0.0.1:9\\nUNLOCK,build,a\\n"),
+        "REGISTERED\nSUCCESS\n"
+    );
+    assert_eq!(say(&cluster, 2, "OWN,build,x\\n"), "NONE\n");
+}
