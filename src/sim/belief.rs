@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::history::{Belief, Lock};
 use super::kind::now;
-use crate::engine::{SessionId, Ttl};
+use crate::engine::{Life, SessionId, Ttl};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -47,6 +47,12 @@ impl Client {
         session.map_or(Time::ZERO, |session| {
             self.clock.virtual_at(session.kept) + less(session.ttl.span())
         })
+    }
+
+    /// Whether a lease hangs on a session that this client has no longer: it believes nothing.
+    pub(super) fn is_of_another_session(&self, life: &Life) -> bool {
+        let open = self.session.as_ref().map(|session| session.id);
+        matches!(life, Life::Session(id) if Some(*id) != open)
     }
 
     pub(super) fn lose_session(&mut self) {

@@ -233,6 +233,9 @@ impl Client {
     /// It has a lock, by an answer.
     fn hold(&mut self, lock: Lock, came: &Came, tenure: Tenure, ttl: Ttl) {
         let token = tenure.token.as_u64();
+        if self.is_of_another_session(&tenure.life) {
+            return;
+        }
         let (until, ttl, secured) = match tenure.life {
             Life::Own { ttl, .. } => {
                 (Some(came.sent + less(ttl.span())), ttl, came.from + less(ttl.span()))
@@ -317,17 +320,19 @@ impl Client {
             Life::Own { .. } => Some(sent + less(left)),
             Life::Session(_) => None,
         };
+        let elsewhere = self.is_of_another_session(life);
         self.world.record.history(|history| {
             if !history.granted.contains(&token) {
                 history.act(lock, from, Some(now()), What::Granted(token));
             }
             let secured = match until {
+                _ if elsewhere => Time::ZERO,
                 Some(_) => self.clock.virtual_at(sent) + less(left),
                 None => self.session_secured(),
             };
             history.secure(token, secured);
         });
-        if !self.held.iter().any(|held| held.token == token) {
+        if !elsewhere && !self.held.iter().any(|held| held.token == token) {
             self.held.push(Held { lock, token, from: now(), until, ttl, runs_out: false });
         }
     }
@@ -456,13 +461,16 @@ impl Client {
     async fn die_or_end(&mut self) {
         let Some(session) = &self.session else { return };
         let id = session.id;
-        let tokens: Vec<_> = self.held.iter().map(|held| held.token).collect();
         self.forget_all();
         if self.world.dice.percent(50) {
             let from = now();
             self.world.record.history(|history| {
-                for token in &tokens {
-                    history.free(*token, from);
+                // Also what it does not know to hold: a copy of a refused request may have made
+                // a lock of its own hang on the session.
+                let mine = history.tenures.iter().filter(|(_, (_, who))| *who == self.who);
+                let mine: Vec<_> = mine.map(|(token, _)| *token).collect();
+                for token in mine {
+                    history.free(token, from);
                 }
             });
             self.ask(Op::EndSession(EndSession { session: id, end: SessionEnd::Closed })).await;
