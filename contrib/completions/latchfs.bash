@@ -55,6 +55,9 @@ _latchfs() {
             latchfs,serve)
                 cmd="latchfs__subcmd__serve"
                 ;;
+            latchfs,sim)
+                cmd="latchfs__subcmd__sim"
+                ;;
             latchfs,status)
                 cmd="latchfs__subcmd__status"
                 ;;
@@ -79,6 +82,9 @@ _latchfs() {
             latchfs__subcmd__cert,server)
                 cmd="latchfs__subcmd__cert__subcmd__server"
                 ;;
+            latchfs__subcmd__cluster,backup)
+                cmd="latchfs__subcmd__cluster__subcmd__backup"
+                ;;
             latchfs__subcmd__cluster,join)
                 cmd="latchfs__subcmd__cluster__subcmd__join"
                 ;;
@@ -87,6 +93,12 @@ _latchfs() {
                 ;;
             latchfs__subcmd__cluster,remove)
                 cmd="latchfs__subcmd__cluster__subcmd__remove"
+                ;;
+            latchfs__subcmd__cluster,reset)
+                cmd="latchfs__subcmd__cluster__subcmd__reset"
+                ;;
+            latchfs__subcmd__cluster,restore)
+                cmd="latchfs__subcmd__cluster__subcmd__restore"
                 ;;
             latchfs__subcmd__cluster,status)
                 cmd="latchfs__subcmd__cluster__subcmd__status"
@@ -101,7 +113,7 @@ _latchfs() {
 
     case "${cmd}" in
         latchfs)
-            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run doctor completions man"
+            opts="-h -V --help --version mount serve cert cluster umount ls status acquire wait renew release steal events run doctor sim completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -259,7 +271,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster)
-            opts="-h --server --token-file --ca --cert --key --json --help status join leave remove transfer"
+            opts="-h --server --token-file --ca --cert --key --json --help status join leave remove reset backup restore transfer"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -282,6 +294,24 @@ _latchfs() {
                     return 0
                     ;;
                 --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__backup)
+            opts="-h --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -335,6 +365,66 @@ _latchfs() {
                 return 0
             fi
             case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__reset)
+            opts="-h --keep --of --all --reason --client --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --keep)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --of)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --reason)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --client)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cluster__subcmd__restore)
+            opts="-h --data --hold-off --old-holders-are-gone --server --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --data)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hold-off)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --server)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -789,13 +879,17 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --node-name --url --pace --help"
+            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --node-name --url --pace --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --line-listen)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -864,6 +958,32 @@ _latchfs() {
                     return 0
                     ;;
                 --pace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__sim)
+            opts="-h --seed --nodes --seconds --json --trace --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
