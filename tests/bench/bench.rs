@@ -3,8 +3,8 @@
 //! Not a test: it prints numbers with what is wanted beside them, and fails only if something
 //! does not work. Ratios of one run can be trusted more than numbers of two.
 //!
-//! `cargo bench -- engine journal local files flock ls http durable cluster` runs parts; `--quick` does less of
-//! each; `--pin` keeps everything on one processor, which takes out most of the noise.
+//! `cargo bench -- engine journal local files flock ls http durable cluster` runs parts; `--quick`
+//! does less of each; `--pin` keeps everything on one processor, which takes out most of the noise.
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
 

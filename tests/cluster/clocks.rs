@@ -1,5 +1,5 @@
-//! Wall clocks that are set by an hour, each node's by itself, while leases last and leaders change:
-//! nobody is let in early, and what is over ends.
+//! Wall clocks that are set by an hour, each node's by itself, while leases last and leaders
+//! change: nobody is let in early, and what is over ends.
 
 use crate::load::now;
 use crate::net::{Daemon, Machine, eventually};

@@ -20,8 +20,7 @@ use crate::engine::{
     Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
-use crate::locks::feed::Watch;
-use crate::locks::{Bond, Failure, Unavailable};
+use crate::locks::{Bond, Failure, Unavailable, feed::Watch};
 use asker::{Asker, call_of};
 use desk::{Desk, Turn};
 use direct::Direct;
@@ -203,8 +202,7 @@ pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
     }
 }
 
-/// A program gives up what it waits for through an open file: its call ends as if it had
-/// not waited.
+/// A program gives up what it waits for through an open file: its call ends by EAGAIN.
 pub(super) fn give_up(fs: &Fs, ino: u64, fh: u64) {
     if let Some(running) = fs.locking.running() {
         run(fs, &running, |table, todo| table.give_up(ino, fh, todo));
