@@ -119,7 +119,7 @@ fn lines_through_any_node() {
     }
     cluster.voters(3);
     let say = |cluster: &Cluster, at: usize, lines: &str| {
-        let address = cluster.nodes[at].machine.address.to_string();
+        let address = cluster.nodes[at].machine.address.clone();
         let script = format!("printf '{lines}' | nc -N {address} 7500");
         cluster.clients.sh(&script).ok()
     };
