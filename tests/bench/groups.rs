@@ -65,10 +65,16 @@ impl Group {
                 ["serve", "--listen", &address, "--data", &data, "--peer-listen", &peer]
                     .map(str::to_owned)
                     .to_vec();
-            if let Some(seed) = &seed {
-                arguments.extend(["--seed".to_owned(), String::clone(seed)]);
-            }
             let program = env!("CARGO_BIN_EXE_latchfs");
+            match &seed {
+                Some(seed) => arguments.extend(["--seed".to_owned(), String::clone(seed)]),
+                // A cluster begins with one node that is alone.
+                None => {
+                    let alone = arguments[..5].to_vec();
+                    let alone = Node::start(program, address.clone(), alone, Scratch::new()?)?;
+                    listens("latchfs", &alone.address)?;
+                }
+            }
             nodes.push(Node::start(program, address.clone(), arguments, scratch)?);
             listens("latchfs", &address)?;
             seed = seed.or(Some(peer));
