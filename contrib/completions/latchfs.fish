@@ -124,17 +124,33 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove reset backup restore transfer" -f -a "restore" -d 'Begin a new cluster with what a backup has, when all nodes of the old one are lost'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l state -d 'Also a sum of all that each knows: nodes that have applied the same entry have the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l keep -d 'Of all but these clients, and their users' -r
@@ -142,19 +158,35 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l reason -d 'Why, for the holders and the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l client -d 'The client to ask as [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l all -d 'Of everybody'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l data -d 'The data directory of the first node: empty, or not there' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l hold-off -d 'For how long nothing is granted: the longest ttl that any client had [default: 24h]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is known that nobody believes any more to hold anything'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l token-file -d 'A file with the token that says who asks' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'

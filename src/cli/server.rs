@@ -13,16 +13,22 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct KeyArgs {
     /// A file with the token that says who asks
-    #[arg(long, value_name = "FILE", env = "LATCHFS_TOKEN_FILE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        env = "LATCHFS_TOKEN_FILE",
+        hide_env_values = true
+    )]
     token_file: Option<PathBuf>,
     /// Who vouches for an https server: a certificate (PEM)
-    #[arg(long, value_name = "FILE", env = "LATCHFS_CA", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", global = true, env = "LATCHFS_CA", hide_env_values = true)]
     ca: Option<PathBuf>,
     /// What vouches for us: a certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "key")]
+    #[arg(long, value_name = "FILE", global = true, requires = "key")]
     cert: Option<PathBuf>,
     /// The key of that certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(long, value_name = "FILE", global = true, requires = "cert")]
     key: Option<PathBuf>,
 }
 
