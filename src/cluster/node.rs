@@ -315,6 +315,7 @@ impl Makings {
             replica: Arc::clone(&replica),
             hands: Arc::clone(&hands),
             stand: tell,
+            alone: Arc::clone(&alone),
         };
         tokio::spawn(herald.run());
         let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));

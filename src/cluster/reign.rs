@@ -12,6 +12,7 @@ use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::vote::leader_id_adv::LeaderId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -48,6 +49,8 @@ pub(super) struct Herald {
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<Hands>,
     pub(super) stand: watch::Sender<Stand>,
+    /// Whether this node is alone. Before it no longer is, openraft says that something changes.
+    pub(super) alone: Arc<AtomicBool>,
 }
 
 impl Herald {
@@ -75,8 +78,19 @@ impl Herald {
                 continue;
             }
             // What is seen of openraft from two sides may be told in two steps.
-            let changed = timeout(LOOK.as_duration(), news.changed()).await;
-            if changed.is_ok_and(|changed| changed.is_err()) {
+            let looks_again = async {
+                // Who leads alone is asked by nobody to stop, and sleeps while nothing happens.
+                if self.alone.load(Ordering::SeqCst) && matches!(stand, Stand::Leads(_)) {
+                    std::future::pending::<()>().await;
+                }
+                sleep(LOOK.as_duration()).await;
+                Ok(())
+            };
+            let changed = tokio::select! {
+                changed = news.changed() => changed,
+                again = looks_again => again,
+            };
+            if changed.is_err() {
                 return self.enter(Stand::Waits);
             }
         }
