@@ -66,14 +66,13 @@ impl Group {
                     .map(str::to_owned)
                     .to_vec();
             let program = env!("CARGO_BIN_EXE_latchfs");
-            match &seed {
-                Some(seed) => arguments.extend(["--seed".to_owned(), String::clone(seed)]),
+            if let Some(seed) = &seed {
+                arguments.extend(["--seed".to_owned(), String::clone(seed)]);
+            } else {
                 // A cluster begins with one node that is alone.
-                None => {
-                    let alone = arguments[..5].to_vec();
-                    let alone = Node::start(program, address.clone(), alone, Scratch::new()?)?;
-                    listens("latchfs", &alone.address)?;
-                }
+                let alone = arguments[..5].to_vec();
+                let alone = Node::start(program, address.clone(), alone, Scratch::new()?)?;
+                listens("latchfs", &alone.address)?;
             }
             nodes.push(Node::start(program, address.clone(), arguments, scratch)?);
             listens("latchfs", &address)?;
