@@ -19,9 +19,12 @@ const PERIOD_MIN: Duration = Duration::from_millis(20);
 const PERIOD_MAX: Duration = Duration::from_millis(800);
 /// Sleeping this many times as long as looking took keeps looking below 2 %.
 const REST_PER_WORK: u32 = 50;
-/// How long the place of an interrupted waiter is kept. A restarted system call asks again
-/// within a millisecond; a signal handler of a shell takes some.
+/// How long the place of an interrupted waiter is kept while its thread is seen at rest. A
+/// restarted system call asks again within a millisecond; a signal handler of a shell takes some.
 const PLACE_KEPT: Span = Span::from_millis(200);
+/// And how long if it never is: on a loaded machine it may be on its way back all that time. Who
+/// computes for longer does something else.
+const PLACE_KEPT_MAX: Span = Span::from_secs(5);
 
 /// Somebody who waits, as whoever keeps the answer sees it.
 pub(super) trait Waiter: Send {
@@ -70,8 +73,8 @@ struct Post {
     watched: Option<Watched>,
     /// Seen with a signal that another thread of its process may take.
     doubtful: bool,
-    /// Since when its place is kept.
-    parked_at: Option<Time>,
+    /// Since when its place is kept, and since when it has been seen at rest.
+    parked: Option<(Time, Time)>,
 }
 
 impl Lookout {
@@ -82,7 +85,7 @@ impl Lookout {
             log::debug!("thread {tid} waits in another pid namespace, and can't be interrupted");
         }
         let waiter = Box::new(waiter);
-        let post = Post { waiter, watched, doubtful: false, parked_at: None };
+        let post = Post { waiter, watched, doubtful: false, parked: None };
         let mut posts = self.0.posts.lock();
         posts.waiters.insert(number, post);
         if !posts.started {
@@ -151,19 +154,21 @@ impl Post {
         let sight = self.watched.as_ref().map_or(Sight::Quiet, Watched::look);
         if waiting == Waiting::Asks {
             if self.is_signalled(sight) {
-                self.parked_at = Some(boot_now());
+                self.parked = Some((boot_now(), boot_now()));
                 self.waiter.interrupt();
             }
             return true;
         }
-        let since = *self.parked_at.get_or_insert_with(boot_now);
-        // A stopped program keeps its place in line, but not a lock that others wait for.
-        let keeps = sight == Sight::Stopped && waiting == Waiting::Parked;
-        if sight == Sight::Gone || (!keeps && boot_now().since(since) >= PLACE_KEPT) {
-            self.waiter.expire();
-            return false;
+        let now = boot_now();
+        let (parked_at, rests_since) = self.parked.get_or_insert((now, now));
+        if is_on_its_way(sight) {
+            *rests_since = now;
         }
-        true
+        let keeps = keeps(waiting, sight, now.since(*parked_at), now.since(*rests_since));
+        if !keeps {
+            self.waiter.expire();
+        }
+        keeps
     }
 
     /// Whether the thread has a signal to attend to, as far as can be known.
@@ -171,11 +176,28 @@ impl Post {
         match sight {
             Sight::Signalled | Sight::Gone => true,
             Sight::PerhapsSignalled => std::mem::replace(&mut self.doubtful, true),
-            Sight::Quiet | Sight::Stopped => {
+            Sight::Quiet | Sight::Running | Sight::Stopped => {
                 self.doubtful = false;
                 false
             }
         }
+    }
+}
+
+/// Whether a thread may be about to ask again: it has not taken its signal yet, or it runs.
+fn is_on_its_way(sight: Sight) -> bool {
+    matches!(sight, Sight::Running | Sight::Signalled | Sight::PerhapsSignalled)
+}
+
+/// Whether a place is kept for a thread that was interrupted so long ago, and has been seen at
+/// rest for so long.
+fn keeps(waiting: Waiting, sight: Sight, parked: Span, rests: Span) -> bool {
+    match (waiting, sight) {
+        (_, Sight::Gone) => false,
+        // Others wait for this lock, and it is nobody's meanwhile.
+        (Waiting::Unclaimed, _) => parked < PLACE_KEPT,
+        (_, Sight::Stopped) => true,
+        _ => rests < PLACE_KEPT && parked < PLACE_KEPT_MAX,
     }
 }
 
@@ -200,6 +222,25 @@ mod tests {
         fn expire(&self) {
             let _ = self.0.send("expired");
         }
+    }
+
+    /// A place is given up by who does something else, not by who has had no processor yet.
+    #[test]
+    fn a_place_is_kept_for_who_is_on_its_way_back() {
+        let millis = Span::from_millis;
+        let parked =
+            |sight, parked, rests| keeps(Waiting::Parked, sight, millis(parked), millis(rests));
+        assert!(parked(Sight::Quiet, 3_000, 199) && !parked(Sight::Quiet, 3_000, 200));
+        assert!(parked(Sight::Running, 4_999, 0) && !parked(Sight::Running, 5_000, 0));
+        assert!(parked(Sight::Stopped, 3_600_000, 3_600_000));
+        assert!(!parked(Sight::Gone, 0, 0));
+        let unclaimed = |sight, parked| keeps(Waiting::Unclaimed, sight, millis(parked), millis(0));
+        assert!(unclaimed(Sight::Running, 199) && !unclaimed(Sight::Running, 200));
+        assert!(!unclaimed(Sight::Stopped, 200));
+        for sight in [Sight::Running, Sight::Signalled, Sight::PerhapsSignalled] {
+            assert!(is_on_its_way(sight));
+        }
+        assert!(![Sight::Quiet, Sight::Stopped, Sight::Gone].into_iter().any(is_on_its_way));
     }
 
     /// A process that is gone is told like one with a signal; the place that is kept for who was

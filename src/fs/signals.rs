@@ -20,6 +20,8 @@ pub(super) struct Watched {
 pub(super) enum Sight {
     /// Nothing to attend to.
     Quiet,
+    /// The same, and it runs, or would if it had a processor: it waits for nothing.
+    Running,
     /// A signal that this very thread must take.
     Signalled,
     /// A signal to the whole process, which another of its threads may take instead: to be looked
@@ -83,6 +85,7 @@ fn sight(state: u8, threads: u64, pending: u64, shared: u64) -> Sight {
         (_, _, 1..) if kills || threads == 1 => Sight::Signalled,
         (_, _, 1..) => Sight::PerhapsSignalled,
         (b'T' | b't', ..) => Sight::Stopped,
+        (b'R', ..) => Sight::Running,
         _ => Sight::Quiet,
     }
 }
@@ -131,15 +134,18 @@ mod tests {
 
     #[test]
     fn the_stopped_and_the_dead_are_told_apart() {
+        assert_eq!(status("R (running)", 1, 0, 0, [0, 0]), Some(Sight::Running));
+        assert_eq!(status("S (sleeping)", 1, 0, 0, [0, 0]), Some(Sight::Quiet));
         assert_eq!(status("T (stopped)", 1, 0, 0, [0, 0]), Some(Sight::Stopped));
         assert_eq!(status("Z (zombie)", 1, 0, 0, [0, 0]), Some(Sight::Gone));
         assert_eq!(read_status(b"Name:\tx\nState:\tR (running)\n"), None);
     }
 
     #[test]
-    fn this_thread_is_quiet_and_nobody_is_gone() {
-        let tid = std::process::id();
-        assert_eq!(Watched::new(tid).expect("this process has a status").look(), Sight::Quiet);
+    fn this_thread_runs_and_nobody_is_gone() {
+        let own = std::fs::read_link("/proc/thread-self").expect("a link");
+        let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
+        assert_eq!(Watched::new(tid).expect("this thread has a status").look(), Sight::Running);
         assert!(Watched::new(0).is_none());
     }
 }
