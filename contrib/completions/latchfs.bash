@@ -699,7 +699,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__ls)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --watch --help"
+            opts="-h --dir --server --client --token-file --ca --cert --key --json --watch --stale --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1123,7 +1123,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__status)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --help"
+            opts="-h --dir --server --client --token-file --ca --cert --key --json --stale --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

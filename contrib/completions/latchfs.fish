@@ -199,6 +199,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l cert -d 'What vou
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l stale -d 'What the first node that answers knows, at once, however old that is'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r
@@ -208,6 +209,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'Who vo
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l stale -d 'What the first node that answers knows, at once, however old that is'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL)' -r

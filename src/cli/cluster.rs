@@ -1,10 +1,9 @@
 //! `cluster`: the nodes that decide together, and what is changed about them.
 
 use super::admin;
-use super::exit::{Done, Exit, Failure};
+use super::exit::Done;
 use super::out;
-use super::server::KeyArgs;
-use crate::remote::fetch::fetch;
+use super::server::{self, KeyArgs};
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
@@ -124,28 +123,9 @@ impl ClusterArgs {
 
     /// Asks the first server that answers.
     fn ask(&self, method: &str, path: &str) -> Done<Value> {
-        let mut last = Failure::usage("name a server with --server URL");
-        for url in self.server.iter().filter(|url| !url.is_empty()) {
-            match fetch(&self.key.access(url)?, method, path, PATIENCE) {
-                Ok((200, answer)) => return Ok(answer),
-                Ok((code, problem)) => return Err(refused(code, &problem)),
-                Err(why) => last = Failure::unavailable(why),
-            }
-        }
-        Err(last)
+        let answer = server::ask_first(&self.server.join(","), &self.key, method, path, PATIENCE);
+        answer.map(|(_, answer)| answer)
     }
-}
-
-fn refused(code: u16, problem: &Value) -> Failure {
-    let said = problem["detail"].as_str().map(out::harmless);
-    let said = said.unwrap_or_else(|| format!("the server answered {code}"));
-    let exit = match code {
-        400 | 404 => Exit::Usage,
-        401 | 403 => Exit::Denied,
-        409 | 429 => Exit::Conflict,
-        _ => Exit::Unavailable,
-    };
-    Failure::Said(exit, said)
 }
 
 /// The report as people read it.

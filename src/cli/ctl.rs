@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A daemon that lives answers in microseconds. Who waits this long, waits for a stopped one.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Locks in one answer to a list.
-const PAGE: usize = 1_000;
+pub(super) const PAGE: usize = 1_000;
 
 /// Whom commands ask.
 pub(super) trait Ask: Send + Sync {
@@ -86,7 +86,7 @@ fn show_own(status: &mut Value, token: &Value) {
 }
 
 /// Adds `place` to a status: how far in front the caller waits, from 1.
-fn show_place(status: &mut Value, you: &Value) {
+pub(super) fn show_place(status: &mut Value, you: &Value) {
     let Some(waiters) = status["waiters"].as_array() else { return };
     if let Some(ahead) = waiters.iter().position(|waiter| waiter["client"] == *you) {
         status["place"] = (ahead + 1).into();

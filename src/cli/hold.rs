@@ -4,7 +4,7 @@ use super::ctl::own_status;
 use super::exit::Done;
 use super::out::{self, Look};
 use super::table::{Status, page};
-use super::target::{Asking, NameArg, TargetArgs};
+use super::target::{self, Asking, NameArg, TargetArgs};
 use crate::engine::term::parse_span;
 use crate::engine::{Grace, Ttl};
 use crate::time::Span;
@@ -112,6 +112,9 @@ pub(super) struct StealArgs {
 pub(super) struct StatusArgs {
     #[command(flatten)]
     lock: LockArgs,
+    /// What the first node that answers knows, at once, however old that is
+    #[arg(long)]
+    stale: bool,
 }
 
 /// The tenure that is meant.
@@ -174,6 +177,14 @@ pub(super) fn steal(args: &StealArgs) -> Done {
 }
 
 pub(super) fn status(args: &StatusArgs) -> Done {
+    if args.stale {
+        let name = target::parsed(&args.lock.name.name)?;
+        let known = args.lock.target.stale()?.status(&name)?;
+        if !args.lock.json {
+            known.warn();
+        }
+        return shown(args, &known.it);
+    }
     let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let status = ask.status(&request("status", name.as_str(), &[]));
     // Also, and above all, when there is no answer.
@@ -183,11 +194,14 @@ pub(super) fn status(args: &StatusArgs) -> Done {
     {
         out::say(&format!("the contact with the server is {contact}"));
     }
-    let status = status?;
+    shown(args, &status?)
+}
+
+fn shown(args: &StatusArgs, status: &Value) -> Done {
     if args.lock.json {
-        return out::json(&status);
+        return out::json(status);
     }
-    out::write(&page(Status(&status), Look::of_stdout()))
+    out::write(&page(Status(status), Look::of_stdout()))
 }
 
 /// How long a stolen lock may not be used yet: what its lease has beyond a whole ttl.

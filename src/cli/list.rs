@@ -25,11 +25,22 @@ pub(super) struct ListArgs {
     /// Go on, and show what changes, until Ctrl-C
     #[arg(long)]
     watch: bool,
+    /// What the first node that answers knows, at once, however old that is
+    #[arg(long, conflicts_with = "watch")]
+    stale: bool,
 }
 
 pub(super) fn run(args: &ListArgs) -> Done {
-    let ctl = args.target.ask()?;
     let look = Look::of_stdout();
+    if args.stale {
+        let known = args.target.stale()?.list(&args.prefix)?;
+        if args.json {
+            return out::json(&Value::Array(known.it));
+        }
+        known.warn();
+        return out::write(&table(&known.it, look));
+    }
+    let ctl = args.target.ask()?;
     let mut before = None;
     loop {
         let locks = ctl.list(&args.prefix)?;

@@ -22,6 +22,7 @@ mod serve;
 mod server;
 mod signals;
 mod sim;
+mod stale;
 mod table;
 mod target;
 mod tenure;

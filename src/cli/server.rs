@@ -1,10 +1,13 @@
 //! A server instead of an engine in this process: where it is, and how one gets in.
 
-use super::exit::{Done, Failure};
+use super::exit::{Done, Exit, Failure};
 use super::out;
+use crate::remote::fetch::fetch;
 use crate::remote::http::{Access, Http};
 use crate::remote::line::Server;
 use crate::remote::{Remote, SERVERS_MAX, Several, Terms};
+use crate::time::Span;
+use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +72,38 @@ pub(super) fn urls(list: &str) -> Vec<&str> {
         }
     }
     urls
+}
+
+/// One request of the API to the first server of a list that answers: which that was, and what it
+/// says.
+pub(super) fn ask_first(
+    list: &str,
+    key: &KeyArgs,
+    method: &str,
+    path: &str,
+    patience: Span,
+) -> Done<(String, Value)> {
+    let mut last = Failure::usage("name a server with --server URL");
+    for url in urls(list) {
+        match fetch(&key.access(url)?, method, path, patience) {
+            Ok((200, answer)) => return Ok((url.to_owned(), answer)),
+            Ok((code, problem)) => return Err(refused(code, &problem)),
+            Err(why) => last = Failure::unavailable(why),
+        }
+    }
+    Err(last)
+}
+
+fn refused(code: u16, problem: &Value) -> Failure {
+    let said = problem["detail"].as_str().map(out::harmless);
+    let said = said.unwrap_or_else(|| format!("the server answered {code}"));
+    let exit = match code {
+        400 | 404 => Exit::Usage,
+        401 | 403 => Exit::Denied,
+        409 | 429 => Exit::Conflict,
+        _ => Exit::Unavailable,
+    };
+    Failure::Said(exit, said)
 }
 
 /// The server, or the servers, that `access` names.

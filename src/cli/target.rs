@@ -5,6 +5,7 @@ use super::direct::Direct;
 use super::exit::{Done, Failure};
 use super::mount;
 use super::server::KeyArgs;
+use super::stale::Stale;
 use crate::engine::{ClientId, LockName, NameError};
 use crate::fs::mountinfo;
 use std::ffi::{OsStr, OsString};
@@ -61,14 +62,21 @@ impl TargetArgs {
     /// Whom to ask about the lock that `name` means.
     pub(super) fn asking(&self, name: &OsStr) -> Done<Asking> {
         if let (Some(direct), Some(url)) = (self.direct()?, &self.server) {
-            let wrong = |error| not_a_name(name, error);
-            let parsed = LockName::parse_bytes(name.as_bytes()).map_err(wrong)?;
-            let place = ("LATCHFS_SERVER", url.into());
-            return Ok(Asking { ask: Arc::new(direct), place, dir: None, name: parsed });
+            let (name, place) = (parsed(name)?, ("LATCHFS_SERVER", url.into()));
+            return Ok(Asking { ask: Arc::new(direct), place, dir: None, name });
         }
         let Target { dir, name } = self.lock(name)?;
         let place = ("LATCHFS_DIR", dir.clone().into());
         Ok(Asking { ask: Arc::new(Ctl::of(dir.clone())), place, dir: Some(dir), name })
+    }
+
+    /// What the first server that answers knows, however old: who is asked, and by whom.
+    pub(super) fn stale(&self) -> Done<Stale<'_>> {
+        let servers = self.server.as_deref().ok_or_else(|| {
+            Failure::usage("--stale asks a server for what it knows; name one by --server URL")
+        })?;
+        let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
+        Ok(Stale { servers, key: &self.key, client })
     }
 
     /// The server to ask, if it is to be one.
@@ -171,6 +179,11 @@ fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
         _ => given,
     };
     LockName::parse_bytes(name.as_bytes()).map_err(|error| not_a_name(given, error))
+}
+
+/// The lock of a server that an argument means.
+pub(super) fn parsed(given: &OsStr) -> Done<LockName> {
+    LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
 }
 
 /// What, why, and what to write instead.

@@ -169,8 +169,25 @@ impl Shared {
         look(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
+    /// How long ago it surely was so what this node knows.
+    fn age(&self) -> Option<Span> {
+        if self.node.is_alone() {
+            return Some(Span::ZERO);
+        }
+        // Whoever leads, and is heard by a majority, knows all there is.
+        let led = self.node.reporter.heard_by_most();
+        let followed = self.node.freshness.as_of(self.node.replica.applied());
+        led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
+    }
+
     /// What the boot clock shows at an engine time.
     fn boot(&self, at: Time) -> Time {
+        if self.node.hands.now().is_none() {
+            // Nobody has led since the start: as if time had stood still since the last entry.
+            let clock = self.node.replica.look().engine.clock();
+            let now = boot_now();
+            return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
+        }
         let (engine, boot) = {
             let mut shown = self.shown.lock();
             let (now, boot) = (self.now(), boot_now());
@@ -220,6 +237,14 @@ impl Door for Node {
 
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         self.shared.look(None, move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX), then);
+    }
+
+    fn known(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+        // What is older than it says would be worse than what is newer.
+        let age = self.shared.age();
+        let now = self.shared.node.hands.now().unwrap_or_default();
+        self.shared.look_at(now, |engine, at| look(engine, at));
+        Some(age)
     }
 
     fn watch(&self, since: Option<u64>) -> Watch {

@@ -22,6 +22,7 @@ mod desk;
 mod door;
 mod error;
 mod forward;
+mod freshness;
 pub(crate) mod kind;
 mod log;
 mod machine;

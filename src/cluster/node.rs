@@ -6,6 +6,7 @@ use super::data::{self, Data, FIRST_NODE, Stage};
 use super::desk::Desk;
 use super::error::{DataError, PeerError, Stop};
 use super::forward::Forwarder;
+use super::freshness::Freshness;
 use super::kind::{ClusterId, Commands, NodeId, Proposal, Raft};
 use super::log::Log;
 use super::machine::Machine;
@@ -64,6 +65,7 @@ pub(super) struct Begun {
     pub(super) desk: Arc<Desk>,
     pub(super) looks: Arc<Queue>,
     pub(super) hands: Arc<Hands>,
+    pub(super) freshness: Arc<Freshness>,
     /// Whether this node is alone, and so needs to ask nobody.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) members: Arc<Members>,
@@ -320,12 +322,14 @@ impl Makings {
         tokio::spawn(herald.run());
         let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));
         tokio::spawn(async move { answering.run(&queue).await });
+        let freshness = Arc::<Freshness>::default();
         let watchman = peers.zip(caller.clone()).map(|(peers, caller)| {
             let reception = Reception {
                 cluster,
                 node,
                 raft: raft.clone(),
                 desk: Arc::clone(&desk),
+                freshness: Arc::clone(&freshness),
                 reader: Arc::clone(&reader),
                 members: Arc::clone(&members),
                 reporter: Arc::clone(&reporter),
@@ -344,6 +348,7 @@ impl Makings {
             desk: Arc::clone(&desk),
             looks,
             hands: Arc::clone(&hands),
+            freshness,
             alone,
             members,
             reporter,

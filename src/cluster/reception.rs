@@ -2,7 +2,8 @@
 
 use super::data::Data;
 use super::desk::Desk;
-use super::kind::{ClusterId, NodeId, Raft, Snapshot, Vote};
+use super::freshness::Freshness;
+use super::kind::{ClusterId, Kind, NodeId, Raft, Snapshot, Vote};
 use super::members::{Members, leader_address};
 use super::peer::listen;
 use super::peer::words::{ANYBODY, Call, Letter, Place, Told, Turned};
@@ -10,8 +11,9 @@ use super::reader::Reader;
 use super::reign::{Stand, metrics};
 use super::report::Reporter;
 use crate::engine::Command;
-use crate::time::steady_now;
+use crate::time::{boot_now, steady_now};
 use openraft::errors::RaftError;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
@@ -22,6 +24,7 @@ pub(super) struct Reception {
     pub(super) node: NodeId,
     pub(super) raft: Raft,
     pub(super) desk: Arc<Desk>,
+    pub(super) freshness: Arc<Freshness>,
     pub(super) reader: Arc<Reader>,
     pub(super) members: Arc<Members>,
     pub(super) reporter: Arc<Reporter>,
@@ -90,9 +93,7 @@ impl Reception {
         let begun = self.data.lock().has_begun();
         begun.map_err(|error| Turned::Refused(error.to_string().into()))?;
         match call {
-            Call::Append(ask) => {
-                self.raft.append_entries(ask).await.map(Told::Append).map_err(|e| broken(&e))
-            }
+            Call::Append(ask) => self.append(ask).await,
             Call::Vote(ask) => self.raft.vote(ask).await.map(Told::Vote).map_err(|e| broken(&e)),
             Call::PreVote(ask) => {
                 self.raft.pre_vote(ask).await.map(Told::Vote).map_err(|e| broken(&e))
@@ -100,6 +101,16 @@ impl Reception {
             Call::Snapshot(vote, snapshot) => self.install(vote, snapshot).await,
             _ => Err(Turned::Malformed),
         }
+    }
+
+    async fn append(&self, ask: AppendEntriesRequest<Kind>) -> Result<Told, Turned> {
+        let (at, decided) = (boot_now(), ask.leader_commit);
+        let said = self.raft.append_entries(ask).await.map_err(|error| broken(&error))?;
+        if said == AppendEntriesResponse::Success {
+            let applied = self.reader.replica.applied();
+            self.freshness.hear(at, decided.map_or(0, |decided| decided.index), applied);
+        }
+        Ok(Told::Append(said))
     }
 
     async fn install(&self, vote: Vote, snapshot: Snapshot) -> Result<Told, Turned> {
@@ -124,6 +135,6 @@ fn ends(error: &impl std::fmt::Display) -> Turned {
     Turned::Refused(format!("it stops: {error}").into())
 }
 
-fn broken(error: &RaftError<super::kind::Kind>) -> Turned {
+fn broken(error: &RaftError<Kind>) -> Turned {
     ends(error)
 }

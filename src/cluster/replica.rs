@@ -93,6 +93,11 @@ impl Replica {
         answers
     }
 
+    /// The last entry that was carried out here.
+    pub(super) fn applied(&self) -> u64 {
+        *self.told.borrow()
+    }
+
     /// Returns when entry `index` has been carried out here.
     pub(super) async fn carried_out(&self, index: u64) {
         // The sender lives as long as this does.

@@ -1,6 +1,6 @@
 //! How the nodes stand, for people: what this one knows of itself, and what the others answer.
 
-use super::kind::{ClusterId, NodeId, Raft};
+use super::kind::{ClusterId, Kind, NodeId, Raft};
 use super::members::{heard, voters};
 use super::peer::line::Caller;
 use super::peer::words::{Call, Told};
@@ -11,6 +11,7 @@ use crate::engine::codec;
 use crate::locks::council::{Member, Node, Report, Standing};
 use crate::time::Span;
 use openraft::ServerState;
+use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
 /// How long a node has to answer before it is shown as one that does not.
@@ -50,6 +51,13 @@ impl Reporter {
             member.state = Some(format!("{}:{sum:08x}", member.applied).into());
         }
         member
+    }
+
+    /// How long ago a majority has heard this node lead; `None`: it does not lead, or was not heard.
+    pub(super) fn heard_by_most(&self) -> Option<Span> {
+        let acked = metrics(&self.raft).last_quorum_acked?;
+        let ago = Kind::now() - acked.into_inner();
+        Some(Span::from_millis(ago.as_millis() as u64))
     }
 
     /// How all of them stand.

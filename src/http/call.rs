@@ -8,6 +8,7 @@ use crate::engine::{
     ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, RequestId, SessionId,
     SessionView,
 };
+use crate::locks::known::Known;
 use crate::locks::{Failure, Unavailable};
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -73,6 +74,14 @@ impl Call {
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
         told(view.await)
+    }
+
+    /// Looks at one lock as it is known here, if the caller may.
+    pub(super) async fn known(&self, name: &LockName) -> Done<Known<LockView>> {
+        self.grant.may_touch(name).map_err(|denial| Problem::denied(&denial))?;
+        let (then, known) = oneshot::channel();
+        self.app.locks.known_view(name, |known| drop(then.send(known)));
+        told(known.await)
     }
 
     /// Has a command decided, if the caller may submit it.

@@ -4,26 +4,49 @@
 use super::app::Phase;
 use super::call::{Call, Response, text};
 use super::problem::{Done, Problem};
+use super::routes::{Act, act, doc};
+use super::schema::Schema;
 use crate::access::{self, Denial, Grant, Pattern};
 use crate::engine::{Event, Op, What};
 use crate::locks::porter::{BEAT, Following, Limits, Porter, Sight, Turned};
 use crate::locks::wire::{Ask, BATCH_BYTES_MAX, Batch};
 use crate::locks::{Failure, Unavailable};
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use hyper::body::Frame;
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::{Notify, oneshot};
 
 /// What the bytes are called.
-pub(super) const KIND: &str = "application/x-latchfs";
+const KIND: &str = "application/x-latchfs";
+
+/// The door for other machines: for latchfs itself, and so not in the document.
+pub(super) static ACTS: &[(&str, Act)] = &[
+    (
+        "/door/v1/ask",
+        act(
+            Method::POST,
+            |call| Box::pin(ask(call)),
+            doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
+        ),
+    ),
+    (
+        "/door/v1/events",
+        act(
+            Method::GET,
+            |call| Box::pin(ready(events(&call))),
+            doc("doorEvents", "Events in frames.", &[], (200, Schema::Text(KIND)), &[]),
+        ),
+    ),
+];
 
 /// `POST /door/v1/ask`: a batch, and its answer.
-pub(super) async fn ask(mut call: Call) -> Done<Response> {
+async fn ask(mut call: Call) -> Done<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
     // What is told has a time on it, by which the other side counts.
     call.app.locks.ready().map_err(Failure::Unavailable)?;
@@ -109,7 +132,7 @@ fn no(why: &dyn Display) -> Unavailable {
 }
 
 /// `GET /door/v1/events?start=&since=`: events as they happen, and a sign of life now and then.
-pub(super) fn events(call: &Call) -> Done<Response> {
+fn events(call: &Call) -> Done<Response> {
     let query = call.head.uri.query().unwrap_or_default();
     let number = |name: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());

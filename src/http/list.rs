@@ -3,9 +3,10 @@
 use super::call::{Call, json, told};
 use super::options::Options;
 use super::problem::{Done, Problem};
-use crate::engine::{LockName, Phase, Token};
-use crate::locks::{List, within};
+use crate::engine::{LockName, LockView, Phase, Token};
+use crate::locks::{List, Page, within};
 use crate::status::status_of;
+use crate::time::Span;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -18,13 +19,26 @@ pub(super) async fn list(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let query = List { prefix: options.prefix, after: options.after, limit };
-    let visible = call.grant.narrowed(&query.prefix);
+    let (locks, visible) = (&call.app.locks, call.grant.narrowed(&query.prefix));
+    let shown = |page: &Page<LockView>| {
+        let shown = page.items.iter().map(|view| status_of(view, |at| locks.wall(at)));
+        json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
+    };
+    if options.local {
+        let (then, known) = oneshot::channel();
+        locks.known_list(visible, query, |known| drop(then.send(known)));
+        let known = told(known.await)?;
+        return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
+    }
     let (then, page) = oneshot::channel();
-    within::list(&call.app.locks, visible, query, |page| drop(then.send(page)));
-    let page = told(page.await)?;
-    let shown = page.items.iter().map(|view| status_of(view, |at| call.app.locks.wall(at)));
-    let locks: Vec<Value> = shown.collect();
-    Ok(json(StatusCode::OK, &json!({ "locks": locks, "next": page.next })))
+    within::list(locks, visible, query, |page| drop(then.send(page)));
+    Ok(json(StatusCode::OK, &shown(&told(page.await)?)))
+}
+
+/// Something that may have changed meanwhile, with how long ago it surely was so.
+pub(super) fn aged(mut shown: Value, age: Option<Span>) -> Value {
+    shown["age_ms"] = age.map(Span::as_millis).into();
+    shown
 }
 
 /// POST /check.

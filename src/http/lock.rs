@@ -3,6 +3,7 @@
 use super::answer::{self, Granted};
 use super::app::Phase;
 use super::call::{Call, json};
+use super::list::aged;
 use super::options::{Options, name_in, request_id};
 use super::problem::{Done, Problem};
 use super::waiting;
@@ -30,7 +31,12 @@ fn name_of(call: &Call) -> Done<LockName> {
 /// GET: the status, also of a free lock.
 pub(super) async fn show(mut call: Call) -> Done {
     let name = name_of(&call)?;
-    Options::read(&mut call).await?;
+    let options = Options::read(&mut call).await?;
+    if options.local {
+        let known = call.known(&name).await?;
+        let status = status_of(&known.it, |at| call.app.locks.wall(at));
+        return Ok(json(StatusCode::OK, &aged(status, known.age)));
+    }
     let view = call.view(&name).await?;
     let response = json(StatusCode::OK, &status_of(&view, |at| call.app.locks.wall(at)));
     Ok(match view.holder() {

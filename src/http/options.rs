@@ -43,6 +43,8 @@ pub(super) struct Options {
     pub(super) prefix: String,
     pub(super) after: Option<LockName>,
     pub(super) limit: Option<usize>,
+    /// What is known here, however old, will do.
+    pub(super) local: bool,
     pub(super) since: Option<String>,
     pub(super) checks: Vec<(LockName, Token)>,
     pub(super) to: Option<u64>,
@@ -143,6 +145,7 @@ impl Options {
             "prefix" => said.text()?.clone_into(&mut self.prefix),
             "after" => self.after = Some(lock_name(said.text()?)?),
             "limit" => self.limit = Some(said.count()?),
+            "consistency" => self.local = is_local(said.text()?)?,
             "since" => self.since = Some(said.text()?.to_owned()),
             "to" => self.to = Some(said.id()?),
             "force" => self.force = said.flag()?,
@@ -260,6 +263,14 @@ fn mode(text: &str) -> Result<Mode, String> {
         "exclusive" => Ok(Mode::Exclusive),
         "shared" => Ok(Mode::Shared),
         other => Err(format!("this is exclusive or shared, not '{}'", short(other))),
+    }
+}
+
+fn is_local(text: &str) -> Result<bool, String> {
+    match text {
+        "local" => Ok(true),
+        "linearizable" => Ok(false),
+        other => Err(format!("this is linearizable or local, not '{}'", short(other))),
     }
 }
 

@@ -5,9 +5,9 @@ use super::call::{Answering, Call, Response};
 use super::problem::Problem;
 use super::schema::Schema;
 use super::shape::{
-    AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, FRESH, GRACE, IDEMPOTENCY_KEY, IF_MATCH,
-    LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID, SINCE,
-    TOKEN, TTL, WAIT,
+    AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, FRESH, GRACE, IDEMPOTENCY_KEY,
+    IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID,
+    SINCE, TOKEN, TTL, WAIT,
 };
 use super::{
     admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions, who,
@@ -139,7 +139,7 @@ pub(super) static ROUTES: &[Route] = &[
             doc(
                 "list",
                 "Locks that are held, in grace or waited for, by name.",
-                &[PREFIX, AFTER, LIMIT],
+                &[PREFIX, AFTER, LIMIT, CONSISTENCY],
                 (200, Schema::Page),
                 &[400],
             ),
@@ -291,7 +291,13 @@ const LOCK: &[Act] = &[
     act(
         Method::GET,
         |call| Box::pin(lock::show(call)),
-        doc("status", "The status, also of a free lock.", &[NAME], (200, Schema::Status), &[400]),
+        doc(
+            "status",
+            "The status, also of a free lock.",
+            &[NAME, CONSISTENCY],
+            (200, Schema::Status),
+            &[400],
+        ),
     ),
     act(
         Method::POST,
@@ -401,26 +407,6 @@ const PAGE: &[Act] = &[act(
 )
 .public()];
 
-/// The door for other machines: for latchfs itself, and so not in the document.
-static DOOR: &[(&str, Act)] = &[
-    (
-        "/door/v1/ask",
-        act(
-            Method::POST,
-            |call| Box::pin(door::ask(call)),
-            doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(door::KIND)), &[]),
-        ),
-    ),
-    (
-        "/door/v1/events",
-        act(
-            Method::GET,
-            |call| Box::pin(ready(door::events(&call))),
-            doc("doorEvents", "Events in frames.", &[], (200, Schema::Text(door::KIND)), &[]),
-        ),
-    ),
-];
-
 /// The router of the table.
 pub(super) fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
@@ -433,7 +419,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         let handler = move |request: Request| answer(route, number, Arc::clone(&app), request);
         router = router.route(pattern, any(handler));
     }
-    for (pattern, act) in DOOR {
+    for (pattern, act) in door::ACTS {
         let app = Arc::clone(app);
         let handler = move |request: Request| async move {
             if request.method() != act.method {

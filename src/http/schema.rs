@@ -107,6 +107,7 @@ fn status() -> Value {
         ("mode?", json!({ "type": "string", "enum": ["exclusive", "shared"] })),
         ("token?", number()),
         ("expires_in_ms?", number_or_null()),
+        ("age_ms?", number_or_null()),
         ("acquired_at?", time()),
         ("renewed_at?", time()),
         ("ttl_ms?", number()),
@@ -251,7 +252,8 @@ impl Schema {
             Self::Released => object(&[("name", text()), ("released", flag())]),
             Self::Page => {
                 let next = json!({ "type": ["string", "null"] });
-                object(&[("locks", list(&Self::Status.reference())), ("next", next)])
+                let locks = list(&Self::Status.reference());
+                object(&[("locks", locks), ("next", next), ("age_ms?", number_or_null())])
             }
             Self::Checked => checked(),
             Self::History => {

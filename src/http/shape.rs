@@ -47,6 +47,7 @@ pub(super) enum Shape {
     RequestId,
     /// Pairs of names and tokens, in a body alone.
     Pairs,
+    Consistency,
 }
 
 /// How people write durations.
@@ -77,6 +78,7 @@ impl Shape {
             Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
             Self::Tag => json!({ "type": "string", "example": "\"7\"" }),
             Self::RequestId => text(crate::engine::command::REQUEST_KEY_BYTES_MAX),
+            Self::Consistency => json!({ "enum": ["linearizable", "local"] }),
             Self::Pairs => json!({
                 "type": "array",
                 "items": {
@@ -161,6 +163,13 @@ pub(super) const LIMIT: Param = Param {
     shape: Shape::Count,
     needed: false,
     what: "At most so many, 1,000 at most and by default.",
+};
+pub(super) const CONSISTENCY: Param = Param {
+    name: "consistency",
+    place: Place::Query,
+    shape: Shape::Consistency,
+    needed: false,
+    what: "`local`: what this node knows, at once, however old; `age_ms` says how old.",
 };
 pub(super) const SINCE: Param = Param {
     name: "since",

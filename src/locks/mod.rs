@@ -8,6 +8,7 @@ pub mod backup;
 pub mod council;
 pub mod failure;
 pub mod feed;
+pub mod known;
 pub mod local;
 pub mod porter;
 mod restore;
@@ -21,7 +22,9 @@ mod timer_elsewhere;
 pub mod wire;
 pub mod within;
 
-use crate::engine::{Answer, Child, Command, Glance, LockName, LockView, SessionId, SessionView};
+use crate::engine::{
+    Answer, Child, Command, Engine, Glance, LockName, LockView, SessionId, SessionView,
+};
 use crate::time::{Span, Time, Wall};
 use council::Council;
 pub use failure::{Failure, Unavailable};
@@ -80,6 +83,11 @@ pub trait Door: Send + Sync {
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         let _ = id;
         then(Ok(None));
+    }
+    /// Shows what is known here, while nothing changes, and says how long ago it surely was so, if
+    /// anybody knows. `None`: nothing that is known here is old, and nothing was shown.
+    fn known(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+        None
     }
     /// Follows what happens from now on, or from event `since` on.
     fn watch(&self, since: Option<u64>) -> Watch;

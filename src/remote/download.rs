@@ -5,7 +5,7 @@ use super::line::Trouble;
 use crate::time::Span;
 use http_body_util::BodyExt;
 use hyper::Method;
-use hyper::body::{Body, Bytes};
+use hyper::body::Body;
 use tokio::time::timeout;
 
 /// The server has so long to begin, and for each part: it writes down all that it knows.
@@ -22,12 +22,8 @@ pub fn download(
     runtime()?.block_on(async {
         let patience = PATIENCE.as_duration();
         let opened = async {
-            let mut sender = server.0.connect().await?;
-            let request = server.0.request(Method::GET, path, Bytes::new())?;
-            let response = sender.send_request(request).await;
-            // Who sends belongs to the answer: without it there is no connection.
-            let body = understood(response.map_err(|error| broken(&error))?).await?;
-            Ok((sender, body))
+            let (sender, response) = server.0.begin(Method::GET, path).await?;
+            Ok((sender, understood(response).await?))
         };
         let (_sender, mut body) = timeout(patience, opened).await.map_err(|_| silent())??;
         let expected = body.size_hint().exact();

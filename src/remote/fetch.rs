@@ -1,11 +1,10 @@
 //! One request of the API, and its answer as JSON: for commands about the server itself.
 
-use super::http::{Access, Http, Target, runtime, whole};
+use super::http::{Access, Http, Target, runtime};
 use super::line::Trouble;
 use crate::time::Span;
 use http_body_util::{BodyExt, Limited};
 use hyper::Method;
-use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -37,9 +36,7 @@ pub fn fetch(
 
 async fn ask(target: &Target, method: Method, path: &str) -> Result<(u16, Value), String> {
     let said = |trouble: Trouble| trouble.to_string();
-    let mut sender = target.connect().await.map_err(said)?;
-    let request = target.request(method, path, Bytes::new()).map_err(said)?;
-    let response = sender.send_request(request).await.map_err(|error| whole(&error))?;
+    let (_sender, response) = target.begin(method, path).await.map_err(said)?;
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     let bytes = body.map_err(|error| format!("half an answer: {error}"))?.to_bytes();

@@ -147,10 +147,8 @@ impl Server for Http {
         let path = format!("/door/v1/events?start={start}&since={since}");
         let body = runtime.block_on(async {
             let opened = async {
-                let mut sender = self.0.connect().await?;
-                let request = self.0.request(Method::GET, &path, Bytes::new())?;
-                let response = sender.send_request(request).await;
-                understood(response.map_err(|error| broken(&error))?).await
+                let (_sender, response) = self.0.begin(Method::GET, &path).await?;
+                understood(response).await
             };
             timeout(patience.as_duration(), opened).await.map_err(|_| silent())?
         })?;
@@ -199,6 +197,20 @@ impl Target {
             }
         }
         request.body(Full::new(body)).map_err(|error| broken(&error))
+    }
+}
+
+impl Target {
+    /// Asks on a connection of its own, for as long as the sender is kept.
+    pub(super) async fn begin(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<(Sender, Response<Incoming>), Trouble> {
+        let mut sender = self.connect().await?;
+        let request = self.request(method, path, Bytes::new())?;
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        Ok((sender, response))
     }
 }
 

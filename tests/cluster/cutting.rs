@@ -1,7 +1,7 @@
 //! Stopped and cut off: whoever is with the majority goes on, whoever is not says so in time.
 
 use crate::load::{Load, now};
-use crate::net::eventually;
+use crate::net::{LATCHFS, eventually, run};
 use crate::nodes::{Cluster, curl};
 
 /// No answer takes longer, give or take a loaded machine: 2 s are promised.
@@ -44,6 +44,58 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
         cluster.voters(3);
         cluster.agree();
     }
+}
+
+/// What a node knows by itself it shows at once, and says how old it is: with the others, cut off
+/// from them, and when it has come up alone.
+#[test]
+fn what_may_be_old_says_how_old_it_is() {
+    const LOCAL: &str = "/locks/build?consistency=local";
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/build?client=ann&ttl=1h").0, 200);
+    let leader = cluster.leader();
+    for cut in [(leader + 1) % 3, leader] {
+        let machine = &cluster.nodes[cut].machine;
+        eventually("it hears the others", || {
+            let seen = cluster.curl(cut, "GET", LOCAL).1;
+            (seen["holder"] == "ann" && seen["age_ms"].as_u64()? < 1_000).then_some(())
+        });
+        machine.isolate(true);
+        let since = now();
+        let (other, name) = ((cut + 1) % 3, format!("while{cut}"));
+        let ask = format!("/locks/{name}?client=bob&ttl=1h");
+        eventually("the majority grants", || {
+            (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
+        });
+        let asked = now();
+        let (code, seen) = curl(machine, machine, "GET", "/locks?consistency=local");
+        assert_eq!(code, 200, "{seen}");
+        let took = now() - asked;
+        assert!(took < IN_TIME_US / 2, "it asks nobody, and took {took} us");
+        let locks = seen["locks"].as_array().expect("a list");
+        let known = |of: &str| locks.iter().any(|lock| lock["name"] == of);
+        assert!(known("build") && !known(&name), "{seen}");
+        let age_ms = seen["age_ms"].as_u64().expect("it has heard of the others");
+        assert!(age_ms >= (asked - since) / 1_000, "{age_ms} ms, cut off {since}, now {asked}");
+        let (url, own) = (machine.url(), ["--stale", "--client", "me", "--server"]);
+        let status = [&["status", "build"], &own[..], &[&url]].concat();
+        let said = run(machine.command(LATCHFS).args(status));
+        assert!(said.err.contains(" knew ") && said.err.contains(" ago"), "{}", said.err);
+        assert!(said.ok().contains("holder    ann"));
+        let list = [&["ls", "--json"], &own[..], &[&url]].concat();
+        let said = run(machine.command(LATCHFS).args(list)).ok();
+        let list: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(list[0]["name"], "build");
+        assert!(list[0]["age_ms"].as_u64().is_some_and(|older| older >= age_ms), "{list}");
+        machine.isolate(false);
+        cluster.voters(3);
+    }
+    cluster.nodes.iter_mut().for_each(|node| node.daemon.kill());
+    cluster.nodes[0].daemon.again();
+    let seen = cluster.curl(0, "GET", LOCAL).1;
+    assert_eq!((&seen["holder"], &seen["age_ms"]), (&"ann".into(), &serde_json::Value::Null));
+    let (code, said) = cluster.curl(0, "GET", "/locks/build");
+    assert_eq!((code, &said["kind"]), (503, &"E_CONSISTENCY_UNAVAILABLE".into()));
 }
 
 /// A leader that is stopped is replaced; when it goes on, nothing that it had begun counts.

@@ -25,6 +25,21 @@ fn pages_of_what_is_held() {
     server.curl(&["/locks?limit=x"]).is(400);
 }
 
+/// A server that decides alone knows nothing old.
+#[test]
+fn what_is_known_here_is_what_is() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/team/x?client=a"]).is(200);
+    let list = server.curl(&["/locks?consistency=local&prefix=team/"]).is(200);
+    assert_eq!((names(&list), &list["age_ms"]), (vec!["team/x"], &json!(0)));
+    let one = server.curl(&["/locks/team/x?consistency=local"]).is(200);
+    assert_eq!((&one["holder"], &one["age_ms"]), (&json!("a"), &json!(0)));
+    let now = server.curl(&["/locks/team/x?consistency=linearizable"]).is(200);
+    assert_eq!(now.get("age_ms"), None);
+    let why = server.curl(&["/locks?consistency=strong"]).is(400);
+    assert!(why["detail"].as_str().is_some_and(|why| why.contains("linearizable or local")));
+}
+
 #[test]
 fn a_guarded_thing_asks_whether_a_token_is_current() {
     let server = Server::start(&[]);
