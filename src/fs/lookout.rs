@@ -65,6 +65,9 @@ struct Posts {
     waiters: HashMap<u64, Post>,
     started: bool,
     stopped: bool,
+    /// The thread sleeps until somebody waits. Otherwise it looks soon by itself, and waking it at
+    /// each wait would cost more than most waits take.
+    idle: bool,
 }
 
 /// One who waits.
@@ -96,8 +99,11 @@ impl Lookout {
                 log::error!("no thread for signals ({error}): who waits can't be interrupted");
             }
         }
+        let wakes = std::mem::take(&mut posts.idle);
         drop(posts);
-        self.0.called.notify_one();
+        if wakes {
+            self.0.called.notify_one();
+        }
     }
 }
 
@@ -133,6 +139,7 @@ impl Inner {
     fn next_round(&self, mut period: Duration) -> Option<HashMap<u64, Post>> {
         let mut posts = self.posts.lock();
         while posts.waiters.is_empty() && !posts.stopped {
+            posts.idle = true;
             self.called.wait(&mut posts);
             period = PERIOD_MIN;
         }

@@ -77,6 +77,13 @@ pub enum MountError {
     Already(PathBuf),
     /// One of ours is there already, and does not answer.
     Silent(PathBuf),
+    /// It lies in one of ours, where all that is made is a lock.
+    Inside {
+        /// What it is called.
+        dir: PathBuf,
+        /// The mount.
+        mount: PathBuf,
+    },
     /// It is no directory, or can't be made one.
     Dir {
         /// What it is called.
@@ -148,6 +155,10 @@ pub fn client_of_user(host: &ClientId) -> ClientId {
 pub fn check(dir: &Path) -> Result<(), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
+    let ours = mountinfo::ours().map_err(wrong)?;
+    if let Some(mount) = ours.into_iter().find(|mount| is_within(&real, &mount.dir)) {
+        return Err(MountError::Inside { dir: real, mount: mount.dir });
+    }
     let there = mountinfo::at(&real).map_err(wrong)?;
     if !there.is_some_and(|there| there.is_latchfs()) {
         return Ok(());
@@ -179,6 +190,10 @@ fn prepare(dir: &Path) -> Result<(PathBuf, bool), MountError> {
         }
         Err(error) => Err(wrong(error)),
     }
+}
+
+fn is_within(dir: &Path, mount: &Path) -> bool {
+    dir != mount && dir.starts_with(mount)
 }
 
 impl Mounted {
@@ -310,8 +325,14 @@ impl fmt::Display for MountError {
                 write!(f, "{dir} is a latchfs mount already, but its daemon does not answer; ")?;
                 write!(f, "continue or end that process, or run 'latchfs umount {dir}'")
             }
+            Self::Inside { dir, mount } => {
+                let (dir, mount) = (dir.display(), mount.display());
+                write!(f, "{dir} lies in the latchfs that is mounted at {mount}, where whatever ")?;
+                write!(f, "is made is a lock; name a directory outside of it")
+            }
             Self::Dir { dir, error } => {
-                write!(f, "{} can't be a mount point: {}", dir.display(), said(error))
+                write!(f, "{} can't be a mount point: {}; ", dir.display(), said(error))?;
+                write!(f, "name a directory, or a place where one can be made")
             }
             Self::Handshake(error) => {
                 write!(f, "the kernel's FUSE did not answer as expected: {}; ", said(error))?;

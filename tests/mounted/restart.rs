@@ -171,6 +171,12 @@ fn a_directory_is_mounted_once() {
     let mut second = Command::new(LATCHFS);
     let said = run(second.arg("mount").arg(m.dir()).args(["--state", "none"])).fails();
     assert!(said.contains("is a latchfs mount already"), "{said}");
+    // A directory made in a mount is a lock: none is taken for this.
+    let inside = m.dir().join("inside");
+    let mut third = Command::new(LATCHFS);
+    let said = run(third.arg("mount").arg(&inside).args(["--state", "none"])).exits(69);
+    assert!(said.contains("lies in the latchfs that is mounted at"), "{said}");
+    assert!(!inside.exists());
     assert_eq!(m.sh("ls").ok(), "build\n");
 }
 

@@ -121,12 +121,7 @@ impl Journal {
             let why = format!("a record has 1 to {RECORD_BYTES_MAX} bytes, not {}", record.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let length = record.len() as u32;
-        self.buffer.clear();
-        self.buffer.extend_from_slice(&length.to_le_bytes());
-        self.buffer.extend_from_slice(&sum(self.salt, self.next_seq, record).to_le_bytes());
-        self.buffer.extend_from_slice(&self.next_seq.to_le_bytes());
-        self.buffer.extend_from_slice(record);
+        self.fill_buffer(record);
         // Taking back is for records; what a failed call leaves is dealt with here.
         self.last = None;
         if !self.put_in_window()
@@ -140,6 +135,20 @@ impl Journal {
         self.reach = self.reach.max(self.end);
         self.next_seq += 1;
         Ok(())
+    }
+
+    /// Puts a record and what stands before it into the buffer.
+    fn fill_buffer(&mut self, record: &[u8]) {
+        let length = (record.len() as u32).to_le_bytes();
+        // Where the sum will be the length stands first: what is summed up lies in one piece then.
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&[0; 4]);
+        self.buffer.extend_from_slice(&length);
+        self.buffer.extend_from_slice(&self.next_seq.to_le_bytes());
+        self.buffer.extend_from_slice(record);
+        let sum = sum_of(self.salt, &self.buffer[length.len()..]);
+        self.buffer[..4].copy_from_slice(&length);
+        self.buffer[4..8].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// Puts the record into the window, or into the next one. False: there is none, because the
@@ -204,12 +213,14 @@ impl Drop for Journal {
 
 /// The sum of a record. The salt is what it begins with.
 pub(super) fn sum(salt: u32, seq: u64, record: &[u8]) -> u32 {
+    let length = (record.len() as u32).to_le_bytes();
+    sum_of(salt, &[&length[..], &seq.to_le_bytes(), record].concat())
+}
+
+/// The sum of a length, a number and a record.
+fn sum_of(salt: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(salt);
-    let mut front = [0; 12];
-    front[..4].copy_from_slice(&(record.len() as u32).to_le_bytes());
-    front[4..].copy_from_slice(&seq.to_le_bytes());
-    hasher.update(&front);
-    hasher.update(record);
+    hasher.update(bytes);
     hasher.finalize()
 }
 

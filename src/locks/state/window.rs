@@ -32,7 +32,9 @@ impl Window {
         allocate(file, begin, WINDOW_BYTES)?;
         let mut options = MmapOptions::new();
         options.offset(begin).len(WINDOW_BYTES as usize);
-        Ok(Self { map: map(&options, file)?, begin })
+        let map = map(&options, file)?;
+        touch(&map);
+        Ok(Self { map, begin })
     }
 
     /// Puts bytes at an offset of the file, if they lie in the window.
@@ -68,6 +70,16 @@ fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
 fn allocate(_file: &File, _offset: u64, _bytes: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Has the kernel make all pages ready at once, instead of one by one when a record comes to it.
+#[cfg(target_os = "linux")]
+fn touch(map: &MmapMut) {
+    // Before Linux 5.14 it can't, and then does as ever.
+    let _ = map.advise(memmap2::Advice::PopulateWrite);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn touch(_map: &MmapMut) {}
 
 #[allow(unsafe_code)]
 fn map(options: &MmapOptions, file: &File) -> io::Result<MmapMut> {
