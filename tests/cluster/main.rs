@@ -16,6 +16,7 @@ mod clocks;
 mod cutting;
 mod load;
 mod members;
+mod mounts;
 mod nodes;
 mod several;
 mod storm;

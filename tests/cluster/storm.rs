@@ -36,41 +36,41 @@ const FAULT_MS: u64 = 3_000;
 
 /// What one client believed of one lock.
 #[derive(Debug, Clone)]
-struct Belief {
-    lock: u64,
-    client: usize,
-    token: u64,
-    from: u64,
-    until: u64,
+pub(crate) struct Belief {
+    pub(crate) lock: u64,
+    pub(crate) client: usize,
+    pub(crate) token: u64,
+    pub(crate) from: u64,
+    pub(crate) until: u64,
     /// When it was told that it had given the lock back.
-    given_back: Option<u64>,
+    pub(crate) given_back: Option<u64>,
 }
 
 /// What one client saw of one lock.
 #[derive(Debug)]
-struct Look {
-    lock: u64,
-    asked: u64,
-    answered: u64,
+pub(crate) struct Look {
+    pub(crate) lock: u64,
+    pub(crate) asked: u64,
+    pub(crate) answered: u64,
     /// By which tenure it was held.
-    token: Option<u64>,
+    pub(crate) token: Option<u64>,
 }
 
 /// All of one client.
 #[derive(Default)]
-struct Diary {
-    number: usize,
-    beliefs: Vec<Belief>,
-    looks: Vec<Look>,
+pub(crate) struct Diary {
+    pub(crate) number: usize,
+    pub(crate) beliefs: Vec<Belief>,
+    pub(crate) looks: Vec<Look>,
     /// The belief that it goes by, of each lock.
-    current: BTreeMap<u64, usize>,
+    pub(crate) current: BTreeMap<u64, usize>,
     /// What can't be.
     faults: Vec<String>,
 }
 
 impl Diary {
     /// What it believes to hold now.
-    fn holds(&mut self, lock: u64) -> Option<Belief> {
+    pub(crate) fn holds(&mut self, lock: u64) -> Option<Belief> {
         let belief = self.current.get(&lock).map(|at| self.beliefs[*at].clone())?;
         if now() < belief.until {
             return Some(belief);
@@ -79,7 +79,7 @@ impl Diary {
         None
     }
 
-    fn fault(&mut self, what: &str) {
+    pub(crate) fn fault(&mut self, what: &str) {
         self.faults.push(format!("client {}: {what}", self.number));
     }
 
@@ -159,32 +159,61 @@ impl Diary {
 }
 
 /// Clients at work.
-struct Crowd {
+pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     answers: Receiver<()>,
-    count: u64,
+    pub(crate) count: u64,
     threads: Vec<JoinHandle<Diary>>,
 }
 
+/// Whom a client tells that it has an answer, and how it learns that it was enough.
+pub(crate) struct Ear {
+    stop: Arc<AtomicBool>,
+    tell: Sender<()>,
+}
+
+impl Ear {
+    pub(crate) fn tell(&self) {
+        // The test may have seen enough.
+        let _ = self.tell.send(());
+    }
+
+    pub(crate) fn has_enough(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
 impl Crowd {
-    fn begin(machine: &Machine, urls: &[String], seed: u64) -> Self {
+    /// So many clients, each a thread that runs `client` until it is enough.
+    pub(crate) fn begin(
+        clients: usize,
+        seed: u64,
+        client: impl Fn(Diary, Dice, &Ear) -> Diary + Send + Clone + 'static,
+    ) -> Self {
         let (stop, (tell, answers)) = (Arc::new(AtomicBool::new(false)), channel());
         let thread = |number: usize| {
-            let (machine, urls) = (machine.clone(), urls.to_vec());
-            let (stop, tell) = (Arc::clone(&stop), tell.clone());
+            let ear = Ear { stop: Arc::clone(&stop), tell: tell.clone() };
+            let client = client.clone();
             thread::spawn(move || {
-                machine.enter();
                 let dice = Dice(seed.wrapping_add(number as u64 + 1));
-                let diary = Diary { number, ..Diary::default() };
-                keep(diary, &urls, dice, &stop, &tell)
+                client(Diary { number, ..Diary::default() }, dice, &ear)
             })
         };
-        let threads = (0..CLIENTS).map(thread).collect();
+        let threads = (0..clients).map(thread).collect();
         Self { stop, answers, count: 0, threads }
     }
 
+    /// Clients that ask nodes.
+    fn of_nodes(machine: &Machine, urls: &[String], seed: u64) -> Self {
+        let (machine, urls) = (machine.clone(), urls.to_vec());
+        Self::begin(CLIENTS, seed, move |diary, dice, ear| {
+            machine.enter();
+            keep(diary, &urls, dice, ear)
+        })
+    }
+
     /// Lets the clients ask for so long.
-    fn pass(&mut self, millis: u64) {
+    pub(crate) fn pass(&mut self, millis: u64) {
         let until = now() + millis * 1_000;
         while let Some(left) = until.checked_sub(now()).filter(|left| *left > 0) {
             if self.answers.recv_timeout(Duration::from_micros(left)).is_ok() {
@@ -193,28 +222,21 @@ impl Crowd {
         }
     }
 
-    fn end(self) -> Vec<Diary> {
+    pub(crate) fn end(self) -> Vec<Diary> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().map(|thread| thread.join().expect("it is well")).collect()
     }
 }
 
-fn keep(
-    mut diary: Diary,
-    urls: &[String],
-    mut dice: Dice,
-    stop: &AtomicBool,
-    tell: &Sender<()>,
-) -> Diary {
+fn keep(mut diary: Diary, urls: &[String], mut dice: Dice, ear: &Ear) -> Diary {
     let mut connection = None;
-    while !stop.load(Ordering::Relaxed) {
+    while !ear.has_enough() {
         let mut to = match connection.take() {
             Some(talk) => talk,
             None => talk(urls, dice.next() as usize % urls.len()),
         };
         if diary.step(&mut to, &mut dice).is_some() {
-            // The test has seen enough.
-            let _ = tell.send(());
+            ear.tell();
             connection = Some(to);
         }
     }
@@ -222,7 +244,7 @@ fn keep(
 }
 
 /// All that can't be, of what the clients believed and saw.
-fn check(diaries: &[Diary]) -> Vec<String> {
+pub(crate) fn check(diaries: &[Diary]) -> Vec<String> {
     let mut faults: Vec<_> = diaries.iter().flat_map(|diary| diary.faults.clone()).collect();
     let mut beliefs: Vec<_> = diaries.iter().flat_map(|diary| &diary.beliefs).collect();
     beliefs.sort_by_key(|belief| belief.from);
@@ -261,7 +283,7 @@ fn check(diaries: &[Diary]) -> Vec<String> {
 }
 
 /// Does something to the nodes, and undoes it.
-fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) {
+pub(crate) fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) {
     let count = cluster.nodes.len();
     let any = dice.next() as usize % count;
     let lasts = 200 + dice.next() % (FAULT_MS - 200);
@@ -314,7 +336,7 @@ fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) {
 fn storm(count: usize) {
     let seed = seed();
     let (mut cluster, mut dice) = (Cluster::of(count), Dice(seed));
-    let mut crowd = Crowd::begin(&cluster.clients, &cluster.urls(), seed);
+    let mut crowd = Crowd::of_nodes(&cluster.clients, &cluster.urls(), seed);
     let end = now() + PATIENCE.as_micros() as u64;
     let mut strikes = 0;
     while crowd.count < ANSWERS && now() < end {

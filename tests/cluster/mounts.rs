@@ -1,0 +1,274 @@
+//! The storm again, through mounts: programs that make directories and lock files with flock(2),
+//! while nodes and the mounts themselves are struck.
+
+use crate::chaos::seed;
+use crate::load::{Dice, now};
+use crate::net::{Mount, eventually};
+use crate::nodes::Cluster;
+use crate::storm::{Belief, Crowd, Diary, Ear, Look, check, strike};
+use latchfs::mutex::Unexpected;
+use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// How long a lease lasts, in microseconds, and the session that open files hang on.
+const TTL: u64 = 2_000_000;
+/// What a program takes off: see `storm`.
+const MARGIN: u64 = TTL / 1_000 + 50_000;
+const MOUNTS: usize = 3;
+/// Directories that are locks. Each is made by one program of each mount: of two programs of one
+/// client one may remove what the other has made.
+const DIRS: usize = 3;
+/// Files that are locked by all that lock files.
+const FILES: u64 = 3;
+/// Programs on each mount that lock files.
+const LOCKERS: usize = 3;
+/// A run is over after so many strikes.
+const STRIKES: usize = 16;
+/// Nothing takes so long unless it hangs.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Fewer answers show nothing.
+const ANSWERS_MIN: u64 = 1_500;
+
+/// What may come of a call while nodes fall; anything else is a fault.
+fn is_known(error: &io::Error) -> bool {
+    let known = [libc::ETIMEDOUT, libc::ESTALE, libc::EEXIST, libc::EBUSY, libc::ENOENT];
+    known.contains(&error.raw_os_error().unwrap_or(0))
+}
+
+fn is_unknown(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ETIMEDOUT)
+}
+
+/// A program on one mount.
+struct Program {
+    diary: Diary,
+    dir: PathBuf,
+}
+
+impl Program {
+    /// What came of a call; what may not come of any is a fault.
+    fn hear<T>(&mut self, what: &str, came: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &came
+            && !is_known(error)
+        {
+            self.diary.fault(&format!("{what} came to {error}"));
+        }
+        came
+    }
+
+    /// The token of a lock that is held, as the status says.
+    fn look(&mut self, lock: u64, name: &str) -> Option<u64> {
+        let asked = now();
+        let read = fs::read(self.dir.join(".latchfs/status").join(name));
+        let text = self.hear("a look", read).ok()?;
+        let answered = now();
+        let status: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let token = status["token"].as_u64().filter(|_| status["phase"] == "held");
+        self.diary.looks.push(Look { lock, asked, answered, token });
+        token
+    }
+
+    /// Makes a directory, renews it, removes it.
+    fn make(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
+        let (name, client) = (format!("dir{lock}"), self.diary.number);
+        let path = self.dir.join(&name);
+        let asked = now();
+        let until = asked + TTL - MARGIN;
+        let Some(belief) = self.diary.holds(lock) else {
+            let made = fs::create_dir(&path);
+            self.hear("mkdir", made)?;
+            let from = now();
+            let Some(token) = self.look(lock, &name).filter(|_| now() < until) else {
+                return Ok(());
+            };
+            self.diary.current.insert(lock, self.diary.beliefs.len());
+            let given_back = None;
+            self.diary.beliefs.push(Belief { lock, client, token, from, until, given_back });
+            return Ok(());
+        };
+        let at = self.diary.current[&lock];
+        let done = match dice.next() % 4 {
+            0 => self.look(lock, &name).map(drop).ok_or_else(|| io::ErrorKind::TimedOut.into()),
+            1 => touch(File::open(&path)).inspect(|()| self.diary.beliefs[at].until = until),
+            _ => {
+                self.diary.current.remove(&lock);
+                self.diary.beliefs[at].until = asked.min(belief.until);
+                let removed = fs::remove_dir(&path);
+                if removed.is_ok() {
+                    self.diary.beliefs[at].given_back = Some(now());
+                }
+                removed
+            }
+        };
+        let answered = now();
+        if let Err(error) = &done
+            && !is_unknown(error)
+            && error.kind() != io::ErrorKind::TimedOut
+            && answered < belief.until
+        {
+            self.diary.fault(&format!("{belief:?} was lost: {error}"));
+        }
+        self.hear("a directory", done)
+    }
+
+    /// Locks a file, and makes sure again and again that it is still locked: what is believed is
+    /// what was surely so.
+    fn lock(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
+        let (name, client) = (format!("file{lock}"), self.diary.number);
+        let path = self.dir.join(&name);
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = self.hear("open", opened)?;
+        let locked = if dice.next().is_multiple_of(4) {
+            file.lock()
+        } else {
+            match file.try_lock() {
+                Ok(()) => Ok(()),
+                Err(TryLockError::WouldBlock) => return Ok(()),
+                Err(TryLockError::Error(error)) => Err(error),
+            }
+        };
+        self.hear("flock", locked)?;
+        let from = now();
+        let token = self.look(lock, &name);
+        let mut until = from;
+        for _ in 0..dice.next() % 6 {
+            thread::sleep(Duration::from_millis(dice.next() % 40));
+            let asked = now();
+            let sure = touch(file.try_clone());
+            self.hear("a write", sure)?;
+            until = asked;
+        }
+        // What it saw was its own if it still had it later.
+        if let Some(token) = token.filter(|_| until > from) {
+            let given_back = None;
+            self.diary.beliefs.push(Belief { lock, client, token, from, until, given_back });
+        }
+        Ok(())
+    }
+}
+
+fn touch(file: io::Result<File>) -> io::Result<()> {
+    file?.set_times(FileTimes::new().set_modified(SystemTime::now()))
+}
+
+/// What each program does: those with the first numbers make directories, the others lock files.
+fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
+    let (number, mount) = (diary.number / MOUNTS, diary.number % MOUNTS);
+    let mut program = Program { diary, dir: dirs[mount].clone() };
+    while !ear.has_enough() {
+        let done = if number < DIRS {
+            program.make(number as u64, &mut dice)
+        } else {
+            program.lock(DIRS as u64 + dice.next() % FILES, &mut dice)
+        };
+        if done.is_ok() {
+            ear.tell();
+        }
+    }
+    program.diary
+}
+
+/// A mount is cut off, or stopped.
+fn strike_mount(mount: &Mount, crowd: &mut Crowd, dice: &mut Dice) {
+    let lasts = 200 + dice.next() % 4_000;
+    if dice.next().is_multiple_of(2) {
+        mount.machine.isolate(true);
+        crowd.pass(lasts);
+        mount.machine.isolate(false);
+    } else {
+        mount.daemon.signal(libc::SIGSTOP);
+        crowd.pass(lasts);
+        mount.daemon.signal(libc::SIGCONT);
+    }
+    crowd.pass(500);
+}
+
+#[test]
+fn mounts_in_a_storm() {
+    let seed = seed();
+    let (mut cluster, mut dice) = (Cluster::of(3), Dice(seed));
+    let servers = cluster.urls().join(",");
+    let mount = |_| cluster.net.machine().mount(&servers, "--ttl 2s --grace 0s");
+    let mounts: Vec<_> = (0..MOUNTS).map(mount).collect();
+    let dirs: Vec<_> = mounts.iter().map(|mount| mount.dir().to_owned()).collect();
+    let mut crowd = Crowd::begin(MOUNTS * (DIRS + LOCKERS), seed, move |diary, dice, ear| {
+        program(diary, &dirs, dice, ear)
+    });
+    for round in 0..STRIKES {
+        if round % 3 == 2 {
+            strike_mount(&mounts[dice.next() as usize % MOUNTS], &mut crowd, &mut dice);
+        } else {
+            strike(&mut cluster, &mut crowd, &mut dice);
+        }
+    }
+    cluster.voters(3);
+    mounts.iter().for_each(|mount| mount.is("connected"));
+    crowd.pass(2_000);
+    let answers = crowd.count;
+    let diaries = crowd.end();
+    drop(mounts);
+    cluster.agree();
+    let faults = check(&diaries);
+    let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();
+    println!("{MOUNTS} mounts: {answers} answers, {grants} grants, {STRIKES} strikes");
+    assert!(faults.is_empty(), "{} faults: {:#?}", faults.len(), &faults[..faults.len().min(9)]);
+    assert!(answers >= ANSWERS_MIN, "only {answers} answers");
+}
+
+fn mutex(dir: &Path) -> latchfs::Mutex {
+    latchfs::Mutex::open(dir, "build").expect("it is mounted")
+}
+
+/// The library on mounts of a cluster: what is held outlives the leader, who waits on another
+/// machine is served by another node, and who is cut off is told before that.
+#[test]
+fn a_mutex_is_the_clusters() {
+    let mut cluster = Cluster::of(3);
+    let servers = cluster.urls().join(",");
+    let mounts = [(); 2].map(|()| cluster.net.machine().mount(&servers, "--ttl 6s"));
+    let (own, other) = (mutex(mounts[0].dir()), mutex(mounts[1].dir()));
+    let (send, told) = channel();
+    own.on_unexpected(move |what| {
+        if let Unexpected::Lost { token } = what {
+            let _ = send.send((token, now()));
+        }
+    });
+    let guard = own.lock().expect("it is free");
+    let leader = cluster.leader();
+    cluster.nodes[leader].daemon.kill();
+    eventually("another leads", || {
+        (cluster.curl((leader + 1) % 3, "GET", "/locks/build").0 == 200).then_some(())
+    });
+    assert!(guard.is_held(), "a failover takes nothing");
+    let had = eventually("an answer", || other.try_lock().ok());
+    assert!(had.is_none(), "it is held");
+    cluster.nodes[leader].daemon.again();
+    cluster.voters(3);
+    let first = guard.token();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let guard = other.lock().expect("its turn comes");
+            (guard.token(), now())
+        });
+        eventually("it waits", || {
+            let status = cluster.curl(0, "GET", "/locks/build").1;
+            (status["waiters"].as_array()?.len() == 1).then_some(())
+        });
+        mounts[0].machine.isolate(true);
+        let (token, had) = waiting.join().expect("it is well");
+        assert!(token > first);
+        let (lost, at) = told.recv_timeout(LIMIT).expect("it is told");
+        assert_eq!(lost, first);
+        assert!(at < had, "told at {at}, and the other had it at {had}");
+        assert!(!guard.is_held());
+        mounts[0].machine.isolate(false);
+    });
+    drop(guard);
+    mounts[0].is("connected");
+    let again = own.lock().expect("it is free again");
+    assert!(again.token() > first);
+}
