@@ -1,8 +1,8 @@
 //! Who is in the cluster: leaving, removing, replacing, and what is refused.
 
 use crate::load::now;
-use crate::net::eventually;
-use crate::nodes::{Cluster, refusal, serve};
+use crate::net::{Daemon, eventually};
+use crate::nodes::{Cluster, options, refusal, serve};
 use std::fs;
 
 #[test]
@@ -125,5 +125,33 @@ fn a_new_node_begins_with_a_snapshot() {
     cluster.voters(3);
     load.go_on(200);
     load.end();
+    cluster.agree();
+}
+
+/// Nodes get other addresses, one after the other, whoever leads; the others learn of each.
+#[test]
+fn nodes_move_to_other_addresses() {
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/build?client=ann&ttl=1h").0, 200);
+    let leader = cluster.leader();
+    for at in [(leader + 1) % 3, leader] {
+        let (id, other) = (cluster.id(at), (at + 2) % 3);
+        let node = &mut cluster.nodes[at];
+        node.daemon.kill();
+        let (old, new) = (node.machine.peers(), format!("{}:7200", node.machine.address));
+        let args = options(&node.machine, "data", &[]).into_iter();
+        let args = args.map(|arg| if arg == old { new.clone() } else { arg }).collect();
+        node.daemon = Daemon::start(&node.machine, args, "listening");
+        eventually("the others know where it is", || {
+            let status = cluster.status(other)?;
+            let nodes = status["nodes"].as_array()?;
+            let node = nodes.iter().find(|node| node["id"].as_u64() == Some(id))?;
+            (node["address"] == *new && node["reachable"] == true).then_some(())
+        });
+        cluster.voters(3);
+        let path = format!("/locks/moved{at}?client=ann");
+        eventually("it serves", || (cluster.curl(at, "POST", &path).0 == 200).then_some(()));
+        assert_eq!(cluster.curl(at, "GET", "/locks/build").1["holder"], "ann");
+    }
     cluster.agree();
 }
