@@ -2,6 +2,7 @@
 
 use crate::locks::Locks;
 use crate::locks::tally::Histogram;
+use crate::time::Span;
 use std::fmt::Write;
 
 /// A page of metrics, written from top to bottom.
@@ -57,12 +58,27 @@ impl Page {
         };
     }
 
+    /// The same for a length of time, in seconds.
+    pub fn span(&mut self, labels: &str, value: Span) {
+        let name = &self.family;
+        let (secs, micros) = (value.as_nanos() / 1_000_000_000, value.as_nanos() / 1_000);
+        let value = format_args!("{secs}.{:06}", micros % 1_000_000);
+        let _ = match labels {
+            "" => writeln!(self.text, "{name} {value}"),
+            _ => writeln!(self.text, "{name}{{{labels}}} {value}"),
+        };
+    }
+
     fn histogram(&mut self, histogram: &Histogram) {
         let name = format!("latchfs_{}", histogram.name);
         self.family(&name, histogram.help, "histogram");
         for (bound, count) in &histogram.at_most {
-            let (secs, millis) = (bound / 1_000, bound % 1_000);
-            let _ = writeln!(self.text, "{name}_bucket{{le=\"{secs}.{millis:03}\"}} {count}");
+            let (secs, micros) = (bound.as_nanos() / 1_000_000_000, bound.as_nanos() / 1_000);
+            let (millis, rest) = (micros / 1_000 % 1_000, micros % 1_000);
+            // Milliseconds have three digits; what is finer has as many as it needs.
+            let rest = if rest == 0 { String::new() } else { format!("{rest:03}") };
+            let rest = rest.trim_end_matches('0');
+            let _ = writeln!(self.text, "{name}_bucket{{le=\"{secs}.{millis:03}{rest}\"}} {count}");
         }
         let (count, nanos) = (histogram.count, histogram.sum.as_nanos());
         let (secs, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);

@@ -11,8 +11,8 @@ use serde_json::Value;
 /// How long an answer may take; a change may have to send a new node all there is.
 const PATIENCE: Span = Span::from_secs(70);
 
-const HEAD: [&str; 9] =
-    ["ID", "NAME", "ROLE", "PEERS AT", "CLIENTS AT", "TERM", "LOG", "APPLIED", "HEARD"];
+const HEAD: [&str; 10] =
+    ["ID", "NAME", "ROLE", "PEERS AT", "CLIENTS AT", "TERM", "LOG", "APPLIED", "SYNC", "HEARD"];
 
 /// `cluster`.
 #[derive(Debug, clap::Args)]
@@ -163,8 +163,19 @@ fn row(node: &Value) -> [String; HEAD.len()] {
         (false, None) => "no answer".to_owned(),
     };
     let (term, applied) = (known("term"), known("applied"));
-    let (id, log) = (number("id"), number("last_log"));
-    [id, text("name"), text("role"), text("address"), text("url"), term, log, applied, heard]
+    let (id, log, sync) =
+        (number("id"), number("last_log"), if reachable { syncs(node) } else { "-".to_owned() });
+    [id, text("name"), text("role"), text("address"), text("url"), term, log, applied, sync, heard]
+}
+
+/// How long the disk takes: half the time, and at most.
+fn syncs(node: &Value) -> String {
+    let millis = |field: &str| {
+        let hundredths = node[field].as_u64()?.div_ceil(10);
+        Some(format!("{}.{:02}", hundredths / 100, hundredths % 100))
+    };
+    let both = millis("sync_median_us").zip(millis("sync_worst_us"));
+    both.map_or("-".to_owned(), |(median, worst)| format!("{median}-{worst}ms"))
 }
 
 /// What somebody should know who looks at the table.
@@ -211,7 +222,8 @@ mod tests {
             json!({
                 "id": id, "name": "box", "role": role, "address": "10.0.0.1:7100",
                 "url": "http://10.0.0.1:8080", "term": 3, "last_log": 12, "applied": 12,
-                "reachable": reachable, "trouble": "connection refused", "heard_ms_ago": 4_000,
+                "sync_median_us": 412, "sync_worst_us": 12_030, "reachable": reachable,
+                "trouble": "connection refused", "heard_ms_ago": 4_000,
             })
         };
         let nodes =
@@ -219,8 +231,8 @@ mod tests {
         let text = table(&json!({ "leader": 1, "nodes": nodes }));
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("ID  NAME  ROLE"), "{text}");
-        assert!(lines[1].ends_with("3     12   12       now"), "{text}");
-        assert!(lines[3].ends_with("-     12   -        4s ago"), "{text}");
+        assert!(lines[1].ends_with("3     12   12       0.42-12.03ms  now"), "{text}");
+        assert!(lines[3].ends_with("-     12   -        -             4s ago"), "{text}");
         assert_eq!(lines[4], "2 of 3 voters answer; 0 more may fail");
         assert!(lines[5].contains("remove 9"), "{text}");
         let two = json!([node(1, "voter", false), node(7, "voter", true)]);

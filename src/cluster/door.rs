@@ -309,6 +309,8 @@ impl Door for Node {
     }
 
     fn histograms(&self) -> Vec<Histogram> {
-        self.shared.node.replica.tally.histograms()
+        let mut histograms = self.shared.node.replica.tally.histograms();
+        histograms.push(self.shared.node.reporter.syncs.histogram());
+        histograms
     }
 }

@@ -8,7 +8,9 @@
 use super::bytes::{Ballot, Place, Said};
 use super::error::DataError;
 use super::kind::{Entry, Kind, LogId, Vote};
+use super::syncs::Syncs;
 use super::trouble::Trouble;
+use crate::time::{Time, steady_now};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use raft_log::api::raft_log_writer::RaftLogWriter;
@@ -38,6 +40,8 @@ const READ_BYTES: usize = 8 << 20;
 pub(super) struct Log {
     files: Arc<Mutex<RaftLog<Files>>>,
     trouble: Trouble,
+    /// How long the disk takes.
+    pub(super) syncs: Arc<Syncs>,
 }
 
 /// What raft-log is told.
@@ -64,6 +68,8 @@ impl Types for Files {
 struct Flushed {
     who: Waiting,
     trouble: Trouble,
+    syncs: Arc<Syncs>,
+    asked_at: Time,
 }
 
 enum Waiting {
@@ -76,6 +82,9 @@ enum Waiting {
 impl Callback for Flushed {
     fn send(self, result: io::Result<()>) {
         let result = result.map_err(|error| self.trouble.note("the log can't be written", error));
+        if result.is_ok() {
+            self.syncs.add(steady_now().since(self.asked_at));
+        }
         match self.who {
             Waiting::Raft(flushed) => flushed.io_completed(result),
             // Whoever asked may have gone, with openraft.
@@ -101,7 +110,8 @@ impl Log {
         config.log_cache_max_items = Some(CACHED_MAX);
         config.log_cache_capacity = Some(CACHED_BYTES_MAX);
         let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
-        let log = Self { files: Arc::new(Mutex::new(files)), trouble: trouble.clone() };
+        let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
+        let log = Self { files, trouble, syncs: Arc::default() };
         log.refuse_holes().map_err(unusable)?;
         Ok(log)
     }
@@ -149,7 +159,8 @@ impl Log {
     }
 
     fn flushed(&self, who: Waiting) -> Flushed {
-        Flushed { who, trouble: self.trouble.clone() }
+        let (trouble, syncs) = (self.trouble.clone(), Arc::clone(&self.syncs));
+        Flushed { who, trouble, syncs, asked_at: steady_now() }
     }
 
     /// Does something to the files, and returns when the disk has it.

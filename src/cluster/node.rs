@@ -21,6 +21,7 @@ use super::reception::Reception;
 use super::reign::{Herald, Stand, alone, metrics};
 use super::replica::Replica;
 use super::report::Reporter;
+use super::syncs::Syncs;
 use super::trouble::Trouble;
 use super::watchman::Watchman;
 use crate::engine::{EndSession, Heritage, Op, Rules, SessionEnd};
@@ -230,6 +231,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     let caller = tls
         .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
     let removed = Arc::new(AtomicBool::new(false));
+    let syncs = Arc::clone(&log.syncs);
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
@@ -271,8 +273,20 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         }
     }
     replica.go_live();
-    Ok(Makings { raft, replica, hands, data, trouble, caller, removed, peers, is_alone, stand }
-        .put_together(identity.cluster, identity.node))
+    Ok(Makings {
+        raft,
+        replica,
+        hands,
+        data,
+        trouble,
+        syncs,
+        caller,
+        removed,
+        peers,
+        is_alone,
+        stand,
+    }
+    .put_together(identity.cluster, identity.node))
 }
 
 /// What a node is put together from.
@@ -282,6 +296,7 @@ struct Makings {
     hands: Arc<Hands>,
     data: Arc<Mutex<Data>>,
     trouble: Trouble,
+    syncs: Arc<Syncs>,
     caller: Option<Arc<Caller>>,
     removed: Arc<AtomicBool>,
     peers: Option<Peers>,
@@ -291,8 +306,8 @@ struct Makings {
 
 impl Makings {
     fn put_together(self, cluster: ClusterId, node: NodeId) -> Works {
-        let Self { raft, replica, hands, data, trouble, caller, removed, peers, is_alone, stand } =
-            self;
+        let Self { raft, replica, hands, data, trouble, syncs, .. } = self;
+        let Self { caller, removed, peers, is_alone, stand, .. } = self;
         let (tell, stand) = watch::channel(stand);
         let desk = Arc::<Desk>::default();
         let (looks, alone) = (Arc::<Queue>::default(), Arc::new(AtomicBool::new(is_alone)));
@@ -310,6 +325,7 @@ impl Makings {
             cluster,
             raft: raft.clone(),
             replica: Arc::clone(&replica),
+            syncs,
             caller: caller.clone(),
         });
         let herald = Herald {

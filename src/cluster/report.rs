@@ -7,6 +7,7 @@ use super::peer::words::{Call, Told};
 use super::reign::{Metrics, metrics};
 use super::replica::Replica;
 use super::station::Station;
+use super::syncs::Syncs;
 use crate::engine::codec;
 use crate::locks::council::{Member, Node, Report, Standing};
 use crate::time::Span;
@@ -22,6 +23,7 @@ pub(super) struct Reporter {
     pub(super) cluster: ClusterId,
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
+    pub(super) syncs: Arc<Syncs>,
     pub(super) caller: Option<Arc<Caller>>,
 }
 
@@ -43,6 +45,7 @@ impl Reporter {
         member.applied = index(metrics.last_applied);
         member.snapshot = index(metrics.snapshot);
         member.heard_ms = Some(0);
+        member.syncing = self.syncs.recent();
         if with_state {
             let core = self.replica.look();
             let sum = crc32fast::hash(&codec::encode_engine(&core.engine));
@@ -119,6 +122,7 @@ fn known(metrics: &Metrics, id: NodeId) -> Member {
         applied: 0,
         snapshot: 0,
         state: None,
+        syncing: None,
         heard_ms: heard(metrics, id).map(|ago| ago.as_millis() as u64),
     }
 }

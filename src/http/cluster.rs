@@ -10,6 +10,7 @@ use crate::access::Denial;
 use crate::engine::Kind;
 use crate::locks::council::{Change, Council, Node, Report, Unchanged};
 use crate::locks::{Failure, Unavailable};
+use crate::time::Span;
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -104,8 +105,14 @@ fn shown_node(node: &Node) -> Value {
         "applied": member.applied,
         "snapshot": member.snapshot,
         "heard_ms_ago": member.heard_ms,
+        "sync_median_us": member.syncing.map(|syncing| micros(syncing.median)),
+        "sync_worst_us": member.syncing.map(|syncing| micros(syncing.worst)),
         "state": member.state.as_deref(),
     })
+}
+
+fn micros(span: Span) -> u64 {
+    span.as_nanos() / 1_000
 }
 
 /// POST /cluster/transfer.

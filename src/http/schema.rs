@@ -170,6 +170,8 @@ fn cluster() -> Value {
         ("applied", number()),
         ("snapshot", number()),
         ("heard_ms_ago", number_or_null()),
+        ("sync_median_us", number_or_null()),
+        ("sync_worst_us", number_or_null()),
         ("state", json!({ "type": ["string", "null"] })),
     ]);
     object(&[

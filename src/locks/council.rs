@@ -2,6 +2,7 @@
 //! changed about them. Locks have nothing to do with it.
 
 use super::{Locks, Then, Unavailable};
+use crate::time::Span;
 use std::fmt;
 use std::sync::Arc;
 
@@ -65,8 +66,19 @@ pub struct Member {
     pub snapshot: u64,
     /// A sum of all that it knows at `applied`: equal entries, equal sums.
     pub state: Option<Arc<str>>,
+    /// How long its disk takes lately.
+    pub syncing: Option<Syncing>,
     /// How long ago the leader has heard of it, if it leads itself or knows.
     pub heard_ms: Option<u64>,
+}
+
+/// How long the last few hundred syncs of a log took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Syncing {
+    /// Half of them took no longer.
+    pub median: Span,
+    /// The longest.
+    pub worst: Span,
 }
 
 /// What a member is.

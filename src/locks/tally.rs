@@ -5,11 +5,10 @@ use crate::time::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter a metric, and how long things took.
-#[derive(Default)]
 pub(crate) struct Tally {
     counters: [AtomicU64; COUNTERS.len()],
-    waits: Times,
-    holds: Times,
+    waits: Times<{ BOUNDS_MS.len() }>,
+    holds: Times<{ BOUNDS_MS.len() }>,
 }
 
 /// How long something took, each time: counts by upper bound.
@@ -19,8 +18,8 @@ pub struct Histogram {
     pub name: &'static str,
     /// What it measures.
     pub help: &'static str,
-    /// How many took at most so many milliseconds.
-    pub at_most: Vec<(u64, u64)>,
+    /// How many took at most so long.
+    pub at_most: Vec<(Span, u64)>,
     /// How many there were.
     pub count: u64,
     /// How long they took together.
@@ -28,31 +27,37 @@ pub struct Histogram {
 }
 
 /// Upper bounds in milliseconds: a hand-over, a command, a build, a ttl, a night.
-const BOUNDS: [u64; 12] =
+const BOUNDS_MS: [u64; 12] =
     [1, 5, 25, 100, 500, 1_000, 5_000, 30_000, 120_000, 600_000, 3_600_000, 43_200_000];
 
-#[derive(Default)]
-struct Times {
+/// How long something took, by the upper bounds that suit it.
+pub(crate) struct Times<const N: usize> {
+    bounds: [Span; N],
     /// Those within each bound and above the one before.
-    within: [AtomicU64; BOUNDS.len()],
+    within: [AtomicU64; N],
     count: AtomicU64,
     nanos: AtomicU64,
 }
 
-impl Times {
-    fn add(&self, span: Span) {
-        let millis = span.as_millis();
-        if let Some(index) = BOUNDS.iter().position(|bound| millis <= *bound) {
+impl<const N: usize> Times<N> {
+    /// Nothing yet; the bounds rise.
+    pub(crate) fn new(bounds: [Span; N]) -> Self {
+        let within = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { bounds, within, count: AtomicU64::new(0), nanos: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn add(&self, span: Span) {
+        if let Some(index) = self.bounds.iter().position(|bound| span <= *bound) {
             self.within[index].fetch_add(1, Ordering::Relaxed);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(span.as_nanos(), Ordering::Relaxed);
     }
 
-    fn show(&self, name: &'static str, help: &'static str) -> Histogram {
+    pub(crate) fn show(&self, name: &'static str, help: &'static str) -> Histogram {
         let mut sum = 0;
         let counts = self.within.iter().map(|count| count.load(Ordering::Relaxed));
-        let at_most = BOUNDS.into_iter().zip(counts).map(|(bound, count)| {
+        let at_most = self.bounds.into_iter().zip(counts).map(|(bound, count)| {
             sum += count;
             (bound, sum)
         });
@@ -85,6 +90,14 @@ const COUNTERS: [&str; 16] = [
     "refusals_total{kind=\"E_FENCING_MISMATCH\"}",
     "refusals_total{kind=\"other\"}",
 ];
+
+impl Default for Tally {
+    fn default() -> Self {
+        let counters = <[AtomicU64; COUNTERS.len()]>::default();
+        let bounds = BOUNDS_MS.map(Span::from_millis);
+        Self { counters, waits: Times::new(bounds), holds: Times::new(bounds) }
+    }
+}
 
 impl Tally {
     pub(crate) fn count_event(&self, event: &Event) {

@@ -24,6 +24,7 @@ mod listing;
 mod locks;
 mod mounting;
 mod page;
+mod nodes;
 mod problems;
 mod prometheus;
 mod seed;

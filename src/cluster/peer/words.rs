@@ -6,7 +6,7 @@ use crate::cluster::kind::{Answers, ClusterId, Entry, Kind, LogId, NodeId, Snaps
 use crate::cluster::station::Station;
 use crate::engine::Command;
 use crate::engine::codec::{Malformed, Wire, require, wire_enum, wire_struct};
-use crate::locks::council::{Change, Member, Standing};
+use crate::locks::council::{Change, Member, Standing, Syncing};
 use crate::time::Time;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
@@ -216,8 +216,9 @@ wire_struct! {
     Entry { log_id, payload }
     Member {
         id, name, address, url, standing, term, leader, last_log, committed, applied, snapshot,
-        state, heard_ms
+        state, syncing, heard_ms
     }
+    Syncing { median, worst }
 }
 
 wire_enum! {
@@ -325,6 +326,7 @@ mod tests {
     use super::*;
     use crate::cluster::kind::Proposal;
     use crate::engine::Rules;
+    use crate::time::Span;
     use openraft::EntryPayload;
 
     fn id(index: u64) -> LogId {
@@ -360,6 +362,26 @@ mod tests {
         calls.map(letter).into()
     }
 
+    fn member() -> Member {
+        let syncing = Syncing { median: Span::from_nanos(400_000), worst: Span::from_millis(30) };
+        Member {
+            id: 7,
+            name: "box".into(),
+            address: "10.0.0.1:7100".into(),
+            url: "http://10.0.0.1:8080".into(),
+            standing: Standing::Learner,
+            term: 3,
+            leader: Some(1),
+            last_log: 300,
+            committed: 299,
+            applied: 298,
+            snapshot: 0,
+            state: Some("298:0".into()),
+            syncing: Some(syncing),
+            heard_ms: None,
+        }
+    }
+
     /// What is said is understood as it was meant; what is cut off or goes on is not.
     #[test]
     fn letters_are_read_as_they_were_written() {
@@ -386,6 +408,7 @@ mod tests {
                 actual: None,
             }))),
             Ok(Told::Joined(ClusterId(5), 8)),
+            Ok(Told::Status(member())),
             Err(Turned::NotLeader(Some("10.0.0.1:7100".into()))),
             Err(Turned::Refused("no".into())),
         ];
