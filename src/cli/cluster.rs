@@ -11,8 +11,19 @@ use serde_json::Value;
 /// How long an answer may take; a change may have to send a new node all there is.
 const PATIENCE: Span = Span::from_secs(70);
 
-const HEAD: [&str; 10] =
-    ["ID", "NAME", "ROLE", "PEERS AT", "CLIENTS AT", "TERM", "LOG", "APPLIED", "SYNC", "HEARD"];
+const HEAD: [&str; 11] = [
+    "ID",
+    "NAME",
+    "ROLE",
+    "PEERS AT",
+    "CLIENTS AT",
+    "TERM",
+    "LOG",
+    "APPLIED",
+    "LAG",
+    "SYNC",
+    "HEARD",
+];
 
 /// `cluster`.
 #[derive(Debug, clap::Args)]
@@ -165,7 +176,9 @@ fn row(node: &Value) -> [String; HEAD.len()] {
     let (term, applied) = (known("term"), known("applied"));
     let (id, log, sync) =
         (number("id"), number("last_log"), if reachable { syncs(node) } else { "-".to_owned() });
-    [id, text("name"), text("role"), text("address"), text("url"), term, log, applied, sync, heard]
+    let (name, role) = (text("name"), text("role"));
+    let (peers, clients, lag) = (text("address"), text("url"), number("lag"));
+    [id, name, role, peers, clients, term, log, applied, lag, sync, heard]
 }
 
 /// How long the disk takes: half the time, and at most.
@@ -181,6 +194,14 @@ fn syncs(node: &Value) -> String {
 /// What somebody should know who looks at the table.
 fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let mut lines = Vec::new();
+    if let Some((leader, ms)) = report["leader"].as_u64().zip(report["elected_ms_ago"].as_u64()) {
+        let (span, seen) = (Span::from_millis(ms), &report["elections"]);
+        let times = if *seen == 1 { "election" } else { "elections" };
+        let asked = &report["asked"];
+        lines.push(format!(
+            "node {leader} has led for {span}; node {asked} has seen {seen} {times} since its start"
+        ));
+    }
     let does_vote =
         |node: &&&Value| matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"));
     let voters: Vec<_> = nodes.iter().filter(does_vote).collect();
@@ -221,20 +242,24 @@ mod tests {
         let node = |id, role: &str, reachable: bool| {
             json!({
                 "id": id, "name": "box", "role": role, "address": "10.0.0.1:7100",
-                "url": "http://10.0.0.1:8080", "term": 3, "last_log": 12, "applied": 12,
+                "url": "http://10.0.0.1:8080", "term": 3, "last_log": 12, "applied": 12, "lag": 0,
                 "sync_median_us": 412, "sync_worst_us": 12_030, "reachable": reachable,
                 "trouble": "connection refused", "heard_ms_ago": 4_000,
             })
         };
         let nodes =
             json!([node(1, "leader", true), node(7, "voter", true), node(9, "voter", false)]);
-        let text = table(&json!({ "leader": 1, "nodes": nodes }));
+        let text = table(&json!({
+            "leader": 1, "asked": 7, "elections": 2, "elected_ms_ago": 90_000, "nodes": nodes,
+        }));
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("ID  NAME  ROLE"), "{text}");
-        assert!(lines[1].ends_with("3     12   12       0.42-12.03ms  now"), "{text}");
-        assert!(lines[3].ends_with("-     12   -        -             4s ago"), "{text}");
-        assert_eq!(lines[4], "2 of 3 voters answer; 0 more may fail");
-        assert!(lines[5].contains("remove 9"), "{text}");
+        assert!(lines[1].ends_with("3     12   12       0    0.42-12.03ms  now"), "{text}");
+        assert!(lines[3].ends_with("-     12   -        0    -             4s ago"), "{text}");
+        let led = "node 1 has led for 1m30s; node 7 has seen 2 elections since its start";
+        assert_eq!(lines[4], led);
+        assert_eq!(lines[5], "2 of 3 voters answer; 0 more may fail");
+        assert!(lines[6].contains("remove 9"), "{text}");
         let two = json!([node(1, "voter", false), node(7, "voter", true)]);
         let text = table(&json!({ "leader": null, "nodes": two }));
         assert!(text.contains("nobody leads") && text.contains("1 of 2 voters answer"), "{text}");

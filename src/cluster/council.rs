@@ -3,7 +3,7 @@
 use super::node::Begun;
 use super::peer::line::Trouble;
 use super::peer::words::{Call, Told, Turned};
-use crate::locks::council::{Change, Council, Member, Report, Unchanged};
+use crate::locks::council::{Change, Council, Member, Outlook, Report, Unchanged};
 use crate::locks::{Then, Unavailable};
 use crate::time::{Span, steady_now};
 use std::sync::Arc;
@@ -32,6 +32,10 @@ impl Council for Chamber {
 
     fn own(&self) -> Member {
         self.0.reporter.own(false)
+    }
+
+    fn outlook(&self) -> Outlook {
+        self.0.reporter.outlook()
     }
 }
 

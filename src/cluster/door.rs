@@ -310,7 +310,7 @@ impl Door for Node {
 
     fn histograms(&self) -> Vec<Histogram> {
         let mut histograms = self.shared.node.replica.tally.histograms();
-        histograms.push(self.shared.node.reporter.syncs.histogram());
+        histograms.push(self.shared.node.reporter.gauges.syncs.histogram());
         histograms
     }
 }

@@ -144,6 +144,11 @@ impl Log {
         self.files.lock().log_state().last().is_none()
     }
 
+    /// The last vote that it has.
+    pub(super) fn vote(&self) -> Option<Vote> {
+        self.files.lock().log_state().vote().map(|ballot| ballot.0)
+    }
+
     /// Up to where entries were forgotten, since a snapshot has them.
     pub(super) fn purged(&self) -> Option<LogId> {
         self.files.lock().log_state().purged().map(|place| place.0)
@@ -206,7 +211,7 @@ impl RaftLogReader<Kind> for Log {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.files.lock().log_state().vote().map(|ballot| ballot.0))
+        Ok(self.vote())
     }
 }
 

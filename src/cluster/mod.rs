@@ -8,10 +8,11 @@
 //! Where to look: `door` is what the edges ask; `desk` where requests wait, `proposer` what makes
 //! entries of them or sends them on (`forward`), `reader` what looks wait for; `log` and `snapshot`
 //! the disk, `syncs` how long it takes, `data` its directory, `book` the addresses in it; `machine`
-//! and `replica` carry entries out; `clock` what time it is, `reign` who leads; `peer` what nodes
-//! say to each other, `network` how openraft says it, `reception` who answers; `members` who is in
-//! the cluster, `report` how they stand, `peering` how one gets in, `watchman` what each looks
-//! after; `node` brings it all up; `kind` and `bytes` what an entry is.
+//! and `replica` carry entries out; `clock` what time it is, `reign` who leads, `elections` how
+//! often that changed; `peer` what nodes say to each other, `network` how openraft says it,
+//! `reception` who answers; `members` who is in the cluster, `report` how they stand, `peering` how
+//! one gets in, `watchman` what each looks after; `node` brings it all up; `kind` and `bytes` what
+//! an entry is.
 
 mod book;
 pub(crate) mod bytes;
@@ -20,6 +21,7 @@ mod council;
 mod data;
 mod desk;
 mod door;
+mod elections;
 mod error;
 mod forward;
 mod freshness;

@@ -20,8 +20,7 @@ use super::reader::{Queue, Reader};
 use super::reception::Reception;
 use super::reign::{Herald, Stand, alone, metrics};
 use super::replica::Replica;
-use super::report::Reporter;
-use super::syncs::Syncs;
+use super::report::{Gauges, Reporter};
 use super::trouble::Trouble;
 use super::watchman::Watchman;
 use crate::engine::{EndSession, Heritage, Op, Rules, SessionEnd};
@@ -231,7 +230,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     let caller = tls
         .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
     let removed = Arc::new(AtomicBool::new(false));
-    let syncs = Arc::clone(&log.syncs);
+    let gauges = Gauges::of(&log);
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
@@ -279,7 +278,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         hands,
         data,
         trouble,
-        syncs,
+        gauges,
         caller,
         removed,
         peers,
@@ -296,7 +295,7 @@ struct Makings {
     hands: Arc<Hands>,
     data: Arc<Mutex<Data>>,
     trouble: Trouble,
-    syncs: Arc<Syncs>,
+    gauges: Gauges,
     caller: Option<Arc<Caller>>,
     removed: Arc<AtomicBool>,
     peers: Option<Peers>,
@@ -305,8 +304,19 @@ struct Makings {
 }
 
 impl Makings {
+    fn reporter(&self, cluster: ClusterId) -> Arc<Reporter> {
+        Arc::new(Reporter {
+            cluster,
+            raft: self.raft.clone(),
+            replica: Arc::clone(&self.replica),
+            gauges: self.gauges.clone(),
+            caller: self.caller.clone(),
+        })
+    }
+
     fn put_together(self, cluster: ClusterId, node: NodeId) -> Works {
-        let Self { raft, replica, hands, data, trouble, syncs, .. } = self;
+        let reporter = self.reporter(cluster);
+        let Self { raft, replica, hands, data, trouble, .. } = self;
         let Self { caller, removed, peers, is_alone, stand, .. } = self;
         let (tell, stand) = watch::channel(stand);
         let desk = Arc::<Desk>::default();
@@ -321,17 +331,11 @@ impl Makings {
             stand: stand.clone(),
             line: Turn::new(forwarder()),
         });
-        let reporter = Arc::new(Reporter {
-            cluster,
-            raft: raft.clone(),
-            replica: Arc::clone(&replica),
-            syncs,
-            caller: caller.clone(),
-        });
         let herald = Herald {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
             hands: Arc::clone(&hands),
+            elections: Arc::clone(&reporter.gauges.elections),
             stand: tell,
             alone: Arc::clone(&alone),
         };

@@ -5,6 +5,7 @@
 //! was stamped in one is refused in the next.
 
 use super::clock::{Carried, Hands};
+use super::elections::Elections;
 use super::kind::{Kind, NodeId, Raft};
 use super::replica::Replica;
 use crate::time::{Span, steady_now};
@@ -48,6 +49,7 @@ pub(super) struct Herald {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<Hands>,
+    pub(super) elections: Arc<Elections>,
     pub(super) stand: watch::Sender<Stand>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
     pub(super) alone: Arc<AtomicBool>,
@@ -62,6 +64,7 @@ impl Herald {
             let known = news.borrow_and_update().clone();
             let id = self.raft.node_id();
             let vote = known.vote;
+            self.elections.see(&vote);
             let leads = (vote.committed && vote.leader_id.node_id == *id).then_some(vote.leader_id);
             let before = *self.stand.borrow();
             let stand = match (leads, known.current_leader) {

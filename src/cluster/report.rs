@@ -1,6 +1,8 @@
 //! How the nodes stand, for people: what this one knows of itself, and what the others answer.
 
+use super::elections::Elections;
 use super::kind::{ClusterId, Kind, NodeId, Raft};
+use super::log::Log;
 use super::members::{heard, voters};
 use super::peer::line::Caller;
 use super::peer::words::{Call, Told};
@@ -9,7 +11,7 @@ use super::replica::Replica;
 use super::station::Station;
 use super::syncs::Syncs;
 use crate::engine::codec;
-use crate::locks::council::{Member, Node, Report, Standing};
+use crate::locks::council::{Behind, Member, Node, Outlook, Report, Standing};
 use crate::time::Span;
 use openraft::ServerState;
 use openraft::type_config::TypeConfigExt;
@@ -18,12 +20,29 @@ use std::sync::Arc;
 /// How long a node has to answer before it is shown as one that does not.
 const STATUS_PATIENCE: Span = Span::from_secs(1);
 
+/// What a node measures of itself, for people.
+#[derive(Clone)]
+pub(super) struct Gauges {
+    /// How long its disk takes.
+    pub(super) syncs: Arc<Syncs>,
+    /// The elections that it has seen.
+    pub(super) elections: Arc<Elections>,
+}
+
+impl Gauges {
+    /// Those of the node with this log.
+    pub(super) fn of(log: &Log) -> Self {
+        let elections = Arc::new(Elections::since(log.vote().as_ref()));
+        Self { syncs: Arc::clone(&log.syncs), elections }
+    }
+}
+
 /// Says how nodes stand.
 pub(super) struct Reporter {
     pub(super) cluster: ClusterId,
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
-    pub(super) syncs: Arc<Syncs>,
+    pub(super) gauges: Gauges,
     pub(super) caller: Option<Arc<Caller>>,
 }
 
@@ -45,7 +64,7 @@ impl Reporter {
         member.applied = index(metrics.last_applied);
         member.snapshot = index(metrics.snapshot);
         member.heard_ms = Some(0);
-        member.syncing = self.syncs.recent();
+        member.syncing = self.gauges.syncs.recent();
         if with_state {
             let core = self.replica.look();
             let sum = crc32fast::hash(&codec::encode_engine(&core.engine));
@@ -71,16 +90,52 @@ impl Reporter {
         for id in members {
             asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
         }
-        let nodes = futures_util::future::join_all(asked).await;
-        let cluster = self.cluster.to_string();
-        Report { cluster, asked: metrics.id, leader: metrics.current_leader, nodes }
+        let mut nodes = futures_util::future::join_all(asked).await;
+        let leads = |node: &&Node| Some(node.member.id) == metrics.current_leader;
+        let leader = nodes.iter().find(leads).filter(|leader| leader.trouble.is_none());
+        if let Some(last) = leader.map(|leader| leader.member.last_log) {
+            for node in &mut nodes {
+                let own = Some(node.member.last_log).filter(|own| *own > 0);
+                node.lag = own.map(|own| last.saturating_sub(own));
+            }
+        }
+        let (cluster, elections) = (self.cluster.to_string(), self.gauges.elections.seen());
+        Report { cluster, asked: metrics.id, leader: metrics.current_leader, elections, nodes }
+    }
+
+    /// What is known here of all, without asking anybody.
+    pub(super) fn outlook(&self) -> Outlook {
+        let metrics = metrics(&self.raft);
+        let nodes: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
+        let voters = voters(&metrics).len();
+        let index = |id: Option<super::kind::LogId>| id.map_or(0, |id| id.index);
+        let last = metrics.last_log_index.unwrap_or_default();
+        let other = |id: &NodeId| Behind {
+            id: *id,
+            entries: matched(&metrics, *id).map(|matched| last.saturating_sub(matched)),
+            heard: heard(&metrics, *id).map(Span::from),
+        };
+        // Who does not lead knows of itself alone.
+        let own = || {
+            let decided = index(metrics.cluster_committed);
+            let entries = Some(decided.saturating_sub(index(metrics.last_applied)));
+            Behind { id: metrics.id, entries, heard: None }
+        };
+        let behind = if metrics.replication.is_some() {
+            nodes.iter().filter(|id| **id != metrics.id).map(other).collect()
+        } else {
+            vec![own()]
+        };
+        let elections = self.gauges.elections.seen();
+        Outlook { voters, learners: nodes.len().saturating_sub(voters), elections, behind }
     }
 
     async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> Node {
         if is_own {
-            return Node { member: self.own(with_state), trouble: None };
+            return Node { member: self.own(with_state), trouble: None, lag: None };
         }
-        let silent = |trouble: String| Node { member: known.clone(), trouble: Some(trouble) };
+        let silent =
+            |trouble: String| Node { member: known.clone(), trouble: Some(trouble), lag: None };
         let Some(caller) = &self.caller else {
             return silent("this node has no --peer-listen".to_owned());
         };
@@ -88,12 +143,17 @@ impl Reporter {
         match line.call(Call::Status(with_state), STATUS_PATIENCE).await {
             Ok(Told::Status(said)) => {
                 let heard_ms = known.heard_ms;
-                Node { member: Member { heard_ms, ..said }, trouble: None }
+                Node { member: Member { heard_ms, ..said }, trouble: None, lag: None }
             }
             Ok(_) => silent("it answered what was not asked".to_owned()),
             Err(trouble) => silent(trouble.to_string()),
         }
     }
+}
+
+/// Up to where a node has the log, as far as this one knows, which leads.
+fn matched(metrics: &Metrics, id: NodeId) -> Option<u64> {
+    metrics.replication.as_ref()?.get(&id)?.map(|matched| matched.index)
 }
 
 /// What is known here of a node that has not answered.
@@ -108,7 +168,6 @@ fn known(metrics: &Metrics, id: NodeId) -> Member {
         Some(_) if voters(metrics).contains(&id) => Standing::Voter,
         Some(_) => Standing::Learner,
     };
-    let matched = metrics.replication.as_ref().and_then(|all| all.get(&id)).copied().flatten();
     Member {
         id,
         name: part(|station| &station.name),
@@ -117,7 +176,7 @@ fn known(metrics: &Metrics, id: NodeId) -> Member {
         standing,
         term: 0,
         leader: None,
-        last_log: matched.map_or(0, |matched| matched.index),
+        last_log: matched(metrics, id).unwrap_or_default(),
         committed: 0,
         applied: 0,
         snapshot: 0,

@@ -84,6 +84,8 @@ fn shown(report: &Report) -> Value {
         "cluster": report.cluster,
         "asked": report.asked,
         "leader": report.leader,
+        "elections": report.elections.count,
+        "elected_ms_ago": report.elections.last.map(Span::as_millis),
         "nodes": nodes,
     })
 }
@@ -105,6 +107,7 @@ fn shown_node(node: &Node) -> Value {
         "applied": member.applied,
         "snapshot": member.snapshot,
         "heard_ms_ago": member.heard_ms,
+        "lag": node.lag,
         "sync_median_us": member.syncing.map(|syncing| micros(syncing.median)),
         "sync_worst_us": member.syncing.map(|syncing| micros(syncing.worst)),
         "state": member.state.as_deref(),

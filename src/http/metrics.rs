@@ -6,7 +6,7 @@ use super::options::Options;
 use super::problem::{Done, Problem};
 use super::routes::{Act, ROUTES};
 use crate::engine::Kind;
-use crate::locks::council::Standing;
+use crate::locks::council::{Behind, Member, Outlook, Standing};
 use crate::metrics::Page;
 use axum::http::{HeaderValue, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,20 +62,8 @@ fn page(app: &App) -> String {
         page.line("", value as u64);
     }
     if let Some(council) = app.locks.council() {
-        let own = council.own();
-        let leads = u64::from(own.standing == Standing::Leader);
-        let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
-        for (name, help, value) in [
-            ("latchfs_cluster_term", "The term: it rises with each election.", own.term),
-            ("latchfs_cluster_leads", "Whether this node leads.", leads),
-            ("latchfs_cluster_votes", "Whether this node votes.", votes),
-            ("latchfs_cluster_has_leader", "Whether anybody leads.", own.leader.is_some().into()),
-            ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
-            ("latchfs_cluster_applied", "The last entry carried out here.", own.applied),
-        ] {
-            page.family(name, help, "gauge");
-            page.line("", value);
-        }
+        of_node(&mut page, &council.own());
+        of_nodes(&mut page, &council.outlook());
     }
     page.family("latchfs_http_requests_total", "Requests, by route and code.", "counter");
     for ((path, act), counters) in acts().zip(&app.requests.0) {
@@ -92,4 +80,55 @@ fn page(app: &App) -> String {
         more(&mut page);
     }
     page.text()
+}
+
+/// How this node stands.
+fn of_node(page: &mut Page, own: &Member) {
+    let leads = u64::from(own.standing == Standing::Leader);
+    let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
+    for (name, help, value) in [
+        ("latchfs_cluster_term", "The term: it rises with each election.", own.term),
+        ("latchfs_cluster_leads", "Whether this node leads.", leads),
+        ("latchfs_cluster_votes", "Whether this node votes.", votes),
+        ("latchfs_cluster_has_leader", "Whether anybody leads.", own.leader.is_some().into()),
+        ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
+        ("latchfs_cluster_applied", "The last entry carried out here.", own.applied),
+    ] {
+        page.family(name, help, "gauge");
+        page.line("", value);
+    }
+}
+
+/// What this node knows of all.
+fn of_nodes(page: &mut Page, outlook: &Outlook) {
+    page.family("latchfs_cluster_nodes", "Nodes, by whether they vote or only learn.", "gauge");
+    page.line("role=\"voter\"", outlook.voters as u64);
+    page.line("role=\"learner\"", outlook.learners as u64);
+    let elections = outlook.elections;
+    let help = "Elections that this node has seen since its start.";
+    page.family("latchfs_cluster_elections_total", help, "counter");
+    page.line("", elections.count);
+    if let Some(last) = elections.last {
+        let help = "How long ago the last election was that this node has seen.";
+        page.family("latchfs_cluster_elected_seconds", help, "gauge");
+        page.span("", last);
+    }
+    let label = |behind: &Behind| format!("node=\"{}\"", behind.id);
+    // A family without a value is left out.
+    let lags = outlook.behind.iter().filter_map(|one| Some((label(one), one.entries?)));
+    let help = "Entries by which nodes are behind: all others where one leads, else this one.";
+    for (at, (label, lag)) in lags.enumerate() {
+        if at == 0 {
+            page.family("latchfs_cluster_lag", help, "gauge");
+        }
+        page.line(&label, lag);
+    }
+    let heard = outlook.behind.iter().filter_map(|one| Some((label(one), one.heard?)));
+    let help = "How long ago this leader has heard of each node.";
+    for (at, (label, ago)) in heard.enumerate() {
+        if at == 0 {
+            page.family("latchfs_cluster_heard_seconds", help, "gauge");
+        }
+        page.span(&label, ago);
+    }
 }

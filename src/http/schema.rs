@@ -170,6 +170,7 @@ fn cluster() -> Value {
         ("applied", number()),
         ("snapshot", number()),
         ("heard_ms_ago", number_or_null()),
+        ("lag", number_or_null()),
         ("sync_median_us", number_or_null()),
         ("sync_worst_us", number_or_null()),
         ("state", json!({ "type": ["string", "null"] })),
@@ -178,6 +179,8 @@ fn cluster() -> Value {
         ("cluster", text()),
         ("asked", number()),
         ("leader", number_or_null()),
+        ("elections", number()),
+        ("elected_ms_ago", number_or_null()),
         ("nodes", list(&node)),
     ])
 }

@@ -15,6 +15,8 @@ pub trait Council: Send + Sync {
     fn change(&self, change: Change, then: Then<Result<(), Unchanged>>);
     /// How the node that is asked stands.
     fn own(&self) -> Member;
+    /// What the node that is asked knows of all, without asking them.
+    fn outlook(&self) -> Outlook;
 }
 
 /// How the nodes of a cluster stand.
@@ -26,8 +28,43 @@ pub struct Report {
     pub asked: u64,
     /// Who leads, as far as that node knows.
     pub leader: Option<u64>,
+    /// What that node has seen of elections.
+    pub elections: Elections,
     /// All members, by number.
     pub nodes: Vec<Node>,
+}
+
+/// The elections that a node has seen since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Elections {
+    /// How many.
+    pub count: u64,
+    /// How long ago the last was.
+    pub last: Option<Span>,
+}
+
+/// What a node knows of all without asking them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outlook {
+    /// How many vote.
+    pub voters: usize,
+    /// How many only learn.
+    pub learners: usize,
+    /// What it has seen of elections.
+    pub elections: Elections,
+    /// The others, if it leads; else itself.
+    pub behind: Vec<Behind>,
+}
+
+/// How far a node is behind the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Behind {
+    /// Which.
+    pub id: u64,
+    /// By how many entries, as far as is known.
+    pub entries: Option<u64>,
+    /// How long ago the leader has heard of it, if it leads that knows.
+    pub heard: Option<Span>,
 }
 
 /// A member, and whether it has answered.
@@ -37,6 +74,8 @@ pub struct Node {
     pub member: Member,
     /// Why it has not answered.
     pub trouble: Option<String>,
+    /// How many entries of the leader's log it has not got, as far as is known.
+    pub lag: Option<u64>,
 }
 
 /// One member.

@@ -8,6 +8,8 @@ use std::fs;
 #[test]
 fn leadership_is_handed_over_at_once() {
     let cluster = Cluster::of(3);
+    let elections = || cluster.status(0)?["elections"].as_u64();
+    let seen = eventually("elections", elections);
     for _ in 0..5 {
         let before = cluster.leader();
         let asked = now();
@@ -18,6 +20,7 @@ fn leadership_is_handed_over_at_once() {
         assert_eq!(cluster.curl(before, "POST", "/locks/a?client=a").0, 200);
         println!("a transfer took {} ms, with the command", took / 1_000);
     }
+    eventually("they were seen", || (elections()? > seen).then_some(()));
     let (leader, to) = (cluster.leader(), (cluster.leader() + 1) % 3);
     cluster.ask(leader, &["transfer", &cluster.id(to).to_string()]).ok();
     assert_eq!(cluster.leader(), to);

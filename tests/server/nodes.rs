@@ -76,3 +76,43 @@ fn syncs_are_timed() {
     let (code, said) = latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
     assert!(code == Some(0) && said.contains("  SYNC ") && said.contains("ms  now\n"), "{said}");
 }
+
+/// How far others are behind, and what was elected: with others and without, also after a change.
+#[test]
+fn lag_and_elections_are_counted() {
+    let mut nodes = Nodes::start();
+    let said = nodes.status();
+    let id = said["nodes"][1]["id"].clone();
+    assert_eq!((&said["nodes"][0]["lag"], said["nodes"][1]["lag"].is_u64()), (&0.into(), true));
+    assert_eq!((&said["elections"], said["elected_ms_ago"].is_u64()), (&1.into(), true), "{said}");
+    let page = nodes.leader.curl(&["/metrics"]).body;
+    assert_eq!(metric(&page, "latchfs_cluster_elections_total"), "1");
+    assert_eq!(metric(&page, "latchfs_cluster_nodes{role=\"voter\"}"), "1");
+    assert_eq!(metric(&page, "latchfs_cluster_nodes{role=\"learner\"}"), "1");
+    let (lag, heard) = (
+        format!("latchfs_cluster_lag{{node=\"{id}\"}}"),
+        format!("latchfs_cluster_heard_seconds{{node=\"{id}\"}}"),
+    );
+    metric(&page, &heard);
+    metric(&page, "latchfs_cluster_elected_seconds");
+    // One that follows knows its own.
+    let page = nodes.learner.curl(&["/metrics"]).body;
+    metric(&page, &lag);
+    assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");
+    assert_eq!(metric(&page, "latchfs_cluster_votes"), "0");
+    // What is gone is behind by all that comes after.
+    nodes.learner.signal(libc::SIGKILL);
+    nodes.learner.wait();
+    for number in 0..5 {
+        nodes.leader.curl(&["-X", "POST", &format!("/locks/lock{number}?client=x")]).is(200);
+    }
+    eventually("it is behind", || {
+        let page = nodes.leader.curl(&["/metrics"]).body;
+        (metric(&page, &lag).parse::<u64>().ok()? >= 5).then_some(())
+    });
+    let said = nodes.status();
+    let gone = &said["nodes"][1];
+    assert!(gone["reachable"] == false && gone["lag"].as_u64() >= Some(5), "{said}");
+    let (_, said) = latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
+    assert!(said.contains("has seen 1 election since its start"), "{said}");
+}
