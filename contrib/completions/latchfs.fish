@@ -300,7 +300,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not w
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at; what mounts need is looked at only if there are some' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at, with its cluster; what mounts need is seen to only if there are some' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F

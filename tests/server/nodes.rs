@@ -116,3 +116,46 @@ fn lag_and_elections_are_counted() {
     let (_, said) = latchfs(&["cluster", "status", "--server", &nodes.leader.url]);
     assert!(said.contains("has seen 1 election since its start"), "{said}");
 }
+
+/// What doctor finds of the cluster: the level, what it says, the mend.
+#[track_caller]
+fn doctor(url: &str) -> Vec<(String, String, String)> {
+    let (_, said) = latchfs(&["doctor", "--json", "--server", url]);
+    let found: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let findings = found["findings"].as_array().expect("a list").iter();
+    let ours = findings.filter(|finding| finding["check"] == "cluster");
+    let ours = ours.map(|one| (text(one, "level"), text(one, "says"), text(one, "mend")));
+    // On a machine that does much else the disk may really be slow.
+    ours.filter(|(_, says, _)| !says.starts_with("the disk of node")).collect()
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_nodes() {
+    let mut nodes = Nodes::start();
+    let (leader, learner) = (nodes.leader.url.clone(), nodes.learner.url.clone());
+    for url in [leader.clone(), format!("{learner},{leader}")] {
+        let found = doctor(&url);
+        let [(level, says, mend)] = &found[..] else { panic!("{found:?}") };
+        assert!(level == "odd" && says.contains("learns and does not vote"), "{says}");
+        assert!(mend.contains("start a third"), "{mend}");
+    }
+    let id = nodes.status()["nodes"][1]["id"].to_string();
+    let force = ["cluster", "join", &id, "--force", "--server", &leader];
+    assert_eq!(latchfs(&force).0, Some(0));
+    let found = doctor(&learner);
+    assert!(found.len() == 1 && found[0].1.contains("neither may fail"), "{found:?}");
+    nodes.learner.signal(libc::SIGKILL);
+    nodes.learner.wait();
+    let found = eventually("it is missed", || {
+        // The first does not answer, and the second does.
+        let found = doctor(&format!("{learner},{leader}"));
+        (found.len() == 3).then_some(found)
+    });
+    assert!(found[0].1.contains("1 of 2 voters answer"), "{found:?}");
+    assert!(found[1].1.contains("does not answer"), "{found:?}");
+    assert!(found[1].2.contains(&format!("cluster remove {id} ")), "{found:?}");
+    // A server that is no node has nothing to say of any.
+    let server = Server::listen(&["--state", "none"]);
+    assert_eq!(doctor(&server.url), []);
+}

@@ -1,5 +1,6 @@
 //! `doctor`: looks at all that a mount or a server needs, and says what to mend and how.
 
+mod cluster;
 mod machine;
 mod mounts;
 mod servers;
@@ -18,7 +19,7 @@ pub(super) struct DoctorArgs {
     /// The state directory to look at, or 'none' [default: those of the mounts, or as for mount]
     #[arg(long, value_name = "DIR")]
     state: Option<OsString>,
-    /// The server to look at; what mounts need is looked at only if there are some
+    /// The server to look at, with its cluster; what mounts need is seen to only if there are some
     #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
     server: Option<String>,
     #[command(flatten)]
@@ -100,9 +101,11 @@ pub(super) fn run(args: &DoctorArgs) -> Done {
     }
     findings.push(machine::clocks());
     if let Some(url) = &args.server {
-        for url in super::server::urls(url) {
+        let urls = super::server::urls(url);
+        for url in &urls {
             findings.extend(servers::named(url, &args.key)?);
         }
+        findings.extend(cluster::of_nodes(&urls, &args.key)?);
     }
     findings.extend(of_mounts);
     if mounts || args.state.is_some() {
