@@ -52,6 +52,8 @@ pub(super) async fn me(mut call: Call) -> Done {
         "name": grant.name,
         "client": grant.only_client(),
         "steal": grant.steal,
+        // Whether there are nodes to be shown, to this caller: the page asks for them only then.
+        "cluster": grant.may_see_all() && call.app.locks.council().is_some(),
         "locks": grant.prefixes,
     });
     Ok(json(StatusCode::OK, &me))

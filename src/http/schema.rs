@@ -288,6 +288,7 @@ impl Schema {
                 ("name", text()),
                 ("client", json!({ "type": ["string", "null"] })),
                 ("steal", flag()),
+                ("cluster", flag()),
                 ("locks", list(&text())),
             ]),
             Self::Cluster => cluster(),

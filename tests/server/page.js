@@ -28,6 +28,7 @@ async function everything(browser) {
   await page.goto(url + '/');
   await page.locator('#contact[data-state=live]').waitFor();
   await page.getByText('Nothing is held').waitFor();
+  assert(!await page.locator('#cluster').isVisible(), 'this server is no node');
   told('live');
 
   await http('POST', '/locks/team/build?client=ci-runner-3&ttl=10m&note=release+1.4');
@@ -132,6 +133,61 @@ async function tokens(browser) {
   told('asks for a token, and shows what that may do');
 }
 
+async function nodes(browser) {
+  const page = await (await browser.newContext({ viewport: { width: 1180, height: 900 }, colorScheme: 'light' })).newPage();
+  const wrong = [];
+  page.on('console', (line) => line.type() === 'error' && wrong.push(line.text()));
+  page.on('pageerror', (error) => wrong.push(String(error)));
+  await page.goto(url + '/');
+  const section = page.getByRole('region', { name: /^Nodes/ });
+  await section.waitFor();
+  const table = page.getByRole('table', { name: /has led for .* 1 of 1 voter answer; 0 more may fail/ });
+  await table.waitFor();
+  const heads = await table.getByRole('columnheader').allInnerTexts();
+  assert.deepStrictEqual(heads, ['Node', 'Role', 'Term', 'Behind', 'Heard', 'Sync']);
+  assert.strictEqual(await table.getByRole('rowheader').count(), 2);
+  const shown = async (role) => (await table.locator('tbody tr').filter({ hasText: role }).innerText()).split(/\s*\t\s*/);
+  const leader = await shown('leader'), learner = await shown('learner');
+  assert.match(leader[0], /this server/);
+  assert.match(leader[2], /^\d+$/);
+  assert.deepStrictEqual([leader[3], leader[4]], ['0', 'now']);
+  assert.strictEqual(learner[4], 'now');
+  for (const row of [leader, learner]) assert.match(row[5], /^[\d.]+ ms$/);
+  told('shows the nodes');
+
+  await page.screenshot({ path: pictures + '/page-nodes.png', fullPage: true });
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await page.setViewportSize({ width: 390, height: 844 });
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert(wide <= 390, `a phone has to scroll sideways: ${wide}`);
+  const fits = await page.evaluate(() => { const s = document.querySelector('.sheet'); return s.scrollWidth <= s.clientWidth; });
+  assert(fits, 'the table is wider than a phone');
+  await page.screenshot({ path: pictures + '/page-nodes-phone.png', fullPage: true });
+  await page.setViewportSize({ width: 1180, height: 900 });
+
+  // Nobody asks for a tab that nobody sees.
+  const hide = (hidden) => page.evaluate((hidden) => {
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
+    document.dispatchEvent(new Event('visibilitychange'));
+  }, hidden);
+  await hide(true);
+  await page.waitForFunction(() => !nodesAsked && nodesTimer === null);
+  const request = page.waitForRequest(url + '/cluster');
+  await hide(false);
+  await request;
+  told('rests while it is hidden');
+  assert.deepStrictEqual(wrong, []);
+
+  await asked('kill');
+  const gone = table.locator('tbody tr.silent');
+  await gone.waitFor();
+  assert.match(await gone.innerText(), /silent\s+learner/);
+  await page.waitForFunction(() => /does not answer$/.test(document.getElementById('told').textContent));
+  assert.match(await gone.locator('.why').innerText(), /refused|closed|answer|reset/);
+  await page.screenshot({ path: pictures + '/page-nodes-silent.png', fullPage: true });
+  told('says that one is silent');
+}
+
 (async () => {
   const browser = await chromium.launch({
     executablePath: '/usr/bin/chromium',
@@ -139,7 +195,7 @@ async function tokens(browser) {
       '--disable-background-networking', '--disable-component-update', '--disable-sync'],
   });
   try {
-    await (scene === 'tokens' ? tokens(browser) : everything(browser));
+    await { everything, tokens, nodes }[scene](browser);
   } finally { await browser.close(); }
   told('done');
   process.exit(0);

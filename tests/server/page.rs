@@ -2,6 +2,7 @@
 //! Pictures of it are kept beside the programs under test.
 
 use crate::harness::{LATCHFS, Scratch, Server};
+use crate::nodes::Nodes;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -87,6 +88,22 @@ fn what_people_see() {
     browser.go_on();
     browser.until("done");
     for name in ["light", "dark", "phone", "steal", "lost"] {
+        let picture = target().join(format!("screenshots/page-{name}.png"));
+        assert!(fs::metadata(&picture).is_ok_and(|data| data.len() > 5_000), "{name}");
+    }
+}
+
+/// A node shows all of them, and which of them does not answer.
+#[test]
+fn a_node_shows_the_others() {
+    let mut nodes = Nodes::start();
+    let mut browser = Browser::start(&nodes.leader.url, "nodes");
+    browser.until("kill");
+    nodes.learner.signal(libc::SIGKILL);
+    nodes.learner.wait();
+    browser.go_on();
+    browser.until("done");
+    for name in ["nodes", "nodes-phone", "nodes-silent"] {
         let picture = target().join(format!("screenshots/page-{name}.png"));
         assert!(fs::metadata(&picture).is_ok_and(|data| data.len() > 5_000), "{name}");
     }
