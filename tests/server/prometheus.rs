@@ -1,7 +1,8 @@
 //! The rules of `contrib/prometheus` and the dashboard of `contrib/grafana`, on a real Prometheus
-//! that watches a real server.
+//! that watches a real server, and two nodes of a cluster.
 
 use crate::harness::{Scratch, Server, eventually};
+use crate::nodes::Nodes;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +19,7 @@ fn rules_file() -> PathBuf {
     contrib("prometheus/latchfs.rules.yml")
 }
 
-/// A Prometheus that watches one server.
+/// A Prometheus that watches servers.
 struct Prometheus {
     child: Child,
     url: String,
@@ -27,14 +28,15 @@ struct Prometheus {
 
 impl Prometheus {
     #[track_caller]
-    fn watching(server: &Server) -> Self {
+    fn watching(servers: &[&Server]) -> Self {
         let scratch = Scratch::new();
-        let target = server.url.strip_prefix("http://").expect("no TLS");
+        let target = |server: &&Server| server.url.replace("http://", "");
+        let targets = servers.iter().map(target).collect::<Vec<_>>().join("', '");
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\n\
              rule_files: ['{}']\n\
              scrape_configs:\n\
-             - {{ job_name: latchfs, static_configs: [{{ targets: ['{target}'] }}] }}\n",
+             - {{ job_name: latchfs, static_configs: [{{ targets: ['{targets}'] }}] }}\n",
             rules_file().display(),
         );
         let path = scratch.path().join("prometheus.yml");
@@ -141,14 +143,20 @@ fn rules_and_metrics_are_well_formed() {
     promtool(&["check", "rules", &rules_file().display().to_string()], "");
     let server = a_busy_server();
     promtool(&["check", "metrics"], &server.curl(&["/metrics"]).body);
+    let nodes = Nodes::start();
+    promtool(&["check", "metrics"], &nodes.leader.curl(&["/metrics"]).body);
 }
 
 #[test]
 fn the_dashboard_and_the_rules_show_what_is_counted() {
     let server = a_busy_server();
-    let prometheus = Prometheus::watching(&server);
-    // A rate needs two samples.
-    prometheus.result("count_over_time(latchfs_locks[1m]) > 2");
+    let nodes = Nodes::start();
+    let servers = [&server, &nodes.leader, &nodes.learner];
+    let prometheus = Prometheus::watching(&servers);
+    // A rate needs two samples of each.
+    prometheus.result("count(count_over_time(latchfs_locks[1m]) > 2) == 3");
+    // And how long something took is known where it was done since the first.
+    nodes.leader.curl(&["-X", "POST", "/locks/a?client=x"]).is(200);
     let dashboard = fs::read_to_string(contrib("grafana/latchfs.json")).expect("it is there");
     let mut shown = Vec::new();
     expressions(&serde_json::from_str(&dashboard).expect("JSON"), &mut shown);
@@ -171,8 +179,9 @@ fn the_dashboard_and_the_rules_show_what_is_counted() {
     }
     let recorded = all.iter().filter(|rule| rule["type"] == "recording");
     let mut known: BTreeSet<_> = recorded.filter_map(|rule| rule["name"].as_str()).collect();
-    let metrics = server.curl(&["/metrics"]).body;
-    known.extend(metrics.lines().filter_map(|line| line.split(['{', ' ']).next()));
+    let pages = servers.map(|server| server.curl(&["/metrics"]).body);
+    let lines = pages.iter().flat_map(|page| page.lines());
+    known.extend(lines.filter_map(|line| line.split(['{', ' ']).next()));
     let used = all.iter().filter_map(|rule| rule["query"].as_str());
     for expression in used.chain(shown.iter().map(String::as_str)) {
         for name in metrics_in(expression) {
