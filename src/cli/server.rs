@@ -77,14 +77,14 @@ pub(super) fn urls(list: &str) -> Vec<&str> {
 /// One request of the API to the first server of a list that answers: which that was, and what it
 /// says.
 pub(super) fn ask_first(
-    list: &str,
+    servers: &str,
     key: &KeyArgs,
     method: &str,
     path: &str,
     patience: Span,
 ) -> Done<(String, Value)> {
     let mut last = Failure::usage("name a server with --server URL");
-    for url in urls(list) {
+    for url in urls(servers) {
         match fetch(&key.access(url)?, method, path, patience) {
             Ok((200, answer)) => return Ok((url.to_owned(), answer)),
             Ok((code, problem)) => return Err(refused(code, &problem)),

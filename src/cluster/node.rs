@@ -170,7 +170,7 @@ fn work(
     let ended = runtime.block_on(async {
         let removed = async {
             match &watchman {
-                Some(watchman) => watchman.run(&data).await,
+                Some(watchman) => Box::pin(watchman.run(&data)).await,
                 None => std::future::pending().await,
             }
         };
@@ -361,7 +361,8 @@ impl Makings {
             tokio::spawn(listen::accept(listener, tls, Arc::new(reception)));
             let (raft, reader) = (raft.clone(), Arc::clone(&reader));
             let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
-            Watchman { raft, reader, hands, caller, station, seeds, removed, book }
+            let members = Arc::clone(&members);
+            Watchman { raft, reader, members, hands, caller, station, seeds, removed, book }
         });
         let begun = Begun {
             replica: Arc::clone(&replica),

@@ -75,7 +75,8 @@ impl Reporter {
         member
     }
 
-    /// How long ago a majority has heard this node lead; `None`: it does not lead, or was not heard.
+    /// How long ago a majority has heard this node lead; `None`: it does not lead, or was not
+    /// heard.
     pub(super) fn heard_by_most(&self) -> Option<Span> {
         let acked = metrics(&self.raft).last_quorum_acked?;
         let ago = Kind::now() - acked.into_inner();

@@ -6,11 +6,12 @@ use super::clock::Hands;
 use super::data::Data;
 use super::error::Stop;
 use super::kind::Raft;
+use super::members::Members;
 use super::peer::line::{Caller, Trouble};
 use super::peer::words::{Call, Told, Turned};
 use super::peering::ask_leader;
 use super::reader::Reader;
-use super::reign::{Metrics, metrics};
+use super::reign::{Metrics, Stand, metrics};
 use super::station::Station;
 use crate::time::{Span, boot_now, steady_now};
 use futures_util::future::join_all;
@@ -33,6 +34,7 @@ const ENROLL_PATIENCE: Span = Span::from_secs(60);
 pub(super) struct Watchman {
     pub(super) raft: Raft,
     pub(super) reader: Arc<Reader>,
+    pub(super) members: Arc<Members>,
     pub(super) hands: Arc<Hands>,
     pub(super) caller: Arc<Caller>,
     pub(super) station: Station,
@@ -116,9 +118,23 @@ impl Watchman {
                 sleep(LOOK.as_duration()).await;
                 continue;
             }
-            let call = Call::Enroll(self.station.clone());
-            match ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE).await {
-                Ok(_) => sleep(ASK_AGAIN.as_duration()).await,
+            // It may lead itself, and be known by an address at which it is not any more: then
+            // the others would go on naming that one.
+            let enrolled = match self.members.enroll(now.id, &self.station).await {
+                Err(Turned::NotLeader(_)) => {
+                    let call = Call::Enroll(self.station.clone());
+                    let mut stand = self.reader.stand.clone();
+                    tokio::select! {
+                        asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
+                            asked.map(drop)
+                        }
+                        _ = stand.wait_for(|stand| matches!(stand, Stand::Leads(_))) => continue,
+                    }
+                }
+                done => done.map_err(Trouble::Turned),
+            };
+            match enrolled {
+                Ok(()) => sleep(ASK_AGAIN.as_duration()).await,
                 Err(Trouble::Turned(Turned::Refused(why))) => {
                     log::warn!("this node is not enrolled: {why}");
                 }

@@ -59,15 +59,18 @@ impl Engine {
 
     pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
-        let token = self.meant_by_release(&ask.key)?;
         let name = &ask.key.name;
-        let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
+        let place = self.locks.taken(name);
+        let leases = place.as_ref().map_or(&[][..], |place| place.lock().leases());
+        let token = self.books.meant_by_release(&ask.key, leases)?;
+        let mut place = place.expect("the lease meant has its lock");
+        let lock = place.lock_mut();
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let ttl = self.books.ends(lease.life).ttl;
         self.books.unbook(name, lease);
         self.books.give_back(lock, name, token, ttl, events);
         if lock.is_idle() {
-            self.locks.remove(name);
+            place.remove();
         } else {
             self.serve(name, events);
         }
@@ -87,18 +90,6 @@ impl Engine {
     ) {
         let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
         self.books.give_back(lock, name, token, ttl, events);
-    }
-
-    fn meant_by_release(&self, key: &LeaseKey) -> Result<Token, Refusal> {
-        if planted(Bug::ReleaseIgnoresToken) {
-            return self.meant(&LeaseKey { token: None, ..key.clone() }).map(|lease| lease.token);
-        }
-        if planted(Bug::ReleaseIgnoresClient)
-            && let Some(lock) = self.locks.get(&key.name)
-        {
-            return Ok(lock.leases()[0].token);
-        }
-        self.meant(key).map(|lease| lease.token)
     }
 
     /// Ends a tenure. Serves nobody yet.
@@ -131,13 +122,20 @@ impl Engine {
     /// Of several (a shared lock held by several open files of one client) the one that hangs on
     /// no open file comes first: that is what a client without a file can speak of.
     pub(super) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
+        let leases = self.locks.get(&key.name).map_or(&[][..], |lock| lock.leases());
+        self.books.meant(key, leases)
+    }
+}
+
+impl Books {
+    /// The same, of these leases of the lock.
+    fn meant<'a>(&self, key: &LeaseKey, leases: &'a [Lease]) -> Result<&'a Lease, Refusal> {
         let LeaseKey { name, client, token } = key;
-        let leases = self.locks.get(name).map_or(&[][..], |lock| lock.leases());
         let own = || leases.iter().filter(|lease| lease.holder == *client);
-        let refuse = |reason| Err(self.books.refuse(reason));
+        let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
             // What a reset has left in the place of others is nobody's, while there is another.
-            let begun = || own().filter(|lease| lease.acquired_at <= self.books.clock);
+            let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Hold::Open(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());
             if let Some(lease) = usable.or_else(|| own().find(is_loose)).or_else(|| own().next()) {
@@ -159,6 +157,17 @@ impl Engine {
                 let current = lease.token;
                 refuse(Reason::StaleToken { name: name.clone(), named, current })
             }
+        }
+    }
+
+    fn meant_by_release(&self, key: &LeaseKey, leases: &[Lease]) -> Result<Token, Refusal> {
+        if planted(Bug::ReleaseIgnoresToken) {
+            let any = LeaseKey { token: None, ..key.clone() };
+            return self.meant(&any, leases).map(|lease| lease.token);
+        }
+        match leases.first() {
+            Some(lease) if planted(Bug::ReleaseIgnoresClient) => Ok(lease.token),
+            _ => self.meant(key, leases).map(|lease| lease.token),
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::lock::Lock;
 use super::name::LockName;
 use std::collections::BTreeMap;
-use std::collections::btree_map::{Entry, VacantEntry};
+use std::collections::btree_map::{Entry, OccupiedEntry, VacantEntry};
 use std::ops::Deref;
 
 /// The locks. Reading is that of the map; writing keeps the count.
@@ -25,6 +25,12 @@ pub(super) enum Slot<'a> {
     Free(Free<'a>),
 }
 
+/// The place of a lock that is there.
+pub(super) struct Taken<'a> {
+    slot: OccupiedEntry<'a, LockName, Box<Lock>>,
+    below: &'a mut usize,
+}
+
 /// A place where nothing is.
 pub(super) struct Free<'a> {
     slot: VacantEntry<'a, LockName, Box<Lock>>,
@@ -37,6 +43,14 @@ impl Shelf {
         match self.locks.entry(name.clone()) {
             Entry::Occupied(slot) => Slot::Taken(slot.into_mut()),
             Entry::Vacant(slot) => Slot::Free(Free { slot, below: &mut self.below }),
+        }
+    }
+
+    /// The lock of this name, for who may remove it.
+    pub(super) fn taken(&mut self, name: &LockName) -> Option<Taken<'_>> {
+        match self.locks.entry(name.clone()) {
+            Entry::Occupied(slot) => Some(Taken { slot, below: &mut self.below }),
+            Entry::Vacant(_) => None,
         }
     }
 
@@ -61,6 +75,21 @@ impl Shelf {
     /// How many names have more than one part.
     pub(super) const fn below(&self) -> usize {
         self.below
+    }
+}
+
+impl Taken<'_> {
+    pub(super) fn lock(&self) -> &Lock {
+        self.slot.get()
+    }
+
+    pub(super) fn lock_mut(&mut self) -> &mut Lock {
+        self.slot.get_mut()
+    }
+
+    pub(super) fn remove(self) {
+        *self.below -= usize::from(self.slot.key().has_parts());
+        self.slot.remove();
     }
 }
 

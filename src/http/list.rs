@@ -1,7 +1,7 @@
 //! Many locks at once: pages of them, checks of tokens, and what ended lately.
 
 use super::call::{Call, json, told};
-use super::options::Options;
+use super::options::{Consistency, Options};
 use super::problem::{Done, Problem};
 use crate::engine::{LockName, LockView, Phase, Token};
 use crate::locks::{List, Page, within};
@@ -24,7 +24,7 @@ pub(super) async fn list(mut call: Call) -> Done {
         let shown = page.items.iter().map(|view| status_of(view, |at| locks.wall(at)));
         json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
     };
-    if options.local {
+    if options.consistency == Consistency::Local {
         let (then, known) = oneshot::channel();
         locks.known_list(visible, query, |known| drop(then.send(known)));
         let known = told(known.await)?;

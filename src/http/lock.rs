@@ -4,7 +4,7 @@ use super::answer::{self, Granted};
 use super::app::Phase;
 use super::call::{Call, json};
 use super::list::aged;
-use super::options::{Options, name_in, request_id};
+use super::options::{Consistency, Options, name_in, request_id};
 use super::problem::{Done, Problem};
 use super::waiting;
 use crate::engine::{
@@ -32,7 +32,7 @@ fn name_of(call: &Call) -> Done<LockName> {
 pub(super) async fn show(mut call: Call) -> Done {
     let name = name_of(&call)?;
     let options = Options::read(&mut call).await?;
-    if options.local {
+    if options.consistency == Consistency::Local {
         let known = call.known(&name).await?;
         let status = status_of(&known.it, |at| call.app.locks.wall(at));
         return Ok(json(StatusCode::OK, &aged(status, known.age)));

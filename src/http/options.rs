@@ -43,14 +43,23 @@ pub(super) struct Options {
     pub(super) prefix: String,
     pub(super) after: Option<LockName>,
     pub(super) limit: Option<usize>,
-    /// What is known here, however old, will do.
-    pub(super) local: bool,
+    pub(super) consistency: Consistency,
     pub(super) since: Option<String>,
     pub(super) checks: Vec<(LockName, Token)>,
     pub(super) to: Option<u64>,
     pub(super) force: bool,
     pub(super) state: bool,
     pub(super) whose: Option<Whose>,
+}
+
+/// How new what is shown must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Consistency {
+    /// All that was answered to anybody is in it.
+    #[default]
+    Linearizable,
+    /// What this node knows, however old.
+    Local,
 }
 
 /// The value of an option: a query knows texts only.
@@ -145,7 +154,7 @@ impl Options {
             "prefix" => said.text()?.clone_into(&mut self.prefix),
             "after" => self.after = Some(lock_name(said.text()?)?),
             "limit" => self.limit = Some(said.count()?),
-            "consistency" => self.local = is_local(said.text()?)?,
+            "consistency" => self.consistency = consistency(said.text()?)?,
             "since" => self.since = Some(said.text()?.to_owned()),
             "to" => self.to = Some(said.id()?),
             "force" => self.force = said.flag()?,
@@ -266,10 +275,10 @@ fn mode(text: &str) -> Result<Mode, String> {
     }
 }
 
-fn is_local(text: &str) -> Result<bool, String> {
+fn consistency(text: &str) -> Result<Consistency, String> {
     match text {
-        "local" => Ok(true),
-        "linearizable" => Ok(false),
+        "local" => Ok(Consistency::Local),
+        "linearizable" => Ok(Consistency::Linearizable),
         other => Err(format!("this is linearizable or local, not '{}'", short(other))),
     }
 }

@@ -206,7 +206,9 @@ fn mounts_in_a_storm() {
         }
     }
     cluster.voters(3);
-    mounts.iter().for_each(|mount| mount.is("connected"));
+    for mount in &mounts {
+        mount.is("connected");
+    }
     crowd.pass(2_000);
     let answers = crowd.count;
     let diaries = crowd.end();
