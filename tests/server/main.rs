@@ -12,6 +12,7 @@ mod support;
 
 mod access;
 mod admin;
+mod docker;
 mod doctor;
 mod ending;
 mod events;

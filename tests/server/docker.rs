@@ -1,0 +1,41 @@
+//! The image of `contrib/docker`: what it starts is started here, in a network of its own. The
+//! image itself is built where there is a registry for what it is built from.
+
+use crate::harness::{LATCHFS, Scratch};
+use crate::support::run;
+use std::process::Command;
+
+const DOCKERFILE: &str = include_str!("../../contrib/docker/Dockerfile");
+
+/// What follows a word at the beginning of a line.
+fn said(word: &str) -> &'static str {
+    let lines = DOCKERFILE.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    lines.last().unwrap_or_else(|| panic!("the image has no {word}"))
+}
+
+fn words(word: &str) -> Vec<String> {
+    serde_json::from_str(said(word)).expect("a list of texts")
+}
+
+#[test]
+fn what_the_image_starts_grants_locks() {
+    let [program] = &words("ENTRYPOINT")[..] else { panic!("one program is started") };
+    assert_eq!(said("COPY"), format!("--from=build /src/target/release/latchfs {program}"));
+    let (scratch, volume) = (Scratch::new(), said("VOLUME"));
+    let own = scratch.path().join("state").display().to_string();
+    let all = words("CMD");
+    assert!(all.iter().any(|arg| arg == volume), "it keeps its state in {volume}: {all:?}");
+    let args = all.into_iter().map(|arg| if arg == volume { own.clone() } else { arg });
+    let script = format!(
+        "ip link set lo up
+        \"$0\" \"$@\" > out 2>&1 & server=$!
+        until grep -qs listening out; do kill -0 $server || {{ cat out >&2; exit 1; }}; done
+        curl -sS -X POST 'http://127.0.0.1:{}/lock?client=laptop1&ttl=30s'
+        kill $server; wait $server",
+        said("EXPOSE"),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", &script, LATCHFS]).args(args).current_dir(scratch.path());
+    let said = run(&mut command).ok();
+    assert!(said.starts_with(r#"{"holder":"laptop1","expires_at":""#), "{said}");
+}
