@@ -4,15 +4,17 @@
 //! A leader says with each sign of life how far it has decided. When that is carried out here, all
 //! is known that had been decided when it said so.
 
-use crate::time::Time;
+use crate::time::{Span, Time};
 use parking_lot::Mutex;
 
 /// What a node that follows has heard of how far the leader has decided.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Freshness(Mutex<Known>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
+    /// When a leader was heard last, or this node led; else its start. On the boot clock.
+    contact: Time,
     /// All that was decided by then is carried out here. On the boot clock.
     as_of: Option<Time>,
     /// The leader has decided up to this entry, it said then, and that is not seen here yet.
@@ -30,10 +32,26 @@ impl Known {
 }
 
 impl Freshness {
+    /// Nothing is heard yet.
+    pub(super) fn since(start: Time) -> Self {
+        Self(Mutex::new(Known { contact: start, as_of: None, said: None }))
+    }
+
+    /// This node has led until now.
+    pub(super) fn led(&self, now: Time) {
+        self.0.lock().contact = now;
+    }
+
+    /// For how long nobody has led, as far as this node knows, which does not.
+    pub(super) fn quiet(&self, now: Time) -> Span {
+        now.since(self.0.lock().contact)
+    }
+
     /// The leader has said `at` that it has decided up to this entry; up to `applied` is carried
     /// out here.
     pub(super) fn hear(&self, at: Time, decided: u64, applied: u64) {
         let mut known = self.0.lock();
+        known.contact = known.contact.max(at);
         known.settle(applied);
         // What was said first is carried out first: a node that is always a little late would
         // otherwise never know of any moment.
@@ -55,8 +73,9 @@ mod tests {
 
     #[test]
     fn only_what_is_carried_out_is_known() {
-        let (fresh, secs) = (Freshness::default(), Time::from_secs);
+        let (fresh, secs) = (Freshness::since(Time::ZERO), Time::from_secs);
         assert_eq!(fresh.as_of(9), None);
+        assert_eq!(fresh.quiet(secs(3)), Span::from_secs(3));
         fresh.hear(secs(1), 5, 5);
         assert_eq!(fresh.as_of(5), Some(secs(1)));
         // Entry 7 is decided there, and not here yet.
@@ -69,6 +88,8 @@ mod tests {
         fresh.hear(secs(4), 9, 9);
         assert_eq!(fresh.as_of(9), Some(secs(4)));
         // Nothing is heard any more: it gets older.
-        assert_eq!(fresh.as_of(9), Some(secs(4)));
+        assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(5)));
+        fresh.led(secs(8));
+        assert_eq!((fresh.as_of(9), fresh.quiet(secs(9))), (Some(secs(4)), Span::from_secs(1)));
     }
 }

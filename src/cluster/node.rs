@@ -320,6 +320,7 @@ impl Makings {
         let Self { caller, removed, peers, is_alone, stand, .. } = self;
         let (tell, stand) = watch::channel(stand);
         let desk = Arc::<Desk>::default();
+        let freshness = Arc::new(Freshness::since(boot_now()));
         let (looks, alone) = (Arc::<Queue>::default(), Arc::new(AtomicBool::new(is_alone)));
         let members = Arc::new(Members::new(raft.clone(), Arc::clone(&alone)));
         let nobody = || Arc::new(Caller::nobody(None));
@@ -328,6 +329,7 @@ impl Makings {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
             hands: Arc::clone(&hands),
+            freshness: Arc::clone(&freshness),
             stand: stand.clone(),
             line: Turn::new(forwarder()),
         });
@@ -335,6 +337,7 @@ impl Makings {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
             hands: Arc::clone(&hands),
+            freshness: Arc::clone(&freshness),
             elections: Arc::clone(&reporter.gauges.elections),
             stand: tell,
             alone: Arc::clone(&alone),
@@ -342,7 +345,6 @@ impl Makings {
         tokio::spawn(herald.run());
         let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));
         tokio::spawn(async move { answering.run(&queue).await });
-        let freshness = Arc::<Freshness>::default();
         let watchman = peers.zip(caller.clone()).map(|(peers, caller)| {
             let reception = Reception {
                 cluster,

@@ -120,6 +120,7 @@ impl Proposer {
     async fn carry_out(&self, batch: Batch, mut stamped: Stand) -> Result<(), Arc<str>> {
         let mut batch = batch;
         let until = batch.waiting.until.unwrap_or_else(|| steady_now() + ANSWER_DEADLINE);
+        let until = self.reader.patience(until);
         loop {
             let stand = *self.stand.borrow();
             if !matches!(stand, Stand::Leads(_)) {
@@ -185,6 +186,10 @@ impl Proposer {
             });
         }
         match stand {
+            // It would be written here, and nobody could say what becomes of it.
+            Stand::Leads(_) if self.reader.is_lost() => {
+                Ok(Came::Nothing("no majority of them answers".into()))
+            }
             Stand::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
             Stand::Follows(_) => Ok(self.forward(commands, left).await),
             Stand::Waits => Ok(Came::Nothing("nobody leads them".into())),

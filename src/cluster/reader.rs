@@ -4,6 +4,7 @@
 use super::clock::Hands;
 use super::desk::{ANSWER_DEADLINE, Look};
 use super::forward::Forwarder;
+use super::freshness::Freshness;
 use super::kind::{Commands, Kind, Proposal, Raft};
 use super::peer::words::{Place, Turned};
 use super::reign::{Reign, Stand};
@@ -12,9 +13,11 @@ use crate::engine::Op;
 use crate::locks::Unavailable;
 use crate::time::{Span, Time, boot_now, steady_now};
 use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResponse;
+use openraft::type_config::TypeConfigExt;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Mutex as Turn, Notify, watch};
@@ -23,11 +26,19 @@ use tokio::time::{sleep, timeout};
 /// What was tried and can't be done yet is tried again after this.
 pub(super) const PAUSE: Span = Span::from_millis(10);
 
+/// Whoever has had no contact for so long is not in the middle of a change of the leader: that
+/// takes less.
+const LOST: Span = ANSWER_DEADLINE;
+/// Then it is only seen whether contact is just coming back: nobody has to wait to learn what is
+/// known already. Three signs of life would come in this time.
+const LOST_PATIENCE: Span = Span::from_millis(300);
+
 /// Makes sure that a look is not at what was.
 pub(super) struct Reader {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<Hands>,
+    pub(super) freshness: Arc<Freshness>,
     pub(super) stand: watch::Receiver<Stand>,
     /// A connection to whoever leads.
     pub(super) line: Turn<Forwarder>,
@@ -88,8 +99,30 @@ impl Reader {
         }
     }
 
+    /// Whether this node has known for long that there is no majority for it.
+    pub(super) fn is_lost(&self) -> bool {
+        let quiet = match *self.stand.borrow() {
+            Stand::Follows(_) | Stand::Waits => self.freshness.quiet(boot_now()),
+            Stand::Leads(_) => {
+                let metrics = self.raft.metrics();
+                let metrics = metrics.borrow_watched();
+                let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
+                // Who has just begun to lead has been heard by a majority.
+                let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
+                acked.map_or(Span::ZERO, |acked| Span::from(Kind::now() - acked.into_inner()))
+            }
+        };
+        quiet > LOST
+    }
+
+    /// Until when an answer is waited for that would be waited for until then.
+    pub(super) fn patience(&self, until: Time) -> Time {
+        if self.is_lost() { until.min(steady_now() + LOST_PATIENCE) } else { until }
+    }
+
     /// Returns the time at which to look, when all that was decided until now is carried out here.
     pub(super) async fn read(&self, until: Time) -> Result<Time, Unavailable> {
+        let until = self.patience(until);
         let mut why: Arc<str> = "nobody leads them".into();
         loop {
             let left = until.since(steady_now());

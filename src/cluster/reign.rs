@@ -6,9 +6,10 @@
 
 use super::clock::{Carried, Hands};
 use super::elections::Elections;
+use super::freshness::Freshness;
 use super::kind::{Kind, NodeId, Raft};
 use super::replica::Replica;
-use crate::time::{Span, steady_now};
+use crate::time::{Span, boot_now, steady_now};
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -49,6 +50,7 @@ pub(super) struct Herald {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<Hands>,
+    pub(super) freshness: Arc<Freshness>,
     pub(super) elections: Arc<Elections>,
     pub(super) stand: watch::Sender<Stand>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
@@ -103,6 +105,9 @@ impl Herald {
         match stand {
             Stand::Leads(reign) => self.hands.lead(reign.clock),
             Stand::Follows(_) | Stand::Waits => self.hands.follow(),
+        }
+        if matches!(*self.stand.borrow(), Stand::Leads(_)) {
+            self.freshness.led(boot_now());
         }
         self.stand.send_if_modified(|before| {
             let changed = *before != stand;

@@ -7,6 +7,9 @@ use crate::nodes::{Cluster, curl};
 /// No answer takes longer, give or take a loaded machine: 2 s are promised.
 const IN_TIME_US: u64 = 3_500_000;
 
+/// After so long others want to lead, with the settings of a LAN.
+const ELECTION_US: u64 = 800_000;
+
 /// A node that is cut off never shows a lock as free that it can't know to be, and says soon that
 /// it does not know.
 #[test]
@@ -33,8 +36,15 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
         eventually("the majority grants", || {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
-        let (code, said) = curl(machine, machine, "GET", &free);
-        assert_eq!(code, 503, "{said}");
+        // Who has been away for some time knows it, and says so within an election timeout.
+        for (method, path) in [("GET", free.clone()), ("POST", format!("{free}?client=cut"))] {
+            eventually("it says so at once", || {
+                let asked = now();
+                let (code, said) = curl(machine, machine, method, &path);
+                assert_eq!(code, 503, "{said}");
+                (now() - asked < ELECTION_US).then_some(())
+            });
+        }
         machine.isolate(false);
         let holder = eventually("it is back", || {
             let (code, said) = cluster.curl(cut, "GET", &free);
