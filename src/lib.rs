@@ -4,6 +4,8 @@ pub mod time;
 
 pub mod said;
 
+pub mod chance;
+
 pub mod engine;
 
 pub mod locks;

@@ -199,7 +199,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/time.rs", &["time"]),
     ("src/engine/", &["time", "engine"]),
     ("src/said.rs", &[]),
-    ("src/locks/", &["time", "said", "engine", "locks"]),
+    ("src/chance.rs", &["time"]),
+    ("src/locks/", &["time", "said", "chance", "engine", "locks"]),
     ("src/fs/", &["time", "said", "engine", "locks", "status", "event", "metrics", "fs"]),
     // The command line mounts, so it calls what mounts; it knows nothing else of the files.
     (
@@ -216,9 +217,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/line/", &["time", "said", "engine", "locks", "access", "metrics", "line"]),
     // What a caller may do is one question for every edge that others can reach.
     ("src/access/", &["time", "said", "engine", "access"]),
-    ("src/cluster/", &["time", "said", "engine", "locks", "cluster"]),
+    ("src/cluster/", &["time", "said", "chance", "engine", "locks", "cluster"]),
     ("src/sim/", &["time", "engine", "locks", "cluster", "sim"]),
-    ("src/remote/", &["time", "said", "engine", "locks", "remote"]),
+    ("src/remote/", &["time", "said", "chance", "engine", "locks", "remote"]),
     ("src/status.rs", &["time", "engine"]),
     ("src/event.rs", &["time", "engine"]),
     // The library uses a mount as any program does, and knows nothing of what is behind it.

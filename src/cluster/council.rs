@@ -3,6 +3,7 @@
 use super::node::Begun;
 use super::peer::line::Trouble;
 use super::peer::words::{Call, Told, Turned};
+use crate::chance::jittered;
 use crate::locks::council::{Change, Council, Member, Outlook, Report, Unchanged};
 use crate::locks::{Then, Unavailable};
 use crate::time::{Span, steady_now};
@@ -66,7 +67,7 @@ impl Begun {
                 let why = why.into();
                 return Err(Unchanged::Unavailable(Unavailable::NoQuorum { why }));
             }
-            sleep(PAUSE.as_duration()).await;
+            sleep(jittered(PAUSE).as_duration()).await;
         }
     }
 

@@ -8,6 +8,7 @@ use super::peer::listen;
 use super::peer::tls::{PeerFiles, PeerTls};
 use super::peer::words::{ANYBODY, Call, Told, Turned};
 use super::station::{Station, host_and_port};
+use crate::chance::jittered;
 use crate::said::said;
 use crate::time::{Span, steady_now};
 use std::collections::VecDeque;
@@ -155,6 +156,6 @@ pub(super) async fn ask_leader(
         if steady_now() >= until {
             return Err(last);
         }
-        sleep(JOIN_PAUSE.as_duration()).await;
+        sleep(jittered(JOIN_PAUSE).as_duration()).await;
     }
 }

@@ -12,7 +12,7 @@ use super::forward::Forwarder;
 use super::kind::{Answers, Commands, Raft};
 use super::peer::line::Trouble as CallTrouble;
 use super::peer::words::Turned;
-use super::reader::{PAUSE, Reader, WriteError, propose};
+use super::reader::{Reader, WriteError, pause, propose};
 use super::reign::{Reign, Stand};
 use super::replica::Replica;
 use super::trouble::Trouble;
@@ -111,7 +111,7 @@ impl Proposer {
         let came = self.write(reign, commands, &mut None).await?;
         if let Came::Nothing(_) = came {
             // It leads no more, and will be told so.
-            sleep(PAUSE.as_duration()).await;
+            pause().await;
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Proposer {
                 self.desk.landed();
                 return Ok(());
             }
-            sleep(PAUSE.as_duration()).await;
+            pause().await;
         }
     }
 

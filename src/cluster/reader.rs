@@ -9,6 +9,7 @@ use super::kind::{Commands, Kind, Proposal, Raft};
 use super::peer::words::{Place, Turned};
 use super::reign::{Reign, Stand};
 use super::replica::Replica;
+use crate::chance::jittered;
 use crate::engine::Op;
 use crate::locks::Unavailable;
 use crate::time::{Span, Time, boot_now, steady_now};
@@ -23,8 +24,14 @@ use std::sync::Arc;
 use tokio::sync::{Mutex as Turn, Notify, watch};
 use tokio::time::{sleep, timeout};
 
-/// What was tried and can't be done yet is tried again after this.
-pub(super) const PAUSE: Span = Span::from_millis(10);
+/// What was tried and can't be done yet is tried again after this, at most: nodes that were refused
+/// together must not come back together.
+const PAUSE: Span = Span::from_millis(15);
+
+/// Returns when something may be tried again.
+pub(super) async fn pause() {
+    sleep(jittered(PAUSE).as_duration()).await;
+}
 
 /// Whoever has had no contact for so long is not in the middle of a change of the leader: that
 /// takes less.
@@ -139,7 +146,7 @@ impl Reader {
                     return Err(Unavailable::NoQuorum { why });
                 }
             }
-            sleep(PAUSE.as_duration()).await;
+            pause().await;
         }
     }
 

@@ -8,12 +8,12 @@ use super::wire::{
     decode_batch, encode_frame, encode_told,
 };
 use super::{About, Children, List, Locks, Unavailable, feed::Watch, within};
+use crate::chance::random;
 use crate::engine::codec::Malformed;
 use crate::engine::{Command, Event, Limit, Op, OpenSession, Reason};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// Clients whose last answer is kept: more than a server has sessions for is somebody's mistake.
@@ -71,8 +71,7 @@ struct Came {
 impl Porter {
     /// A porter for these locks.
     pub fn new(locks: Locks) -> Self {
-        // As random as the keys of a hash map are.
-        let start = RandomState::new().hash_one(std::process::id());
+        let start = random();
         Self(Arc::new(Inner { locks, start, clients: Mutex::default() }))
     }
 

@@ -3,6 +3,7 @@
 use super::hub::Hub;
 use super::line::{Stream, Trouble};
 use super::session::Keeper;
+use crate::chance::jittered;
 use crate::engine::What;
 use crate::locks::wire::{ANY_START, Frame, Stamp, take_frame};
 use crate::time::{Span, boot_now};
@@ -50,7 +51,7 @@ pub(super) fn start(
             }
             hub.troubled("no events", &trouble);
             hub.events_work(false);
-            hub.pause(super::jittered(pause));
+            hub.pause(jittered(pause));
             pause = (pause + pause).min(PAUSE_MAX);
         }
     })

@@ -8,6 +8,7 @@
 use super::hub::Hub;
 use super::line::Trouble;
 use super::queue::Asked;
+use crate::chance::{jittered, random};
 use crate::engine::{Op, Outcome};
 use crate::locks::wire::{Ask, Batch, Reply, Told, decode_told, encode_batch};
 use crate::locks::{Contact, Unavailable};
@@ -33,7 +34,7 @@ struct Lane {
 }
 
 pub(super) fn start(hub: &Arc<Hub>) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let (line, from) = (hub.server.line(), super::random());
+    let (line, from) = (hub.server.line(), random());
     let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0 };
     let thread = std::thread::Builder::new().name("asks".to_owned());
     thread.spawn(move || while asking.go_on() {})
@@ -83,7 +84,7 @@ impl Lane {
                             then(Err(Unavailable::Denied { why: Arc::clone(&why) }));
                         }
                     }
-                    return self.hub.pause(super::jittered(PAUSE_MIN));
+                    return self.hub.pause(jittered(PAUSE_MIN));
                 }
                 Err(Trouble::Elsewhere(why)) => {
                     self.hub.troubled("another engine", &Trouble::Elsewhere(why));
@@ -92,7 +93,7 @@ impl Lane {
                     for asked in batch {
                         self.hub.refuse(asked.then);
                     }
-                    return self.hub.pause(super::jittered(PAUSE_MIN));
+                    return self.hub.pause(jittered(PAUSE_MIN));
                 }
                 // It is being carried out, or nothing of it is to be known any more.
                 Err(Trouble::Late) if batch.iter().all(|asked| asked.then.is_none()) => {
@@ -104,9 +105,9 @@ impl Lane {
                     self.expire(&mut batch);
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
                         // Nobody waits, and nothing was taken.
-                        return self.hub.pause(super::jittered(pause));
+                        return self.hub.pause(jittered(pause));
                     }
-                    self.hub.pause(super::jittered(pause));
+                    self.hub.pause(jittered(pause));
                     pause = (pause + pause).min(PAUSE_MAX);
                 }
             }

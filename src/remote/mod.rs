@@ -24,6 +24,7 @@ mod queue;
 mod session;
 mod several;
 
+use crate::chance::random;
 use crate::engine::{
     Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, RequestId, Token,
 };
@@ -40,7 +41,6 @@ use queue::{Asked, Got};
 pub use session::Terms;
 use session::{Keeper, Session};
 pub use several::{SERVERS_MAX, Several};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -295,17 +295,6 @@ fn odd(hub: &Hub, reply: Reply) -> Unavailable {
             hub.no_answer()
         }
     }
-}
-
-/// As random as the keys of a hash map are.
-fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
-}
-
-/// Between a half and the whole of it: those who lost a server together come back one by one.
-fn jittered(span: Span) -> Span {
-    let half = span.as_nanos() / 2;
-    Span::from_nanos(half + random() % half.max(1))
 }
 
 #[cfg(test)]

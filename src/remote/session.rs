@@ -3,6 +3,7 @@
 
 use super::hub::Hub;
 use super::line::{Line, Trouble};
+use crate::chance::jittered;
 use crate::engine::{
     ClientId, Command, EndSession, Grace, Op, OpenSession, Outcome, SessionEnd, SessionId, Ttl,
 };
@@ -173,7 +174,7 @@ impl Keeper {
                     Ok(()) => continue,
                     Err(trouble) => {
                         hub.troubled("no session yet", &trouble);
-                        boot_now() + super::jittered(RETRY)
+                        boot_now() + jittered(RETRY)
                     }
                 },
                 Next::Keep(id, until) => match sign_of_life(hub, &mut *line, id, until) {
@@ -181,7 +182,7 @@ impl Keeper {
                     Err(trouble) => {
                         hub.troubled("the session", &trouble);
                         // Not a moment later: what hangs on it may be another's then.
-                        (boot_now() + super::jittered(RETRY)).min(until)
+                        (boot_now() + jittered(RETRY)).min(until)
                     }
                 },
             };
