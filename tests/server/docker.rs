@@ -9,8 +9,9 @@ const DOCKERFILE: &str = include_str!("../../contrib/docker/Dockerfile");
 
 /// What follows a word at the beginning of a line.
 fn said(word: &str) -> &'static str {
-    let lines = DOCKERFILE.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
-    lines.last().unwrap_or_else(|| panic!("the image has no {word}"))
+    let mut lines =
+        DOCKERFILE.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    lines.next_back().unwrap_or_else(|| panic!("the image has no {word}"))
 }
 
 fn words(word: &str) -> Vec<String> {
