@@ -191,6 +191,11 @@ fn syncs(node: &Value) -> String {
     both.map_or("-".to_owned(), |(median, worst)| format!("{median}-{worst}ms"))
 }
 
+/// Whether a node of a report counts for the majority.
+pub(super) fn votes(node: &Value) -> bool {
+    matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
+}
+
 /// What somebody should know who looks at the table.
 fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let mut lines = Vec::new();
@@ -202,9 +207,7 @@ fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
             "node {leader} has led for {span}; node {asked} has seen {seen} {times} since its start"
         ));
     }
-    let does_vote =
-        |node: &&&Value| matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"));
-    let voters: Vec<_> = nodes.iter().filter(does_vote).collect();
+    let voters: Vec<_> = nodes.iter().filter(|node| votes(node)).collect();
     let there = voters.iter().filter(|node| node["reachable"] == true).count();
     let majority = voters.len() / 2 + 1;
     if report["leader"].is_null() {

@@ -131,11 +131,12 @@ impl Remote {
 
     /// The command, under an id if it must not be done twice.
     fn named(&self, mut command: Command) -> Command {
-        // One that seemed to be away may carry out late what another has done long since.
+        // One that seemed to be away may carry out late what another has done long since; and who
+        // asks another hears what came of it the first time, not that there is nothing left to do.
         let several = self.hub.server.is_several();
         let client = match &command.op {
             Op::Acquire(ask) if several => &ask.client,
-            Op::Release(ask) if several && ask.key.token.is_none() => &ask.key.client,
+            Op::Release(ask) if several => &ask.key.client,
             // Again by the same open file it is the same hold.
             Op::Acquire(ask) if !matches!(ask.hold, Hold::Open(_)) => &ask.client,
             Op::Move(ask) => &ask.from.client,

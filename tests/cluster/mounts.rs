@@ -5,7 +5,7 @@ use crate::chaos::seed;
 use crate::load::{Dice, now};
 use crate::net::{Mount, eventually};
 use crate::nodes::Cluster;
-use crate::storm::{Belief, Crowd, Diary, Ear, Look, check, strike};
+use crate::storm::{Belief, Crowd, Diary, Ear, Look, MARGIN, TTL, judge, strike};
 use latchfs::mutex::Unexpected;
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io;
@@ -14,10 +14,6 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// How long a lease lasts, in microseconds, and the session that open files hang on.
-const TTL: u64 = 2_000_000;
-/// What a program takes off: see `storm`.
-const MARGIN: u64 = TTL / 1_000 + 50_000;
 const MOUNTS: usize = 3;
 /// Directories that are locks. Each is made by one program of each mount: of two programs of one
 /// client one may remove what the other has made.
@@ -217,11 +213,7 @@ fn mounts_in_a_storm() {
     let diaries = crowd.end();
     drop(mounts);
     cluster.agree();
-    let faults = check(&diaries);
-    let grants: usize = diaries.iter().map(|diary| diary.beliefs.len()).sum();
-    println!("{MOUNTS} mounts: {answers} answers, {grants} grants, {STRIKES} strikes");
-    assert!(faults.is_empty(), "{} faults: {:#?}", faults.len(), &faults[..faults.len().min(9)]);
-    assert!(answers >= ANSWERS_MIN, "only {answers} answers");
+    judge(&format!("{MOUNTS} mounts, {STRIKES} strikes"), &diaries, answers, ANSWERS_MIN);
 }
 
 fn mutex(dir: &Path) -> latchfs::Mutex {

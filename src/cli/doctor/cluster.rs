@@ -2,6 +2,7 @@
 //! there are.
 
 use super::Finding;
+use crate::cli::cluster::votes;
 use crate::cli::exit::Done;
 use crate::cli::server::KeyArgs;
 use crate::remote::fetch::fetch;
@@ -136,10 +137,6 @@ fn well(report: &Value, nodes: &[&Value]) -> String {
             (voters - 1) / 2
         ),
     }
-}
-
-fn votes(node: &Value) -> bool {
-    matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
 }
 
 fn answers(node: &Value) -> bool {
