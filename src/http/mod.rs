@@ -3,9 +3,10 @@
 //! Alone it names axum and hyper. Each request is decided through the one door, on the thread
 //! that read it; no rule of locks is here.
 //!
-//! Where to look: `server` begins and ends it; `connection` carries requests, with its limits;
-//! `routes` is the table of what can be asked, from which the router and the document are made;
-//! `problem` is the table of errors. Who may do what is said by [`access`](crate::access).
+//! Where to look: `server` begins and ends it; `workers` are its threads; `connection` carries
+//! requests, with its limits; `routes` is the table of what can be asked, from which the router
+//! and the document are made; `problem` is the table of errors. Who may do what is said by
+//! [`access`](crate::access).
 
 mod admin;
 mod answer;
@@ -33,5 +34,6 @@ mod sessions;
 mod shape;
 mod waiting;
 mod who;
+mod workers;
 
 pub use server::{HttpConfig, Server, StartError};

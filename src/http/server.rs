@@ -3,6 +3,7 @@
 use super::app::{App, Phase, entered};
 use super::connection;
 use super::routes;
+use super::workers::{Dealer, Workers};
 use crate::access::peers::CONNECTIONS_MAX;
 use crate::access::{Credentials, CredentialsError, Gate};
 use crate::engine::{Grace, Ttl};
@@ -14,18 +15,10 @@ use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZero;
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-
-/// Threads that serve. A request is decided in microseconds, under one mutex: more threads would
-/// only wait for each other.
-const WORKERS_MAX: usize = 2;
 
 /// While draining, so long whoever is connected can still see that the server is not ready, and
 /// release what it holds.
@@ -67,9 +60,7 @@ pub struct HttpConfig {
 pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
-    handle: Handle,
-    stop: watch::Sender<bool>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Workers,
 }
 
 /// Why there is no server.
@@ -123,23 +114,12 @@ impl Server {
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
-        let (stop, stopped) = watch::channel(false);
-        let count = thread::available_parallelism().map_or(1, NonZero::get).min(WORKERS_MAX);
-        let mut handles = Vec::new();
-        let mut workers = Vec::new();
-        for number in 0..count {
-            let runtime =
-                Builder::new_current_thread().enable_all().build().map_err(StartError::System)?;
-            handles.push(runtime.handle().clone());
-            workers.push(work(number, runtime, stopped.clone()).map_err(StartError::System)?);
-        }
-        let handle = handles[0].clone();
+        let workers = Workers::start().map_err(StartError::System)?;
         let router = routes::router(&app);
-        let accepting = accept(Arc::clone(&app), router, listener, handles);
-        handle.spawn(accepting);
+        workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));
         let keeping = Arc::clone(&app);
-        handle.spawn(async move { keeping.chronicle.keep().await });
-        Ok(Self { app, address, handle, stop, workers })
+        workers.first().spawn(async move { keeping.chronicle.keep().await });
+        Ok(Self { app, address, workers })
     }
 
     /// Where it listens.
@@ -166,32 +146,14 @@ impl Server {
     pub fn drain(self) {
         let (done, ended) = mpsc::channel();
         let app = Arc::clone(&self.app);
-        self.handle.spawn(async move {
+        self.workers.first().spawn(async move {
             drain(&app).await;
             // The receiver waits below.
             let _ = done.send(());
         });
         let _ = ended.recv_timeout(DRAIN_NOTICE + DRAIN_PATIENCE + Duration::from_secs(1));
-        self.stop.send_replace(true);
-        for worker in self.workers {
-            if worker.join().is_err() {
-                log::error!("a thread of the server has panicked");
-            }
-        }
+        self.workers.stop();
     }
-}
-
-/// One thread, and the connections that it serves.
-fn work(
-    number: usize,
-    runtime: Runtime,
-    mut stopped: watch::Receiver<bool>,
-) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(format!("http-{number}")).spawn(move || {
-        // The sender is dropped only by a server that is gone.
-        let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
-        runtime.shutdown_background();
-    })
 }
 
 async fn drain(app: &App) {
@@ -207,14 +169,13 @@ async fn drain(app: &App) {
     }
 }
 
-/// Takes connections, and deals them out to the workers in turn.
-async fn accept(app: Arc<App>, router: Router, listener: TcpListener, workers: Vec<Handle>) {
+/// Takes connections, and deals them out to the workers.
+async fn accept(app: Arc<App>, router: Router, listener: TcpListener, mut dealer: Dealer) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("connections can't be accepted: {}", said(&error)),
     };
     let mut phase = app.follow_phase();
-    let mut turn = workers.iter().cycle();
     loop {
         let taken = tokio::select! {
             taken = listener.accept() => taken,
@@ -230,8 +191,7 @@ async fn accept(app: Arc<App>, router: Router, listener: TcpListener, workers: V
         };
         // A socket belongs to the events of the thread that serves it.
         let Ok(stream) = stream.into_std() else { continue };
-        let Some(worker) = turn.next() else { return };
-        worker.spawn(connect(Arc::clone(&app), router.clone(), stream));
+        dealer.deal(connect(Arc::clone(&app), router.clone(), stream));
     }
 }
 
