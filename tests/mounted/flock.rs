@@ -194,6 +194,12 @@ fn what_is_in_the_way_is_the_engines_word() {
             path = os.environ['D2'] + '/x'
             held['x'] = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             lock(held['x'], form)
+        def is_removed():
+            # What was open may be let go of only now: close does not wait for its RELEASE, and
+            # until then it is the other's.
+            try: pathlib.Path('x').unlink(missing_ok=True)
+            except PermissionError: return False
+            return listed() == []
         cases = {
             'free': lambda: None,
             'touched': lambda: own('pathlib.Path("x").touch()'),
@@ -218,9 +224,7 @@ fn what_is_in_the_way_is_the_engines_word() {
                 asks('os.close(fd)')
                 for peer in (own, other): peer('drop("x") if "x" in held else None')
                 if 'x' in held: drop('x')
-                # What was open may be let go of only now: close does not wait for its RELEASE.
-                pathlib.Path('x').unlink(missing_ok=True)
-                until(lambda: listed() == [])
+                until(is_removed)
         "#,
     )
     .ok();
