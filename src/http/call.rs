@@ -90,18 +90,35 @@ impl Call {
             self.grants()?;
         }
         self.check(&op).await?;
-        let (then, answer) = oneshot::channel();
-        self.app.locks.submit(Command { request, op }, |answer| drop(then.send(answer)));
-        told(answer.await)?.map_err(|refusal| Failure::Refused(refusal).into())
+        let command = Command { request, op };
+        let answer = if let Some(answer) = self.app.locks.submit_here(&command) {
+            Ok(answer)
+        } else {
+            let (then, answer) = oneshot::channel();
+            self.app.locks.submit(command, |answer| drop(then.send(answer)));
+            answer.await
+        };
+        told(answer)?.map_err(|refusal| Failure::Refused(refusal).into())
     }
 
     /// Whether the caller may submit `op`.
     pub(super) async fn check(&self, op: &Op) -> Done<()> {
         let mut actors = Vec::new();
         for anonymous in access::anonymous(op) {
-            actors.push(Box::pin(self.actor(anonymous)).await?);
+            actors.push(match self.known_actor(&anonymous) {
+                Some(client) => client,
+                None => Box::pin(self.actor(anonymous)).await?,
+            });
         }
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
+    }
+
+    /// Whose a session is, if that is known. Most keep one alive that was opened here.
+    fn known_actor(&self, anonymous: &Anonymous) -> Option<ClientId> {
+        match anonymous {
+            Anonymous::Session(id) => self.app.chronicle.client_of(*id),
+            Anonymous::Place(..) => None,
+        }
     }
 
     /// Whose a session or a place in a line is.
@@ -124,11 +141,8 @@ impl Call {
         Err(Failure::Refused(refusal).into())
     }
 
-    /// Whose a session is. Most keep one alive that was opened here.
+    /// Whose a session is that was not opened here.
     async fn client_of(&self, id: SessionId) -> Done<Option<ClientId>> {
-        if let Some(client) = self.app.chronicle.client_of(id) {
-            return Ok(Some(client));
-        }
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
             self.app.chronicle.open(id, client.clone());

@@ -6,7 +6,7 @@ use crate::locks::Locks;
 use crate::locks::feed::Watch;
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const TENURES_MAX: usize = 4_096;
 /// Losses kept for a session that is not kept alive: after so many it asks what it still has.
 const LOSSES_MAX: usize = 1_000;
 
-/// Events taken at a time.
+/// Events looked at at a time: whoever causes some waits as long.
 const BATCH: usize = 512;
 
 /// The feed keeps 8,192 events: this many are fetched before it forgets some.
@@ -40,6 +40,12 @@ pub(super) struct Chronicle {
 
 struct State {
     watch: Watch,
+    past: Past,
+}
+
+/// What the events have told.
+#[derive(Default)]
+struct Past {
     tenures: VecDeque<Tenure>,
     sessions: HashMap<SessionId, Bond>,
     hanging: HashMap<Token, SessionId>,
@@ -59,6 +65,7 @@ pub(super) struct Tenure {
 /// What is known of a session that was opened or used here.
 struct Bond {
     client: ClientId,
+    hangs: HashSet<Token>,
     lost: Vec<(LockName, Token)>,
 }
 
@@ -73,8 +80,8 @@ impl Chronicle {
                 wake.notify_one();
             }
         }));
-        let (tenures, sessions, hanging) = <_>::default();
-        Self { state: Mutex::new(State { watch, tenures, sessions, hanging }), news, many }
+        let state = Mutex::new(State { watch, past: Past::default() });
+        Self { state, news, many }
     }
 
     /// Fetches what happens, for ever.
@@ -90,15 +97,8 @@ impl Chronicle {
         if self.news.swap(0, Ordering::Relaxed) == 0 {
             return;
         }
-        loop {
-            let batch = state.watch.take(BATCH);
-            for (_, event) in &batch.events {
-                state.learn(event);
-            }
-            if batch.events.len() < BATCH {
-                return;
-            }
-        }
+        let State { watch, past } = state;
+        while watch.visit(BATCH, |_, event| past.learn(event)).more {}
     }
 
     /// The tenures that ended within the last hour, oldest first.
@@ -106,34 +106,39 @@ impl Chronicle {
         let mut state = self.state.lock();
         self.fetch(&mut state);
         let since = now - KEPT;
-        state.tenures.iter().filter(|tenure| tenure.ended_at >= since).cloned().collect()
+        state.past.tenures.iter().filter(|tenure| tenure.ended_at >= since).cloned().collect()
     }
 
     /// A session is open.
     pub(super) fn open(&self, id: SessionId, client: ClientId) {
-        let lost = Vec::new();
-        self.state.lock().sessions.entry(id).or_insert(Bond { client, lost });
+        let bond = Bond { client, hangs: HashSet::new(), lost: Vec::new() };
+        self.state.lock().past.sessions.entry(id).or_insert(bond);
     }
 
     /// Whose a session is, if that is known here.
     pub(super) fn client_of(&self, id: SessionId) -> Option<ClientId> {
-        self.state.lock().sessions.get(&id).map(|bond| bond.client.clone())
+        self.state.lock().past.sessions.get(&id).map(|bond| bond.client.clone())
     }
 
     /// A lease hangs on a session from now on.
     pub(super) fn hang(&self, id: SessionId, token: Token) {
-        self.state.lock().hanging.insert(token, id);
+        let Past { sessions, hanging, .. } = &mut self.state.lock().past;
+        if let Some(bond) = sessions.get_mut(&id) {
+            bond.hangs.insert(token);
+            hanging.insert(token, id);
+        }
     }
 
     /// What was taken from a session since this was asked last.
     pub(super) fn losses(&self, id: SessionId) -> Vec<(LockName, Token)> {
         let mut state = self.state.lock();
         self.fetch(&mut state);
-        state.sessions.get_mut(&id).map(|bond| std::mem::take(&mut bond.lost)).unwrap_or_default()
+        let bond = state.past.sessions.get_mut(&id);
+        bond.map(|bond| std::mem::take(&mut bond.lost)).unwrap_or_default()
     }
 }
 
-impl State {
+impl Past {
     fn learn(&mut self, event: &Event) {
         match &event.what {
             What::Ended { name, holder, token, held, end } => {
@@ -150,8 +155,10 @@ impl State {
                 });
             }
             What::SessionOver { session, .. } => {
-                self.sessions.remove(session);
-                self.hanging.retain(|_, hangs_on| hangs_on != session);
+                let hung = self.sessions.remove(session).map(|bond| bond.hangs);
+                for token in hung.into_iter().flatten() {
+                    self.hanging.remove(&token);
+                }
             }
             _ => {}
         }
@@ -167,6 +174,7 @@ impl State {
     fn end_hanging(&mut self, name: &LockName, token: Token, end: &End) {
         let Some(session) = self.hanging.remove(&token) else { return };
         let Some(bond) = self.sessions.get_mut(&session) else { return };
+        bond.hangs.remove(&token);
         let is_loss = matches!(end, End::Stolen { .. } | End::Lapsed);
         if is_loss && bond.lost.len() < LOSSES_MAX {
             bond.lost.push((name.clone(), token));

@@ -4,9 +4,9 @@
 //! that read it; no rule of locks is here.
 //!
 //! Where to look: `server` begins and ends it; `workers` are its threads; `connection` carries
-//! requests, with its limits; `routes` is the table of what can be asked, from which the router
-//! and the document are made; `problem` is the table of errors. Who may do what is said by
-//! [`access`](crate::access).
+//! requests, with its limits; `routes` is the table of what can be asked, from which the document
+//! is made, and by which `dispatch` finds what a request asks for; `problem` is the table of
+//! errors. Who may do what is said by [`access`](crate::access).
 
 mod admin;
 mod answer;
@@ -16,6 +16,7 @@ mod call;
 mod chronicle;
 mod cluster;
 mod connection;
+mod dispatch;
 mod door;
 mod events;
 mod health;

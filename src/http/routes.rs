@@ -1,26 +1,15 @@
-//! What can be asked: one table, from which the router and the document are made.
+//! What can be asked: one table, from which the router (`dispatch`) and the document are made.
 
-use super::app::App;
-use super::call::{Answering, Call, Response};
-use super::problem::Problem;
+use super::call::{Answering, Call};
 use super::schema::Schema;
 use super::shape::{
     AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, FRESH, GRACE, IDEMPOTENCY_KEY,
     IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID,
     SINCE, TOKEN, TTL, WAIT,
 };
-use super::{
-    admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions, who,
-};
-use crate::access::{Grant, peers::Origin};
-use crate::engine::Kind;
-use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
-use axum::routing::any;
-use parking_lot::Mutex;
+use super::{admin, cluster, events, health, list, lock, metrics, openapi, page, seed, sessions};
+use axum::http::Method;
 use std::future::ready;
-use std::sync::Arc;
 
 /// One path, and what can be done there.
 pub(super) struct Route {
@@ -37,7 +26,7 @@ pub(super) struct Act {
     pub(super) doc: Doc,
     /// Whether it may be asked without credentials: it says nothing of locks.
     pub(super) public: bool,
-    run: fn(Call) -> Answering,
+    pub(super) run: fn(Call) -> Answering,
 }
 
 /// What the document says of an act.
@@ -345,7 +334,7 @@ const LOCK: &[Act] = &[
     ),
 ];
 
-const STEAL: &[Act] = &[act(
+pub(super) const STEAL: &[Act] = &[act(
     Method::POST,
     |call| Box::pin(lock::steal(call)),
     doc(
@@ -406,81 +395,3 @@ const PAGE: &[Act] = &[act(
     ),
 )
 .public()];
-
-/// The router of the table.
-pub(super) fn router(app: &Arc<App>) -> Router {
-    let mut router = Router::new();
-    let mut first_act = 0;
-    for route in ROUTES {
-        let number = first_act;
-        first_act += route.acts.len();
-        let Some(pattern) = route.pattern else { continue };
-        let app = Arc::clone(app);
-        let handler = move |request: Request| answer(route, number, Arc::clone(&app), request);
-        router = router.route(pattern, any(handler));
-    }
-    for (pattern, act) in door::ACTS {
-        let app = Arc::clone(app);
-        let handler = move |request: Request| async move {
-            if request.method() != act.method {
-                let given = request.method().as_str();
-                return Problem::wrong_method(given, act.method.as_str()).into_response();
-            }
-            run(act, app, request).await
-        };
-        router = router.route(pattern, any(handler));
-    }
-    router.fallback(|request: Request| async move {
-        Problem::no_such_path(request.uri().path()).into_response()
-    })
-}
-
-/// Answers a request; `first` is the number of the route's first act in the table.
-async fn answer(route: &'static Route, first: usize, app: Arc<App>, request: Request) -> Response {
-    let method = match *request.method() {
-        Method::HEAD => &Method::GET,
-        _ => request.method(),
-    };
-    let steals = *method == Method::POST && lock::steal_of(request.uri().path()).is_some();
-    let (acts, first) = match route.acts.len() {
-        lock_acts if steals => (STEAL, first + lock_acts),
-        _ => (route.acts, first),
-    };
-    let Some(place) = acts.iter().position(|act| act.method == *method) else {
-        let allowed: Vec<&str> = acts.iter().map(|act| act.method.as_str()).collect();
-        return Problem::wrong_method(method.as_str(), &allowed.join(", ")).into_response();
-    };
-    let response = run(&acts[place], Arc::clone(&app), request).await;
-    app.requests.count(first + place, response.status());
-    response
-}
-
-async fn run(act: &'static Act, app: Arc<App>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    let origin = head.extensions.get::<Arc<Origin>>();
-    let Some(_counted) = origin.and_then(|origin| origin.peer.ask()) else {
-        let detail = "too many requests of this address wait for an answer; try again later";
-        return Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail).into_response();
-    };
-    if act.method != Method::GET && is_of_another_site(&head.headers) {
-        let detail = "a page of another site may not act here; open this server's own page";
-        return Problem::of(Kind::Denied, detail).into_response();
-    }
-    let certified = origin.and_then(|origin| origin.certified.as_ref());
-    let grant = match who::grant_of(&app.gate, &head.headers, certified) {
-        Ok(grant) => grant,
-        Err(_) if act.public => Arc::new(Grant::nothing()),
-        Err(problem) => return problem.into_response(),
-    };
-    match (act.run)(Call { app, grant, act, head, body: Mutex::new(body) }).await {
-        Ok(response) => response,
-        Err(problem) => problem.into_response(),
-    }
-}
-
-/// Whether a browser says that the page of another site has made it ask. A browser may reach
-/// what its user may reach, a server on loopback for instance; such a page must not use that.
-fn is_of_another_site(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    site.is_some_and(|site| site != b"same-origin" && site != b"none")
-}

@@ -2,7 +2,7 @@
 
 use super::app::{App, Phase, entered};
 use super::connection;
-use super::routes;
+use super::dispatch;
 use super::workers::{Dealer, Workers};
 use crate::access::peers::CONNECTIONS_MAX;
 use crate::access::{Credentials, CredentialsError, Gate};
@@ -115,7 +115,7 @@ impl Server {
         let address = listener.local_addr().map_err(refused)?;
         let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
         let workers = Workers::start().map_err(StartError::System)?;
-        let router = routes::router(&app);
+        let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));
         let keeping = Arc::clone(&app);
         workers.first().spawn(async move { keeping.chronicle.keep().await });

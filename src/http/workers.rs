@@ -113,7 +113,7 @@ impl Loads {
             self.since = now;
             for (at, load) in self.each.iter_mut().enumerate() {
                 let worked = worked(at);
-                load.is_busy = (worked - load.worked) * 2 > passed.as_duration();
+                load.is_busy = worked.saturating_sub(load.worked) * 2 > passed.as_duration();
                 load.worked = worked;
             }
         }
