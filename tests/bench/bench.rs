@@ -3,8 +3,9 @@
 //! Not a test: it prints numbers with what is wanted beside them, and fails only if something
 //! does not work. Ratios of one run can be trusted more than numbers of two.
 //!
-//! `cargo bench -- engine journal local files flock ls http durable cluster` runs parts; `--quick`
-//! does less of each; `--pin` keeps everything on one processor, which takes out most of the noise.
+//! `cargo bench -- engine journal local files flock ls http sessions durable cluster` runs parts;
+//! `--quick` does less of each; `--pin` keeps everything on one processor, which takes out most of
+//! the noise.
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
 
@@ -21,6 +22,7 @@ mod null;
 mod report;
 mod scratch;
 mod servers;
+mod sessions;
 
 use std::env;
 use std::process::ExitCode;
@@ -47,7 +49,7 @@ impl Effort {
 /// A part: its name on the command line, and what it does.
 type Part = (&'static str, fn(Effort) -> Result<(), String>);
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("engine", engine::run),
     ("journal", journal::run),
     ("local", local::run),
@@ -55,6 +57,7 @@ const PARTS: [Part; 9] = [
     ("flock", locks::run),
     ("ls", files::run_ls),
     ("http", http::run),
+    ("sessions", sessions::run),
     ("durable", cluster::run_one),
     ("cluster", cluster::run),
 ];

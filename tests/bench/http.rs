@@ -1,5 +1,5 @@
 //! The HTTP server beside redis-server and etcd: a lock taken and given back, by the same
-//! clients, each on a connection of its own; and many sessions kept alive.
+//! clients, each on a connection of its own.
 
 use crate::Effort;
 use crate::report::{Table, least, median, number, poll, verdict};
@@ -18,14 +18,6 @@ const SINGLE_WANTED: f64 = 1.5;
 const REDIS_WANTED: f64 = 0.5;
 /// And so many times etcd's.
 const ETCD_WANTED: f64 = 5.0;
-/// Sessions that are kept alive.
-const SESSIONS: usize = 10_000;
-/// Of one processor, in percent.
-const SESSIONS_WANTED: f64 = 5.0;
-/// Each session is renewed after a third of its ttl.
-const TTL_SECS: usize = 30;
-/// Connections that the keep-alives come by.
-const SESSION_CLIENTS: usize = 4;
 
 /// How a server is spoken to: what is sent, and how long an answer is.
 pub(crate) trait Speech: Send + Sync {
@@ -126,8 +118,7 @@ pub(crate) fn run(effort: Effort) -> Result<(), String> {
         let runs = rounds(clients, &targets, effort)?;
         compare(clients, &targets, &runs);
     }
-    drop(servers);
-    sessions(effort)
+    Ok(())
 }
 
 /// Interleaved rounds with all servers, shown in a table.
@@ -241,58 +232,4 @@ fn pairs(server: Target<'_>, client: usize, stop: &AtomicBool) -> Result<Vec<u32
         times.push(u32::try_from(boot_now().since(begun).as_nanos()).unwrap_or(u32::MAX));
     }
     Ok(times)
-}
-
-/// Opens sessions, keeps each alive at a third of its ttl, and looks at the server's work.
-fn sessions(effort: Effort) -> Result<(), String> {
-    let server = latchfs("latchfs", State::Kept)?;
-    let (count, ttl) = (effort.of(SESSIONS), TTL_SECS);
-    let mut opened = Vec::with_capacity(count);
-    let mut line = Line::to(&server.address)?;
-    for number in 0..count {
-        let path = format!("/sessions?client=c{number}&ttl={ttl}s");
-        line.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes())?;
-        if line.http()? != 201 {
-            return Err(String::from_utf8_lossy(line.body()).into_owned());
-        }
-        let body = String::from_utf8_lossy(line.body());
-        let id = body.strip_prefix("{\"session\":").and_then(|rest| rest.split(',').next());
-        opened.push(id.ok_or("no session")?.to_owned());
-    }
-    let before = server.work()?;
-    let begun = boot_now();
-    let period = Span::from_secs(ttl as u64 / 3);
-    let address = server.address.as_str();
-    let kept: Vec<Result<(), String>> = thread::scope(|scope| {
-        let each = opened.chunks(count.div_ceil(SESSION_CLIENTS));
-        let work: Vec<_> =
-            each.map(|part| scope.spawn(move || keep_alive(address, part, period))).collect();
-        work.into_iter().map(|work| work.join().expect("a client does not panic")).collect()
-    });
-    kept.into_iter().collect::<Result<(), _>>()?;
-    let took = boot_now().since(begun).as_nanos() as f64 / 1e9;
-    let share = 100.0 * (server.work()? - before) / took;
-    let title = format!("{count} sessions of {ttl} s, kept alive for {} s", number(took));
-    let mut table = Table::new(&title, &["", "measured", "wanted", ""]);
-    table.limit("of a processor", share, "%", SESSIONS_WANTED);
-    Ok(())
-}
-
-/// Keeps sessions alive, once each, evenly over `period`.
-fn keep_alive(address: &str, sessions: &[String], period: Span) -> Result<(), String> {
-    let mut line = Line::to(address)?;
-    let begun = boot_now();
-    for (number, id) in sessions.iter().enumerate() {
-        let due = period.as_nanos() * number as u64 / sessions.len() as u64;
-        let due = begun + Span::from_nanos(due);
-        poll(period, || boot_now() >= due);
-        let request = format!("POST /sessions/{id}/keepalive HTTP/1.1\r\nhost: x\r\n\r\n");
-        line.send(request.as_bytes())?;
-        if line.http()? != 200 {
-            return Err(String::from_utf8_lossy(line.body()).into_owned());
-        }
-    }
-    let rest = begun + period;
-    poll(period, || boot_now() >= rest);
-    Ok(())
 }

@@ -161,7 +161,7 @@ const DELETE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
     return redis.call('del',KEYS[1]) else return 0 end";
 
 /// A command in Redis's protocol.
-fn resp(parts: &[&str]) -> Vec<u8> {
+pub(crate) fn resp(parts: &[&str]) -> Vec<u8> {
     let parts = parts.iter().map(|part| format!("${}\r\n{part}\r\n", part.len()));
     format!("*{}\r\n{}", parts.len(), parts.collect::<String>()).into()
 }
