@@ -3,7 +3,7 @@
 //! waiting for an answer that may be late; whatever is not usual is left to the table.
 
 use super::table::{Ask, No, Table, Waits};
-use super::{Request, Running, perform};
+use super::{Request, Running, on_events, perform};
 use crate::engine::{
     Acquire, Answer, Command, Hold, Line, Op, OpenId, Outcome, Reason, SessionId, Term, Token,
 };
@@ -59,12 +59,13 @@ pub(super) fn lock(fs: &Fs, running: &Arc<Running>, mut ask: Ask) -> Direct {
     let perform = |effect| perform(fs, running, effect);
     match answer {
         Some(Ok(Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)))) => {
+            let mut had = tenure.token;
             let learn = |table: &mut Table<ReplyEmpty>| {
-                table.end_direct(Some((ask, tenure.token)));
+                had = table.end_direct(Some((ask, tenure.token))).unwrap_or(had);
                 entered(table);
             };
             running.desk.finish(learn, perform);
-            Direct::Had(tenure.token)
+            Direct::Had(had)
         }
         answer => {
             let learn = |table: &mut Table<ReplyEmpty>| {
@@ -107,14 +108,33 @@ fn acquire_of(running: &Running, ask: &mut Ask) -> Acquire {
 /// A program gives a lock back. False: the table is to decide.
 pub(super) fn unlock(fs: &Fs, running: &Arc<Running>, asked: &Request) -> bool {
     let given = running.desk.claim(|table| {
-        let given = table.give_back_alone(asked.ino, asked.owner, asked.span());
-        // Before the engine is asked, as ever: see `run`.
-        running.idle.store(table.is_idle(), Ordering::Release);
-        given
+        let release = table.give_back_alone(asked.ino, asked.owner, asked.span())?;
+        // Others are heard until it is over: one may be moving it.
+        running.idle.store(false, Ordering::Release);
+        Some((release, table.is_idle_but_for(1)))
     });
-    let Some(release) = given else { return false };
-    // Nothing depends on the answer.
-    fs.locks.submit(release, |_| {});
-    running.desk.finish(|_| (), |effect| perform(fs, running, effect));
+    let Some((release, is_all)) = given else { return false };
+    let token = release.key.token;
+    DEAF.set(is_all.then_some(running.session));
+    let command = Command::from(Op::Release(release));
+    let answer = fs.locks.submit_here(&command);
+    DEAF.set(None);
+    let is_decided = answer.is_some();
+    if !is_decided {
+        // Nothing depends on the answer, and events tell what became of it.
+        fs.locks.submit(command, |_| {});
+    }
+    let is_over = matches!(answer, Some(Ok(Ok(Outcome::Released))));
+    let learn = |table: &mut Table<ReplyEmpty>| {
+        if let Some(token) = token.filter(|_| is_over) {
+            table.gone(token);
+        }
+        running.idle.store(table.is_idle(), Ordering::Release);
+    };
+    running.desk.finish(learn, |effect| perform(fs, running, effect));
+    if is_decided && !is_over {
+        // Lost, or moved, a moment before: events tell which.
+        on_events(&Arc::downgrade(fs), running);
+    }
     true
 }

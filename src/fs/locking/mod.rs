@@ -352,7 +352,7 @@ fn on_events(fs: &Weak<Shared>, running: &Arc<Running>) {
                 hear(table, running.session, event, todo);
             });
             if visit.lost > 0 {
-                todo.extend(table.known().into_iter().map(Effect::Recall));
+                table.missed(todo);
             }
             running.idle.store(table.is_idle(), Ordering::Release);
             visit.more
@@ -393,8 +393,7 @@ fn hear(
             let key = LeaseKey { name, client, token: Some(*token) };
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
-        // The grant under the new name follows, and finds the hold by its number.
-        What::Ended { end: End::Moved { .. }, name, .. } => table.changed(name, todo),
+        What::Ended { end: End::Moved { .. }, name, token, .. } => table.moved(*token, name, todo),
         What::Left { ticket, name, .. } => table.left(*ticket, name, todo),
         What::Ended { token, name, .. } => {
             table.ended(*token, todo);

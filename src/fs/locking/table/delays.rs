@@ -5,7 +5,8 @@
 use super::super::ranges::Owner;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, End, Engine, Grace, LeaseKey, LockName, Op, OpenSession, Outcome, Patch, What,
+    Answer, ClientId, End, Engine, Grace, LeaseKey, LockName, LockView, Move, Op, OpenSession,
+    Outcome, Over, Patch, What,
 };
 use crate::fs::lookout::Waiting;
 use crate::time::{Span as Length, Time};
@@ -16,7 +17,7 @@ const PROGRAMS: u32 = 5;
 /// The bytes that are looked at, each of which somebody may have.
 const BYTES: usize = 3;
 /// Random programs, each from a seed of its own.
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 4_500;
 const STEPS: usize = 250;
 
 /// Numbers from a seed.
@@ -64,6 +65,17 @@ struct Program {
     line: Option<Waits>,
 }
 
+/// What is done besides locking whole files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Whole,
+    /// Parts of the file are locked too.
+    Parts,
+    /// The lock is moved to another name and back, whoever holds it. Then what one program has
+    /// under one name is not in the way of another, which has the other name.
+    Moves,
+}
+
 struct Far {
     engine: Engine,
     table: Table<u32>,
@@ -75,14 +87,22 @@ struct Far {
     watched: Vec<u64>,
     fhs: u64,
     now: u64,
-    /// Whether parts of the file are locked too.
-    parts: bool,
+    kind: Kind,
     /// Whether to say what happens.
     says: bool,
 }
 
 fn name() -> LockName {
-    LockName::parse("f").expect("valid")
+    named("f")
+}
+
+fn named(name: &str) -> LockName {
+    LockName::parse(name).expect("valid")
+}
+
+/// In whose name all programs lock.
+fn client() -> ClientId {
+    ClientId::parse("host:me").expect("valid")
 }
 
 /// Programs with even numbers use flock, the others fcntl.
@@ -96,7 +116,7 @@ fn bytes(span: Span) -> std::ops::Range<usize> {
 }
 
 impl Far {
-    fn new(parts: bool, says: bool) -> Self {
+    fn new(kind: Kind, says: bool) -> Self {
         let mut engine = Engine::default();
         let grace = Grace::new(Length::ZERO).expect("valid");
         let client = ClientId::parse("host").expect("valid");
@@ -113,7 +133,7 @@ impl Far {
             watched: Vec::new(),
             fhs: 0,
             now: 1,
-            parts,
+            kind,
             says,
         };
         for n in 1..=PROGRAMS {
@@ -164,13 +184,16 @@ impl Far {
             Err(No::Busy(_) | No::Interrupted | No::Deadlock) => {}
             Err(No::Refused(why)) => panic!("nothing is wrong with the request: {why}"),
         }
+        if self.kind == Kind::Moves {
+            return;
+        }
         for at in 0..BYTES {
             let holders: Vec<_> = self.programs.values().filter_map(|p| p.has[at]).collect();
             let alone = holders.len() == 1 || !holders.contains(&Mode::Exclusive);
             assert!(holders.is_empty() || alone, "byte {at} is {holders:?}: {:?}", self.table);
         }
         if result.is_ok() {
-            let view = self.engine.view(&name(), Time::from_secs(self.now));
+            let view = self.view(&name());
             assert!(!view.holders.is_empty(), "nobody has what the engine has not granted");
         }
     }
@@ -189,8 +212,7 @@ impl Far {
             }
         }
         let owner = Owner { id: u64::from(n), fh: program.fh, pid: n };
-        let client = ClientId::parse("host:me").expect("valid");
-        let (ino, patch) = (FILE, Patch::default());
+        let (ino, patch, client) = (FILE, Patch::default(), client());
         let ask = Ask { ino, owner, tid: n, span, mode, name: name(), client, patch, line, call };
         self.decide(|table, todo| table.lock(ask, n, todo));
     }
@@ -238,10 +260,32 @@ impl Far {
         }
     }
 
+    fn apply(&mut self, op: Op) -> Answer {
+        self.now += 1;
+        let mut events = Vec::new();
+        let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
+        self.engine.check();
+        self.events.extend(events.into_iter().map(|event| event.what));
+        answer
+    }
+
+    fn view(&self, name: &LockName) -> LockView {
+        self.engine.view(name, Time::from_secs(self.now))
+    }
+
+    /// Somebody moves what is held under one name to the other.
+    fn carry(&mut self, from: LockName, to: LockName) {
+        let Some(holder) = self.view(&from).holders.first().map(|holder| holder.lease.token) else {
+            return;
+        };
+        let from = LeaseKey { name: from, client: client(), token: Some(holder) };
+        let answer = self.apply(Op::Move(Move { from, to, over: Over::Refuse }));
+        self.say(format_args!("moved: {answer:?}"));
+    }
+
     /// The engine gets the next request.
     fn arrive(&mut self) {
         let Some(sent) = self.sent.pop_front() else { return };
-        self.now += 1;
         let (op, back) = match sent {
             Sent::Tell(op) => (op, None),
             Sent::Ask { cookie, ino, ask } => {
@@ -249,11 +293,8 @@ impl Far {
                 (Op::Acquire(ask), Some((cookie, ino, of)))
             }
         };
-        let mut events = Vec::new();
-        let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
-        self.engine.check();
+        let answer = self.apply(op);
         self.say(format_args!("arrived: {answer:?}"));
-        self.events.extend(events.into_iter().map(|event| event.what));
         if let Some((cookie, ino, of)) = back {
             self.came.push(Came { cookie, ino, of, answer });
         }
@@ -278,8 +319,8 @@ impl Far {
                 let ticket = waited.map(|(ticket, _)| ticket);
                 self.decide(|table, todo| table.granted(open.number, ticket, key, todo));
             }
-            Some(What::Ended { end: End::Moved { .. }, name, .. }) => {
-                self.decide(|table, todo| table.changed(&name, todo));
+            Some(What::Ended { end: End::Moved { .. }, name, token, .. }) => {
+                self.decide(|table, todo| table.moved(token, &name, todo));
             }
             Some(What::Left { ticket, name, .. }) => {
                 self.decide(|table, todo| table.left(ticket, &name, todo));
@@ -294,7 +335,7 @@ impl Far {
 
     /// A flock is of the whole file.
     fn span(&self, n: u32, dice: &mut Dice) -> Span {
-        if !self.parts || call(n) == Call::Flock || dice.below(3) == 0 {
+        if self.kind != Kind::Parts || call(n) == Call::Flock || dice.below(3) == 0 {
             return Span::WHOLE;
         }
         let start = dice.below(BYTES) as u64;
@@ -307,6 +348,11 @@ impl Far {
         let span = self.span(n, dice);
         let mode = if dice.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
         let line = if dice.below(3) == 0 { Waits::No } else { Waits::Yes };
+        if self.kind == Kind::Moves && dice.below(8) == 0 {
+            let names = [named("f"), named("g")];
+            let [from, to] = if dice.below(2) == 0 { names } else { [named("g"), named("f")] };
+            return self.carry(from, to);
+        }
         match dice.below(16) {
             0..=3 if idle => self.lock(n, span, mode, line),
             4 | 5 if idle => self.unlock(n, span),
@@ -335,15 +381,16 @@ impl Far {
 
     /// When all has arrived, the table and the engine agree.
     fn agree(&self) {
-        let view = self.engine.view(&name(), Time::from_secs(self.now));
+        let views = [self.view(&named("f")), self.view(&named("g"))];
         let held = self.table.files.values().flat_map(|file| {
             file.holds.iter().chain(file.bundle.iter().map(|bundle| &bundle.held))
         });
         let mut tokens: Vec<_> = held.map(|held| held.token).collect();
-        let mut granted: Vec<_> = view.holders.iter().map(|holder| holder.lease.token).collect();
+        let holders = views.iter().flat_map(|view| &view.holders);
+        let mut granted: Vec<_> = holders.map(|holder| holder.lease.token).collect();
         tokens.sort_unstable();
         granted.sort_unstable();
-        assert_eq!(tokens, granted, "{:?} {view:?}", self.table);
+        assert_eq!(tokens, granted, "{:?} {views:?}", self.table);
     }
 }
 
@@ -351,7 +398,8 @@ impl Far {
 fn run(seed: u64, says: bool) {
     let _said = Seed(seed);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut far = Far::new(seed % 2 == 1, says);
+    let kind = [Kind::Whole, Kind::Parts, Kind::Moves][seed as usize % 3];
+    let mut far = Far::new(kind, says);
     for _ in 0..STEPS {
         far.step(&mut dice);
     }
@@ -362,13 +410,16 @@ fn run(seed: u64, says: bool) {
         for n in 1..=PROGRAMS {
             if far.programs[&n].asks.is_none() {
                 far.close(n);
+            } else if kind == Kind::Moves {
+                // It may wait for what somebody has who waits for what it has, by the other name.
+                far.give_up(n);
             }
         }
     }
     far.settle(&mut dice);
     let stuck: Vec<_> = far.programs.iter().filter(|(_, p)| p.asks.is_some()).collect();
     assert!(stuck.is_empty(), "{} are stuck: {:?}", stuck.len(), far.table);
-    assert!(far.table.files.is_empty(), "something is left: {:?}", far.table.files);
+    assert!(far.table.is_idle(), "something is left: {:?}", far.table);
     assert_eq!((far.engine.locks(), far.engine.waiters()), (0, 0));
 }
 

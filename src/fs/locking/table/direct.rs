@@ -4,7 +4,7 @@ use super::super::ranges::Span;
 use super::Table;
 use super::ask::Ask;
 use super::file::Held;
-use crate::engine::{LeaseKey, Op, Release, Token};
+use crate::engine::{LeaseKey, Release, Token};
 
 impl<R> Table<R> {
     /// Whether the engine may be asked for this at once: the whole file, which nobody of this
@@ -17,17 +17,34 @@ impl<R> Table<R> {
         direct
     }
 
-    /// The engine has been asked, and has granted what was asked for, if it is there.
-    pub(in crate::fs::locking) fn end_direct(&mut self, granted: Option<(Ask, Token)>) {
-        // What has ended meanwhile is had by nobody: the program finds out by its next write.
-        if let Some((ask, token)) = granted.filter(|(_, token)| !self.over.contains(token)) {
+    /// The engine has been asked, and has granted what was asked for, if it is there. Under which
+    /// token the program has it.
+    pub(in crate::fs::locking) fn end_direct(
+        &mut self,
+        granted: Option<(Ask, Token)>,
+    ) -> Option<Token> {
+        let mut had = None;
+        if let Some((ask, token)) = granted {
             let Ask { ino, owner, name, client, mode, .. } = ask;
             let (number, unclaimed) = (owner.fh, false);
-            self.file(ino).holds.push(Held { number, owner, name, client, token, mode, unclaimed });
-            self.use_number(number, ino);
-            self.tenures.insert(token, ino);
+            // Somebody may have moved it before this came to be entered.
+            let strange = self.strange.take();
+            let moved = strange.filter(|(other, key)| *other == number && key.token > Some(token));
+            let (name, token) = match moved {
+                Some((_, LeaseKey { name, token: Some(token), .. })) => (name, token),
+                _ => (name, token),
+            };
+            had = Some(token);
+            // What has ended meanwhile is had by nobody: the program finds out by its next write.
+            if !self.over.contains(&token) {
+                let held = Held { number, owner, name, client, token, mode, unclaimed };
+                self.file(ino).holds.push(held);
+                self.use_number(number, ino);
+                self.tenures.insert(token, ino);
+            }
         }
         self.answer_came();
+        had
     }
 
     /// An owner gives the whole file back. If nobody else of this mount has anything to do with
@@ -37,7 +54,7 @@ impl<R> Table<R> {
         ino: u64,
         id: u64,
         span: Span,
-    ) -> Option<Op> {
+    ) -> Option<Release> {
         let file = self.files.get_mut(&ino).filter(|_| span == Span::WHOLE)?;
         let is_alone = matches!(&*file.holds, [held] if held.owner.id == id);
         if !is_alone || !file.is_quiet() || file.bundle.is_some() {
@@ -45,8 +62,14 @@ impl<R> Table<R> {
         }
         let held = file.holds.pop()?;
         self.tenures.remove(&held.token);
+        self.going.add(held.token);
         self.tidy(ino);
         let Held { name, client, token, .. } = held;
-        Some(Op::Release(Release { key: LeaseKey { name, client, token: Some(token) } }))
+        Some(Release { key: LeaseKey { name, client, token: Some(token) } })
+    }
+
+    /// The engine has ended it.
+    pub(in crate::fs::locking) fn gone(&mut self, token: Token) {
+        self.going.remove(token);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::ranges::{Owner, Ranges, Span};
 use super::ask::{Ask, Call, Effect, No, Waits};
-use crate::engine::{ClientId, LeaseKey, LockName, Mode, Op, Patch, Release, Ticket, Token};
+use crate::engine::{ClientId, LeaseKey, LockName, Mode, Patch, Ticket, Token};
 use crate::fs::numbered::Numbers;
 use std::collections::VecDeque;
 
@@ -141,6 +141,16 @@ impl<R> File<R> {
         self.holds.iter().chain(bundle).find(|held| held.number == number)
     }
 
+    pub(super) fn held_mut(&mut self, number: u64) -> Option<&mut Held> {
+        let bundle = self.bundle.iter_mut().map(|bundle| &mut bundle.held);
+        self.holds.iter_mut().chain(bundle).find(|held| held.number == number)
+    }
+
+    /// Whether the engine has a request for this lock under this number.
+    pub(super) fn asks_for(&self, number: u64, name: &LockName) -> bool {
+        self.asks.iter().any(|asking| asking.number == number && asking.ask.name == *name)
+    }
+
     /// Whether the engine has a request under this number. It must not have another: of two the
     /// answers could come in either order, and a later one would seem to be undone by an earlier.
     pub(super) fn is_asked(&self, number: u64) -> bool {
@@ -235,10 +245,6 @@ impl<R> Asking<R> {
 impl Held {
     pub(super) fn key(&self) -> LeaseKey {
         LeaseKey { name: self.name.clone(), client: self.client.clone(), token: Some(self.token) }
-    }
-
-    pub(super) fn release(&self) -> Op {
-        Op::Release(Release { key: self.key() })
     }
 
     /// The request that lets others that only read come in.

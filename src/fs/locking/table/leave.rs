@@ -4,7 +4,7 @@ use super::super::ranges::Span;
 use super::Table;
 use super::ask::{Effect, No, Waits};
 use super::file::{Asking, File, Held, Wants};
-use crate::engine::{Leave, LockName, Op, Ticket, Why};
+use crate::engine::{LeaseKey, Leave, LockName, Op, Release, Ticket, Why};
 use crate::fs::lookout::Waiting;
 
 impl<R> Table<R> {
@@ -92,6 +92,7 @@ impl<R> Table<R> {
         self.tenures.clear();
         self.queued.clear();
         self.leaving.clear();
+        self.going.clear();
         let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
         let waiting = self.files.drain().flat_map(|(_, file)| all(file));
         waiting.filter_map(|asking| asking.reply).collect()
@@ -144,11 +145,41 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        for held in file.holds.extract_if(.., |held| gone(held)) {
-            self.tenures.remove(&held.token);
-            todo.push(Effect::Tell(Box::new(held.release())));
+        let dropped: Vec<Held> = file.holds.extract_if(.., |held| gone(held)).collect();
+        for held in &dropped {
+            self.give_back(held, todo);
         }
         self.fit_bundle(ino, todo);
+    }
+
+    /// What is held no more goes back to the engine.
+    pub(super) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
+        self.tenures.remove(&held.token);
+        self.give_back_unknown(held.key(), todo);
+    }
+
+    /// A number is granted another tenure than it has: that is over, or `mv` has carried it away.
+    /// In either case nobody has it any more.
+    pub(super) fn let_go_of_former(&mut self, granted: &Held, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let file = self.files.get_mut(&ino);
+        let held = file.and_then(|file| file.held_mut(granted.number));
+        let Some(held) = held.filter(|held| held.token < granted.token) else { return };
+        let former = held.clone();
+        if held.name != granted.name {
+            // What was asked for under the old name is had by all who had a part of it.
+            (held.name, held.token) = (granted.name.clone(), granted.token);
+        }
+        self.give_back(&former, todo);
+    }
+
+    /// What nobody here holds goes back to the engine: nobody else would ever give it back.
+    pub(super) fn give_back_unknown(&mut self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+        let Some(token) = key.token else { return };
+        let is_held = self.tenures.contains_key(&token);
+        if !is_held && !self.over.contains(&token) && !self.going.contains(token) {
+            self.going.add(token);
+            todo.push(release(key));
+        }
     }
 
     pub(super) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {
@@ -167,4 +198,8 @@ impl<R> Table<R> {
 /// A place in line is given up. Until an event says what became of it, it may be served.
 pub(super) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
     Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: Why::Gone })))
+}
+
+pub(super) fn release<R>(key: LeaseKey) -> Effect<R> {
+    Effect::Tell(Box::new(Op::Release(Release { key })))
 }

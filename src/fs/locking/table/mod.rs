@@ -21,6 +21,7 @@ mod ask;
 mod delays;
 mod direct;
 mod file;
+mod going;
 mod leave;
 mod news;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use crate::engine::{
 };
 use crate::fs::numbered::{Numbered, Numbers};
 use file::{Asking, Bundle, Early, File, Held, Placed, Turn, Wants, answer};
+use going::Going;
 use std::collections::BTreeSet;
 
 /// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
@@ -55,8 +57,12 @@ pub(in crate::fs::locking) struct Table<R> {
     queued: Numbers,
     /// The files of places in line that were given up, and that no event has spoken of yet.
     leaving: Numbered<u64, Ticket>,
+    going: Going,
     /// Requests that the engine has not answered.
     unanswered: usize,
+    /// What was heard last of a number that is not known, while there were any: of one that is
+    /// being asked for in one step, perhaps.
+    strange: Option<(u64, LeaseKey)>,
     /// What has ended while there were any, lest a late answer begins it again.
     over: BTreeSet<Token>,
     /// What is left of the last file that nobody locks any more: the next one takes over its
@@ -69,7 +75,7 @@ pub(in crate::fs::locking) struct Table<R> {
 impl<R> Table<R> {
     pub(in crate::fs::locking) fn new(session: SessionId) -> Self {
         let (files, numbers, tenures, leaving) = Default::default();
-        let (queued, over) = (Numbers::default(), BTreeSet::new());
+        let (queued, going, over) = (Numbers::default(), Going::default(), BTreeSet::new());
         let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
         Self {
             session,
@@ -78,7 +84,9 @@ impl<R> Table<R> {
             tenures,
             queued,
             leaving,
+            going,
             unanswered,
+            strange: None,
             over,
             spare: None,
             next_extra,
@@ -88,7 +96,13 @@ impl<R> Table<R> {
 
     /// Whether there is nothing that an event or an answer could be about.
     pub(in crate::fs::locking) fn is_idle(&self) -> bool {
-        self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0
+        self.is_idle_but_for(0)
+    }
+
+    /// The same, but for so many tenures that were given back.
+    pub(in crate::fs::locking) fn is_idle_but_for(&self, going: usize) -> bool {
+        let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
+        is_known && self.going.len() == going
     }
 
     /// A program wants a lock.
@@ -151,11 +165,13 @@ impl<R> Table<R> {
             Some(held) => (held.name.clone(), held.client.clone(), Patch::default()),
             None => (ask.name.clone(), ask.client.clone(), ask.patch.clone()),
         };
+        asking.ask.name = name.clone();
+        let ask = &asking.ask;
         let acquire = Acquire {
             name,
             client,
             mode: ask.mode,
-            hold: Hold::Open(OpenId { session: self.session, number: *number }),
+            hold: Hold::Open(OpenId { session: self.session, number: asking.number }),
             term: Term::Session(self.session),
             line,
             patch,
@@ -232,8 +248,7 @@ impl<R> Table<R> {
         if let Some(bundle) = &file.bundle {
             todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
         }
-        self.tenures.remove(&spare.token);
-        todo.push(Effect::Tell(Box::new(spare.release())));
+        self.give_back(&spare, todo);
     }
 
     /// Waits for another owner of this mount, if the program waits.
@@ -257,6 +272,7 @@ impl<R> Table<R> {
     fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
+        self.going.remove(token);
         let early = asking.early.take();
         let number = asking.number;
         match self.place(asking, token, todo) {
@@ -270,7 +286,10 @@ impl<R> Table<R> {
         if self.files.get(&ino).is_some_and(|file| file.holds_tenure(token)) {
             self.tenures.insert(token, ino);
         }
-        if let Some(Early { key: LeaseKey { name, token: Some(later), .. }, .. }) = early {
+        if let Some(Early { key: LeaseKey { name, token: Some(later), .. }, .. }) = early
+            && !self.over.contains(&later)
+            && !self.going.contains(later)
+        {
             self.renamed(number, later, &name);
         }
         if self.over.contains(&token) {
@@ -287,6 +306,7 @@ impl<R> Table<R> {
         let claimed = asking.reply.is_some();
         let LeaseKey { name, client, .. } = asking.key(token);
         let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
+        self.let_go_of_former(&held, ino, todo);
         let file = self.files.entry(ino).or_default();
         match &mut file.bundle {
             // Perhaps asked for as a whole lock, which has become the bundle meanwhile.
@@ -303,7 +323,7 @@ impl<R> Table<R> {
             }
             // One bundle is enough.
             Some(_) if asking.wants == Wants::Bundle => {
-                todo.push(Effect::Tell(Box::new(held.release())));
+                self.give_back(&held, todo);
                 return Placed::Again(asking);
             }
             None if asking.wants == Wants::Bundle => {
@@ -347,8 +367,7 @@ impl<R> Table<R> {
             Some((place, Call::Flock)) => {
                 // As flock(2) says: the conversion is not atomic, the old lock goes first.
                 let held = file.holds.remove(place);
-                self.tenures.remove(&held.token);
-                todo.push(Effect::Tell(Box::new(held.release())));
+                self.give_back(&held, todo);
                 self.submit(asking, todo);
             }
             // Whoever was in the way may have gone before this answer came.
@@ -390,9 +409,9 @@ impl<R> Table<R> {
         let settled = file.bundle.as_ref().is_some_and(|b| !file.is_asked(b.held.number));
         if let Some(bundle) = file.bundle.as_mut().filter(|_| settled) {
             if bundle.ranges.is_empty() {
-                self.tenures.remove(&bundle.held.token);
-                todo.push(Effect::Tell(Box::new(bundle.held.release())));
-                file.bundle = None;
+                if let Some(bundle) = file.bundle.take() {
+                    self.give_back(&bundle.held, todo);
+                }
             } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
                 bundle.held.mode = Mode::Shared;
                 let less = bundle.held.less(ino);

@@ -2,9 +2,9 @@
 
 use super::Table;
 use super::ask::Effect;
-use super::file::{Asking, Early, File, Wants};
-use super::leave::leave;
-use crate::engine::{Answer, ClientId, LeaseKey, LockName, Op, Outcome, Release, Ticket, Token};
+use super::file::{Asking, Early, File, Held, Wants};
+use super::leave::{leave, release};
+use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
 
 /// How many ends are remembered while an answer is on its way: at 1,000 a second, which many
 /// machines together may cause, as long as any door lets one wait for an answer.
@@ -21,7 +21,8 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
-        let Some(asking) = asking else { return self.unasked(of, &answered, todo) };
+        let Some(asking) = asking else { return Self::unasked(of, &answered, todo) };
+        let early = asking.early.as_ref().map(|early| early.key.clone());
         match answered {
             Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))
@@ -38,20 +39,20 @@ impl<R> Table<R> {
                 self.fit_bundle(ino, todo);
             }
         }
+        if let Some(key) = early.filter(|key| key.token.is_some_and(|t| self.going.contains(t))) {
+            // It was given back and moved, and is not held again after all: see `goes_on`. Where
+            // it was given back just now, once more does no harm.
+            todo.push(release(key));
+        }
         self.answer_came();
     }
 
     /// An answer to what is not known any more: nobody else would ever give it back.
-    fn unasked(
-        &mut self,
-        (name, client): (LockName, ClientId),
-        answered: &Answer,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    fn unasked((name, client): (LockName, ClientId), answered: &Answer, todo: &mut Vec<Effect<R>>) {
         match *answered {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                self.give_back_unknown(key, todo);
+                todo.push(release(key));
             }
             Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, ticket)),
             Ok(_) | Err(_) => {}
@@ -106,9 +107,17 @@ impl<R> Table<R> {
     /// The engine has answered what nobody wants any more.
     fn undo(&mut self, mut asking: Asking<R>, answered: &Answer, todo: &mut Vec<Effect<R>>) {
         let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
+        if matches!(answered, Ok(Outcome::Renewed(_))) {
+            // What it had, moved away and back.
+            self.renamed(asking.number, tenure.token, &asking.ask.name);
+        }
         let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
         if held.is_none_or(|held| held.token < tenure.token) {
-            return self.give_back_unknown(asking.key(tenure.token), todo);
+            // `mv` may have carried it over before this answer came.
+            let early = asking.early.take().map(|early| early.key);
+            let key = early.filter(|key| key.token > Some(tenure.token));
+            let key = key.unwrap_or_else(|| asking.key(tenure.token));
+            return self.give_back_unknown(key, todo);
         }
         // What it had is had in another mode now.
         asking.reply = None;
@@ -120,6 +129,7 @@ impl<R> Table<R> {
     pub(super) fn answer_came(&mut self) {
         self.unanswered -= 1;
         if self.unanswered == 0 {
+            self.strange = None;
             self.over.clear();
         }
     }
@@ -134,12 +144,23 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) {
         let Some(token) = key.token else { return };
-        let known = self.renamed(number, token, &key.name);
+        let moved = if waited.is_none() { self.going.take_moved() } else { None };
+        if moved.is_some_and(|moved| self.goes_on(moved, number, token, &key.name)) {
+            return todo.push(release(key));
+        }
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
+        let held = file.and_then(|file| file.held(number));
+        // Under another name it is the same only if that has been moved.
+        let is_other = |held: &Held| held.name != key.name && moved != Some(held.token);
+        let another = held.is_some_and(is_other);
+        let known = !another && self.renamed(number, token, &key.name);
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
         let Some(file) = file else {
-            // Nobody here knows of it, and nobody else would ever give it back.
+            // Nobody here knows of it.
             if waited.is_some() {
                 self.give_back_unknown(key, todo);
+            } else if self.unanswered > 0 {
+                self.strange = Some((number, key));
             }
             return;
         };
@@ -161,20 +182,27 @@ impl<R> Table<R> {
         }
     }
 
-    /// Granted while the asker was leaving: nobody else would ever give it back.
-    pub(super) fn give_back_unknown(&self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
-        if key.token.is_some_and(|token| !self.tenures.contains_key(&token)) {
-            todo.push(Effect::Tell(Box::new(Op::Release(Release { key }))));
+    /// What was `moved` has this token and name now. Whether it was given back: then that is, too.
+    fn goes_on(&mut self, moved: Token, number: u64, token: Token, name: &LockName) -> bool {
+        if !self.going.follow(moved, token) {
+            return false;
         }
+        self.remember_over(moved);
+        if self.tenures.contains_key(&token) {
+            // It was moved away and back, and is held again.
+            self.going.remove(token);
+            return false;
+        }
+        // Perhaps it is about to be: then the answer tells.
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
+        !file.is_some_and(|file| file.asks_for(number, name))
     }
 
     /// `mv` has carried a hold over, or this is news of what is known. False: of nothing here.
     pub(super) fn renamed(&mut self, number: u64, token: Token, name: &LockName) -> bool {
         let Some(&ino) = self.numbers.get(&number) else { return false };
         let Some(file) = self.files.get_mut(&ino) else { return false };
-        let bundle = file.bundle.iter_mut().map(|bundle| &mut bundle.held);
-        let held = file.holds.iter_mut().chain(bundle).find(|held| held.number == number);
-        let Some(held) = held else { return false };
+        let Some(held) = file.held_mut(number) else { return false };
         if held.token >= token {
             // Old news, of a tenure before this one.
             return held.token == token;
@@ -186,14 +214,20 @@ impl<R> Table<R> {
         true
     }
 
-    /// The engine has ended a tenure: lost, stolen, or removed by name.
-    pub(in crate::fs::locking) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
+    /// No late answer begins it again.
+    fn remember_over(&mut self, token: Token) {
         if self.unanswered > 0 {
             self.over.insert(token);
             if self.over.len() > OVER_MAX {
                 self.over.pop_first();
             }
         }
+    }
+
+    /// The engine has ended a tenure: lost, stolen, or removed by name.
+    pub(in crate::fs::locking) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
+        self.remember_over(token);
+        self.going.remove(token);
         let Some(ino) = self.tenures.remove(&token) else { return };
         let file = self.files.entry(ino).or_default();
         file.holds.retain(|held| held.token != token);
@@ -201,6 +235,18 @@ impl<R> Table<R> {
             file.bundle = None;
         }
         self.requeue(ino, todo);
+    }
+
+    /// `mv` has ended a tenure. The grant under the new name follows, and finds the hold by its
+    /// number.
+    pub(in crate::fs::locking) fn moved(
+        &mut self,
+        token: Token,
+        name: &LockName,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        self.going.moved(token);
+        self.changed(name, todo);
     }
 
     /// Something has changed about a lock: who could not become its sole holder may try again.
@@ -238,16 +284,27 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) -> Option<R> {
         let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
-        self.answer_came();
-        if let Some(Early { ticket: Some(_), key }) = asking.early {
-            self.give_back_unknown(key, todo);
+        match asking.early {
+            Some(Early { ticket: Some(_), key }) => self.give_back_unknown(key, todo),
+            Some(Early { key, .. }) if key.token.is_some_and(|t| self.going.contains(t)) => {
+                todo.push(release(key));
+            }
+            _ => {}
         }
+        self.answer_came();
         self.fit_bundle(ino, todo);
         asking.reply
     }
 
+    /// Events were lost: what they would have said of what is known is to be asked for. Of what
+    /// was given back nothing can be: a name that `mv` gave it was in what was lost.
+    pub(in crate::fs::locking) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
+        self.going.clear();
+        todo.extend(self.known().into_iter().map(Effect::Recall));
+    }
+
     /// All that is held or waited for, with the lock's name.
-    pub(in crate::fs::locking) fn known(&self) -> Vec<(u64, LockName)> {
+    fn known(&self) -> Vec<(u64, LockName)> {
         let of_file = |file: &File<R>| {
             let bundle = file.bundle.iter().map(|bundle| &bundle.held);
             let held = file.holds.iter().chain(bundle);

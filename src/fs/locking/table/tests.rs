@@ -4,8 +4,8 @@ use super::super::ranges::Owner;
 use super::ask::CallOf;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, End, Engine, Event, Grace, LeaseKey, LockName, LockView, Op, OpenSession,
-    Outcome, Patch, Release, What,
+    Answer, ClientId, End, Engine, Event, Grace, LeaseKey, LockName, LockView, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, What,
 };
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -104,8 +104,8 @@ impl Rig {
                     let ticket = waited.map(|(ticket, _)| ticket);
                     self.table.granted(open.number, ticket, key, next);
                 }
-                What::Ended { end: End::Moved { .. }, name, .. } => {
-                    self.table.changed(&name, next);
+                What::Ended { end: End::Moved { .. }, name, token, .. } => {
+                    self.table.moved(token, &name, next);
                 }
                 What::Left { ticket, name, .. } => self.table.left(ticket, &name, next),
                 What::Ended { token, name, .. } => {
@@ -255,7 +255,7 @@ impl Rig {
         let mut todo = Vec::new();
         let alone = self.table.give_back_alone(FILE, u64::from(program), span);
         if let Some(release) = alone {
-            self.apply(release, &mut todo).expect("it is held");
+            self.apply(Op::Release(release), &mut todo).expect("it is held");
         } else {
             self.table.unlock(FILE, u64::from(program), span, &mut todo);
         }
@@ -318,6 +318,59 @@ fn what_ends_before_it_is_entered_is_not_held() {
     assert!(rig.table.begin_direct(&first));
     rig.table.end_direct(None);
     assert!(rig.table.is_idle(), "a refusal leaves nothing behind");
+}
+
+impl Rig {
+    /// Somebody moves what is held under the name of the file, to `to`.
+    fn move_to(&mut self, to: &LockName) -> Vec<Effect<u32>> {
+        let holder = self.view(&name(FILE)).holders.first().map(|holder| holder.lease.clone());
+        let lease = holder.expect("it is held");
+        let from = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
+        let mut todo = Vec::new();
+        let ask = Move { from, to: to.clone(), over: Over::Refuse };
+        self.apply(Op::Move(ask), &mut todo).expect("it can be moved");
+        todo
+    }
+}
+
+#[test]
+fn what_is_moved_before_it_is_entered_is_held_under_its_new_name() {
+    let mut rig = Rig::new();
+    let first = ask(1, Exclusive, Waits::No);
+    assert!(rig.table.begin_direct(&first));
+    let open = OpenId { session: rig.table.session, number: first.owner.fh };
+    let acquire = Acquire {
+        name: first.name.clone(),
+        client: first.client.clone(),
+        mode: Exclusive,
+        hold: Hold::Open(open),
+        term: Term::Session(open.session),
+        line: Line::Skip,
+        patch: Patch::default(),
+    };
+    let mut todo = Vec::new();
+    let answer = rig.apply(Op::Acquire(acquire), &mut todo);
+    let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
+    todo.extend(rig.move_to(&name(FILE + 1)));
+    let had = rig.table.end_direct(Some((first, tenure.token)));
+    rig.run(todo);
+    assert!(had > Some(tenure.token), "the open file speaks of what it has");
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.engine.locks(), 0);
+    assert!(rig.table.is_idle());
+}
+
+#[test]
+fn what_is_moved_while_it_is_given_back_goes_as_well() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let release = rig.table.give_back_alone(FILE, 1, Span::WHOLE).expect("it is alone");
+    assert!(!rig.table.is_idle(), "what becomes of it is heard");
+    let todo = rig.move_to(&name(FILE + 1));
+    assert!(rig.apply(Op::Release(release), &mut Vec::new()).is_err(), "it is not there any more");
+    rig.run(todo);
+    assert_eq!(rig.engine.locks(), 0);
+    assert!(rig.table.is_idle());
 }
 
 #[test]
