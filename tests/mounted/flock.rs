@@ -230,6 +230,44 @@ fn what_is_in_the_way_is_the_engines_word() {
     .ok();
 }
 
+/// What is moved at the very moment at which it is given back is given back all the same.
+#[test]
+fn what_is_moved_while_it_is_given_back_is_free() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        import threading
+        moved, over = 0, threading.Event()
+        def move():
+            global moved
+            while not over.is_set():
+                for names in (('a', 'b'), ('b', 'a')):
+                    try:
+                        os.rename(*names)
+                        moved += 1
+                    except OSError as error:
+                        assert error.errno in (errno.ENOENT, errno.EPERM, errno.EACCES,
+                            errno.EAGAIN, errno.EEXIST, errno.EBUSY, errno.ESTALE), error
+        mover = threading.Thread(target=move, daemon=True)
+        mover.start()
+        for kind in ('flock', 'fcntl', 'ofd') * 300:
+            try: fd = os.open('a', os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError: continue
+            try:
+                lock(fd, kind + '_ex')
+                unlock(fd, kind + '_ex')
+            except OSError: pass
+            os.close(fd)
+        over.set()
+        mover.join()
+        assert moved > 50, moved
+        until(lambda: listed() == [])
+        "#,
+    )
+    .ok();
+}
+
 /// A circle of waiting fcntl locks is found (EDEADLK), of two files and of three; a flock that
 /// only seems to close one is not taken for it.
 #[test]
