@@ -9,6 +9,7 @@
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
 
+mod awake;
 mod cluster;
 mod engine;
 mod files;
