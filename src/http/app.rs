@@ -13,6 +13,7 @@ use crate::metrics::Page;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use tokio::sync::{Semaphore, watch};
 
 /// Adds to a page of metrics.
@@ -36,6 +37,8 @@ pub(super) struct App {
     /// Places for streams of events.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: Requests,
+    /// Connections that only keep a session alive.
+    pub(super) quiet: Arc<AtomicUsize>,
     /// What others have to say on the page of metrics.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
     /// Tells the events of this server from those of the one before: numbers begin anew.
@@ -69,6 +72,7 @@ impl App {
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests: Requests::default(),
+            quiet: Arc::default(),
             more_metrics: Mutex::default(),
             instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
             phase,

@@ -1,6 +1,7 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
 use super::app::{App, Phase, entered};
+use super::socket::Socket;
 use crate::access::peers::{Origin, Peer};
 use crate::access::tls;
 use axum::Router;
@@ -151,13 +152,14 @@ pub(super) async fn serve(app: &App, router: &Router, peer: &Arc<Peer>, stream: 
     let phase = app.follow_phase();
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(&stream)).await {
-            Ok(Some(Version::One)) => serve_one(stream, service(None), phase).await,
-            Ok(Some(Version::Two)) => serve_two(stream, service(None), phase).await,
+            Ok(Some(Version::One)) => serve_one(Socket::new(stream), service(None), phase).await,
+            Ok(Some(Version::Two)) => serve_two(Socket::new(stream), service(None), phase).await,
             // It has gone without a word, or said nothing in time.
             Ok(None) | Err(_) => {}
         };
     };
-    let shaken = timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
+    let accepting = TlsAcceptor::from(config).accept(Socket::new(stream));
+    let shaken = timeout(HANDSHAKE_PATIENCE, accepting).await;
     let stream = match shaken {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return log::debug!("a handshake failed: {error}"),

@@ -8,6 +8,7 @@ use super::call::{Answering, Call, Response};
 use super::door;
 use super::lock;
 use super::problem::Problem;
+use super::quiet;
 use super::routes::{Act, ROUTES, Route, STEAL};
 use super::who;
 use crate::access::Grant;
@@ -94,6 +95,7 @@ impl Service<Request> for Resource {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
+        quiet::asked();
         let (act, number) = match self.acts.choose(&request) {
             Ok(chosen) => chosen,
             Err(problem) => return Box::pin(ready(Ok(problem.into_response()))),
@@ -101,6 +103,9 @@ impl Service<Request> for Resource {
         let app = Arc::clone(&self.app);
         let begun = begin(act, Arc::clone(&app), request);
         Box::pin(async move {
+            if !act.keeps {
+                quiet::leave().await;
+            }
             let done = match begun {
                 Ok((answering, _asking)) => answering.await,
                 Err(problem) => Err(problem),

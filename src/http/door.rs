@@ -4,6 +4,7 @@
 use super::app::Phase;
 use super::call::{Call, Response, text};
 use super::problem::{Done, Problem};
+use super::quiet;
 use super::routes::{Act, act, doc};
 use super::schema::Schema;
 use crate::access::{self, Denial, Grant, Pattern};
@@ -33,7 +34,8 @@ pub(super) static ACTS: &[(&str, Act)] = &[
             Method::POST,
             |call| Box::pin(ask(call)),
             doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
-        ),
+        )
+        .keeps(),
     ),
     (
         "/door/v1/events",
@@ -51,6 +53,11 @@ async fn ask(mut call: Call) -> Done<Response> {
     // What is told has a time on it, by which the other side counts.
     call.app.locks.ready().map_err(Failure::Unavailable)?;
     let batch = Porter::read(&bytes).or_else(turned)?;
+    if is_sign_of_life(&batch.asks) {
+        quiet::sign_of_life();
+    } else {
+        quiet::leave().await;
+    }
     let limits = limits(&call, &batch).await;
     let (send, told) = oneshot::channel();
     // Whoever has gone meanwhile needs no answer.
@@ -62,6 +69,16 @@ async fn ask(mut call: Call) -> Done<Response> {
         Ok(Err(why)) => turned(why),
         Err(_) => Err(Problem::closing()),
     }
+}
+
+/// Whether all that is asked is to keep a session alive, and how the server is.
+fn is_sign_of_life(asks: &[Ask]) -> bool {
+    let keeps = |ask: &Ask| match ask {
+        Ask::Submit(command) => matches!(command.op, Op::KeepAlive(_)),
+        _ => false,
+    };
+    let is_about = |ask: &Ask| matches!(ask, Ask::About | Ask::Now);
+    asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
 }
 
 fn turned<T>(why: Turned) -> Done<T> {

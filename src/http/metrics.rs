@@ -56,6 +56,11 @@ fn page(app: &App) -> String {
     let mut page = Page::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
+        (
+            "latchfs_http_quiet",
+            "Connections that only keep a session alive.",
+            app.quiet.load(Ordering::Relaxed),
+        ),
         ("latchfs_http_waiting", "Requests that wait in line.", app.places.waiting()),
     ] {
         page.family(name, help, "gauge");

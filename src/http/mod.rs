@@ -3,8 +3,8 @@
 //! Alone it names axum and hyper. Each request is decided through the one door, on the thread
 //! that read it; no rule of locks is here.
 //!
-//! Where to look: `server` begins and ends it; `workers` are its threads; `connection` carries
-//! requests, with its limits; `routes` is the table of what can be asked, from which the document
+//! Where to look: `server` begins and ends it; `workers` are its threads, and `quiet` the one
+//! for those who only keep a session alive; `connection` carries requests, with its limits; `routes` is the table of what can be asked, from which the document
 //! is made, and by which `dispatch` finds what a request asks for; `problem` is the table of
 //! errors. Who may do what is said by [`access`](crate::access).
 
@@ -27,12 +27,14 @@ mod openapi;
 mod options;
 mod page;
 mod problem;
+mod quiet;
 mod routes;
 mod schema;
 mod seed;
 mod server;
 mod sessions;
 mod shape;
+mod socket;
 mod waiting;
 mod who;
 mod workers;

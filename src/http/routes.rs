@@ -26,6 +26,8 @@ pub(super) struct Act {
     pub(super) doc: Doc,
     /// Whether it may be asked without credentials: it says nothing of locks.
     pub(super) public: bool,
+    /// Whether it may be to keep a session alive, and no more.
+    pub(super) keeps: bool,
     pub(super) run: fn(Call) -> Answering,
 }
 
@@ -43,12 +45,17 @@ pub(super) struct Doc {
 
 /// One method at a path.
 pub(super) const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
-    Act { method, doc, public: false, run }
+    Act { method, doc, public: false, keeps: false, run }
 }
 
 impl Act {
     const fn public(mut self) -> Self {
         self.public = true;
+        self
+    }
+
+    pub(super) const fn keeps(mut self) -> Self {
+        self.keeps = true;
         self
     }
 }
@@ -181,7 +188,8 @@ pub(super) static ROUTES: &[Route] = &[
                 (200, Schema::Kept),
                 &[400, 410],
             ),
-        )],
+        )
+        .keeps()],
     },
     Route {
         path: "/events",

@@ -114,7 +114,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
-        let workers = Workers::start().map_err(StartError::System)?;
+        let workers = Workers::start(Arc::clone(&app.quiet)).map_err(StartError::System)?;
         let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));
         let keeping = Arc::clone(&app);

@@ -5,6 +5,7 @@ use super::call::{Call, json};
 use super::lock::reused;
 use super::options::{Options, request_id};
 use super::problem::{Done, Problem};
+use super::quiet;
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::{
     EndSession, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd, SessionId, Token,
@@ -60,6 +61,7 @@ pub(super) async fn open(mut call: Call) -> Done {
 pub(super) async fn keep_alive(mut call: Call) -> Done {
     let id = id_of(&call)?;
     Options::read(&mut call).await?;
+    quiet::sign_of_life();
     match call.decide(Op::KeepAlive(id), None).await? {
         Outcome::KeptAlive(until) => {
             let left = until.since(call.app.locks.now()).as_millis();

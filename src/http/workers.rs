@@ -4,10 +4,13 @@
 //! each on a processor with nothing of the server in its caches: 10,000 sessions kept alive cost
 //! half as much again that way. Who has much to do gets no more while another has less.
 
+use super::quiet::{self, Quiet, Roaming};
 use crate::time::{Span, Time, boot_now};
 use std::future::Future;
 use std::io;
 use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
@@ -23,28 +26,37 @@ const MEASURED: Span = Span::from_millis(100);
 /// The threads. They serve until they are told to stop.
 pub(super) struct Workers {
     handles: Vec<Handle>,
+    quiet: Quiet,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// As many as there is work for.
-    pub(super) fn start() -> io::Result<Self> {
+    /// As many as there is work for, and one for those who are `quiet`, of which it is counted
+    /// how many there are.
+    pub(super) fn start(connections: Arc<AtomicUsize>) -> io::Result<Self> {
         let (stop, _) = watch::channel(false);
-        let mut workers = Self { handles: Vec::new(), stop, threads: Vec::new() };
         let count = thread::available_parallelism().map_or(1, NonZero::get).min(WORKERS_MAX);
-        for number in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            workers.handles.push(runtime.handle().clone());
-            let mut stopped = workers.stop.subscribe();
-            let thread = thread::Builder::new().name(format!("http-{number}"));
-            workers.threads.push(thread.spawn(move || {
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..=count {
+            let is_quiet = number == count;
+            let mut runtime = Builder::new_current_thread();
+            if is_quiet {
+                runtime.on_thread_park(quiet::take_break);
+            }
+            let runtime = runtime.enable_all().build()?;
+            handles.push(runtime.handle().clone());
+            let mut stopped = stop.subscribe();
+            let name = if is_quiet { "http-quiet".to_owned() } else { format!("http-{number}") };
+            threads.push(thread::Builder::new().name(name).spawn(move || {
+                quiet::settle(number, is_quiet);
                 // The sender is dropped only by a server that is gone.
                 let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                 runtime.shutdown_background();
             })?);
         }
-        Ok(workers)
+        let quiet = Quiet { handle: handles.remove(count), connections };
+        Ok(Self { handles, quiet, stop, threads })
     }
 
     /// The one that does what is to be done once.
@@ -55,7 +67,7 @@ impl Workers {
     /// Deals connections out to them.
     pub(super) fn dealer(&self) -> Dealer {
         let loads = Loads::new(self.handles.len(), boot_now());
-        Dealer { handles: self.handles.clone(), loads }
+        Dealer { handles: self.handles.clone(), quiet: self.quiet.clone(), loads }
     }
 
     /// Ends them, and what they still serve.
@@ -72,6 +84,7 @@ impl Workers {
 /// Gives each connection to a thread.
 pub(super) struct Dealer {
     handles: Vec<Handle>,
+    quiet: Quiet,
     loads: Loads,
 }
 
@@ -81,8 +94,9 @@ impl Dealer {
         let handles = &self.handles;
         let worked = |at: usize| handles[at].metrics().worker_total_busy_duration(0);
         let next = self.loads.next(boot_now(), worked);
+        let prompt = &handles[next];
         // Nobody waits for it.
-        drop(handles[next].spawn(serving));
+        drop(prompt.spawn(Roaming::new(serving, prompt.clone(), self.quiet.clone())));
     }
 }
 
@@ -145,7 +159,7 @@ mod tests {
 
     #[test]
     fn each_is_a_thread_that_serves_until_it_is_stopped() {
-        let workers = Workers::start().expect("threads are to be had");
+        let workers = Workers::start(Arc::default()).expect("threads are to be had");
         let mut dealer = workers.dealer();
         let (say, said) = std::sync::mpsc::channel();
         dealer.deal(async move {

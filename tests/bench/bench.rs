@@ -9,7 +9,6 @@
 
 #![allow(clippy::cast_precision_loss)] // numbers are printed with three digits
 
-mod awake;
 mod cluster;
 mod engine;
 mod files;

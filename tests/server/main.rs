@@ -28,6 +28,7 @@ mod nodes;
 mod page;
 mod problems;
 mod prometheus;
+mod quiet;
 mod seed;
 mod sentences;
 mod sessions;

@@ -4,12 +4,12 @@ use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-struct Certs {
+pub(crate) struct Certs {
     scratch: Scratch,
 }
 
 impl Certs {
-    fn make() -> Self {
+    pub(crate) fn make() -> Self {
         let certs = Self { scratch: Scratch::new() };
         for what in [&["ca"][..], &["server", "localhost", "127.0.0.1"], &["client", "laptop1"]] {
             let dir = certs.dir();
@@ -23,11 +23,11 @@ impl Certs {
         self.scratch.path().join("certs").display().to_string()
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.dir())
     }
 
-    fn serve(&self, more: &[&str]) -> Server {
+    pub(crate) fn serve(&self, more: &[&str]) -> Server {
         let (cert, key) = (self.path("server.pem"), self.path("server.key"));
         Server::start(&[&["--tls-cert", cert.as_str(), "--tls-key", key.as_str()], more].concat())
     }
