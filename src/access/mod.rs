@@ -2,9 +2,10 @@
 //! that others can reach.
 //!
 //! Where to look: `gate` who asks, by `tokens` or a certificate (`tls`); `peers` how many may be
-//! connected.
+//! connected, `listen` how many at once.
 
 mod gate;
+pub(crate) mod listen;
 pub(crate) mod peers;
 pub(crate) mod tls;
 mod tokens;

@@ -4,6 +4,7 @@ use super::app::{App, Phase, entered};
 use super::connection;
 use super::dispatch;
 use super::workers::{Dealer, Workers};
+use crate::access::listen::listen;
 use crate::access::peers::CONNECTIONS_MAX;
 use crate::access::{Credentials, CredentialsError, Gate};
 use crate::engine::{Grace, Ttl};
@@ -110,8 +111,7 @@ impl Server {
         raise_open_files();
         let gate = Arc::new(Gate::new(credentials.clone()).map_err(StartError::Credentials)?);
         let refused = |error| StartError::Listen(config.listen, error);
-        let listener = TcpListener::bind(config.listen).map_err(refused)?;
-        listener.set_nonblocking(true).map_err(refused)?;
+        let listener = listen(config.listen).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
         let workers = Workers::start(Arc::clone(&app.quiet)).map_err(StartError::System)?;

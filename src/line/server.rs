@@ -2,7 +2,7 @@
 
 use super::connection;
 use super::desk::{Desk, Stage};
-use crate::access::Gate;
+use crate::access::{self, Gate};
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
 use crate::metrics::Page;
@@ -90,8 +90,7 @@ impl LineServer {
             return Err(StartError::Open(listen));
         }
         let refused = |error| StartError::Listen(listen, error);
-        let listener = TcpListener::bind(listen).map_err(refused)?;
-        listener.set_nonblocking(true).map_err(refused)?;
+        let listener = access::listen::listen(listen).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let desk = Arc::new(Desk::new(locks, (ttl, grace), gate));
         let runtime =

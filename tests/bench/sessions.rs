@@ -126,8 +126,25 @@ fn keys(count: usize) -> Result<Keeping, String> {
 }
 
 impl Keeping {
+    /// Connections, each of which has asked for something: else those who ask would have to wait
+    /// for all who have come.
     fn lines(&self, count: usize) -> Result<Vec<Line>, String> {
-        (0..count).map(|_| Line::to(&self.server.address)).collect()
+        let mut lines = Vec::with_capacity(count);
+        for request in &self.requests[..count.min(self.requests.len())] {
+            let mut line = Line::to(&self.server.address)?;
+            self.ask(&mut line, request)?;
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
+    fn ask(&self, line: &mut Line, request: &[u8]) -> Result<(), String> {
+        line.send(request)?;
+        if self.server.speech.answer(line)? {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(line.body()).into_owned())
+        }
     }
 
     /// Sends each request once, by its line or by one of few, and perhaps has somebody else take
@@ -175,10 +192,7 @@ impl Keeping {
             let due = begun + Span::from_nanos(due);
             sleep_until(due);
             let (line, sent) = (&mut *lines[turn % count], boot_now());
-            line.send(&self.requests[number])?;
-            if !self.server.speech.answer(line)? {
-                return Err(String::from_utf8_lossy(line.body()).into_owned());
-            }
+            self.ask(line, &self.requests[number])?;
             took.push(millis_since(sent));
         }
         sleep_until(begun + PERIOD);
@@ -193,10 +207,7 @@ impl Keeping {
         while !over.load(Ordering::Relaxed) {
             let begun = boot_now();
             for request in [speech.take(0, &session), speech.give(0, &session)] {
-                line.send(&request)?;
-                if !speech.answer(&mut line)? {
-                    return Err(String::from_utf8_lossy(line.body()).into_owned());
-                }
+                self.ask(&mut line, &request)?;
             }
             took.push(millis_since(begun));
             sleep_until(begun + OTHER_EVERY);
