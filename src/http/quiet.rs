@@ -20,11 +20,11 @@ use std::thread;
 use tokio::runtime::Handle;
 
 /// A break is no longer than this: nothing to a lease of seconds, which alone are kept alive that
-/// seldom, and time enough for sixteen of ten thousand.
-const BREAK_MAX: Span = Span::from_millis(16);
+/// seldom, and time enough for some thirty of ten thousand.
+const BREAK_MAX: Span = Span::from_millis(32);
 
 /// So many at once cost each hardly more than itself: a break need not be longer.
-const GATHERED: u64 = 16;
+const GATHERED: u64 = 32;
 
 /// How long it is measured how often signs of life come.
 const MEASURED: Span = Span::from_millis(200);
@@ -256,11 +256,11 @@ mod tests {
         let (mut pace, mut now) = (Pace::default(), at(0));
         pace.fresh = 1;
         assert_eq!(pace.next_break(now), None, "nothing is known yet");
-        assert_eq!(after(&mut pace, &mut now, 1_000, MS), Some(16_000_000), "BREAK_MAX");
+        assert_eq!(after(&mut pace, &mut now, 1_000, MS), Some(32_000_000), "BREAK_MAX");
         assert_eq!(pace.next_break(now), None, "nothing has come");
         let more = Span::from_nanos(100_000);
-        assert_eq!(after(&mut pace, &mut now, 10_000, more), Some(1_600_000), "GATHERED");
-        assert_eq!(after(&mut pace, &mut now, 100, Span::from_millis(17)), None, "they are few");
+        assert_eq!(after(&mut pace, &mut now, 10_000, more), Some(3_200_000), "GATHERED");
+        assert_eq!(after(&mut pace, &mut now, 100, Span::from_millis(33)), None, "they are few");
         assert!(after(&mut pace, &mut now, 1_000, MS).is_some());
         now = now + Span::from_secs(60);
         assert_eq!(after(&mut pace, &mut now, 1, MS), None, "they were many, long ago");
