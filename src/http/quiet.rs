@@ -159,10 +159,8 @@ impl Served {
             PACE.with_borrow_mut(|pace| pace.fresh += signs);
         }
         let was_quiet = self.rhythm.is_quiet;
-        if here.leaves.get() {
-            self.rhythm.is_quiet = false;
-        } else if asked + signs > 0 {
-            self.rhythm.after(asked <= signs, boot_now());
+        if asked + signs > 0 || here.leaves.get() {
+            self.rhythm.after(asked <= signs && !here.leaves.get(), boot_now());
         }
         match (was_quiet, self.rhythm.is_quiet) {
             (false, true) => drop(self.quiet.connections.fetch_add(1, Ordering::Relaxed)),
