@@ -4,9 +4,10 @@
 //! that read it; no rule of locks is here.
 //!
 //! Where to look: `server` begins and ends it; `workers` are its threads, and `quiet` the one
-//! for those who only keep a session alive; `connection` carries requests, with its limits; `routes` is the table of what can be asked, from which the document
-//! is made, and by which `dispatch` finds what a request asks for; `problem` is the table of
-//! errors. Who may do what is said by [`access`](crate::access).
+//! for those who only keep a session alive; `connection` carries requests, with its limits;
+//! `routes` is the table of what can be asked, from which the document is made, and by which
+//! `dispatch` finds what a request asks for; `problem` is the table of errors. Who may do what is
+//! said by [`access`](crate::access).
 
 mod admin;
 mod answer;

@@ -6,7 +6,7 @@
 
 use crate::Effort;
 use crate::http::Line;
-use crate::report::{Table, number};
+use crate::report::{Table, number, poll};
 use crate::servers::{Serving, State, latchfs, redis, resp};
 use futures_util::future::try_join_all;
 use latchfs::time::{Span, Time, boot_now};
@@ -16,7 +16,6 @@ use std::{fs, thread};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{Instant, sleep_until};
 
 /// Sessions that are kept alive.
 const SESSIONS: usize = 10_000;
@@ -184,12 +183,12 @@ impl Keeping {
     /// Sends all requests, evenly over a third of the ttl. One thread does: what it takes to wake
     /// up clients, which are elsewhere, should not be counted as work of the server.
     fn send(&self, lines: &mut [TcpStream]) -> Result<Vec<f64>, String> {
-        let begun = Instant::now();
+        let begun = boot_now();
         let took = self.runtime.block_on(async {
             let (step, turns) = (lines.len(), lines.iter_mut().enumerate());
             let each = turns.map(|(first, line)| self.send_by(line, first, step, begun));
             let took = try_join_all(each).await;
-            sleep_until(begun + PERIOD.as_duration()).await;
+            sleep_until(begun + PERIOD).await;
             took
         })?;
         Ok(took.concat())
@@ -201,12 +200,12 @@ impl Keeping {
         line: &mut TcpStream,
         first: usize,
         step: usize,
-        begun: Instant,
+        begun: Time,
     ) -> Result<Vec<f64>, String> {
         let mut took = Vec::new();
         for number in (first..self.requests.len()).step_by(step) {
             let due = PERIOD.as_nanos() * number as u64 / self.requests.len() as u64;
-            sleep_until(begun + Span::from_nanos(due).as_duration()).await;
+            sleep_until(begun + Span::from_nanos(due)).await;
             let sent = boot_now();
             self.ask(line, &self.requests[number]).await?;
             took.push(millis_since(sent));
@@ -228,7 +227,7 @@ impl Keeping {
                 }
             }
             took.push(millis_since(begun));
-            thread::sleep((begun + OTHER_EVERY).since(boot_now()).as_duration());
+            poll(PERIOD, || boot_now() >= begun + OTHER_EVERY);
         }
         Ok(took)
     }
@@ -240,6 +239,10 @@ fn stolen() -> Result<f64, String> {
     // Of all processors: "cpu", user, nice, system, idle, iowait, irq, softirq, steal.
     let ticks = stat.split_whitespace().nth(8).and_then(|ticks| ticks.parse::<u64>().ok());
     Ok(ticks.unwrap_or_default() as f64 / 100.0)
+}
+
+async fn sleep_until(due: Time) {
+    tokio::time::sleep(due.since(boot_now()).as_duration()).await;
 }
 
 fn runtime() -> Result<Runtime, String> {

@@ -3,6 +3,7 @@
 
 use crate::harness::{LATCHFS, Server, eventually};
 use crate::tls::Certs;
+use latchfs::time::{Span, boot_now};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// Signs of life that come this seldom are those of a session that lasts.
-const SELDOM: Duration = Duration::from_millis(1_100);
+const SELDOM: Span = Span::from_millis(1_100);
 
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
@@ -82,7 +83,7 @@ impl Client {
     #[track_caller]
     fn calm_down(&mut self, quiet: impl Fn() -> u64) {
         eventually("a quiet connection", || {
-            std::thread::sleep(SELDOM);
+            pass(SELDOM);
             self.sign_of_life();
             (quiet() == 1).then_some(())
         });
@@ -103,6 +104,13 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
+/// Lets time pass: how seldom something is asked is what this is about.
+#[track_caller]
+fn pass(span: Span) {
+    let begun = boot_now();
+    eventually("time", || (boot_now().since(begun) >= span).then_some(()));
+}
+
 /// How many connections are quiet.
 #[track_caller]
 fn quiet(server: &Server, options: &[&str]) -> u64 {
@@ -117,7 +125,7 @@ fn goes_and_comes(server: &Server, client: &mut Client, options: &[&str]) {
     assert_eq!(quiet(), 0);
     client.calm_down(quiet);
     // It is served as before, and stays.
-    std::thread::sleep(SELDOM);
+    pass(SELDOM);
     client.sign_of_life();
     assert_eq!(quiet(), 1);
     // Something else.
@@ -150,7 +158,7 @@ fn a_connection_goes_and_comes() {
     goes_and_comes(&server, &mut client, &[]);
     // A request that comes in parts, and one behind another.
     client.stream.get_mut().write_all(b"GET /locks/bu").expect("it reads");
-    std::thread::sleep(Duration::from_millis(50));
+    pass(Span::from_millis(50));
     client.stream.get_mut().write_all(b"ild HTTP/1.1\r\nhost: x\r\n\r\n").expect("it reads");
     assert_eq!(client.hear().1["holder"], "a");
     client.calm_down(|| quiet(&server, &[]));
@@ -189,7 +197,7 @@ fn a_session_of_a_program_is_quiet() {
     command.args(["run", "build", "--server", &server.url, "--ttl", "6s", "--", "cat"]);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("the program is there");
     eventually("a quiet connection", || {
-        std::thread::sleep(SELDOM);
+        pass(SELDOM);
         (quiet(&server, &[]) == 1).then_some(())
     });
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "held");
