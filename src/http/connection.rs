@@ -1,6 +1,7 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
 use super::app::{App, Phase, entered};
+use super::quiet;
 use super::socket::Socket;
 use crate::access::peers::{Origin, Peer};
 use crate::access::tls;
@@ -75,6 +76,7 @@ impl Service<axum::http::Request<Incoming>> for Routed {
     type Future = axum::routing::future::RouteFuture<Infallible>;
 
     fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
+        quiet::asked();
         let mut request: Request = request.map(Body::new);
         request.extensions_mut().insert(Arc::clone(&self.origin));
         tower_service::Service::call(&mut self.router.clone(), request)

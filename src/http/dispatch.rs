@@ -95,7 +95,6 @@ impl Service<Request> for Resource {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        quiet::asked();
         let (act, number) = match self.acts.choose(&request) {
             Ok(chosen) => chosen,
             Err(problem) => return Box::pin(ready(Ok(problem.into_response()))),

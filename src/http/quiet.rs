@@ -34,30 +34,18 @@ const MEASURED: Span = Span::from_millis(200);
 const SELDOM: Span = Span::from_secs(1);
 
 thread_local! {
-    static HERE: Here = const { Here::new() };
+    static HERE: Here = Here::default();
     static PACE: RefCell<Pace> = RefCell::default();
 }
 
 /// Where a thread is, and what was asked of it since it began to poll the connection at hand.
+#[derive(Default)]
 struct Here {
     number: Cell<usize>,
     is_quiet: Cell<bool>,
     asked: Cell<u64>,
     signs: Cell<u64>,
     leaves: Cell<bool>,
-}
-
-impl Here {
-    const fn new() -> Self {
-        let (asked, signs) = (Cell::new(0), Cell::new(0));
-        Self {
-            number: Cell::new(0),
-            is_quiet: Cell::new(false),
-            asked,
-            signs,
-            leaves: Cell::new(false),
-        }
-    }
 }
 
 /// This thread has this number, and may be the quiet one.

@@ -116,17 +116,12 @@ impl Drop for Mount {
 }
 
 /// Keeps this process, and all that it starts, on one processor.
-pub(crate) fn pin() -> Result<(), String> {
-    pin_to(0)
-}
-
-/// Keeps this thread, and all that it starts, on one processor.
 #[allow(unsafe_code)]
-pub(crate) fn pin_to(processor: usize) -> Result<(), String> {
+pub(crate) fn pin() -> Result<(), String> {
     // SAFETY: a set of processors is numbers only, for which zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-    // SAFETY: no bit is set beyond the end of the set: that is checked within.
-    unsafe { libc::CPU_SET(processor, &mut set) };
+    // SAFETY: processor 0 lies within the set.
+    unsafe { libc::CPU_SET(0, &mut set) };
     // SAFETY: the set is valid, and its size is given.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if result == 0 { Ok(()) } else { Err(format!("can't pin: {}", io::Error::last_os_error())) }

@@ -135,6 +135,8 @@ fn goes_and_comes(server: &Server, client: &mut Client, options: &[&str]) {
     assert_eq!(quiet(), 0);
     client.calm_down(quiet);
     assert_eq!(client.ask("GET", "/nothing/here").0, 404);
+    // That is answered where it is, and then it goes.
+    eventually("a connection that is back", || (quiet() == 0).then_some(()));
     // A place in line, which takes its time; whoever comes with it has it.
     let held = server.curl(&[options, &["-X", "POST", "/locks/other?client=b"]].concat());
     held.is(200);
