@@ -57,6 +57,14 @@ pub enum Op {
     Reset(Reset),
 }
 
+impl Op {
+    /// Whether it only ends holds and waits, so that nothing but waiters can get a token by it. A
+    /// full disk must not stop such a command: somebody would keep a lock that is given back.
+    pub const fn only_ends(&self) -> bool {
+        matches!(self, Self::Settle | Self::Release(_) | Self::Leave(_) | Self::EndSession(_))
+    }
+}
+
 /// Rule 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {

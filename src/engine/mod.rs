@@ -208,8 +208,11 @@ impl Engine {
     /// How many tokens a command may use up: each waiter may be served, and the command itself,
     /// which may be about all locks.
     pub fn tokens_wanted(&self, op: &Op) -> u64 {
-        let locks = if matches!(op, Op::Reset(_)) { self.locks.len() as u64 } else { 0 };
-        self.books.waiting as u64 + locks + 1
+        let own = match op {
+            Op::Reset(_) => self.locks.len() as u64 + 1,
+            op => u64::from(!op.only_ends()),
+        };
+        self.books.waiting as u64 + own
     }
 
     /// Tokens go on at `floor` at least: after a restart that may have forgotten some.

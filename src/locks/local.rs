@@ -32,6 +32,10 @@ use std::thread::JoinHandle;
 /// Tokens reserved at a time: one fsync (some milliseconds) for so many tenures.
 const TOKEN_BLOCK: u64 = 1 << 16;
 
+/// Of these an ordinary command takes none: what only ends holds may still serve waiters when the
+/// disk is full and no block can be reserved.
+const TOKENS_KEPT: u64 = 1 << 12;
+
 /// When a deadline could not be carried out (the journal can't be written), it is tried again
 /// after this long.
 const RETRY_AFTER: Span = Span::from_secs(1);
@@ -93,7 +97,8 @@ impl Local {
         let restored = restore::restore(recovered, rules)?;
         let unwritable = |error| StateError::io(path, error);
         for record in &restored.start_records {
-            dir.append(record).map_err(unwritable)?;
+            // On a full disk it starts all the same, and releases what can be released.
+            dir.append_reserved(record).map_err(unwritable)?;
         }
         let audit = Audit::open(path).map_err(unwritable)?;
         let (engine, reserved) = (restored.engine, restored.tokens_reserved);
@@ -381,7 +386,7 @@ impl Shared {
 }
 
 impl Core {
-    /// Has the journal take the command, and makes sure that its tokens are reserved.
+    /// Appends the command to the journal, and makes sure that its tokens are reserved.
     fn record(&mut self, at: Time, command: &Command) -> Result<(), Unavailable> {
         let dir = match &mut self.state {
             Store::None => return Ok(()),
@@ -392,16 +397,22 @@ impl Core {
             full: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
             why: said(error).into(),
         };
+        let kept = if command.op.only_ends() { 0 } else { TOKENS_KEPT };
         let ceiling = self.engine.next_token() + self.engine.tokens_wanted(&command.op);
-        if ceiling > self.reserved {
-            let raised = ceiling + TOKEN_BLOCK;
+        if ceiling + kept > self.reserved {
+            let raised = ceiling + kept + TOKEN_BLOCK;
             dir.reserve_tokens(raised).map_err(|error| unwritable(&error))?;
             self.reserved = raised;
         }
         self.record.clear();
         self.record.push(restore::COMMAND);
         codec::encode_command(at, command, &mut self.record);
-        dir.append(&self.record).map_err(|error| unwritable(&error))
+        let appended = if command.op.only_ends() {
+            dir.append_reserved(&self.record)
+        } else {
+            dir.append(&self.record)
+        };
+        appended.map_err(|error| unwritable(&error))
     }
 
     fn take_back(&mut self) {

@@ -33,6 +33,7 @@ mod sessions;
 mod waiting;
 
 mod faults;
+mod full_disk;
 mod killed;
 mod power;
 mod shim;

@@ -104,10 +104,20 @@ impl Dir {
 
     /// Puts a file there as a whole: whoever looks sees the old one, if any, or all of the new.
     pub(super) fn replace(&self, to: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File> {
+        self.replace_with(to, durable, |file| write_parts(file, parts))
+    }
+
+    /// [`Self::replace`] with a file that `fill` writes.
+    pub(super) fn replace_with(
+        &self,
+        to: &Path,
+        durable: Durable,
+        fill: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<File> {
         let mut name = to.as_os_str().to_owned();
         name.push(TEMPORARY);
         let temporary = PathBuf::from(name);
-        let written = write_new(&temporary, parts, durable);
+        let written = write_new(&temporary, durable, fill);
         let renamed = written.and_then(|file| {
             crash::point()?;
             fs::rename(&temporary, to)?;
@@ -183,7 +193,7 @@ impl Dir {
     fn explain(&self) {
         let path = self.path.join("README");
         if !path.exists() {
-            let _ = write_new(&path, &[README.as_bytes()], Durable::No);
+            let _ = write_new(&path, Durable::No, |file| write_parts(file, &[README.as_bytes()]));
         }
     }
 }
@@ -222,12 +232,26 @@ fn generation_in(name: &str) -> Option<(&str, u64)> {
     (ours && generation > 0).then_some((kind, generation))
 }
 
-/// Writes a file that only its owner may read.
-fn write_new(path: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File> {
+/// Makes a file that only its owner may read, and has `fill` write it.
+fn write_new(
+    path: &Path,
+    durable: Durable,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<File> {
     crash::point()?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(path)?;
+    fill(&mut file)?;
+    if durable == Durable::Yes {
+        crash::point()?;
+        file.sync_all()?;
+    }
+    Ok(file)
+}
+
+/// Writes one part behind the other.
+pub(super) fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
     for part in parts {
         if let Err(error) = crash::point() {
             file.write_all(&part[..part.len() / 2])?;
@@ -235,11 +259,7 @@ fn write_new(path: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File>
         }
         file.write_all(part)?;
     }
-    if durable == Durable::Yes {
-        crash::point()?;
-        file.sync_all()?;
-    }
-    Ok(file)
+    Ok(())
 }
 
 /// Lets a test end the process between any two steps on the disk.

@@ -9,10 +9,11 @@
 
 use super::StateError;
 use super::chain::Part;
-use super::dir::{Dir, Durable};
+use super::dir::{self, Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::recovery::Last;
-use super::window::{WINDOW_BYTES, Window};
+use super::space::{self, RESERVE_BYTES};
+use crate::time::{Span, Time, boot_now};
 use log::warn;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -22,6 +23,19 @@ use std::sync::Arc;
 
 /// The greatest record. A command holds a few names of 1 KiB and a text of 4 KiB.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// How long an ordinary record is refused without another try after the disk was full: finding
+/// that out takes a copy-on-write file system milliseconds, and everybody waits meanwhile.
+const FULL_FOR: Span = Span::from_millis(50);
+
+/// Which space a record may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Space {
+    /// All but the reserve.
+    Ordinary,
+    /// The reserve as well: the record only ends something.
+    Reserve,
+}
 
 /// What stands before each record.
 pub(super) const PREFIX_BYTES: usize = 16;
@@ -36,12 +50,10 @@ pub(super) struct Journal {
     next_seq: u64,
     /// Where the next record goes.
     end: u64,
-    /// How far anything has ever been written, or room taken.
-    reach: u64,
-    /// What is being written to, unless the file system can't give one.
-    window: Option<Window>,
-    /// From here on a window may be had again.
-    window_from: u64,
+    /// Up to here the file has its space already.
+    allocated: u64,
+    /// The disk was full: until when it is not asked again, and what it said.
+    full: Option<(Time, i32)>,
     /// Where the last record begins, while it can be taken back.
     last: Option<u64>,
     /// Why nothing can be written any more.
@@ -50,21 +62,32 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Begins a journal whose first record will be `next_seq`.
+    /// Begins a journal whose first record will be `next_seq`, with or without a reserve.
     pub(super) fn create(
         dir: &Dir,
         generation: u64,
         boot: BootId,
         next_seq: u64,
         durable: Durable,
+        reserve: bool,
     ) -> io::Result<Self> {
         let mut salt = [0; 4];
         File::open("/dev/urandom")?.read_exact(&mut salt)?;
         let sum = u32::from_le_bytes(salt);
         let header = Header { kind: Type::Journal, boot, generation, next_seq, body_bytes: 0, sum };
         let path = dir.journal(generation);
-        let file = dir.replace(&path, &[&header.to_bytes()], durable)?;
-        Ok(Self::at(file, path, generation, sum, next_seq, HEADER_BYTES as u64))
+        let begin = HEADER_BYTES as u64;
+        let mut allocated = begin;
+        let file = dir.replace_with(&path, durable, |file| {
+            space::disable_copy_on_write(file);
+            dir::write_parts(file, &[&header.to_bytes()])?;
+            if reserve {
+                allocated = space::allocate(file, begin, begin + RESERVE_BYTES)?;
+            }
+            Ok(())
+        })?;
+        let at = Last { generation, salt: sum, end: begin, allocated, next_seq };
+        Ok(Self::at(file, path, &at))
     }
 
     /// Goes on with a journal that was found.
@@ -72,33 +95,13 @@ impl Journal {
         let path = dir.journal(last.generation);
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|error| StateError::io(&path, error))?;
-        Ok(Self::at(file, path, last.generation, last.salt, last.next_seq, last.end))
+        Ok(Self::at(file, path, last))
     }
 
-    pub(super) fn at(
-        file: File,
-        path: PathBuf,
-        generation: u64,
-        salt: u32,
-        next_seq: u64,
-        end: u64,
-    ) -> Self {
-        let (reach, last, broken, buffer) = (end, None, None, Vec::new());
-        let (window, window_from) = (None, end);
-        Self {
-            file,
-            path,
-            generation,
-            salt,
-            next_seq,
-            end,
-            reach,
-            window,
-            window_from,
-            last,
-            broken,
-            buffer,
-        }
+    pub(super) fn at(file: File, path: PathBuf, last: &Last) -> Self {
+        let Last { generation, salt, end, allocated, next_seq } = *last;
+        let (full, last, broken, buffer) = (None, None, None, Vec::new());
+        Self { file, path, generation, salt, next_seq, end, allocated, full, last, broken, buffer }
     }
 
     pub(super) const fn generation(&self) -> u64 {
@@ -113,7 +116,7 @@ impl Journal {
         self.end
     }
 
-    pub(super) fn append(&mut self, record: &[u8]) -> io::Result<()> {
+    pub(super) fn append(&mut self, record: &[u8], space: Space) -> io::Result<()> {
         if let Some((kind, why)) = &self.broken {
             return Err(io::Error::new(*kind, why.clone()));
         }
@@ -124,17 +127,48 @@ impl Journal {
         self.fill_buffer(record);
         // Taking back is for records; what a failed call leaves is dealt with here.
         self.last = None;
-        if !self.put_in_window()
-            && let Err(error) = self.file.write_all_at(&self.buffer, self.end)
-        {
-            self.undo(&error);
+        let end = self.end + self.buffer.len() as u64;
+        if space == Space::Ordinary {
+            self.allocate(end + RESERVE_BYTES)?;
+        }
+        if let Err(error) = self.file.write_all_at(&self.buffer, self.end) {
+            // A part of the record and the zeros behind it could pass for the whole.
+            self.cut_back(self.end, &error);
             return Err(error);
         }
         self.last = Some(self.end);
-        self.end += self.buffer.len() as u64;
-        self.reach = self.reach.max(self.end);
+        self.end = end;
+        self.allocated = self.allocated.max(end);
         self.next_seq += 1;
         Ok(())
+    }
+
+    /// Allocates the reserve, unless it is there.
+    pub(super) fn reserve(&mut self) -> io::Result<()> {
+        self.allocate(self.end + RESERVE_BYTES)
+    }
+
+    /// Allocates the file up to `end` at least.
+    fn allocate(&mut self, end: u64) -> io::Result<()> {
+        if end <= self.allocated {
+            return Ok(());
+        }
+        if let Some((until, code)) = self.full
+            && boot_now() < until
+        {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        match space::allocate(&self.file, self.allocated, end) {
+            Ok(allocated) => {
+                (self.allocated, self.full) = (allocated, None);
+                Ok(())
+            }
+            Err(error) => {
+                self.full = error.raw_os_error().map(|code| (boot_now() + FULL_FOR, code));
+                self.cut_back(self.allocated, &error);
+                Err(error)
+            }
+        }
     }
 
     /// Puts a record and what stands before it into the buffer.
@@ -151,32 +185,10 @@ impl Journal {
         self.buffer[4..8].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Puts the record into the window, or into the next one. False: there is none, because the
-    /// disk is full or of a kind without; then a write(2) finds the last room, or says why not.
-    fn put_in_window(&mut self) -> bool {
-        if let Some(window) = &mut self.window
-            && window.put(self.end, &self.buffer)
-        {
-            return true;
-        }
-        self.window = None;
-        if self.end < self.window_from {
-            return false;
-        }
-        let Ok(mut window) = Window::open(&self.file, self.end) else {
-            self.window_from = self.end + WINDOW_BYTES;
-            return false;
-        };
-        self.reach = self.reach.max(window.end());
-        let fits = window.put(self.end, &self.buffer);
-        self.window = Some(window);
-        fits
-    }
-
-    /// Removes what a failed write may have left, and with it what it takes in room.
-    fn undo(&mut self, first: &io::Error) {
-        match self.file.set_len(self.end) {
-            Ok(()) => self.reach = self.end,
+    /// Cuts the file to `end`, and gives back what a failed call may have taken behind it.
+    fn cut_back(&mut self, end: u64, first: &io::Error) {
+        match self.file.set_len(end) {
+            Ok(()) => self.allocated = end,
             Err(error) => {
                 let why = format!("{first}, and then the journal could not be cut back: {error}");
                 self.broken = Some((first.kind(), why));
@@ -191,16 +203,15 @@ impl Journal {
         }
     }
 
-    /// Cuts off what was taken back, and room that was not used. Not needed for reading, which
+    /// Cuts off what was taken back, and space that was not used. Not needed for reading, which
     /// knows where to end.
     pub(super) fn trim(&mut self) {
-        self.window = None;
-        if self.reach > self.end
+        if self.allocated > self.end
             && let Err(error) = self.file.set_len(self.end)
         {
             warn!("can't cut {} back to its end ({error})", self.path.display());
         } else {
-            self.reach = self.end;
+            self.allocated = self.end;
         }
     }
 }

@@ -19,9 +19,9 @@ mod journal;
 pub mod place;
 mod recovery;
 mod sheet;
+mod space;
 #[cfg(test)]
 mod tests;
-mod window;
 
 pub use compaction::Sealed;
 pub use error::StateError;
@@ -30,8 +30,10 @@ pub use journal::{RECORD_BYTES_MAX, Records};
 use chain::{Chain, Part};
 use dir::{Dir, Durable};
 use header::BootId;
-use journal::Journal;
+use journal::{Journal, Space};
+use log::warn;
 use sheet::Sheet;
+use space::RESERVE_BYTES;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +54,8 @@ pub struct StateDir {
     tokens: u64,
     journal: Journal,
     chain: Arc<Chain>,
+    /// No rotation below this length of the journal: the last one has failed.
+    rotation_from: u64,
 }
 
 /// What was found in the directory.
@@ -81,14 +85,17 @@ impl StateDir {
             // The tokens come first: a journal without them would be an error.
             dir.write_sheet(&Sheet::Tokens(found.tokens))?;
         }
-        let journal = match found.last {
+        let mut journal = match found.last {
             Some(ref last) if found.same_boot => Journal::resume(&dir, last)?,
             ref last => {
                 let generation = last.as_ref().map_or(1, |last| last.generation + 1);
-                Journal::create(&dir, generation, boot, found.next_seq, Durable::Yes)
+                Journal::create(&dir, generation, boot, found.next_seq, Durable::Yes, false)
                     .map_err(|error| StateError::io(&dir.journal(generation), error))?
             }
         };
+        if let Err(error) = journal.reserve() {
+            warn!("{} has no room, so nothing can be granted: {error}", dir.path().display());
+        }
         // From here on records come: the mark must be gone before the first of them.
         dir.remove_durably(&[dir.clean()])?;
         let mut sealed = found.parts.clone();
@@ -101,7 +108,8 @@ impl StateDir {
             clean: found.clean,
         };
         let chain = Arc::new(Chain::new(found.base, sealed));
-        Ok((Self { dir, boot, tokens: found.tokens, journal, chain }, recovered))
+        let state = Self { dir, boot, tokens: found.tokens, journal, chain, rotation_from: 0 };
+        Ok((state, recovered))
     }
 
     /// Where it is.
@@ -112,7 +120,13 @@ impl StateDir {
     /// Writes a record behind the others. On an error nothing of it remains, and the next
     /// record may be written as if there had been no error.
     pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
-        self.journal.append(record)
+        self.journal.append(record, Space::Ordinary)
+    }
+
+    /// [`Self::append`] for a record that only ends something: on a full disk it goes into the
+    /// space that other records leave free.
+    pub fn append_reserved(&mut self, record: &[u8]) -> io::Result<()> {
+        self.journal.append(record, Space::Reserve)
     }
 
     /// Forgets the last record appended: the next one takes its place. Until then it may still
@@ -133,7 +147,7 @@ impl StateDir {
     /// Whether the journal has grown so long that a snapshot would be shorter.
     pub fn wants_rotation(&self) -> bool {
         // Asked after every command, so the cheap question comes first.
-        if self.journal.bytes() <= JOURNAL_BYTES_MIN {
+        if self.journal.bytes() <= JOURNAL_BYTES_MIN.max(self.rotation_from) {
             return false;
         }
         let enough = JOURNAL_PER_SNAPSHOT.saturating_mul(self.chain.base_bytes());
@@ -146,14 +160,18 @@ impl StateDir {
         let Some(claim) = Chain::claim(&self.chain) else {
             return Err(io::Error::other("the last rotation's snapshot is still being made"));
         };
-        self.next_generation(Durable::No)?;
+        if let Err(error) = self.next_generation(Durable::No, true) {
+            self.rotation_from = self.journal.bytes() + RESERVE_BYTES;
+            return Err(error);
+        }
+        self.rotation_from = 0;
         Ok(Sealed::new(Arc::clone(&self.dir), claim, self.boot, &self.journal))
     }
 
     /// Ends the use of the directory: `snapshot` is the state as it is now.
     pub fn close(mut self, snapshot: &[u8]) -> Result<(), StateError> {
         let path = self.dir.path().to_path_buf();
-        self.next_generation(Durable::Yes).map_err(|error| StateError::io(&path, error))?;
+        self.next_generation(Durable::Yes, false).map_err(|error| StateError::io(&path, error))?;
         let generation = self.journal.generation();
         compaction::write_snapshot(&self.dir, self.boot, &self.journal, snapshot)?;
         self.dir.write_sheet(&Sheet::Clean(generation))?;
@@ -161,9 +179,9 @@ impl StateDir {
         self.dir.remove_durably(&old)
     }
 
-    fn next_generation(&mut self, durable: Durable) -> io::Result<()> {
+    fn next_generation(&mut self, durable: Durable, reserve: bool) -> io::Result<()> {
         let (generation, next_seq) = (self.journal.generation() + 1, self.journal.next_seq());
-        let next = Journal::create(&self.dir, generation, self.boot, next_seq, durable)?;
+        let next = Journal::create(&self.dir, generation, self.boot, next_seq, durable, reserve)?;
         let mut before = std::mem::replace(&mut self.journal, next);
         self.chain.seal(Part { generation: before.generation(), limit_seq: next_seq });
         before.trim();

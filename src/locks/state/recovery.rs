@@ -40,6 +40,8 @@ pub(super) struct Last {
     pub(super) generation: u64,
     pub(super) salt: u32,
     pub(super) end: u64,
+    /// Behind the last byte: from `end` to here there are zeros.
+    pub(super) allocated: u64,
     pub(super) next_seq: u64,
 }
 
@@ -139,13 +141,14 @@ struct Verified {
     boot: BootId,
     salt: u32,
     end: u64,
+    allocated: u64,
     next_seq: u64,
 }
 
 impl Verified {
     fn into_last(self) -> Last {
-        let Self { generation, salt, end, next_seq, .. } = self;
-        Last { generation, salt, end, next_seq }
+        let Self { generation, salt, end, allocated, next_seq, .. } = self;
+        Last { generation, salt, end, allocated, next_seq }
     }
 }
 
@@ -180,12 +183,11 @@ fn read_journals(
         let limit = readers.peek().map(|next| next.header.next_seq);
         while limit != Some(reader.next_seq) && reader.next()?.is_some() {}
         let complete = limit == Some(reader.next_seq);
-        if !complete {
-            cut_off(&reader, boot, limit)?;
-        }
+        let end = reader.offset;
+        let allocated = if complete { end } else { cut_off(&reader, boot, limit)? };
         next_seq = reader.next_seq;
         let Header { generation, boot, sum: salt, .. } = reader.header;
-        journals.push(Verified { generation, boot, salt, end: reader.offset, next_seq });
+        journals.push(Verified { generation, boot, salt, end, allocated, next_seq });
         if !complete {
             break;
         }
@@ -209,8 +211,9 @@ fn never_written(dir: &Dir, before: Option<BootId>, boot: BootId, generation: u6
 }
 
 /// Cuts a journal off behind its last whole record, if what follows is what a crash leaves.
-/// `limit`: the journal that follows begins there.
-fn cut_off(reader: &Reader, boot: BootId, limit: Option<u64>) -> Result<(), StateError> {
+/// Space that was allocated and not written stays: it may be the last there is. Returns the
+/// file's length. `limit`: the journal that follows begins there.
+fn cut_off(reader: &Reader, boot: BootId, limit: Option<u64>) -> Result<u64, StateError> {
     let (path, end) = (&reader.path, reader.offset);
     let at = |error| StateError::io(path, error);
     let rest = read_from(path, end).map_err(at)?;
@@ -224,12 +227,13 @@ fn cut_off(reader: &Reader, boot: BootId, limit: Option<u64>) -> Result<(), Stat
         let why = format!("record {} can't be read, but later ones can", reader.next_seq);
         return Err(StateError::damaged(path, end, why));
     }
-    if rest.is_empty() {
-        return Ok(());
-    }
     let bytes = rest.len();
-    if rest.iter().all(|byte| *byte == 0) {
-        debug!("{}: {bytes} bytes were taken and not used", path.display());
+    let unused = rest.iter().all(|byte| *byte == 0);
+    if unused && (!lost_power || bytes == 0) {
+        return Ok(end + bytes as u64);
+    }
+    if unused {
+        debug!("{}: {bytes} bytes were allocated and not used", path.display());
     } else if later {
         warn!("{}: {bytes} bytes are cut off, lost in a power failure", path.display());
     } else {
@@ -243,7 +247,7 @@ fn cut_off(reader: &Reader, boot: BootId, limit: Option<u64>) -> Result<(), Stat
         file.sync_all().map_err(at)?;
     }
     info!("{} ends at byte {end}, after record {}", path.display(), reader.next_seq - 1);
-    Ok(())
+    Ok(end)
 }
 
 fn read_from(path: &Path, offset: u64) -> io::Result<Vec<u8>> {

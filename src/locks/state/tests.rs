@@ -155,25 +155,30 @@ fn records_are_there_after_a_kill() {
     assert_eq!(scratch.names(), ["journal.1"]);
 }
 
-/// A killed daemon leaves the room that it had taken for more.
+/// A killed daemon leaves the space that it had taken for more, and the next one uses it.
 #[test]
-fn room_that_was_not_used_is_no_damage() {
+fn space_that_was_not_used_is_no_damage() {
     let scratch = filled(&["a", "b"]);
     let journal = scratch.file("journal.1");
-    let bytes = fs::metadata(&journal).expect("it is there").len();
+    let bytes = || fs::metadata(&journal).expect("it is there").len();
     let file = OpenOptions::new().write(true).open(&journal).expect("it is ours");
-    file.set_len(window::WINDOW_BYTES).expect("room");
-    assert_eq!(scratch.said(), "a b");
-    assert_eq!(fs::metadata(&journal).expect("it is there").len(), bytes);
+    let length = bytes() + 2 * RESERVE_BYTES;
+    file.set_len(length).expect("room");
+    let (mut state, found) = scratch.open().expect("sound");
+    assert_eq!((found.records.count(), bytes()), (2, length));
+    state.append(b"c").expect("room");
+    assert_eq!(bytes(), length);
+    drop(state);
+    assert_eq!(scratch.said(), "a b c");
 }
 
-/// Records as long as they may be, over the borders of several windows.
+/// Records as long as they may be, over several steps of allocation.
 #[test]
-fn records_go_on_in_the_next_window() {
+fn records_go_on_where_more_is_allocated() {
     let scratch = Scratch::new();
     let (mut state, _) = scratch.open().expect("new");
     let record = |number: usize| vec![b'a' + (number % 26) as u8; RECORD_BYTES_MAX - number * 7];
-    let count = 3 * window::WINDOW_BYTES as usize / RECORD_BYTES_MAX;
+    let count = 6 * RESERVE_BYTES as usize / RECORD_BYTES_MAX;
     for number in 0..count {
         state.append(&record(number)).expect("room");
     }
@@ -685,11 +690,12 @@ impl Drop for Mounted {
 fn a_full_disk_is_an_error_until_there_is_room() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.state()).expect("new");
-    let mounted = Mounted::tmpfs(scratch.state(), 256);
+    let mounted = Mounted::tmpfs(scratch.state(), 2_048);
     let (mut state, _) = scratch.open().expect("new");
     state.reserve_tokens(100).expect("room");
     let ballast = scratch.file("ballast");
-    fs::write(&ballast, vec![b'b'; 128 << 10]).expect("room");
+    let fill = || fs::write(&ballast, vec![b'b'; 2 << 20]).expect_err("it does not fit");
+    fill();
     let record = [b'r'; 1_000];
     let mut count = 0;
     let error = loop {
@@ -701,14 +707,29 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(count > 50 && state.append(&record).is_err());
     assert!(state.reserve_tokens(200).is_err() && state.rotate().is_err());
-    // A smaller one still finds room behind the last whole record.
+    // What only ends something has space of its own.
+    for _ in 0..RESERVE_BYTES / 1_016 {
+        state.append_reserved(&record).expect("it is reserved");
+        count += 1;
+    }
+    let error = loop {
+        match state.append_reserved(&record) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    // Room again: both kinds go on, and the reserve is there again.
     fs::remove_file(&ballast).expect("it is there");
-    state.append(&record).expect("there is room again");
+    state.append_reserved(&record).expect("there is room again");
+    while state.append(&record).is_err() {}
     state.reserve_tokens(300).expect("room");
-    fs::write(&ballast, vec![b'b'; 256 << 10]).expect_err("it does not fit");
+    fill();
     while state.append(&record).is_ok() {
         count += 1;
     }
+    state.append_reserved(&record).expect("it is reserved");
+    count += 2;
     let error = state.close(b"state").expect_err("no room").to_string();
     assert!(error.starts_with("no room to write "), "{error}");
     // A full disk is no reason not to start with what is there.
@@ -756,10 +777,13 @@ fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
     let sealed =
         unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) };
     assert_eq!(sealed, 0, "a memfd can be sealed");
-    let mut journal = Journal::at(file, PathBuf::from("journal.1"), 1, 5, 1, 64);
-    let first = journal.append(&[b'x'; 100]).expect_err("it may not grow").to_string();
-    let next = journal.append(b"y").expect_err("it is broken").to_string();
-    assert!(next.starts_with(&first) && next.contains("could not be cut back"), "{next}");
+    let last = recovery::Last { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
+    let mut journal = Journal::at(file, PathBuf::from("journal.1"), &last);
+    for space in [Space::Reserve, Space::Ordinary] {
+        let first = journal.append(&[b'x'; 100], space).expect_err("it may not grow").to_string();
+        let next = journal.append(b"y", space).expect_err("it is broken").to_string();
+        assert!(next.starts_with(&first) && next.contains("could not be cut back"), "{next}");
+    }
 }
 
 /// The rights of this thread's file operations only, so no child is needed.

@@ -1,0 +1,236 @@
+//! Full disks: a state directory on btrfs, ext4, xfs and tmpfs. Nothing new is granted, and the
+//! answer says why; releases still work; nothing is lost by `kill -9`; and when there is room
+//! again the daemon goes on by itself.
+
+use crate::harness::{LATCHFS, Scratch, Server, eventually};
+use crate::support::run;
+use crate::talk::Talk;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A small file system of its own, unmounted afterwards.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// A tmpfs with a size limit.
+    fn tmpfs(scratch: &Scratch) -> Self {
+        Self::mounted(scratch, &["-t", "tmpfs", "-o", "size=8m"], Path::new("tmpfs"))
+    }
+
+    /// A file system in a file: `mkfs` makes one there.
+    fn image(scratch: &Scratch, mkfs: &[&str], mebibytes: u64) -> Self {
+        let image = scratch.path().join("image");
+        let file = File::create(&image).expect("the scratch directory is ours");
+        file.set_len(mebibytes << 20).expect("a sparse file takes no room");
+        run(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image)).ok();
+        Self::mounted(scratch, &["-o", "loop"], &image)
+    }
+
+    fn mounted(scratch: &Scratch, options: &[&str], source: &Path) -> Self {
+        let path = scratch.path().join("disk");
+        fs::create_dir(&path).expect("a fresh name");
+        let mounted = run(Command::new("mount").args(options).arg(source).arg(&path));
+        let needs = "this test needs root and loop devices (/dev/loop-control)";
+        assert_eq!(mounted.code, 0, "can't mount {}: {}; {needs}", source.display(), mounted.err);
+        Self(path)
+    }
+
+    fn state(&self) -> String {
+        self.0.join("state").display().to_string()
+    }
+
+    /// Takes all the room there is, until a single byte does not fit.
+    fn fill(&self) {
+        let mut options = OpenOptions::new();
+        let path = self.0.join("fill");
+        let mut file = options.write(true).create(true).mode(0o600).open(path).expect("an inode");
+        let mut bytes = 1 << 22;
+        while bytes > 0 {
+            let end = file.seek(SeekFrom::End(0)).expect("a file");
+            // What stays in a cache of the kernel may still find out that there is no room.
+            if file.write_all(&vec![b'f'; bytes]).and_then(|()| file.sync_all()).is_err() {
+                file.set_len(end).expect("a file");
+                bytes /= 4;
+            }
+        }
+        self.sync();
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.0.join("fill")).expect("it is there");
+        self.sync();
+    }
+
+    /// What is in the kernel's caches goes to the disk, as it does by and by. From then on a
+    /// change of a block is a new block on a copy-on-write file system.
+    fn sync(&self) {
+        run(Command::new("sync").arg("-f").arg(&self.0)).ok();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// A mount point that is free afterwards, however the daemon ended.
+struct MountPoint(PathBuf);
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+}
+
+fn serve(disk: &Disk) -> Server {
+    Server::listen(&["--state", &disk.state()])
+}
+
+fn mount(disk: &Disk, dir: &Path) -> Server {
+    let mut command = Command::new(LATCHFS);
+    command.arg("mount").arg(dir).args(["--listen", "127.0.0.1:0", "--client", "box", "--state"]);
+    Server::spawn(command.arg(disk.state()), Scratch::new())
+}
+
+/// Takes locks until one is refused. Returns how many were granted.
+#[track_caller]
+fn take_until_refused(talk: &mut Talk) -> u64 {
+    for number in 0..10_000 {
+        let path = format!("/locks/lock{number}?client=a&ttl=1h&note={}", "n".repeat(1_000));
+        let (code, body) = talk.ask("POST", &path).expect("the server lives");
+        if code != 200 {
+            assert_eq!((code, &body["kind"]), (429, &"E_LIMIT".into()), "{body}");
+            assert!(body.to_string().contains("no space left on device"), "{body}");
+            return number;
+        }
+    }
+    panic!("the disk is never full");
+}
+
+#[track_caller]
+fn is_held(talk: &mut Talk, name: &str) -> bool {
+    let (code, body) = talk.ask("GET", &format!("/locks/{name}")).expect("the server lives");
+    assert_eq!(code, 200, "{body}");
+    body["phase"] == "held"
+}
+
+#[track_caller]
+fn release(talk: &mut Talk, name: &str, client: &str) {
+    let path = format!("/locks/{name}?client={client}");
+    let (code, body) = talk.ask("DELETE", &path).expect("the server lives");
+    assert_eq!(code, 200, "{body}");
+}
+
+fn can_take(talk: &mut Talk, name: &str) -> Option<()> {
+    let path = format!("/locks/{name}?client=a");
+    (talk.ask("POST", &path).expect("the server lives").0 == 200).then_some(())
+}
+
+/// A server on a full disk refuses, releases, is killed, starts again, and goes on.
+fn a_server_survives(disk: &Disk) {
+    let mut server = serve(disk);
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    for name in ["one", "two", "three"] {
+        can_take(&mut talk, name).expect("there is room");
+    }
+    disk.fill();
+    let granted = take_until_refused(&mut talk);
+    disk.sync();
+    assert!(is_held(&mut talk, "one"));
+    release(&mut talk, "one", "a");
+
+    server.signal(libc::SIGKILL);
+    server.wait();
+    disk.fill();
+    let server = serve(disk);
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    assert!(!is_held(&mut talk, "one") && is_held(&mut talk, "two"));
+    for number in 0..granted {
+        assert!(is_held(&mut talk, &format!("lock{number}")), "{number} of {granted} is lost");
+    }
+    assert!(!is_held(&mut talk, &format!("lock{granted}")), "it was refused");
+    release(&mut talk, "two", "a");
+    // Each release finds its space, also after what was there before went to the disk.
+    for number in 0..granted {
+        release(&mut talk, &format!("lock{number}"), "a");
+        if number % 16 == 0 {
+            disk.sync();
+        }
+    }
+    disk.empty();
+    eventually("a grant when there is room", || can_take(&mut talk, "four"));
+    assert!(is_held(&mut talk, "three") && !is_held(&mut talk, "two"));
+}
+
+/// A mount on a full disk refuses with ENOSPC, lets go of what is given back, and goes on.
+fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
+    let point = MountPoint(scratch.path().join("locks"));
+    let dir = &point.0;
+    let mut server = mount(disk, dir);
+    fs::create_dir(dir.join("held")).expect("it is free");
+    let file = File::create(dir.join("file")).expect("it is free");
+    file.try_lock().expect("it is free");
+    disk.fill();
+    let refused = (0..10_000).find_map(|number| {
+        let made = fs::create_dir(dir.join(format!("more{number}")));
+        made.err().map(|error| (number, error))
+    });
+    let (granted, error) = refused.expect("the disk is full");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    let why = fs::read_to_string(dir.join(".latchfs/why")).expect("the mount lives");
+    assert!(why.contains("no space left on device"), "{why}");
+    disk.sync();
+    fs::remove_dir(dir.join("held")).expect("a release needs no room");
+    drop(file);
+    let mut talk = Talk::to(&server.url).expect("it listens");
+    eventually("the closed file is free", || (!is_held(&mut talk, "file")).then_some(()));
+    assert!(!is_held(&mut talk, "held"));
+    for number in 0..granted {
+        assert!(is_held(&mut talk, &format!("more{number}")), "{number} of {granted} is lost");
+    }
+    disk.empty();
+    eventually("a grant when there is room", || fs::create_dir(dir.join("held")).ok());
+    fs::remove_dir(dir.join("held")).expect("it is ours");
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0), "{}", server.log());
+}
+
+fn both_survive(scratch: &Scratch, disk: &Disk) {
+    a_server_survives(disk);
+    fs::remove_dir_all(disk.state()).expect("nobody uses it any more");
+    a_mount_survives(disk, scratch);
+}
+
+#[test]
+fn a_full_btrfs_is_an_error_and_passes() {
+    let scratch = Scratch::new();
+    let disk = Disk::image(&scratch, &["mkfs.btrfs", "-q"], 128);
+    both_survive(&scratch, &disk);
+}
+
+#[test]
+fn a_full_ext4_is_an_error_and_passes() {
+    let scratch = Scratch::new();
+    let disk = Disk::image(&scratch, &["mkfs.ext4", "-q"], 16);
+    both_survive(&scratch, &disk);
+}
+
+#[test]
+fn a_full_xfs_is_an_error_and_passes() {
+    let scratch = Scratch::new();
+    let disk = Disk::image(&scratch, &["mkfs.xfs", "-q"], 300);
+    both_survive(&scratch, &disk);
+}
+
+#[test]
+fn a_full_tmpfs_is_an_error_and_passes() {
+    let scratch = Scratch::new();
+    let disk = Disk::tmpfs(&scratch);
+    both_survive(&scratch, &disk);
+}
