@@ -44,6 +44,11 @@ pub(super) enum Decider {
 }
 
 impl KeepArgs {
+    /// Whether the command line names a place.
+    pub(super) fn is_said(&self) -> bool {
+        self.state.is_some() || self.data.is_some()
+    }
+
     /// What was said, or the default.
     pub(super) fn kept(&self) -> Done<Kept> {
         if let Some(data) = &self.data {

@@ -46,10 +46,11 @@ symlink can use it.";
 const EXAMPLES: &str = "\
 Examples:
   latchfs mount ./locks                      mount, until Ctrl-C
-  mkdir locks/build && ./build; rmdir locks/build
-  cat locks/build                            who has it, and for how long
-  latchfs ls --watch                         all that is held
-  latchfs acquire build --ttl 5m --note hi   the same as mkdir, with words
+  latchfs run build -- ./build               wait for the lock, run, release it
+  if mkdir locks/build; then ./build; rmdir locks/build; fi
+  cat locks/build                            the holder, and for how long
+  latchfs ls --watch                         all locks that are held
+  latchfs acquire build --ttl 5m --note hi   like mkdir, with a ttl and a note
   latchfs steal build --reason 'host died'   take it from its holder";
 
 const MOUNT_EXAMPLES: &str = "\

@@ -7,6 +7,7 @@ use super::out;
 use super::serve::{self, AccessArgs};
 use super::server::{self, KeyArgs};
 use super::signals::{self, Hangup};
+use super::target::server_of_environment;
 use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
@@ -62,6 +63,7 @@ pub(super) struct MountArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = serve::address)]
     listen: Option<SocketAddr>,
     /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
+    /// [env: LATCHFS_SERVER, unless --listen, --state or --data asks for an engine here]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
@@ -138,8 +140,9 @@ enum News {
 pub(super) fn run(args: &MountArgs) -> Done {
     let clients = clients(args)?;
     let kept = args.keep.kept()?;
+    let server = server_url(args)?;
     // What a server decides is kept there.
-    let forgets = args.server.is_none() && matches!(kept, Kept::Nowhere);
+    let forgets = server.is_none() && matches!(kept, Kept::Nowhere);
     if args.background && !args.detached {
         warn(forgets);
         return background::start(kept.dir());
@@ -149,7 +152,7 @@ pub(super) fn run(args: &MountArgs) -> Done {
     } else {
         warn(forgets);
     }
-    let done = serve(args, clients, &kept);
+    let done = serve(args, clients, &kept, server.as_deref());
     if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
         // The one who waits says it to the user; the log gets it by main.
         out::line(sentence)?;
@@ -157,7 +160,28 @@ pub(super) fn run(args: &MountArgs) -> Done {
     done
 }
 
-fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept) -> Done {
+/// The server whose locks are mounted: the one that `--server` names, else the environment's.
+fn server_url(args: &MountArgs) -> Done<Option<String>> {
+    if args.server.is_some() {
+        return Ok(args.server.clone());
+    }
+    let Some(url) = server_of_environment()? else { return Ok(None) };
+    let engine_here = args.listen.is_some() || args.keep.is_said();
+    // The daemon in the background would repeat what the command has said.
+    if !args.detached {
+        out::say(&if engine_here {
+            format!(
+                "LATCHFS_SERVER={url} is ignored: --listen, --state and --data are for an engine \
+                 in this process; pass --server URL to mount the locks of a server"
+            )
+        } else {
+            format!("mounting the locks of {url}, which LATCHFS_SERVER names")
+        });
+    }
+    Ok((!engine_here).then_some(url))
+}
+
+fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&str>) -> Done {
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
         let send = send.clone();
@@ -173,7 +197,7 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept) -> Done {
     for dir in &args.dirs {
         mount::check(dir).map_err(|error| refused(&error))?;
     }
-    if let Some(url) = &args.server {
+    if let Some(url) = server {
         return serve_remote(args, &clients, url, &send, &news);
     }
     let decider = kept.open()?;

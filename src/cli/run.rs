@@ -90,7 +90,8 @@ pub(super) fn run(args: &RunArgs) -> Done {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
-    command.env(place.0, &place.1);
+    // A command under a server's lock must not find the mount that was exported before it.
+    command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
     let ended = match children::Group::start(command) {
         Ok(mut group) => held.look_after(&mut group, &signals, tenure),
         Err(error) => {
@@ -227,7 +228,8 @@ fn lost(args: &RunArgs, held: &Held, place: &(&str, OsString)) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());
-    command.env("LATCHFS_TOKEN", held.token.to_string()).env(place.0, &place.1);
+    command.env("LATCHFS_TOKEN", held.token.to_string());
+    command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
     children::unblock(&mut command);
     if let Err(error) = command.status() {
         out::say(&format!("'{script}' can't be run: {error}"));

@@ -16,7 +16,7 @@ const PATIENCE: Span = Span::from_secs(2);
 
 /// Servers, of which the first that answers says what it knows.
 pub(super) struct Stale<'a> {
-    pub(super) servers: &'a str,
+    pub(super) servers: String,
     pub(super) key: &'a KeyArgs,
     /// Whose place in line is shown.
     pub(super) client: ClientId,
@@ -58,7 +58,7 @@ impl Stale<'_> {
     }
 
     fn ask(&self, path: &str) -> Done<(String, Value)> {
-        server::ask_first(self.servers, self.key, "GET", path, PATIENCE)
+        server::ask_first(&self.servers, self.key, "GET", path, PATIENCE)
     }
 }
 

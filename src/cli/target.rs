@@ -1,4 +1,8 @@
-//! Which mount a command speaks to, and which lock of it.
+//! Target selection: which mount or server a command speaks to, and which lock of it.
+//!
+//! The command line comes first (`--dir`, `--server`, a path below a mount), then the mount that the
+//! current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
+//! names a mount and so comes before the current directory and before `LATCHFS_SERVER`.
 
 use super::ctl::{Ask, Ctl};
 use super::direct::Direct;
@@ -16,14 +20,16 @@ use std::sync::Arc;
 /// Which mount.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct TargetArgs {
-    /// The mount to use [default: the only one there is]
-    #[arg(long, value_name = "DIR", env = "LATCHFS_DIR", hide_env_values = true)]
+    // clap would not tell the environment from the command line, and their order matters here.
+    /// The mount to use [env: LATCHFS_DIR] [default: the only one there is]
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) dir: Option<PathBuf>,
-    /// The server to ask instead of a mount, or the nodes of a cluster (URL,URL)
-    #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
+    /// The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env:
+    /// LATCHFS_SERVER, unless a mount is named or the current directory lies in one]
+    #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// The client to ask as, at a server [default: the host's name and the user's]
-    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse, requires = "server")]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
     #[command(flatten)]
     key: KeyArgs,
@@ -61,7 +67,8 @@ impl TargetArgs {
 
     /// Whom to ask about the lock that `name` means.
     pub(super) fn asking(&self, name: &OsStr) -> Done<Asking> {
-        if let (Some(direct), Some(url)) = (self.direct()?, &self.server) {
+        if let Some(url) = self.server_for(Some(name))? {
+            let direct = self.direct_to(&url)?;
             let (name, place) = (parsed(name)?, ("LATCHFS_SERVER", url.into()));
             return Ok(Asking { ask: Arc::new(direct), place, dir: None, name });
         }
@@ -70,45 +77,63 @@ impl TargetArgs {
         Ok(Asking { ask: Arc::new(Ctl::of(dir.clone())), place, dir: Some(dir), name })
     }
 
-    /// What the first server that answers knows, however old: who is asked, and by whom.
+    /// Stale reads of a server: the first node that answers.
     pub(super) fn stale(&self) -> Done<Stale<'_>> {
-        let servers = self.server.as_deref().ok_or_else(|| {
+        let servers = self.server_for(None)?.ok_or_else(|| {
             Failure::usage("--stale asks a server for what it knows; name one by --server URL")
         })?;
         let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
         Ok(Stale { servers, key: &self.key, client })
     }
 
-    /// The server to ask, if it is to be one.
+    /// The server to ask when no lock is named, if a server is meant.
     pub(super) fn direct(&self) -> Done<Option<Direct>> {
-        let Some(url) = &self.server else { return Ok(None) };
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => mount::own_client()?,
+        self.server_for(None)?.map(|url| self.direct_to(&url)).transpose()
+    }
+
+    fn direct_to(&self, url: &str) -> Done<Direct> {
+        let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
+        Ok(Direct::new(self.key.access(url)?, client))
+    }
+
+    /// The URL of the server that is meant; `None` if a mount is.
+    fn server_for(&self, name: Option<&OsStr>) -> Done<Option<String>> {
+        if let Some(url) = &self.server {
+            return Ok(Some(url.clone()));
+        }
+        let url = match server_of_environment()? {
+            Some(url) if self.dir_said().is_none() && !names_mount(name)? => Some(url),
+            Some(_) | None => None,
         };
-        Ok(Some(Direct::new(self.key.access(url)?, client)))
+        if url.is_none() && self.client.is_some() {
+            return Err(Failure::usage(
+                "--client says whom a server is asked as, and a mount is meant here, which has a \
+                 client of its own; name the server by --server URL, or leave --client out",
+            ));
+        }
+        Ok(url)
+    }
+
+    /// The mount that the command line or the environment names.
+    fn dir_said(&self) -> Option<PathBuf> {
+        let environment = || std::env::var_os("LATCHFS_DIR").filter(|dir| !dir.is_empty());
+        self.dir.clone().or_else(|| environment().map(PathBuf::from))
     }
 
     /// The mount that is meant when no lock is named.
     pub(super) fn mount(&self) -> Done<PathBuf> {
-        choose(self.wanted()?.as_deref(), None, &mounts()?)
+        let mounts = mounts()?;
+        let inside = current_dir_in(&mounts);
+        choose(self.wanted()?.as_deref(), inside.as_deref(), &mounts)
     }
 
     /// The mount and the lock that `name` means: a lock's name, or a path below a mount.
     pub(super) fn lock(&self, name: &OsStr) -> Done<Target> {
         let mounts = mounts()?;
-        let here = std::env::current_dir().ok();
-        let inside = here.filter(|here| mounts.iter().any(|mount| here.starts_with(mount)));
-        // Inside a mount 'a/b' is the lock of that name, wherever one stands; outside it may be
-        // a path to one, as the shell completes it.
-        let may_be_path = inside.is_none() && name.as_bytes().contains(&b'/');
-        let path = if is_path(name) || may_be_path {
-            mountinfo::resolve(Path::new(name)).ok()
-        } else {
-            None
-        };
-        // Whoever writes a path means that mount, also while LATCHFS_DIR names another.
-        let wanted = if is_path(name) { None } else { self.wanted()? };
+        let inside = current_dir_in(&mounts);
+        let path = as_path(name, inside.is_some());
+        // A path names its mount, also while LATCHFS_DIR names another.
+        let wanted = if is_path(name) && self.dir.is_none() { None } else { self.wanted()? };
         let at = path.as_deref().or(inside.as_deref());
         let dir = choose(wanted.as_deref(), at, &mounts)?;
         let name = name_of(&dir, name, path.as_deref())?;
@@ -116,12 +141,43 @@ impl TargetArgs {
     }
 
     fn wanted(&self) -> Done<Option<PathBuf>> {
-        let Some(dir) = &self.dir else { return Ok(None) };
-        let resolved = mountinfo::resolve(dir).map_err(|error| {
+        let Some(dir) = self.dir_said() else { return Ok(None) };
+        let resolved = mountinfo::resolve(&dir).map_err(|error| {
             Failure::system(&format!("'{}' can't be looked up", dir.display()), &error)
         })?;
         Ok(Some(resolved))
     }
+}
+
+/// `LATCHFS_SERVER`; an empty one counts as none.
+pub(super) fn server_of_environment() -> Done<Option<String>> {
+    let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
+        return Ok(None);
+    };
+    let text = url.into_string();
+    text.map(Some).map_err(|_| Failure::usage("LATCHFS_SERVER is not UTF-8; name a URL there"))
+}
+
+/// Whether the current directory or `name` lies in a mount.
+fn names_mount(name: Option<&OsStr>) -> Done<bool> {
+    let mounts = mounts()?;
+    let inside = current_dir_in(&mounts).is_some();
+    let is_below = |path: PathBuf| mounts.iter().any(|mount| path.starts_with(mount));
+    Ok(inside
+        || name.is_some_and(|name| is_path(name) || as_path(name, false).is_some_and(is_below)))
+}
+
+/// The current directory, if it lies in a mount.
+fn current_dir_in(mounts: &[PathBuf]) -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    mounts.iter().any(|mount| here.starts_with(mount)).then_some(here)
+}
+
+/// The path that an argument may be. Inside a mount 'a/b' is the lock of that name, whatever the
+/// current directory; outside it may be a path to a lock, as the shell completes it.
+fn as_path(name: &OsStr, inside: bool) -> Option<PathBuf> {
+    let may_be_path = is_path(name) || (!inside && name.as_bytes().contains(&b'/'));
+    may_be_path.then(|| mountinfo::resolve(Path::new(name)).ok()).flatten()
 }
 
 fn mounts() -> Done<Vec<PathBuf>> {

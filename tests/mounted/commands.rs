@@ -53,6 +53,27 @@ fn exit_codes() {
     assert!(m.latchfs(&["--version"]).ok().starts_with("latchfs "));
 }
 
+/// The scripts among the examples of `--help` leave alone a lock that another program holds.
+#[test]
+fn examples_of_the_help_release_only_their_own_lock() {
+    let m = mount();
+    let help = m.latchfs(&["--help"]).ok();
+    let (_, examples) = help.split_once("Examples:").expect("the help has examples");
+    let scripts: Vec<&str> = examples.lines().filter(|line| line.contains("mkdir ")).collect();
+    assert!(!scripts.is_empty(), "{help}");
+    for script in scripts {
+        let script = script.replace("locks/build", "build").replace("./build", "touch ran");
+        m.sh("mkdir build").ok();
+        m.sh(&script);
+        assert_eq!(m.phase("build"), "held", "released by '{script}'");
+        assert_eq!(m.phase("ran"), "free", "'{script}' ran without the lock");
+        m.sh("rmdir build").ok();
+        m.sh(&script).ok();
+        assert_eq!((m.phase("build"), m.phase("ran")), ("free".into(), "held".into()));
+        m.sh("rm ran").ok();
+    }
+}
+
 /// `ls`: a table; `--json`: an array.
 #[test]
 fn ls_is_a_table() {

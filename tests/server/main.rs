@@ -33,6 +33,7 @@ mod seed;
 mod sentences;
 mod sessions;
 mod several;
+mod targets;
 mod tls;
 mod units;
 mod waiting;

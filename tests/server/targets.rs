@@ -1,0 +1,97 @@
+//! Which mount or server a command speaks to when LATCHFS_SERVER is set as well.
+
+use crate::harness::{LATCHFS, Scratch, Server};
+use crate::support::{Output, run};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A mount in the background, with an engine of its own.
+struct Mount(Scratch);
+
+impl Mount {
+    fn new() -> Self {
+        let mount = Self(Scratch::new());
+        mount.command("", &["mount", "fst", "--state", "none", "--background"]).ok();
+        mount
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("fst")
+    }
+
+    /// A command beside the mount point, with LATCHFS_SERVER as given.
+    fn command(&self, server: &str, args: &[&str]) -> Output {
+        let mut command = Command::new(LATCHFS);
+        command.args(args).current_dir(self.0.path());
+        run(command.env_remove("LATCHFS_DIR").env("LATCHFS_SERVER", server))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new(LATCHFS).arg("umount").arg(self.path()).output();
+    }
+}
+
+/// `run --dir` and a path below a mount mean that mount: `fst/job` is held, so nothing runs.
+#[test]
+fn the_command_line_comes_before_the_environment() {
+    let (server, mount) = (Server::start(&[]), Mount::new());
+    mount.command("", &["acquire", "job", "--dir", "fst"]).ok();
+    let run_job = |target: &[&str]| {
+        let args = [&["run"], target, &["--try", "--", "touch", "ran"]].concat();
+        mount.command(&server.url, &args)
+    };
+    run_job(&["job", "--dir", "fst"]).exits(75);
+    run_job(&["fst/job"]).exits(75);
+    run_job(&["./fst/job"]).exits(75);
+    assert!(!mount.0.path().join("ran").exists());
+    // A bare name outside of all mounts is the server's, where the lock is free.
+    run_job(&["job"]).ok();
+    let both = mount.command("", &["status", "job", "--dir", "fst", "--server", &server.url]);
+    assert!(both.exits(64).contains("cannot be used with"));
+}
+
+/// Inside a mount a name is that mount's, and so is it under LATCHFS_DIR.
+#[test]
+fn a_mount_that_is_named_or_stood_in_comes_before_the_servers_variable() {
+    let (server, mount) = (Server::start(&[]), Mount::new());
+    mount.command("", &["acquire", "job", "--dir", "fst"]).ok();
+    let mut inside = Command::new(LATCHFS);
+    inside.args(["run", "job", "--try", "--", "true"]).current_dir(mount.path());
+    run(inside.env_remove("LATCHFS_DIR").env("LATCHFS_SERVER", &server.url)).exits(75);
+    let mut named = Command::new(LATCHFS);
+    named.args(["run", "job", "--try", "--", "true"]).env("LATCHFS_DIR", mount.path());
+    run(named.env("LATCHFS_SERVER", &server.url)).exits(75);
+    let told = mount.command("", &["status", "fst/job", "--client", "ci"]).exits(64);
+    assert!(told.contains("--server URL"), "{told}");
+}
+
+/// A command that runs under a server's lock finds that server, whatever mount was exported.
+#[test]
+fn a_command_under_a_lock_finds_where_the_lock_is() {
+    let (server, mount) = (Server::start(&[]), Mount::new());
+    let mut outer = Command::new(LATCHFS);
+    outer.args(["run", "job", "--server", &server.url, "--", "sh", "-c"]);
+    outer.arg("echo ${LATCHFS_DIR-none} $LATCHFS_SERVER").env("LATCHFS_DIR", mount.path());
+    assert_eq!(run(&mut outer).ok(), format!("none {}\n", server.url));
+}
+
+/// `mount` mounts the locks of the server that LATCHFS_SERVER names, and says so; options for an
+/// engine of its own come first, and are told of.
+#[test]
+fn mount_heeds_the_servers_variable() {
+    let server = Server::start(&[]);
+    let mount = Mount(Scratch::new());
+    let told = mount.command(&server.url, &["mount", "fst", "--background"]);
+    assert!(told.err.contains("which LATCHFS_SERVER names"), "{}", told.err);
+    told.ok();
+    std::fs::create_dir(mount.path().join("build")).expect("the lock is free");
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "held");
+    let own = Mount(Scratch::new());
+    let args = ["mount", "fst", "--state", "none", "--background"];
+    let told = own.command(&server.url, &args);
+    assert!(told.err.contains("is ignored"), "{}", told.err);
+    told.ok();
+    std::fs::create_dir(own.path().join("build")).expect("the lock is free in its own engine");
+}
