@@ -10,6 +10,7 @@ use crate::engine::codec::Malformed;
 use crate::locks::audit::Audit;
 use futures_util::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,15 +18,35 @@ use std::sync::Arc;
 /// The replica, and where its snapshots are.
 pub(super) struct Machine {
     pub(super) replica: Arc<Replica>,
-    path: PathBuf,
+    file: Arc<SnapshotFile>,
     trouble: Trouble,
 }
 
 /// Puts one snapshot on the disk.
 pub(super) struct Builder {
     snapshot: Snapshot,
-    path: PathBuf,
+    file: Arc<SnapshotFile>,
     trouble: Trouble,
+}
+
+/// The snapshot on the disk. Openraft builds a snapshot in the background and installs one from
+/// the leader meanwhile: both write this file, one at a time, and the newer snapshot stays.
+struct SnapshotFile {
+    path: PathBuf,
+    /// The last entry of the snapshot in the file. Locked while the file is written.
+    newest: Mutex<Option<LogId>>,
+}
+
+impl SnapshotFile {
+    /// Writes a snapshot, unless the file has a newer one.
+    fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
+        let mut newest = self.newest.lock();
+        if snapshot.meta.last_log_id >= *newest {
+            snapshot::write(&self.path, snapshot)?;
+            *newest = snapshot.meta.last_log_id;
+        }
+        Ok(())
+    }
 }
 
 impl Machine {
@@ -38,8 +59,10 @@ impl Machine {
                     DataError::damaged(path, "its state can't be understood")
                 })?),
             };
+        let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
+        let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
         let replica = Arc::new(Replica::new(known, audit));
-        Ok(Self { replica, path: path.to_path_buf(), trouble: trouble.clone() })
+        Ok(Self { replica, file, trouble: trouble.clone() })
     }
 
     /// Up to where the state knows the log.
@@ -83,20 +106,20 @@ impl RaftStateMachine<Kind> for Machine {
         let core = self.replica.look();
         let bytes = snapshot::to_bytes(core.cluster, &core.engine);
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
-        Builder { snapshot, path: self.path.clone(), trouble: self.trouble.clone() }
+        Builder { snapshot, file: Arc::clone(&self.file), trouble: self.trouble.clone() }
     }
 
     async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
         let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
         let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
-        let path = self.path.clone();
-        on_the_disk(&self.trouble, move || snapshot::write(&path, &snapshot)).await?;
+        let file = Arc::clone(&self.file);
+        on_the_disk(&self.trouble, move || file.write(&snapshot)).await?;
         self.replica.replace(known);
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
-        let path = self.path.clone();
+        let path = self.file.path.clone();
         let read = move || snapshot::read(&path).map_err(io::Error::other);
         on_the_disk(&self.trouble, read).await
     }
@@ -106,8 +129,8 @@ impl RaftSnapshotBuilder<Kind> for Builder {
     type SnapshotData = Arc<[u8]>;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let (path, snapshot) = (self.path.clone(), self.snapshot.clone());
-        on_the_disk(&self.trouble, move || snapshot::write(&path, &snapshot)).await?;
+        let (file, snapshot) = (Arc::clone(&self.file), self.snapshot.clone());
+        on_the_disk(&self.trouble, move || file.write(&snapshot)).await?;
         Ok(self.snapshot.clone())
     }
 }

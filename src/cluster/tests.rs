@@ -1,10 +1,12 @@
 //! What the log survives, and what it refuses to survive. Nothing sleeps: what is waited for is an
 //! answer.
 
-use super::kind::{ClusterId, Commands, Entry, Kind, LogId, Proposal, Vote};
+use super::data::{Data, first};
+use super::kind::{ClusterId, Commands, Entry, Kind, LogId, Meta, Proposal, Snapshot, Vote};
 use super::log::Log;
 use super::machine::Machine;
 use super::node;
+use super::snapshot;
 use super::trouble::Trouble;
 use super::{DataError, Node};
 use crate::engine::model::sound;
@@ -208,7 +210,91 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
     assert_eq!(straight.applied().map(|id| id.index), Some((COMMANDS / COMMANDS_AN_ENTRY) as u64));
 }
 
+/// A snapshot of the state at entry `index`, large enough that writing it takes a moment.
+fn snapshot_at(index: u64) -> Snapshot {
+    let (rules, commands) = sound(11, 600);
+    let mut engine = Engine::new(rules);
+    for (at, command) in &commands {
+        let _ = engine.apply(*at, command, &mut Vec::new());
+    }
+    let bytes = snapshot::to_bytes(Some(ClusterId(7)), &engine);
+    Snapshot { meta: snapshot_meta(index), snapshot: bytes }
+}
+
+fn snapshot_meta(index: u64) -> Meta {
+    let leader_id = LeaderId { term: 1, node_id: 1 };
+    Meta { last_log_id: Some(LogId { leader_id, index }), ..Meta::default() }
+}
+
+/// The entry of the snapshot in a file.
+fn entry_of(path: &Path) -> u64 {
+    let found = snapshot::read(path).expect("it is whole").expect("it is there");
+    found.meta.last_log_id.expect("it has an entry").index
+}
+
+/// A node may be building a snapshot when the leader sends it a newer one.
+#[test]
+fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("snapshot");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let mut machine = Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("new");
+    let (older, newer) = (snapshot_at(10), snapshot_at(20));
+    runtime.block_on(async {
+        machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
+        let mut late = machine.get_snapshot_builder().await;
+        machine.install_snapshot(&newer.meta, newer.snapshot).await.expect("there is room");
+        late.build_snapshot().await.expect("there is room");
+    });
+    assert_eq!(entry_of(&path), 20);
+    assert_eq!(machine.applied().map(|id| id.index), Some(20));
+}
+
+/// The same at the same moment, on two threads: neither fails, and the newer one is there.
+#[test]
+fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
+    const ROUNDS: u64 = 60;
+    let scratch = Scratch::new();
+    let path = scratch.0.join("snapshot");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let mut machine = Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("new");
+    let template = snapshot_at(0);
+    let at = |index| Snapshot { meta: snapshot_meta(index), ..template.clone() };
+    for round in 1..=ROUNDS {
+        let (older, newer) = (at(2 * round), at(2 * round + 1));
+        runtime.block_on(async {
+            machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
+            let mut builder = machine.get_snapshot_builder().await;
+            let install = machine.install_snapshot(&newer.meta, newer.snapshot);
+            let (built, installed) = tokio::join!(builder.build_snapshot(), install);
+            built.expect("the file of the other one is another file");
+            installed.expect("the file of the other one is another file");
+        });
+        assert_eq!(entry_of(&path), 2 * round + 1);
+    }
+}
+
 // ---- a node ---------------------------------------------------------------------------------
+
+/// A node that was killed when it had voted and had no entry yet has lost nothing; one whose log
+/// is gone has, and does not start.
+#[test]
+fn a_log_with_a_vote_alone_is_not_damaged() {
+    let scratch = Scratch::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let other = || Ok((ClusterId(7), 5));
+    let mut data = Data::open(&scratch.data(), other).expect("a new directory");
+    data.has_begun().expect("there is room");
+    let log = data.log();
+    drop(data);
+    assert!(scratch.refusal().contains("is damaged"), "nothing says what it promised");
+    let mut log = Log::open(&log, &Trouble::default()).expect("it is sound");
+    runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
+    drop(log);
+    // One without peers can't go on; that it has to be told so shows that its log was opened.
+    let said = scratch.refusal();
+    assert!(!said.contains("damaged") && said.contains("--peer-listen"), "{said}");
+}
 
 #[test]
 fn what_was_granted_outlives_the_node() {
@@ -539,8 +625,7 @@ fn a_first_start_that_was_broken_off_is_begun_again() {
     fs::remove_file(&node).expect("it is there");
     // Only the name, and then the directory of the log.
     for _ in 0..2 {
-        let data =
-            super::data::Data::open(&scratch.data(), || Ok(super::data::first())).expect("new");
+        let data = Data::open(&scratch.data(), || Ok(first())).expect("new");
         assert_eq!(data.identity.stage, super::data::Stage::New);
     }
     assert_eq!(granted(&scratch.open().expect("new"), "a", "ann"), 1);
