@@ -139,7 +139,12 @@ impl Log {
         (next(files.log_state().purged()), next(files.log_state().last()))
     }
 
-    /// Whether nothing has ever been written to it.
+    /// Whether nothing has ever been written to it: neither a vote nor an entry.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_empty() && self.vote().is_none()
+    }
+
+    /// Whether it has never had an entry.
     pub(super) fn is_empty(&self) -> bool {
         self.files.lock().log_state().last().is_none()
     }

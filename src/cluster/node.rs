@@ -124,7 +124,7 @@ fn open(path: &Path, peers: Option<Peers>, heritage: Option<Heritage>) -> Result
     }
     let trouble = Trouble::default();
     let log = Log::open(&data.log(), &trouble)?;
-    if log.is_empty() && data.identity.stage == Stage::Begun {
+    if log.is_new() && data.identity.stage == Stage::Begun {
         return Err(DataError::damaged(
             &data.log(),
             "the log is empty, and something was promised",

@@ -48,8 +48,10 @@ impl listen::Answers for Reception {
             self.refuse_strangers(from, &call).await?;
         }
         match call {
-            Call::Append(_) | Call::Vote(_) | Call::PreVote(_) | Call::Snapshot(..) => {
-                self.promise(call).await
+            Call::Append(_) | Call::Vote(_) | Call::Snapshot(..) => self.promise(call).await,
+            // It promises nothing and writes nothing.
+            Call::PreVote(ask) => {
+                self.raft.pre_vote(ask).await.map(Told::Vote).map_err(|e| broken(&e))
             }
             Call::Transfer(ask) => self
                 .raft
@@ -88,19 +90,19 @@ impl Reception {
         if is_member() { Ok(()) } else { Err(Turned::Removed) }
     }
 
-    /// What makes a promise: from now on the log must be there at a start.
+    /// Answers a call whose answer is a promise. From then on the log must be there at a start,
+    /// and `node` says so before the answer goes out, but after the log has what it promises: a
+    /// node that is killed in between starts again.
     async fn promise(&self, call: Call) -> Result<Told, Turned> {
-        let begun = self.data.lock().has_begun();
-        begun.map_err(|error| Turned::Refused(error.to_string().into()))?;
-        match call {
+        let told = match call {
             Call::Append(ask) => self.append(ask).await,
             Call::Vote(ask) => self.raft.vote(ask).await.map(Told::Vote).map_err(|e| broken(&e)),
-            Call::PreVote(ask) => {
-                self.raft.pre_vote(ask).await.map(Told::Vote).map_err(|e| broken(&e))
-            }
             Call::Snapshot(vote, snapshot) => self.install(vote, snapshot).await,
             _ => Err(Turned::Malformed),
-        }
+        }?;
+        let begun = self.data.lock().has_begun();
+        begun.map_err(|error| Turned::Refused(error.to_string().into()))?;
+        Ok(told)
     }
 
     async fn append(&self, ask: AppendEntriesRequest<Kind>) -> Result<Told, Turned> {

@@ -1,9 +1,10 @@
 //! Who is in the cluster: leaving, removing, replacing, and what is refused.
 
 use crate::load::now;
-use crate::net::{Daemon, eventually};
-use crate::nodes::{Cluster, options, refusal, serve};
+use crate::net::{Daemon, LATCHFS, eventually};
+use crate::nodes::{Cluster, Node, options, refusal, serve};
 use std::fs;
+use std::process::Stdio;
 
 #[test]
 fn leadership_is_handed_over_at_once() {
@@ -157,4 +158,30 @@ fn nodes_move_to_other_addresses() {
         assert_eq!(cluster.curl(at, "GET", "/locks/build").1["holder"], "ann");
     }
     cluster.agree();
+}
+
+/// A node that is killed while its leader writes to it for the first time has answered nothing,
+/// so it starts again. It is killed as soon as its data directory says that it has begun.
+#[test]
+fn a_node_killed_at_its_first_append_starts_again() {
+    let mut cluster = Cluster::alone();
+    let seed = cluster.nodes[0].machine.peers();
+    for _ in 0..3 {
+        let machine = cluster.net.machine();
+        let mut command = machine.command(LATCHFS);
+        command.args(options(&machine, "data", &["--seed", &seed]));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut first = command.spawn().expect("the program is there");
+        let node = machine.path("data").join("node");
+        let begun = || fs::read_to_string(&node).is_ok_and(|text| text.contains("stage begun"));
+        while !begun() {
+            assert_eq!(first.try_wait().expect("our child"), None, "it ended by itself");
+            std::thread::yield_now();
+        }
+        first.kill().expect("it is our child");
+        first.wait().expect("it is our child");
+        let daemon = serve(&machine, "data", &["--seed", &seed]);
+        cluster.nodes.push(Node { machine, daemon });
+    }
+    cluster.voters(3);
 }
