@@ -7,16 +7,18 @@
 
 use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
-    Acquire, Annotate, Answer, ClientId, Command, End, EndSession, Ends, Engine, Event, Firm,
-    Grace, Hold, LeaseKey, Leave, Life, Line, LockName, LockView, Mode, Move, Op, OpenId,
-    OpenSession, Outcome, Over, Patch, Phase, Release, Renew, RequestId, Reset, Rules, SessionEnd,
-    SessionId, Steal, StealReason, Tenure, Term, TextPatch, Ticket, Token, Ttl, What, Whose, Why,
+    Acquire, Annotate, Answer, ClientId, Command, Digest, End, EndSession, Ends, Engine, Event,
+    Firm, Grace, Hold, LeaseKey, Leave, Life, Line, LockName, LockView, Mode, Move, Op, OpenId,
+    OpenSession, Outcome, Over, Patch, Phase, Release, Renew, Request, RequestId, Reset, Rules,
+    SessionEnd, SessionId, Steal, StealReason, Tenure, Term, TextPatch, Ticket, Token, Ttl, What,
+    Whose, Why,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[test]
 fn stories_come_out_as_they_are_told() {
@@ -138,9 +140,10 @@ impl Stage {
         let client = parse_client(&client)?;
         let verb = words.bare().ok_or("what?")?;
         let request = words.value("request");
-        let request = request.map(|key| RequestId { client: client.clone(), key: (*key).into() });
+        let caller = client.as_str().into();
         let op = self.op(&verb, client, &mut words)?;
         words.end()?;
+        let request = request.map(|key| request_of(caller, &key, &op));
         let mut events = vec![];
         let answer = self.engine.apply(at, &Command { request, op }, &mut events);
         self.engine.check();
@@ -226,6 +229,14 @@ impl Stage {
             _ => return Err(format!("unknown verb '{verb}'")),
         })
     }
+}
+
+/// The request of a line: its digest is of what the line says, but for the time.
+fn request_of(caller: Arc<str>, key: &str, op: &Op) -> Request {
+    let digest = format!("{op:?}")
+        .bytes()
+        .fold(7, |hash: u128, byte| hash.wrapping_mul(31).wrapping_add(u128::from(byte)));
+    Request { id: RequestId { caller, key: key.into() }, digest: Digest(digest) }
 }
 
 fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
@@ -390,6 +401,10 @@ fn say_answer(answer: &Answer) -> String {
         Ok(Outcome::KeptAlive(until)) => format!("kept until {}", moment(*until)),
         Ok(Outcome::SessionEnded) => "session ended".to_owned(),
         Ok(Outcome::Reset { holds, waits }) => format!("reset {holds} holds, {waits} places"),
+        Ok(Outcome::Replayed(replay)) => {
+            let first = say_answer(&Ok(replay.first.clone()));
+            format!("replayed from {}: {first}", moment(replay.at))
+        }
     }
 }
 

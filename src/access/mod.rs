@@ -16,6 +16,7 @@ pub use tokens::TokensError;
 
 use crate::engine::{ClientId, Hold, LockName, Op, SessionId, Term, Ticket};
 use std::fmt;
+use std::sync::Arc;
 
 /// What a caller may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +105,12 @@ impl Grant {
     pub fn nothing() -> Self {
         let (clients, prefixes) = (Vec::new(), Vec::new());
         Self { name: "nobody".to_owned(), clients, prefixes, steal: false }
+    }
+
+    /// Returns whose request ids the bearer chooses at one front end: rule 10. Credentials of one
+    /// name are one caller, so that a secret can be replaced while requests are repeated.
+    pub fn caller(&self, front_end: &str) -> Arc<str> {
+        format!("{front_end}:{}", self.name).into()
     }
 
     /// Whether it may speak as `client`.

@@ -5,7 +5,7 @@
 //! it would be cut off, although it has been promised.
 
 use super::kind::{LogId, Membership, Meta, Payload, Vote};
-use crate::engine::codec::{Malformed, Wire, require};
+use crate::engine::codec::{FORMAT_OLDEST, Malformed, Reader, Wire};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The version of what an entry says: to be raised with that of the engine's commands. Whoever
 /// reads a newer one stops.
-pub(super) const ENTRY_VERSION: u8 = 2;
+pub(super) const ENTRY_VERSION: u8 = 3;
 
 /// Bytes of one entry: what one proposal may hold, many times over.
 const ENTRY_BYTES_MAX: usize = 256 << 20;
@@ -141,14 +141,16 @@ pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
 /// Reads what [`entry_bytes`] wrote.
 pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
-    let (version, mut body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
-    // What 1 had is there still, under the same numbers.
+    let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
     if !(1..=ENTRY_VERSION).contains(version) {
         let why = format!("an entry has format {version}, and this latchfs knows {ENTRY_VERSION}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    let payload = take_payload(&mut body).map_err(malformed)?;
-    require(body.is_empty()).map_err(malformed)?;
+    // What 1 had is there still in 2, under the same numbers.
+    let format = (*version).max(FORMAT_OLDEST);
+    let mut from = Reader::of_format(format, body).map_err(malformed)?;
+    let payload = take_payload(&mut from).map_err(malformed)?;
+    from.end().map_err(malformed)?;
     Ok(payload)
 }
 
@@ -168,7 +170,7 @@ pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
 }
 
 /// Reads what [`put_payload`] wrote.
-pub(super) fn take_payload(from: &mut &[u8]) -> Result<Payload, Malformed> {
+pub(super) fn take_payload(from: &mut Reader<'_>) -> Result<Payload, Malformed> {
     match u8::take(from)? {
         0 => Ok(EntryPayload::Blank),
         1 => Wire::take(from).map(EntryPayload::Normal),
@@ -189,7 +191,7 @@ fn put_members(members: &Members, out: &mut Vec<u8>) {
     nodes.put(out);
 }
 
-fn take_members(from: &mut &[u8]) -> Result<Members, Malformed> {
+fn take_members(from: &mut Reader<'_>) -> Result<Members, Malformed> {
     let configs: Vec<Vec<u64>> = Wire::take(from)?;
     let configs: Vec<BTreeSet<u64>> =
         configs.into_iter().map(|config| config.into_iter().collect()).collect();
@@ -210,7 +212,7 @@ pub(super) fn put_meta(meta: &Meta, out: &mut Vec<u8>) {
 }
 
 /// Reads what [`put_meta`] wrote.
-pub(super) fn take_meta(from: &mut &[u8]) -> Result<Meta, Malformed> {
+pub(super) fn take_meta(from: &mut Reader<'_>) -> Result<Meta, Malformed> {
     let last_log_id = take_place(from)?;
     let since = take_place(from)?;
     let last_membership = Membership::new(since, take_members(from)?);
@@ -222,7 +224,7 @@ fn put_place(place: Option<&LogId>, out: &mut Vec<u8>) {
     numbers.put(out);
 }
 
-fn take_place(from: &mut &[u8]) -> Result<Option<LogId>, Malformed> {
+fn take_place(from: &mut Reader<'_>) -> Result<Option<LogId>, Malformed> {
     let numbers: Option<(u64, (u64, u64))> = Wire::take(from)?;
     Ok(numbers
         .map(|(term, (node_id, index))| LogId { leader_id: LeaderId { term, node_id }, index }))

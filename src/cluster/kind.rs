@@ -1,6 +1,6 @@
 //! What the log is a log of: the types that openraft is told, and what an entry carries.
 
-use crate::engine::codec::{Malformed, Wire};
+use crate::engine::codec::{Malformed, Reader, Wire};
 use crate::engine::{Answer, Command, Heritage, Rules};
 use crate::time::Time;
 use openraft::type_config::alias::{
@@ -84,7 +84,7 @@ impl Wire for ClusterId {
         (self.0 as u64).put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let high = u128::from(u64::take(from)?);
         Ok(Self(high << 64 | u128::from(u64::take(from)?)))
     }
@@ -111,7 +111,7 @@ impl Wire for Proposal {
         }
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => Ok(Self::Begin(Wire::take(from)?, Wire::take(from)?)),
             1 => {

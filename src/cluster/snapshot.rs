@@ -5,7 +5,7 @@ use super::data::replace;
 use super::error::DataError;
 use super::kind::{ClusterId, Meta, Snapshot};
 use crate::engine::Engine;
-use crate::engine::codec::{self, Malformed, Wire};
+use crate::engine::codec::{self, Malformed, Reader, Wire};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -36,12 +36,10 @@ pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]>
 
 /// Reads what [`to_bytes`] wrote.
 pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Malformed> {
-    let (version, mut body) = bytes.split_first().ok_or(Malformed)?;
-    if *version != codec::FORMAT_VERSION {
-        return Err(Malformed);
-    }
-    let cluster = Wire::take(&mut body)?;
-    Ok((cluster, codec::decode_engine(body)?))
+    let (format, body) = bytes.split_first().ok_or(Malformed)?;
+    let mut from = Reader::of_format(*format, body)?;
+    let cluster = Wire::take(&mut from)?;
+    Ok((cluster, codec::decode_engine(*format, from.rest())?))
 }
 
 /// Puts a snapshot on the disk in the place of the one before.
@@ -102,8 +100,8 @@ pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError
 fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
     let (length, rest) = body.split_first_chunk().ok_or(Malformed)?;
     let length = u32::from_le_bytes(*length) as usize;
-    let (mut meta, state) = rest.split_at_checked(length).ok_or(Malformed)?;
-    Ok(Snapshot { meta: take_meta(&mut meta)?, snapshot: state.into() })
+    let (meta, state) = rest.split_at_checked(length).ok_or(Malformed)?;
+    Ok(Snapshot { meta: take_meta(&mut Reader::new(meta))?, snapshot: state.into() })
 }
 
 /// What a snapshot says, as a state.

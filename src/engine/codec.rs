@@ -5,48 +5,37 @@
 //! (journal records, snapshots) carry the format's version.
 
 use super::command::{
-    Acquire, Annotate, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, Tenure, TextPatch, Whose,
+    Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Steal,
+    Tenure, TextPatch, Whose,
 };
+pub use super::encoding::Malformed;
+pub(crate) use super::encoding::{Reader, Wire, require, wire_enum, wire_struct};
+use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{SessionEnd, Why};
 use super::heritage::Heritage;
 use super::known::Known;
 use super::lease::{
-    Details, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId, StealReason,
-    Term, Ticket, Token,
+    Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId,
+    StealReason, Term, Ticket, Token,
 };
 use super::lock::{Lock, Queue, Tenancy, Waiter};
 use super::mint::Mint;
 use super::name::{ClientId, LockName};
 use super::planted::{Bug, planted};
+use super::replies::Reply;
 use super::session::Session;
 use super::term::{Grace, Ttl};
 use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes. A change of any layout below raises it.
-pub const FORMAT_VERSION: u8 = 2;
+pub const FORMAT_VERSION: u8 = 3;
 
-/// The bytes are not what they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed;
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the bytes are damaged, or of another version of latchfs")
-    }
-}
-
-impl std::error::Error for Malformed {}
-
-/// A value with one way to be written.
-pub(crate) trait Wire: Sized {
-    fn put(&self, out: &mut Vec<u8>);
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed>;
-}
+/// The oldest version that is still read.
+pub const FORMAT_OLDEST: u8 = 2;
 
 /// Writes `command`, to be carried out at `at`, behind what `out` holds.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
@@ -54,10 +43,12 @@ pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
     command.put(out);
 }
 
-/// Reads what [`encode_command`] wrote.
-pub fn decode_command(mut bytes: &[u8]) -> Result<(Time, Command), Malformed> {
-    let decoded = (Time::take(&mut bytes)?, Command::take(&mut bytes)?);
-    if bytes.is_empty() { Ok(decoded) } else { Err(Malformed) }
+/// Reads what [`encode_command`] of this `format` wrote.
+pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malformed> {
+    let mut from = Reader::of_format(format, bytes)?;
+    let decoded = (Time::take(&mut from)?, Command::take(&mut from)?);
+    from.end()?;
+    Ok(decoded)
 }
 
 /// Writes `rules` behind what `out` holds.
@@ -66,9 +57,11 @@ pub fn encode_rules(rules: &Rules, out: &mut Vec<u8>) {
 }
 
 /// Reads what [`encode_rules`] wrote.
-pub fn decode_rules(mut bytes: &[u8]) -> Result<Rules, Malformed> {
-    let rules = Rules::take(&mut bytes)?;
-    if bytes.is_empty() { Ok(rules) } else { Err(Malformed) }
+pub fn decode_rules(bytes: &[u8]) -> Result<Rules, Malformed> {
+    let mut from = Reader::new(bytes);
+    let rules = Rules::take(&mut from)?;
+    from.end()?;
+    Ok(rules)
 }
 
 /// The whole state.
@@ -90,10 +83,9 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
         lock.put(&mut out);
     }
     (books.replies.len() as u64).put(&mut out);
-    for (request, until, outcome) in books.replies.iter() {
-        request.put(&mut out);
-        until.put(&mut out);
-        outcome.put(&mut out);
+    for (id, reply) in books.replies.iter() {
+        id.put(&mut out);
+        reply.put(&mut out);
     }
     // Most never had any: their bytes are as they were before there was such a thing.
     if books.shut_until > Time::ZERO {
@@ -102,10 +94,10 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_engine`] wrote. What follows from the rest (the agenda, what hangs on
-/// which session) is not in the bytes, so it cannot contradict them.
-pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
-    let from = &mut bytes;
+/// Reads what [`encode_engine`] of this `format` wrote. What follows from the rest (the agenda,
+/// what hangs on which session) is not in the bytes, so it cannot contradict them.
+pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
+    let from = &mut Reader::of_format(format, bytes)?;
     let mut engine = Engine::new(Rules::take(from)?);
     engine.books.clock = Time::take(from)?;
     let upcoming = u64::take(from)?;
@@ -134,22 +126,17 @@ pub fn decode_engine(mut bytes: &[u8]) -> Result<Engine, Malformed> {
         }
         *engine.locks.get_or_new(&name) = lock;
     }
-    let mut last = None;
     for _ in 0..u64::take(from)? {
-        let (request, until) = (RequestId::take(from)?, Time::take(from)?);
-        require(last.as_ref().is_none_or(|last| *last < request))?;
-        last = Some(request.clone());
-        engine.books.restore_reply(request, until, Outcome::take(from)?);
+        let (id, reply) = (RequestId::take(from)?, Reply::take(from)?);
+        require(engine.books.replies.last().is_none_or(|last| *last < id))?;
+        engine.books.restore_reply(id, reply);
     }
     if !from.is_empty() {
         engine.books.shut_until = Time::take(from)?;
         require(engine.books.shut_until > Time::ZERO)?;
     }
-    if from.is_empty() { Ok(engine) } else { Err(Malformed) }
-}
-
-pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
-    if sound { Ok(()) } else { Err(Malformed) }
+    require(from.is_empty())?;
+    Ok(engine)
 }
 
 /// What the books assert of a lock that is entered: damaged bytes must not get as far as that.
@@ -167,64 +154,6 @@ fn require_sound(lock: &Lock, books: &Books) -> Result<(), Malformed> {
     require(lock.line.values().all(|waiter| waiter.sessions().all(known)))
 }
 
-/// Seven bits a byte, lowest first, the top bit saying that there are more.
-impl Wire for u64 {
-    fn put(&self, out: &mut Vec<u8>) {
-        let mut rest = *self;
-        while rest >= 0x80 {
-            out.push(rest as u8 | 0x80);
-            rest >>= 7;
-        }
-        out.push(rest as u8);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = u8::take(from)?;
-            let bits = Self::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                return Err(Malformed);
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                // One way to write each value: no padding with empty groups.
-                return if byte == 0 && shift > 0 { Err(Malformed) } else { Ok(value) };
-            }
-        }
-        Err(Malformed)
-    }
-}
-
-impl Wire for u8 {
-    fn put(&self, out: &mut Vec<u8>) {
-        out.push(*self);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        let (byte, rest) = from.split_first().ok_or(Malformed)?;
-        *from = rest;
-        Ok(*byte)
-    }
-}
-
-/// Values that are written as a number.
-macro_rules! wire_number {
-    ($($type:ty: $to:expr, $from:expr;)*) => {$(
-        impl Wire for $type {
-            fn put(&self, out: &mut Vec<u8>) {
-                let to: fn(&$type) -> u64 = $to;
-                to(self).put(out);
-            }
-
-            fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-                let make: fn(u64) -> Option<$type> = $from;
-                make(u64::take(from)?).ok_or(Malformed)
-            }
-        }
-    )*};
-}
-
 wire_number! {
     u16: |n| u64::from(*n), |n| n.try_into().ok();
     u32: |n| u64::from(*n), |n| n.try_into().ok();
@@ -240,47 +169,6 @@ wire_number! {
     Ticket: |ticket| ticket.as_u64(), |n| Some(Ticket(n));
 }
 
-impl Wire for Arc<[u8]> {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.len().put(out);
-        out.extend_from_slice(self);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        Ok(take_bytes(from)?.into())
-    }
-}
-
-fn take_bytes<'a>(from: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
-    let length = usize::take(from)?;
-    let (bytes, rest) = from.split_at_checked(length).ok_or(Malformed)?;
-    *from = rest;
-    Ok(bytes)
-}
-
-fn put_text(text: &str, out: &mut Vec<u8>) {
-    text.len().put(out);
-    out.extend_from_slice(text.as_bytes());
-}
-
-/// Values that are written as a text, and checked when read.
-macro_rules! wire_text {
-    ($($type:ty: $to:expr, $from:expr;)*) => {$(
-        impl Wire for $type {
-            fn put(&self, out: &mut Vec<u8>) {
-                let to: fn(&$type) -> &str = $to;
-                put_text(to(self), out);
-            }
-
-            fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-                let text = std::str::from_utf8(take_bytes(from)?).map_err(|_| Malformed)?;
-                let make: fn(&str) -> Option<$type> = $from;
-                make(text).ok_or(Malformed)
-            }
-        }
-    )*};
-}
-
 wire_text! {
     Arc<str>: |text| text, |text| Some(text.into());
     LockName: |name| name.as_str(), |text| LockName::parse(text).ok();
@@ -289,102 +177,11 @@ wire_text! {
         |text| StealReason::parse(text).filter(|reason| reason.as_str() == text);
 }
 
-impl<T: Wire> Wire for Option<T> {
-    fn put(&self, out: &mut Vec<u8>) {
-        match self {
-            None => out.push(0),
-            Some(value) => {
-                out.push(1);
-                value.put(out);
-            }
-        }
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        match u8::take(from)? {
-            0 => Ok(None),
-            1 => T::take(from).map(Some),
-            _ => Err(Malformed),
-        }
-    }
-}
-
-impl<A: Wire, B: Wire> Wire for (A, B) {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-        self.1.put(out);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        Ok((A::take(from)?, B::take(from)?))
-    }
-}
-
-impl<T: Wire> Wire for Vec<T> {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.len().put(out);
-        for value in self {
-            value.put(out);
-        }
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        // No reserve: the length is only believed as far as the bytes go.
-        (0..usize::take(from)?).map(|_| T::take(from)).collect()
-    }
-}
-
-impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.len().put(out);
-        for (key, value) in self {
-            key.put(out);
-            value.put(out);
-        }
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        let mut map = Self::new();
-        for _ in 0..usize::take(from)? {
-            let (key, value) = <(K, V)>::take(from)?;
-            require(map.last_key_value().is_none_or(|(last, _)| *last < key))?;
-            map.insert(key, value);
-        }
-        Ok(map)
-    }
-}
-
-impl<T: Wire> Wire for Arc<T> {
-    fn put(&self, out: &mut Vec<u8>) {
-        (**self).put(out);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        T::take(from).map(Self::new)
-    }
-}
-
-/// Structs: their fields, in the order given.
-macro_rules! wire_struct {
-    ($($type:ident { $($field:ident),* $(; $($derived:ident),*)? })*) => {$(
-        impl Wire for $type {
-            fn put(&self, out: &mut Vec<u8>) {
-                $(self.$field.put(out);)*
-            }
-
-            fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-                $(let $field = Wire::take(from)?;)*
-                $($(let $derived = Default::default();)*)?
-                Ok(Self { $($field,)* $($($derived,)*)? })
-            }
-        }
-    )*};
-}
-
 wire_struct! {
     Heritage { rules, tokens_from, tickets_from, hold_off }
     Command { request, op }
-    RequestId { client, key }
+    Replay { at, first, ends }
+    Ends { expires_at, grace_until, ttl, grace }
     Acquire { name, client, mode, hold, term, line, patch }
     Renew { key, term, firm, patch }
     LeaseKey { name, client, token }
@@ -411,12 +208,73 @@ wire_struct! {
     }
 }
 
+/// The first format in which a request names its authenticated caller and carries a digest.
+const WITH_CALLERS: u8 = 3;
+
+impl Wire for RequestId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.caller.put(out);
+        self.key.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let caller: Arc<str> = if from.format() < WITH_CALLERS {
+            // No front end speaks for such a caller, so a repeat gets none of these answers.
+            format!("client:{}", ClientId::take(from)?).into()
+        } else {
+            Wire::take(from)?
+        };
+        let key: Arc<str> = Wire::take(from)?;
+        Ok(Self { caller, key })
+    }
+}
+
+impl Wire for Request {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.id.put(out);
+        self.digest.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let id = Wire::take(from)?;
+        let digest = if from.format() < WITH_CALLERS { Digest(0) } else { Wire::take(from)? };
+        Ok(Self { id, digest })
+    }
+}
+
+impl Wire for Digest {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self(u128::from_le_bytes(from.take_array()?)))
+    }
+}
+
+impl Wire for Reply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.until.put(out);
+        self.digest.put(out);
+        self.replay.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let until = Wire::take(from)?;
+        if from.format() < WITH_CALLERS {
+            let replay = Replay { at: Time::ZERO, first: Wire::take(from)?, ends: None };
+            return Ok(Self { until, digest: Digest(0), replay });
+        }
+        Ok(Self { until, digest: Wire::take(from)?, replay: Wire::take(from)? })
+    }
+}
+
 impl Wire for Queue {
     fn put(&self, out: &mut Vec<u8>) {
         (**self).put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         BTreeMap::take(from).map(Self::from)
     }
 }
@@ -430,41 +288,11 @@ impl Wire for Details {
         self.looks().put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let details = Self::default().with_holder_id(Wire::take(from)?);
         let details = details.with_note(Wire::take(from)?).with_text(Wire::take(from)?);
         Ok(details.with_process(Wire::take(from)?).with_looks(Wire::take(from)?))
     }
-}
-
-/// Enums: a number for the variant, then what it holds. A number is never given anew.
-macro_rules! wire_enum {
-    ($($type:ident {
-        $($number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?),* $(,)?
-    })*) => {$(
-        impl Wire for $type {
-            fn put(&self, out: &mut Vec<u8>) {
-                match self {
-                    $(Self::$variant $(($($part),*))? $({ $($field),* })? => {
-                        out.push($number);
-                        $($($part.put(out);)*)?
-                        $($($field.put(out);)*)?
-                    })*
-                }
-            }
-
-            fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-                match u8::take(from)? {
-                    $($number => {
-                        $($(let $part = Wire::take(from)?;)*)?
-                        $($(let $field = Wire::take(from)?;)*)?
-                        Ok(Self::$variant $(($($part),*))? $({ $($field),* })?)
-                    })*
-                    _ => Err(Malformed),
-                }
-            }
-        }
-    )*};
 }
 
 wire_enum! {
@@ -490,8 +318,6 @@ wire_enum! {
     Outcome {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,
         5 Left, 6 Annotated, 7 Moved(tenure), 8 Stolen(tenure), 9 SessionOpened(id),
-        10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits },
+        10 KeptAlive(until), 11 SessionEnded, 12 Reset { holds, waits }, 13 Replayed(replay),
     }
 }
-
-pub(crate) use {wire_enum, wire_struct};

@@ -1,7 +1,9 @@
 //! What can be asked of the engine: a closed list, and what it answers.
 
 use super::event::{SessionEnd, Why};
-use super::lease::{Hold, Life, Looks, Mode, Process, SessionId, StealReason, Term, Ticket, Token};
+use super::lease::{
+    Ends, Hold, Life, Looks, Mode, Process, SessionId, StealReason, Term, Ticket, Token,
+};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
 use super::term::{Grace, Ttl};
@@ -12,22 +14,39 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// Repeating a request under the same id has no second effect and gets the first answer.
-    pub request: Option<RequestId>,
+    pub request: Option<Request>,
     /// What to do.
     pub op: Op,
 }
 
-/// An id of the caller's choosing. Two clients may choose the same.
+/// Rule 10: the id of a request, and a digest of all that the request says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The id.
+    pub id: RequestId,
+    /// Tells a repeat of the request from another request under the same id.
+    pub digest: Digest,
+}
+
+/// An id of a caller's choosing. Two callers may choose the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
-    /// Who chose it.
-    pub client: ClientId,
-    /// What was chosen, [`REQUEST_KEY_BYTES_MAX`] at most.
+    /// The front end and the credential that it has authenticated, [`CALLER_BYTES_MAX`] at most.
+    /// The server sets it; it is never read from a request.
+    pub caller: Arc<str>,
+    /// The key that the caller chose, [`REQUEST_KEY_BYTES_MAX`] at most.
     pub key: Arc<str>,
 }
 
+/// 128 bits of a cryptographic hash over a whole request, made by the front end that took it: the
+/// lock and the options as they were sent, not as defaults and the state of the lock complete them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub u128);
+
 /// A UUID has 36 bytes; twice that leaves room for a prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
+/// The name of a credential, as long as that of a client, behind the name of a front end.
+pub const CALLER_BYTES_MAX: usize = super::name::CLIENT_BYTES_MAX + 16;
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -296,6 +315,40 @@ pub enum Outcome {
         /// Places.
         waits: usize,
     },
+    /// Nothing: the request had been carried out before.
+    Replayed(Box<Replay>),
+}
+
+/// The first answer to a request that was repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replay {
+    /// When the request was carried out.
+    pub at: Time,
+    /// What it did.
+    pub first: Outcome,
+    /// When the tenure or the session of `first` was to end, as things stood then.
+    pub ends: Option<Ends>,
+}
+
+impl Outcome {
+    /// Returns what the request did when it was carried out, now or before.
+    pub fn first(self) -> Self {
+        match self {
+            Self::Replayed(replay) => replay.first,
+            done => done,
+        }
+    }
+
+    /// Returns the tenure that this speaks of.
+    pub const fn tenure(&self) -> Option<&Tenure> {
+        match self {
+            Self::Granted(tenure)
+            | Self::Renewed(tenure)
+            | Self::Moved(tenure)
+            | Self::Stolen(tenure) => Some(tenure),
+            _ => None,
+        }
+    }
 }
 
 /// The tenure that an outcome speaks of.

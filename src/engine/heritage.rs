@@ -130,12 +130,14 @@ mod tests {
             let said = refusal.to_string();
             assert!(said.contains("restored from a backup"), "{said}");
             // Also when it comes from the disk or another node meanwhile.
-            let again = codec::decode_engine(&codec::encode_engine(&engine)).expect("written");
+            let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
+                .expect("written");
             assert_eq!(again, engine);
         }
         assert!(token(&mut engine, Time::ZERO + hold_off) > highest + NUMBERS_SKIPPED);
         engine.check();
-        let again = codec::decode_engine(&codec::encode_engine(&engine)).expect("written");
+        let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
+            .expect("written");
         assert_eq!(again, engine);
     }
 

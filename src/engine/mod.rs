@@ -17,14 +17,14 @@
 //! and rule 9, which `reset` is for all locks; `session` rule 8; `settle` rule 4; `mint` rule 7;
 //! `replies` rule 10; `heritage` what outlives the loss of all replicas; `show` what can be seen;
 //! `check` the invariants; `codec` the bytes that outlive a process, `wire` those that only cross
-//! to another one.
+//! to another one, `encoding` how each value is written in both.
 
 mod acquire;
 mod agenda;
 mod check;
 pub mod codec;
-
 pub mod command;
+mod encoding;
 pub mod event;
 mod heritage;
 mod keep;
@@ -48,9 +48,9 @@ pub mod view;
 mod wire;
 
 pub use command::{
-    Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, Tenure, TextPatch,
-    Whose,
+    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Steal,
+    Tenure, TextPatch, Whose,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
 pub use heritage::Heritage;
@@ -162,11 +162,10 @@ impl Engine {
         let Some(request) = &command.request else {
             return self.carry_out(&command.op, events);
         };
-        if let Some(first) = self.books.replies.first(request) {
-            return Ok(first);
+        if let Some(answer) = self.replay(request) {
+            return answer;
         }
-        let (known, max) = (self.books.replies.len(), self.books.rules.requests_max);
-        self.books.limit(known, max, Limit::Requests)?;
+        self.has_room_for_reply()?;
         let outcome = self.carry_out(&command.op, events)?;
         self.books.remember(request, &outcome);
         Ok(outcome)
@@ -259,7 +258,7 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn forget_replies(&mut self) {
         let known: Vec<_> =
-            self.books.replies.iter().map(|(id, until, _)| (id.clone(), until)).collect();
+            self.books.replies.iter().map(|(id, reply)| (id.clone(), reply.until)).collect();
         for (request, until) in known {
             self.books.replies.forget(&request);
             self.books.agenda.remove(until, Due::Reply(std::sync::Arc::new(request)));

@@ -66,6 +66,8 @@ bugs! {
     SessionEndForgets,
     /// A repeated request is carried out again.
     RepeatsAreApplied,
+    /// Another request under a known id gets the first answer.
+    KeyOfAnotherRequest,
     /// A stolen lock can be used at once.
     NoStealGrace,
     /// A thief that gives the lock back lets the next one in before the steal grace is over.

@@ -4,6 +4,7 @@ use super::lease::{Ends, Mode, SessionId, Token};
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 use std::fmt;
+use std::sync::Arc;
 
 /// A no, with all that is needed to say it in a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub enum Reason {
     Limit(Limit),
     /// The text would be longer than [`super::lease::TEXT_BYTES_MAX`].
     TextTooLong(LockName),
+    /// The caller has used this key for another request.
+    KeyReused(Arc<str>),
 }
 
 /// The lease in the way.
@@ -178,7 +181,7 @@ impl Refusal {
                 Kind::LockExpired
             }
             Reason::StaleToken { .. } => Kind::FencingMismatch,
-            Reason::SameName(_) | Reason::TextTooLong(_) => Kind::Invalid,
+            Reason::SameName(_) | Reason::TextTooLong(_) | Reason::KeyReused(_) => Kind::Invalid,
             Reason::Limit(_) => Kind::Limit,
         }
     }
@@ -213,6 +216,10 @@ impl fmt::Display for Refusal {
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => limit.fmt(f),
+            Reason::KeyReused(key) => {
+                write!(f, "request key '{key}' was used before for another request; ")?;
+                write!(f, "choose a new key for each request, and repeat only the same request")
+            }
             Reason::TextTooLong(name) => {
                 write!(f, "the text of lock '{name}' would be longer than ")?;
                 write!(f, "{} bytes; keep it short", super::lease::TEXT_BYTES_MAX)

@@ -57,7 +57,8 @@ impl Lab {
         let answer = self.engine.apply(self.now, command, &mut self.events);
         self.engine.check();
         let bytes = codec::encode_engine(&self.engine);
-        let again = codec::decode_engine(&bytes).expect("what was written can be read");
+        let again = codec::decode_engine(codec::FORMAT_VERSION, &bytes)
+            .expect("what was written can be read");
         assert_eq!(again, self.engine, "a snapshot is the whole state");
         answer
     }
@@ -371,15 +372,39 @@ fn a_move_leaves_the_line_behind() {
 #[test]
 fn a_repeated_request_has_one_effect() {
     let mut lab = Lab::new();
-    let key_text = "one".into();
-    let request = Some(RequestId { client: client("a"), key: key_text });
-    let acquire = Command { request, op: Op::Acquire(ask("build", "a")) };
-    let first = lab.does_command(&acquire);
+    let acquire = keyed("http:ann", 1, Op::Acquire(ask("build", "a")));
+    let first = lab.does_command(&acquire).expect("granted");
     lab.does(Op::Release(Release { key: key("build", "a", None) })).expect("released");
-    assert_eq!(lab.at(1).does_command(&acquire), first);
-    assert_eq!(lab.engine.locks(), 0, "the repeat has not taken it again");
+    lab.granted(ask("build", "b"));
+    let tenure = first.tenure().expect("a tenure");
+    let replay = Replay { at: Time::ZERO, ends: Some(lab.engine.books.ends(tenure.life)), first };
+    assert_eq!(lab.at(1).does_command(&acquire), Ok(Outcome::Replayed(Box::new(replay))));
+    assert_eq!(lab.holder("build"), "b", "the repeat has not taken it again");
+    lab.does(Op::Release(Release { key: key("build", "b", None) })).expect("released");
     lab.at(601).does_command(&acquire).expect("forgotten by then, and granted anew");
     assert_eq!(lab.engine.locks(), 1);
+}
+
+/// A request under the key `one`.
+fn keyed(caller: &str, digest: u128, op: Op) -> Command {
+    let id = RequestId { caller: caller.into(), key: "one".into() };
+    Command { request: Some(Request { id, digest: Digest(digest) }), op }
+}
+
+/// Rule 10: an id belongs to its caller and to the whole request.
+#[test]
+fn a_known_key_answers_only_its_caller_and_its_request() {
+    let mut lab = Lab::new();
+    lab.granted(ask("prod/db", "b"));
+    lab.does_command(&keyed("batch:eve", 1, Op::Acquire(ask("sandbox/x", "a")))).expect("granted");
+    let victims = Op::Acquire(ask("prod/db", "a"));
+    for caller in ["http:ann", "batch:ann", "http:eve"] {
+        let refusal = lab.does_command(&keyed(caller, 2, victims.clone())).expect_err("b has it");
+        assert_eq!(refusal.kind(), Kind::LockConflict, "{caller}");
+    }
+    let refusal = lab.does_command(&keyed("batch:eve", 2, victims)).expect_err("another request");
+    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert!(refusal.to_string().contains("request key 'one' was used before"), "{refusal}");
 }
 
 #[test]
@@ -441,11 +466,12 @@ fn damaged_bytes_are_refused_and_do_not_panic() {
     lab.does(waiting(ask("x", "b"))).expect("waits");
     let bytes = codec::encode_engine(&lab.engine);
     for place in 0..bytes.len() {
-        let _ = codec::decode_engine(&bytes[..place]).map(|_| panic!("cut at {place}"));
+        let _ = codec::decode_engine(codec::FORMAT_VERSION, &bytes[..place])
+            .map(|_| panic!("cut at {place}"));
         for bit in 0..8 {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << bit;
-            let _ = codec::decode_engine(&damaged);
+            let _ = codec::decode_engine(codec::FORMAT_VERSION, &damaged);
         }
     }
 }

@@ -1,16 +1,14 @@
 //! What is told, as bytes: views, events, refusals. They cross to another process and are kept
 //! nowhere, so what carries them states a version of its own, apart from that of the state.
 
-use super::codec::{Malformed, Wire, wire_enum, wire_struct};
+use super::encoding::{Malformed, Reader, Wire, wire_enum, wire_struct};
 use super::event::{End, Event, What};
-use super::lease::Ends;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::view::{Child, Holder, LockView, WaiterView};
 
 wire_struct! {
     LockView { name, at, mode, holders, waiters, has_below }
     Holder { lease, ends }
-    Ends { expires_at, grace_until, ttl, grace }
     WaiterView { client, ticket, mode, since }
     Child { name, lock }
     Event { at, what }
@@ -23,22 +21,12 @@ impl Wire for bool {
         out.push(u8::from(*self));
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(Malformed),
         }
-    }
-}
-
-impl Wire for Box<Reason> {
-    fn put(&self, out: &mut Vec<u8>) {
-        (**self).put(out);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
-        Reason::take(from).map(Self::new)
     }
 }
 
@@ -66,6 +54,7 @@ wire_enum! {
         6 SameName(name),
         7 Limit(limit),
         8 TextTooLong(name),
+        9 KeyReused(key),
     }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
     Limit {
@@ -88,7 +77,7 @@ impl<T: Wire> Wire for Result<T, Refusal> {
         }
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => T::take(from).map(Ok),
             1 => Refusal::take(from).map(Err),

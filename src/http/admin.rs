@@ -1,9 +1,9 @@
 //! What an administrator does to all locks: a reset, a backup.
 
 use super::call::{Call, Response, json, text, told};
-use super::lock::reused;
 use super::options::{Options, request_id};
 use super::problem::{Done, Problem};
+use super::replay::{self, unexpected};
 use super::routes::{Act, act, doc};
 use super::schema::Schema;
 use super::shape::{ALL, CLIENT, IDEMPOTENCY_KEY, KEEP, OF, REASON};
@@ -44,7 +44,7 @@ pub(super) const BACKUP: &[Act] = &[act(
 async fn reset(mut call: Call) -> Done {
     let mut options = Options::read(&mut call).await?;
     let by = options.client(&call)?;
-    let request = request_id(&call, &by)?;
+    let request = request_id(&call, &options, &by)?;
     let Some(whose) = options.whose.take() else {
         let detail = "a reset says whose: keep=CLIENT,CLIENT for all others', of=CLIENT for one's, \
                       or all=true";
@@ -53,11 +53,15 @@ async fn reset(mut call: Call) -> Done {
     let Some(reason) = options.reason else {
         return Err(Problem::invalid("a reset needs a reason, which the holders will read"));
     };
-    match call.decide(Op::Reset(Reset { whose, by, reason }), request).await? {
+    let outcome = call.decide(Op::Reset(Reset { whose, by, reason }), request).await?;
+    let is_replay = matches!(outcome, Outcome::Replayed(_));
+    match outcome.first() {
         Outcome::Reset { holds, waits } => {
-            Ok(json(StatusCode::OK, &json!({ "holds": holds, "waits": waits })))
+            let done = json!({ "holds": holds, "waits": waits });
+            let answer = || json(StatusCode::OK, &done);
+            Ok(if is_replay { replay::marked(StatusCode::OK, &done, None) } else { answer() })
         }
-        other => Err(reused(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Answers that are made often, written without looking at the lock again.
 
 use super::call::{Response, text};
-use crate::engine::{ClientId, Ends, Life, LockName, LockView, Phase, Tenure, Token};
+use crate::engine::{ClientId, Ends, Life, LockName, LockView, Tenure, Token};
 use crate::locks::Locks;
 use crate::time::Time;
 use axum::http::header::ETAG;
@@ -38,7 +38,7 @@ impl<'a> Granted<'a> {
     ) -> Option<Self> {
         let Life::Own { ttl, grace, expires_at } = tenure.life else { return None };
         let ends = Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace };
-        Some(Self::ending(locks, (name, client), tenure, &ends, renewed))
+        Some(Self::ending(locks, (name, client), tenure, &ends, renewed, locks.now()))
     }
 
     /// The same from a look at the lock, if the tenure is still there.
@@ -50,17 +50,18 @@ impl<'a> Granted<'a> {
     ) -> Option<Self> {
         let holder = view.holders.iter().find(|holder| holder.lease.token == tenure.token)?;
         let of = (&view.name, &holder.lease.holder);
-        Some(Self::ending(locks, of, tenure, &holder.ends, renewed))
+        Some(Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now()))
     }
 
-    fn ending(
+    /// The same of a tenure that ends so, as seen at `now`.
+    pub(super) fn ending(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),
         tenure: &Tenure,
         ends: &Ends,
         renewed: bool,
+        now: Time,
     ) -> Self {
-        let now = locks.now();
         let shown = |at: Time| (at != Time::NEVER).then(|| locks.wall(at).to_string());
         let early = tenure.acquired_at.since(now).as_millis();
         let lasts = ends.expires_at != Time::NEVER;
@@ -69,11 +70,7 @@ impl<'a> Granted<'a> {
             holder: client.as_str(),
             expires_at: shown(ends.expires_at),
             grace_until: shown(ends.grace_until),
-            phase: match ends.phase(now) {
-                // Answers to repeats speak of the tenure as it was.
-                Phase::Free => Phase::Free.as_str(),
-                phase => phase.as_str(),
-            },
+            phase: ends.phase(now).as_str(),
             token: tenure.token.as_u64(),
             expires_in_ms: lasts.then(|| ends.left(now).as_millis()),
             begins_in_ms: (early > 0).then_some(early),

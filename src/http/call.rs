@@ -5,7 +5,7 @@ use super::problem::{Done, Problem};
 use super::routes::Act;
 use crate::access::{self, Anonymous, Grant};
 use crate::engine::{
-    ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, RequestId, SessionId,
+    ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
     SessionView,
 };
 use crate::locks::known::Known;
@@ -85,7 +85,7 @@ impl Call {
     }
 
     /// Has a command decided, if the caller may submit it.
-    pub(super) async fn decide(&self, op: Op, request: Option<RequestId>) -> Done<Outcome> {
+    pub(super) async fn decide(&self, op: Op, request: Option<Request>) -> Done<Outcome> {
         if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
             self.grants()?;
         }

@@ -6,10 +6,11 @@ use super::call::{Call, json};
 use super::list::aged;
 use super::options::{Consistency, Options, name_in, request_id};
 use super::problem::{Done, Problem};
+use super::replay::{self, unexpected};
 use super::waiting;
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch,
-    Release, Renew, RequestId, Steal, Tenure, Term, Ttl,
+    Release, Renew, Request, Steal, Tenure, Term, Ttl,
 };
 use crate::locks::Failure;
 use crate::status::status_of;
@@ -56,7 +57,7 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     let name = name_of(&call)?;
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
-    let request = request_id(&call, &client)?;
+    let request = request_id(&call, &options, &client)?;
     if options.token.is_some() {
         return Box::pin(keep(&call, name, client, &options, request)).await;
     }
@@ -85,7 +86,7 @@ pub(super) async fn renew(mut call: Call) -> Done {
     let name = name_of(&call)?;
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
-    let request = request_id(&call, &client)?;
+    let request = request_id(&call, &options, &client)?;
     keep(&call, name, client, &options, request).await
 }
 
@@ -94,7 +95,7 @@ async fn keep(
     name: LockName,
     client: ClientId,
     options: &Options,
-    request: Option<RequestId>,
+    request: Option<Request>,
 ) -> Done {
     let term = match (options.session, options.ttl, options.grace) {
         (None, None, None) => None,
@@ -135,13 +136,14 @@ pub(super) async fn release(mut call: Call) -> Done {
     let name = name_of(&call)?;
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
-    let request = request_id(&call, &client)?;
+    let request = request_id(&call, &options, &client)?;
     let key = LeaseKey { name: name.clone(), client, token: options.token };
-    match call.decide(Op::Release(Release { key }), request).await? {
-        Outcome::Released => {
-            Ok(json(StatusCode::OK, &json!({ "name": name.as_str(), "released": true })))
-        }
-        other => Err(reused(&other)),
+    let outcome = call.decide(Op::Release(Release { key }), request).await?;
+    let released = json!({ "name": name.as_str(), "released": true });
+    match outcome {
+        Outcome::Released => Ok(json(StatusCode::OK, &released)),
+        Outcome::Replayed(_) => Box::pin(replay::of_lock(&call, &name, &released)).await,
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -150,7 +152,7 @@ pub(super) async fn steal(mut call: Call) -> Done {
     let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
-    let request = request_id(&call, &client)?;
+    let request = request_id(&call, &options, &client)?;
     let Some(reason) = options.reason.clone() else {
         let detail = "whoever takes a live lock says why; add reason=WORDS";
         return Err(Problem::invalid(detail));
@@ -171,7 +173,8 @@ async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> 
     let (tenure, renewed) = match outcome {
         Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
         Outcome::Renewed(tenure) => (tenure, true),
-        other => return Err(reused(other)),
+        Outcome::Replayed(first) => return Box::pin(replay::granted(call, of, first)).await,
+        other => return Err(unexpected(other)),
     };
     match Granted::of(&call.app.locks, of, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
@@ -201,12 +204,6 @@ fn over(name: &LockName, tenure: &Tenure) -> Problem {
     let reason = Box::new(crate::engine::Reason::Expired { name, token });
     let at = tenure.acquired_at;
     Problem::from_failure(&Failure::Refused(crate::engine::Refusal { at, reason }))
-}
-
-/// The id of this request was another's before.
-pub(super) fn reused(outcome: &Outcome) -> Problem {
-    log::debug!("a request id was used again for another request: {outcome:?}");
-    Problem::invalid("this Idempotency-Key was used for another request; choose a new one")
 }
 
 impl Call {

@@ -12,9 +12,9 @@ use axum::http::{HeaderValue, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The codes that answers have; what is not among them is counted as the last.
-const CODES: [u16; 20] = [
-    200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 415, 429, 431, 500, 503,
-    0,
+const CODES: [u16; 21] = [
+    200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 415, 422, 429, 431, 500,
+    503, 0,
 ];
 
 /// Requests by what was asked and how it was answered.

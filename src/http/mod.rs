@@ -29,6 +29,7 @@ mod options;
 mod page;
 mod problem;
 mod quiet;
+mod replay;
 mod routes;
 mod schema;
 mod seed;

@@ -6,7 +6,7 @@ use super::options::Options;
 use super::problem::Done;
 use super::routes::Act;
 use super::schema::{NAMED, Schema};
-use super::shape::{Param, Place};
+use super::shape::{IDEMPOTENCY_KEY, Param, Place};
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
@@ -101,11 +101,21 @@ fn answers(act: &Act) -> Value {
         let body = json!({ schema.media(): { "schema": schema.reference() } });
         (code.to_string(), json!({ "description": meaning.unwrap_or("Done"), "content": body }))
     };
+    let (code, mut done) = answer(act.doc.code, act.doc.schema);
+    let takes_key = act.doc.params.iter().any(|param| param.name == IDEMPOTENCY_KEY.name);
+    if takes_key {
+        let what = "This is the first answer to a request that was repeated; `current`, if there \
+                    is such a member, is the state of now.";
+        let schema = json!({ "type": "string", "enum": ["true"] });
+        done["headers"] =
+            json!({ "Idempotent-Replayed": { "description": what, "schema": schema } });
+    }
     let mut answers = Map::new();
-    answers.extend([answer(act.doc.code, act.doc.schema)]);
+    answers.extend([(code, done)]);
     // Any request may come without credentials, or while too many are at work.
     let always = [401, 403, 408, 413, 429];
-    let problems = act.doc.problems.iter().copied().chain(always);
+    let key_reused = takes_key.then_some(422);
+    let problems = act.doc.problems.iter().copied().chain(always).chain(key_reused);
     answers.extend(problems.map(|code| answer(code, Schema::Problem)));
     // Said before there is a request to answer, so there is nothing but the code.
     for code in ["414", "431"] {

@@ -2,21 +2,22 @@
 
 use super::call::{BODY_BYTES_MAX, Call};
 use super::problem::{Done, Problem};
-use super::shape::{Param, Place};
+use super::shape::{IDEMPOTENCY_KEY, Param, Place};
 use crate::engine::command::REQUEST_KEY_BYTES_MAX;
 use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
 use crate::engine::term::{TTL_MAX, parse_span};
 use crate::engine::{
-    ClientId, Grace, LockName, Mode, NameError, RequestId, SessionId, StealReason, Token, Ttl,
-    Whose,
+    ClientId, Digest, Grace, LockName, Mode, NameError, Request, RequestId, SessionId, StealReason,
+    Token, Ttl, Whose,
 };
 use crate::time::Span;
 use axum::body::HttpBody;
 use axum::http::header::{CONTENT_TYPE, IF_MATCH};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -50,6 +51,9 @@ pub(super) struct Options {
     pub(super) force: bool,
     pub(super) state: bool,
     pub(super) whose: Option<Whose>,
+    /// Each option but the client, as it was sent, if the request has an Idempotency-Key.
+    said: Vec<(String, String)>,
+    is_keyed: bool,
 }
 
 /// How new what is shown must be.
@@ -72,7 +76,8 @@ enum Said<'a> {
 impl Options {
     /// What the request says, if all of it is known and right.
     pub(super) async fn read(call: &mut Call) -> Done<Self> {
-        let mut options = Self::default();
+        let is_keyed = call.head.headers.contains_key(IDEMPOTENCY_KEY.name);
+        let mut options = Self { is_keyed, ..Self::default() };
         let params = call.act.doc.params;
         let takes_body = params.iter().any(|param| param.place == Place::Option);
         if takes_body && !call.body.get_mut().is_end_stream() {
@@ -85,7 +90,9 @@ impl Options {
         if let Some(tag) = call.head.headers.get(IF_MATCH)
             && params.iter().any(|param| param.name == super::shape::IF_MATCH.name)
         {
-            options.token = tag_of(tag.as_bytes())?.or(options.token);
+            let token = tag_of(tag.as_bytes())?;
+            options.token = token.or(options.token);
+            options.keep(super::shape::IF_MATCH.name, token.map_or(0, Token::as_u64).to_string());
         }
         Ok(options)
     }
@@ -135,7 +142,18 @@ impl Options {
             let detail = format!("there is no option '{key}' here; there are: {known}");
             return Err(Problem::invalid(detail));
         }
-        self.set(key, said).map_err(|why| Problem::invalid(format!("'{key}': {why}")))
+        self.set(key, said).map_err(|why| Problem::invalid(format!("'{key}': {why}")))?;
+        if key != "client" {
+            self.keep(key, said.as_sent());
+        }
+        Ok(())
+    }
+
+    /// Keeps an option for the digest of the request.
+    fn keep(&mut self, option: &str, value: String) {
+        if self.is_keyed {
+            self.said.push((option.to_owned(), value));
+        }
     }
 
     fn set(&mut self, key: &str, said: Said<'_>) -> Result<(), String> {
@@ -188,6 +206,13 @@ impl Options {
 }
 
 impl<'a> Said<'a> {
+    fn as_sent(self) -> String {
+        match self {
+            Self::Text(text) => text.to_owned(),
+            Self::Json(value) => value.to_string(),
+        }
+    }
+
     fn text(self) -> Result<&'a str, String> {
         match self {
             Self::Text(text) => Ok(text),
@@ -330,26 +355,46 @@ fn tag_of(tag: &[u8]) -> Done<Option<Token>> {
     }
 }
 
-/// The id that a request carries, if it does.
-pub(super) fn request_id(call: &Call, client: &ClientId) -> Done<Option<RequestId>> {
-    let Some(key) = call.head.headers.get(super::shape::IDEMPOTENCY_KEY.name) else {
+/// The id that a request carries, if it does, and a digest of all that the request says.
+pub(super) fn request_id(
+    call: &Call,
+    options: &Options,
+    client: &ClientId,
+) -> Done<Option<Request>> {
+    let Some(key) = call.head.headers.get(IDEMPOTENCY_KEY.name) else {
         return Ok(None);
     };
     match key.to_str() {
         Ok(key) if (1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) => {
-            // The same key on another path, or for another act, is another request.
-            let mut digest = Sha256::new();
-            for part in [call.head.method.as_str(), call.head.uri.path(), key] {
-                digest.update(part);
-                digest.update([0]);
-            }
-            let key = format!("{:x}", digest.finalize()).into();
-            Ok(Some(RequestId { client: client.clone(), key }))
+            let id = RequestId { caller: call.grant.caller("http"), key: key.into() };
+            Ok(Some(Request { id, digest: digest_of(&call.head, options, client) }))
         }
         _ => Err(Problem::invalid(format!(
             "an Idempotency-Key is 1 to {REQUEST_KEY_BYTES_MAX} characters of ASCII"
         ))),
     }
+}
+
+/// A digest of a request: its method, its path, the client, and each option as it was sent. Values
+/// that the server adds may have changed when the request is repeated.
+fn digest_of(head: &Parts, options: &Options, client: &ClientId) -> Digest {
+    let mut hash = Sha256::new();
+    let mut put = |part: &str| {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    };
+    put(head.method.as_str());
+    put(head.uri.path());
+    put(client.as_str());
+    let mut said: Vec<_> = options.said.iter().collect();
+    // Of an option that is sent twice, the last one counts: their order stays.
+    said.sort_by(|one, other| one.0.cmp(&other.0));
+    for (option, value) in said {
+        put(option);
+        put(value);
+    }
+    let hash = hash.finalize();
+    Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
 }
 
 /// Enough of a text to recognise it in a sentence.

@@ -28,7 +28,8 @@ struct Parts {
 pub(super) type Done<T = Response> = Result<T, Problem>;
 
 /// The status code of a kind: section 7 of the design. [`Kind::Denied`] is 401 where nobody said
-/// who asks, which [`Problem::unknown`] says.
+/// who asks, which [`Problem::unknown`] says; [`Kind::Invalid`] is 422 where an Idempotency-Key was
+/// used before for another request.
 pub(super) const fn status_of(kind: Kind) -> StatusCode {
     match kind {
         Kind::LockConflict => StatusCode::CONFLICT,
@@ -87,10 +88,15 @@ impl Problem {
         Self::of(Kind::Invalid, detail)
     }
 
+    /// The same under another status code.
+    fn under(mut self, status: StatusCode) -> Self {
+        self.0.status = status;
+        self
+    }
+
     /// Nobody said who asks, or nobody that is known.
     pub(super) fn unknown(detail: impl Into<String>) -> Self {
-        let mut problem = Self::of(Kind::Denied, detail);
-        problem.0.status = StatusCode::UNAUTHORIZED;
+        let problem = Self::of(Kind::Denied, detail).under(StatusCode::UNAUTHORIZED);
         problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchfs\""))
     }
 
@@ -128,6 +134,7 @@ impl Problem {
             Reason::Conflict(conflict) => problem.about(conflict, refusal.at),
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
             Reason::StaleToken { current, .. } => problem.with("token", current.as_u64()),
+            Reason::KeyReused(_) => problem.under(StatusCode::UNPROCESSABLE_ENTITY),
             _ => problem,
         }
     }

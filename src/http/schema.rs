@@ -132,6 +132,7 @@ fn granted() -> Value {
         ("ttl_ms", number()),
         ("grace_ms", number()),
         ("renewed", flag()),
+        ("current?", Schema::Status.reference()),
     ])
 }
 
@@ -254,7 +255,11 @@ impl Schema {
             Self::SeedReleased => object(&[("released", flag())]),
             Self::Status => status(),
             Self::Granted => granted(),
-            Self::Released => object(&[("name", text()), ("released", flag())]),
+            Self::Released => object(&[
+                ("name", text()),
+                ("released", flag()),
+                ("current?", Self::Status.reference()),
+            ]),
             Self::Page => {
                 let next = json!({ "type": ["string", "null"] });
                 let locks = list(&Self::Status.reference());
@@ -272,7 +277,10 @@ impl Schema {
                 ]);
                 object(&[("tenures", list(&tenure))])
             }
-            Self::Opened => session(&[]),
+            Self::Opened => {
+                let current = json!({ "anyOf": [Self::Session.reference(), { "type": "null" }] });
+                session(&[("current?", current)])
+            }
             Self::Session => session(&[
                 ("held", list(&pair())),
                 ("held_in_all", number()),

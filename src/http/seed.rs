@@ -2,9 +2,9 @@
 
 use super::answer::serialized;
 use super::call::{Call, json};
-use super::lock::reused;
 use super::options::Options;
 use super::problem::{Done, Problem};
+use super::replay::unexpected;
 use crate::engine::{
     Acquire, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch, Phase, Release, Term,
 };
@@ -49,10 +49,9 @@ pub(super) async fn acquire(mut call: Call) -> Done {
         line: Line::Skip,
         patch: Patch::default(),
     };
-    let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) =
-        call.decide(Op::Acquire(ask), None).await.map_err(in_seeds_words)?
-    else {
-        return Err(reused(&Outcome::Settled));
+    let outcome = call.decide(Op::Acquire(ask), None).await.map_err(in_seeds_words)?;
+    let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else {
+        return Err(unexpected(&outcome));
     };
     let expires_at = match tenure.life {
         Life::Own { expires_at, .. } => Some(call.app.locks.wall(expires_at).to_string()),
@@ -89,6 +88,6 @@ pub(super) async fn release(mut call: Call) -> Done {
     let key = LeaseKey { name: default_lock(), client, token: None };
     match call.decide(Op::Release(Release { key }), None).await? {
         Outcome::Released => Ok(json(StatusCode::OK, &json!({ "released": true }))),
-        other => Err(reused(&other)),
+        other => Err(unexpected(&other)),
     }
 }

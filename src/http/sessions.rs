@@ -2,13 +2,14 @@
 
 use super::answer::serialized;
 use super::call::{Call, json};
-use super::lock::reused;
 use super::options::{Options, request_id};
 use super::problem::{Done, Problem};
 use super::quiet;
+use super::replay::{self, unexpected};
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::{
-    EndSession, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd, SessionId, Token,
+    ClientId, EndSession, Grace, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd,
+    SessionId, SessionView, Token, Ttl,
 };
 use crate::locks::Failure;
 use crate::time::Time;
@@ -37,24 +38,29 @@ fn id_of(call: &Call) -> Done<SessionId> {
 pub(super) async fn open(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
-    let request = request_id(&call, &client)?;
+    let request = request_id(&call, &options, &client)?;
     let ttl = options.ttl.unwrap_or(call.app.ttl);
     let grace = options.grace.unwrap_or(call.app.grace);
     let ask = OpenSession { client: client.clone(), ttl: Some(ttl), grace };
     match call.decide(Op::OpenSession(ask), request).await? {
         Outcome::SessionOpened(id) => {
             call.app.chronicle.open(id, client.clone());
-            let opened = json!({
-                "session": id.as_u64(),
-                "client": client.as_str(),
-                "expires_in_ms": ttl.span().as_millis(),
-                "ttl_ms": ttl.span().as_millis(),
-                "grace_ms": grace.span().as_millis(),
-            });
-            Ok(json(StatusCode::CREATED, &opened))
+            Ok(json(StatusCode::CREATED, &opened(id, &client, ttl, grace)))
         }
-        other => Err(reused(&other)),
+        Outcome::Replayed(first) => Box::pin(replay::opened(&call, &client, &first)).await,
+        other => Err(unexpected(&other)),
     }
+}
+
+/// What is answered to whoever has opened a session.
+pub(super) fn opened(id: SessionId, client: &ClientId, ttl: Ttl, grace: Grace) -> Value {
+    json!({
+        "session": id.as_u64(),
+        "client": client.as_str(),
+        "expires_in_ms": ttl.span().as_millis(),
+        "ttl_ms": ttl.span().as_millis(),
+        "grace_ms": grace.span().as_millis(),
+    })
 }
 
 /// POST /sessions/{session}/keepalive.
@@ -73,7 +79,7 @@ pub(super) async fn keep_alive(mut call: Call) -> Done {
             };
             Ok(serialized(StatusCode::OK, &kept))
         }
-        other => Err(reused(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -90,9 +96,14 @@ pub(super) async fn show(mut call: Call) -> Done {
         return Err(Failure::Refused(Refusal { at, reason }).into());
     };
     call.grant.may_speak_as(&view.client).map_err(|denial| Problem::denied(&denial))?;
+    Ok(json(StatusCode::OK, &shown(&call, id, &view)))
+}
+
+/// A session as it is now.
+pub(super) fn shown(call: &Call, id: SessionId, view: &SessionView) -> Value {
     let lasts = view.ends.expires_at != Time::NEVER;
     let left = view.ends.left(call.app.locks.now()).as_millis();
-    let session = json!({
+    json!({
         "session": id.as_u64(),
         "client": view.client.as_str(),
         "expires_in_ms": lasts.then_some(left),
@@ -101,8 +112,7 @@ pub(super) async fn show(mut call: Call) -> Done {
         "held": view.leases.iter().map(pair).collect::<Vec<_>>(),
         "held_in_all": view.held,
         "waiting": view.waiting,
-    });
-    Ok(json(StatusCode::OK, &session))
+    })
 }
 
 /// DELETE /sessions/{session}.
@@ -114,6 +124,6 @@ pub(super) async fn end(mut call: Call) -> Done {
         Outcome::SessionEnded => {
             Ok(json(StatusCode::OK, &json!({ "session": id.as_u64(), "ended": true })))
         }
-        other => Err(reused(&other)),
+        other => Err(unexpected(&other)),
     }
 }

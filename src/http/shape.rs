@@ -190,7 +190,8 @@ pub(super) const IDEMPOTENCY_KEY: Param = Param {
     place: Place::Header,
     shape: Shape::RequestId,
     needed: false,
-    what: "An id of this request. Repeating it has no second effect and gets the first answer.",
+    what: "A key of this request, of your choosing. Repeating the request has no second effect and \
+           gets the first answer; another request under the same key is refused (422).",
 };
 pub(super) const LAST_EVENT_ID: Param = Param {
     name: "Last-Event-ID",

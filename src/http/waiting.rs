@@ -7,6 +7,7 @@ use super::app::{Phase, entered};
 use super::call::{Call, told};
 use super::lock;
 use super::problem::{Done, Problem};
+use super::replay::unexpected;
 use crate::engine::{
     Acquire, ClientId, Event, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Release, Tenure,
     Term, Ticket, Token, What, Why,
@@ -312,7 +313,7 @@ async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
     match outcome {
         Outcome::Granted(tenure) => lock::show_tenure(call, &ask.name, tenure, false).await,
         Outcome::Renewed(tenure) => lock::show_tenure(call, &ask.name, tenure, true).await,
-        other => Err(lock::reused(other)),
+        other => Err(unexpected(other)),
     }
 }
 

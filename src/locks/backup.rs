@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! latchfs backup 1
-//! state-format 2
+//! state-format 3
 //! taken 2026-01-15T10:30:00.000Z
 //! engine 0123456789abcdef
 //! bytes 1234
@@ -103,7 +103,8 @@ pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
         return Err(BackupError::Newer(why));
     }
     let format = number("state-format ")?;
-    if format > usize::from(FORMAT_VERSION) {
+    let format = u8::try_from(format).unwrap_or(u8::MAX);
+    if format > FORMAT_VERSION {
         let why =
             format!("its locks have format {format}, and this latchfs knows {FORMAT_VERSION}");
         return Err(BackupError::Newer(why));
@@ -119,7 +120,7 @@ pub fn read(bytes: &[u8]) -> Result<Backup, BackupError> {
     if state.len() != want || sum(&head[..summed], state) != said {
         return Err(BackupError::Damaged);
     }
-    let engine = codec::decode_engine(state).map_err(|Malformed| BackupError::Damaged)?;
+    let engine = codec::decode_engine(format, state).map_err(|Malformed| BackupError::Damaged)?;
     let engine_id = u64::from_str_radix(line("engine ")?, 16).map_err(|_| BackupError::Damaged)?;
     Ok(Backup { taken: line("taken ")?.to_owned(), engine_id, engine })
 }

@@ -405,8 +405,7 @@ impl Core {
             self.reserved = raised;
         }
         self.record.clear();
-        self.record.push(restore::COMMAND);
-        codec::encode_command(at, command, &mut self.record);
+        restore::put_command(at, command, &mut self.record);
         let appended = if command.op.only_ends() {
             dir.append_reserved(&self.record)
         } else {

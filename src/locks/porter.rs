@@ -10,7 +10,7 @@ use super::wire::{
 use super::{About, Children, List, Locks, Unavailable, feed::Watch, within};
 use crate::chance::random;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, OpenSession, Reason};
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -80,9 +80,10 @@ impl Porter {
         decode_batch(bytes).map_err(|Malformed| Turned::Malformed)
     }
 
-    /// Carries a batch out, within its `limits`; the answer goes to `then`.
+    /// Carries a batch of `caller` out, within its `limits`; the answer goes to `then`.
     pub fn ask(
         &self,
+        caller: Arc<str>,
         batch: Batch,
         limits: Limits,
         then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
@@ -91,12 +92,12 @@ impl Porter {
             return then(Err(Turned::Elsewhere));
         }
         match self.0.enter(&batch) {
-            Ok(()) => self.carry_out(batch, limits, Box::new(then)),
+            Ok(()) => self.carry_out(&caller, batch, limits, Box::new(then)),
             Err(known) => then(known),
         }
     }
 
-    fn carry_out(&self, batch: Batch, mut limits: Limits, then: Then) {
+    fn carry_out(&self, caller: &Arc<str>, batch: Batch, mut limits: Limits, then: Then) {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
         let Batch { from, number, asks, .. } = batch;
@@ -111,9 +112,9 @@ impl Porter {
             let gathering = Arc::clone(&gathering);
             let put = move |reply| gathering.put(place, reply);
             match limits.remove(&place) {
-                None => self.0.ask(ask, put),
+                None => self.0.ask(caller, ask, put),
                 Some(Sight::Nothing(why)) => put(Reply::Unavailable(why)),
-                Some(Sight::Within(prefixes)) => self.0.ask_within(ask, prefixes, put),
+                Some(Sight::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
             }
         }
     }
@@ -203,10 +204,15 @@ impl Inner {
         }
     }
 
-    fn ask(self: &Arc<Self>, ask: Ask, then: impl FnOnce(Reply) + Send + 'static) {
+    fn ask(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: Ask,
+        then: impl FnOnce(Reply) + Send + 'static,
+    ) {
         let locks = &self.locks;
         match ask {
-            Ask::Submit(command) => self.submit(command, then),
+            Ask::Submit(submission) => self.submit(submission.into_command(caller), then),
             Ask::View(name) => locks.view(&name, |view| then(or_not(view, Reply::Viewed))),
             Ask::List(query) => {
                 let query = List { limit: query.limit.min(PAGE_MAX), ..query };
@@ -224,6 +230,7 @@ impl Inner {
     /// The same for whoever may see only what begins with one of `prefixes`.
     fn ask_within(
         self: &Arc<Self>,
+        caller: &Arc<str>,
         ask: Ask,
         prefixes: Vec<String>,
         then: impl FnOnce(Reply) + Send + 'static,
@@ -246,7 +253,7 @@ impl Inner {
                 let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
                 then(Reply::About(about));
             }
-            Ask::Submit(_) | Ask::Now => self.ask(ask, then),
+            Ask::Submit(_) | Ask::Now => self.ask(caller, ask, then),
         }
     }
 
@@ -269,7 +276,7 @@ impl Inner {
             {
                 locks.submit(unnamed, |answer| then(or_not(answer, Reply::Answered)));
             }
-            _ => then(or_not(answer, Reply::Answered)),
+            _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), Reply::Answered)),
         });
     }
 }
@@ -324,7 +331,7 @@ mod tests {
     use super::super::wire::decode_told;
     use super::*;
     use crate::engine::term::TTL_DEFAULT;
-    use crate::engine::{Answer, ClientId, Grace, Outcome, Rules, Ttl};
+    use crate::engine::{Answer, ClientId, Grace, Rules, Ttl};
     use std::sync::mpsc::channel;
 
     fn porter() -> Porter {
@@ -333,7 +340,7 @@ mod tests {
 
     fn ask(porter: &Porter, batch: &Batch, limits: &Limits) -> Result<Vec<Reply>, Turned> {
         let (send, told) = channel();
-        porter.ask(batch.clone(), limits.clone(), move |got| {
+        porter.ask("batch:a".into(), batch.clone(), limits.clone(), move |got| {
             let _ = send.send(got);
         });
         let told = told.recv().expect("the porter answers");
@@ -416,9 +423,7 @@ mod tests {
         let porter = Porter::new(Locks::new(local));
         for number in 1..4 {
             let Ask::Submit(mut command) = open() else { unreachable!("as made above") };
-            let client = ClientId::parse("a").expect("valid");
-            let key = number.to_string().into();
-            command.request = Some(crate::engine::RequestId { client, key });
+            command.key = Some(number.to_string().into());
             let replies = ask(&porter, &batch(number, vec![Ask::Submit(command)]), &anything());
             let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
             let replies = replies.expect("carried out");

@@ -3,12 +3,14 @@
 
 use super::state::{Records, Recovered, StateError};
 use super::timeline::Timeline;
-use crate::engine::codec::{self, FORMAT_VERSION, Malformed};
-use crate::engine::{EndSession, Engine, Known, Op, Rules, SessionEnd};
+use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use crate::engine::{Command, EndSession, Engine, Known, Op, Rules, SessionEnd};
 use crate::time::{Time, boot_now};
 
-/// A record that holds a command.
-pub(super) const COMMAND: u8 = 0;
+/// A record that holds a command of [`FORMAT_OLDEST`].
+const OLD_COMMAND: u8 = 0;
+/// A record that holds a command, behind the number of its format.
+const COMMAND: u8 = 2;
 /// A record that says how a start began. Replaying must begin alike, or the commands behind it
 /// would come to other tokens.
 const START: u8 = 1;
@@ -52,8 +54,8 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     // process which still lives can be bound again.
     for session in replay.engine.unending_sessions() {
         let end = EndSession { session, end: SessionEnd::Expired };
-        let mut record = vec![COMMAND];
-        codec::encode_command(at, &Op::EndSession(end).into(), &mut record);
+        let mut record = Vec::new();
+        put_command(at, &Op::EndSession(end).into(), &mut record);
         start_records.push(record);
     }
     for record in &start_records {
@@ -83,6 +85,12 @@ pub(super) fn snapshot(engine: &Engine, timeline: Timeline) -> Vec<u8> {
     body
 }
 
+/// Writes the record of a command behind what `out` holds.
+pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[COMMAND, FORMAT_VERSION]);
+    codec::encode_command(at, command, out);
+}
+
 fn start_record(timeline: Timeline, token_floor: u64, rules: &Rules) -> Vec<u8> {
     let mut record = vec![START];
     put_anchor(timeline, &mut record);
@@ -105,26 +113,21 @@ impl Replay {
         };
         let unreadable = |_| StateError::Unreadable(format!("the snapshot: {Malformed}"));
         let (version, body) = body.split_first().ok_or(Malformed).map_err(unreadable)?;
-        if *version != FORMAT_VERSION {
+        if *version > FORMAT_VERSION {
             let why = format!("the snapshot has format {version}, this is {FORMAT_VERSION}");
             return Err(StateError::Unreadable(why));
         }
         let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
-        let engine = codec::decode_engine(body).map_err(unreadable)?;
+        let engine = codec::decode_engine(*version, body).map_err(unreadable)?;
         Ok(Self { engine, anchor: Some(anchor), known: Known::default() })
     }
 
     fn step(&mut self, record: &[u8]) -> Result<(), StateError> {
         let unreadable = |_| StateError::Unreadable(format!("a record: {Malformed}"));
-        match record.split_first() {
-            Some((&COMMAND, body)) => {
-                let (at, mut command) = codec::decode_command(body).map_err(unreadable)?;
-                self.known.share(&mut command);
-                // What it answers has been answered long ago, and its events have been told.
-                let _ = self.engine.apply(at, &command, &mut Vec::new());
-                Ok(())
-            }
-            Some((&START, body)) => {
+        match record {
+            [OLD_COMMAND, body @ ..] => self.carry_out(FORMAT_OLDEST, body).map_err(unreadable),
+            [COMMAND, format, body @ ..] => self.carry_out(*format, body).map_err(unreadable),
+            [START, body @ ..] => {
                 let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
                 let (floor, body) =
                     body.split_first_chunk().ok_or(Malformed).map_err(unreadable)?;
@@ -136,6 +139,14 @@ impl Replay {
             }
             _ => Err(unreadable(Malformed)),
         }
+    }
+
+    fn carry_out(&mut self, format: u8, command: &[u8]) -> Result<(), Malformed> {
+        let (at, mut command) = codec::decode_command(format, command)?;
+        self.known.share(&mut command);
+        // What it answers has been answered long ago, and its events have been told.
+        let _ = self.engine.apply(at, &command, &mut Vec::new());
+        Ok(())
     }
 }
 

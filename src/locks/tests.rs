@@ -4,8 +4,8 @@
 use super::local::Local;
 use super::*;
 use crate::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, Mode, Op, OpenSession, Outcome, Patch, Phase, Release,
-    RequestId, Rules, Steal, StealReason, Tenure, Term, Ttl, What,
+    Acquire, ClientId, Digest, Hold, LeaseKey, Line, Mode, Op, OpenSession, Outcome, Patch, Phase,
+    Release, Request, RequestId, Rules, Steal, StealReason, Tenure, Term, Ttl, What,
 };
 use crate::engine::{Grace, term};
 use crate::time::Span;
@@ -197,13 +197,16 @@ fn a_long_journal_is_cut_back_while_commands_go_on() {
 fn a_repeat_is_known_after_a_restart() {
     let scratch = Scratch::new("repeat");
     let (local, locks) = open(&scratch.state());
-    let request = Some(RequestId { client: client("a"), key: "once".into() });
+    let id = RequestId { caller: "http:a".into(), key: "once".into() };
+    let request = Some(Request { id, digest: Digest(1) });
     let command = Command { request, op: Op::Acquire(long("x", "a")) };
-    let first = does(&locks, command.clone());
+    let first = does(&locks, command.clone()).expect("available");
     release(&locks, "x", "a");
     drop((local, locks));
     let (_local, locks) = open(&scratch.state());
-    assert_eq!(does(&locks, command), first);
+    let again = does(&locks, command).expect("available").expect("replayed");
+    assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
+    assert_eq!(Ok(again.first()), first);
     assert_eq!(view(&locks, "x").phase(), Phase::Free);
 }
 

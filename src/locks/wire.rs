@@ -7,13 +7,16 @@
 //! Reading is strict: it never panics, and believes no length further than the bytes go.
 
 use super::{About, Children, Contact, List, Page, Stands, Unavailable};
-use crate::engine::codec::{Malformed, Wire, require, wire_enum, wire_struct};
-use crate::engine::{Answer, Child, Command, Event, LockName, LockView};
+use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
+use crate::engine::{
+    Answer, Child, Command, Digest, Event, LockName, LockView, Op, Request, RequestId,
+};
 use crate::time::{Time, Wall};
+use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
 /// The version of these bytes: both ends must be of the same.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Parts of one batch: what queues up in the time of one answer, on a busy mount.
 pub const ASKS_MAX: usize = 256;
 /// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.
@@ -48,7 +51,7 @@ pub struct Batch {
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
 pub enum Ask {
     /// Decide a command.
-    Submit(Command),
+    Submit(Submission),
     /// Show a lock.
     View(LockName),
     /// Show a page of locks.
@@ -59,6 +62,42 @@ pub enum Ask {
     About,
     /// Tell the time.
     Now,
+}
+
+/// A command as another machine sends it. Of a request id it can only choose the key: the caller
+/// is the credential that the server has authenticated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submission {
+    /// By which a repeat of the command is known.
+    pub key: Option<Arc<str>>,
+    /// What to do.
+    pub op: Op,
+}
+
+impl From<Op> for Submission {
+    fn from(op: Op) -> Self {
+        Self { key: None, op }
+    }
+}
+
+impl Submission {
+    /// Returns the command of `caller`, under an id if it has a key.
+    pub fn into_command(self, caller: &Arc<str>) -> Command {
+        let Self { key, op } = self;
+        let request = key.map(|key| {
+            let id = RequestId { caller: Arc::clone(caller), key };
+            Request { id, digest: digest_of(&op) }
+        });
+        Command { request, op }
+    }
+}
+
+/// A digest of all that a command says.
+fn digest_of(op: &Op) -> Digest {
+    let mut bytes = Vec::new();
+    op.put(&mut bytes);
+    let hash = Sha256::digest(&bytes);
+    Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
 }
 
 /// The answer to a batch.
@@ -117,6 +156,7 @@ pub enum Frame {
 
 wire_struct! {
     Batch { engine, from, number, asks }
+    Submission { key, op }
     Told { stamp, replies }
     Stamp { engine, start, now, wall, next_event }
     List { prefix, after, limit }
@@ -145,7 +185,7 @@ impl<T: Wire> Wire for Page<T> {
         self.next.put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self { items: Wire::take(from)?, next: Wire::take(from)? })
     }
 }
@@ -155,7 +195,7 @@ impl Wire for String {
         Arc::<str>::from(self.as_str()).put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Arc::<str>::take(from).map(|text| text.to_string())
     }
 }
@@ -209,9 +249,10 @@ fn encode(value: &impl Wire) -> Vec<u8> {
     out
 }
 
-fn decode<T: Wire>(mut bytes: &[u8]) -> Result<T, Malformed> {
-    require(u8::take(&mut bytes)? == VERSION)?;
-    let value = T::take(&mut bytes)?;
-    require(bytes.is_empty())?;
+fn decode<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Reader::new(bytes);
+    require(u8::take(&mut from)? == VERSION)?;
+    let value = T::take(&mut from)?;
+    from.end()?;
     Ok(value)
 }

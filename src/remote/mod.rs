@@ -25,11 +25,9 @@ mod session;
 mod several;
 
 use crate::chance::random;
-use crate::engine::{
-    Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, RequestId, Token,
-};
+use crate::engine::{Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, Token};
 use crate::locks::feed::Watch;
-use crate::locks::wire::{Ask, Reply};
+use crate::locks::wire::{Ask, Reply, Submission};
 use crate::locks::{
     About, Bond, Children, Contact, Door, Far, List, Page, Seen, Then, Unavailable,
 };
@@ -129,28 +127,30 @@ impl Remote {
         self.hub.ask(Asked { ask, until, then: Some(Box::new(then)) });
     }
 
-    /// The command, under an id if it must not be done twice.
-    fn named(&self, mut command: Command) -> Command {
+    /// The command, under a key if it must not be done twice.
+    fn named(&self, command: Command) -> Submission {
+        let Command { request, op } = command;
+        let key = request.map(|request| request.id.key);
+        let key = key.or_else(|| self.needs_key(&op).then(|| self.next_key()));
+        Submission { key, op }
+    }
+
+    fn needs_key(&self, op: &Op) -> bool {
         // One that seemed to be away may carry out late what another has done long since; and who
         // asks another hears what came of it the first time, not that there is nothing left to do.
         let several = self.hub.server.is_several();
-        let client = match &command.op {
-            Op::Acquire(ask) if several => &ask.client,
-            Op::Release(ask) if several => &ask.key.client,
+        match op {
+            Op::Release(_) => several,
             // Again by the same open file it is the same hold.
-            Op::Acquire(ask) if !matches!(ask.hold, Hold::Open(_)) => &ask.client,
-            Op::Move(ask) => &ask.from.client,
-            Op::Steal(ask) => &ask.client,
-            Op::Reset(ask) => &ask.by,
-            Op::Annotate(ask) => &ask.key.client,
-            _ => return command,
-        };
-        if command.request.is_none() {
-            let count = self.requests.fetch_add(1, Ordering::Relaxed);
-            let key = format!("{:016x}-{count}", self.door).into();
-            command.request = Some(RequestId { client: client.clone(), key });
+            Op::Acquire(ask) => several || !matches!(ask.hold, Hold::Open(_)),
+            Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
+            _ => false,
         }
-        command
+    }
+
+    fn next_key(&self) -> Arc<str> {
+        let count = self.requests.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}-{count}", self.door).into()
     }
 }
 

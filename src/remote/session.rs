@@ -5,7 +5,7 @@ use super::hub::Hub;
 use super::line::{Line, Trouble};
 use crate::chance::jittered;
 use crate::engine::{
-    ClientId, Command, EndSession, Grace, Op, OpenSession, Outcome, SessionEnd, SessionId, Ttl,
+    ClientId, EndSession, Grace, Op, OpenSession, Outcome, SessionEnd, SessionId, Ttl,
 };
 use crate::locks::Contact;
 use crate::locks::timer::Alarm;
@@ -239,7 +239,7 @@ fn open(
     given_up: &[SessionId],
 ) -> Result<(), Trouble> {
     let Terms { client, ttl, grace } = terms.clone();
-    let op = |op: Op| Ask::Submit(Command::from(op));
+    let op = |op: Op| Ask::Submit(op.into());
     // What hung on it was lost here, so nobody needs to wait for its end there.
     let mut asks: Vec<_> = given_up.iter().map(|old| op(end_of(*old))).collect();
     asks.push(Ask::About);
@@ -313,7 +313,7 @@ fn late(hub: &Hub, until: Time, trouble: Trouble) -> Result<Trouble, Trouble> {
 /// The last thing: all that hangs on the session is free at once.
 fn end(hub: &Hub, line: &mut dyn Line) {
     let Some(id) = hub.with_session(|session| session.id.take()) else { return };
-    let asks = vec![Ask::Submit(Command::from(end_of(id)))];
+    let asks = vec![Ask::Submit(end_of(id).into())];
     if let Err(trouble) = ask(hub, line, asks, PATIENCE_MAX) {
         log::warn!("session {id} could not be ended, and runs out by itself: {trouble}");
     }

@@ -79,7 +79,7 @@ impl Line for NearLine {
         let (send, told) = mpsc::channel();
         let batch = Porter::read(batch).expect("as it was written");
         let porter = self.near.porter.lock().clone();
-        porter.ask(batch, Limits::new(), move |told| drop(send.send(told)));
+        porter.ask("batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
         let told = told.recv().expect("the porter answers");
         let lost = |count: u64| count.checked_sub(1);
         if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {

@@ -12,9 +12,9 @@ use super::planted::{Bug, planted};
 use super::world::World;
 use crate::cluster::kind::NodeId;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, EndSession, Grace, Hold, LeaseKey, Leave, Life, Line,
-    LockName, LockView, Mode, Op, OpenSession, Outcome, Patch, Reason, Release, Renew, RequestId,
-    SessionEnd, Steal, StealReason, Tenure, Term, Ticket, Token, Ttl, Why,
+    Acquire, Answer, ClientId, Command, Digest, EndSession, Grace, Hold, LeaseKey, Leave, Life,
+    Line, LockName, LockView, Mode, Op, OpenSession, Outcome, Patch, Reason, Release, Renew,
+    RequestId, SessionEnd, Steal, StealReason, Tenure, Term, Ticket, Token, Ttl, Why,
 };
 use crate::time::{Span, Time};
 use std::sync::Arc;
@@ -106,12 +106,13 @@ impl Client {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut key: Arc<str> = self.requests.to_string().into();
-        let client = ClientId::parse(&self.who).expect("a valid name");
         for attempt in 0..TRIES {
             if attempt > 0 && planted(Bug::NewIdOnRetry) {
                 key = format!("{}-{attempt}", self.requests).into();
             }
-            let request = RequestId { client: client.clone(), key: Arc::clone(&key) };
+            let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(&key) };
+            // Each key is for one request.
+            let request = crate::engine::Request { id, digest: Digest(0) };
             let command = Command { request: Some(request), op: op.clone() };
             let reply =
                 self.world.ask(self.end, self.node, Request::Submit(command), PATIENCE).await;
@@ -119,6 +120,7 @@ impl Client {
             if let Some(Reply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
                 self.world.record.history(|history| history.answered += 1);
+                let answer = answer.map(Outcome::first);
                 return Came { sent, from, to: now(), answer: Some(answer) };
             }
             self.turn_to(reply).await;

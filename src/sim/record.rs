@@ -197,15 +197,16 @@ impl State {
         for (command, answer) in body.commands.iter().zip(answers) {
             self.commands += 1;
             let Some(request) = &command.request else { continue };
-            match (self.outcomes.get(request), answer) {
+            let RequestId { caller, key } = &request.id;
+            let answer = answer.clone().map(Outcome::first);
+            match (self.outcomes.get(&request.id), answer) {
                 (None, Ok(outcome)) => {
-                    self.outcomes.insert(request.clone(), outcome.clone());
+                    self.outcomes.insert(request.id.clone(), outcome);
                 }
                 (Some(first), answer) if answer.as_ref() != Ok(first) => {
                     let again = format!("{first:?}, and then {answer:?}");
-                    let RequestId { client, key } = request;
                     self.violation(format_args!(
-                        "request {key} of {client} was carried out twice: {again}"
+                        "request {key} of {caller} was carried out twice: {again}"
                     ));
                 }
                 _ => {}

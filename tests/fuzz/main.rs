@@ -7,13 +7,13 @@ use latchfs::engine::command::{Annotate, EndSession, Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::term::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
-    Acquire, ClientId, Command, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode, Move,
-    Op, OpenId, OpenSession, Over, Release, Renew, RequestId, Reset, Rules, SessionId, Steal,
-    StealReason, Term, Token, Ttl, Whose, codec,
+    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode,
+    Move, Op, OpenId, OpenSession, Over, Release, Renew, Request, RequestId, Reset, Rules,
+    SessionId, Steal, StealReason, Term, Token, Ttl, Whose, codec,
 };
 use latchfs::locks::wire::{
-    Ask, Batch, Frame, Reply, Stamp, Told, decode_batch, decode_told, encode_batch, encode_frame,
-    encode_told, take_frame,
+    self, Ask, Batch, Frame, Reply, Stamp, Submission, Told, decode_batch, decode_told,
+    encode_batch, encode_frame, encode_told, take_frame,
 };
 use latchfs::locks::{About, Children, Contact, List, Page, Stands, Unavailable};
 use latchfs::time::{Span, Time, Wall};
@@ -123,9 +123,19 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn command() -> impl Strategy<Value = Command> {
-    let request = (client(), "[a-c]")
-        .prop_map(|(client, key)| RequestId { client, key: Arc::<str>::from(key) });
+    let request = ("[a-c]", "[a-c]", any::<u128>()).prop_map(|(caller, key, digest)| {
+        let id = RequestId { caller: caller.into(), key: key.into() };
+        Request { id, digest: Digest(digest) }
+    });
     (proptest::option::of(request), op()).prop_map(|(request, op)| Command { request, op })
+}
+
+fn decode_command(bytes: &[u8]) -> Result<(Time, Command), codec::Malformed> {
+    codec::decode_command(codec::FORMAT_VERSION, bytes)
+}
+
+fn decode_engine(bytes: &[u8]) -> Result<Engine, codec::Malformed> {
+    codec::decode_engine(codec::FORMAT_VERSION, bytes)
 }
 
 /// An engine that has seen these commands, one a second or so.
@@ -146,7 +156,9 @@ fn batch() -> impl Strategy<Value = Batch> {
     let children = (proptest::option::of(name()), text(), any::<usize>())
         .prop_map(|(parent, cursor, limit)| Ask::Children(Children { parent, cursor, limit }));
     let ask = prop_oneof![
-        4 => command().prop_map(Ask::Submit),
+        4 => (op(), proptest::option::of("[a-c]")).prop_map(|(op, key)| {
+            Ask::Submit(Submission { key: key.map(Arc::from), op })
+        }),
         2 => name().prop_map(Ask::View),
         1 => list,
         1 => children,
@@ -241,13 +253,13 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_command_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        if let Ok((at, command)) = codec::decode_command(&bytes) {
+        if let Ok((at, command)) = decode_command(&bytes) {
             let mut again = vec![];
             codec::encode_command(at, &command, &mut again);
             prop_assert_eq!(&again, &bytes, "there is one way to write a command");
         }
         let _none = codec::decode_rules(&bytes);
-        let _none = codec::decode_engine(&bytes);
+        let _none = decode_engine(&bytes);
     }
 
     #[test]
@@ -260,11 +272,11 @@ proptest! {
     ) {
         let mut bytes = vec![];
         codec::encode_command(Time::from_nanos(at), &command, &mut bytes);
-        prop_assert_eq!(codec::decode_command(&bytes), Ok((Time::from_nanos(at), command)));
-        prop_assert!(codec::decode_command(&bytes[..cut.index(bytes.len())]).is_err());
+        prop_assert_eq!(decode_command(&bytes), Ok((Time::from_nanos(at), command)));
+        prop_assert!(decode_command(&bytes[..cut.index(bytes.len())]).is_err());
         let at = place.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
-        if let Ok((at, command)) = codec::decode_command(&bytes) {
+        if let Ok((at, command)) = decode_command(&bytes) {
             let mut again = vec![];
             codec::encode_command(at, &command, &mut again);
             prop_assert_eq!(again, bytes);
@@ -280,12 +292,12 @@ proptest! {
     ) {
         let engine = lived(&commands);
         let mut bytes = codec::encode_engine(&engine);
-        let read = codec::decode_engine(&bytes).expect("as written");
+        let read = decode_engine(&bytes).expect("as written");
         prop_assert_eq!(&read, &engine);
-        prop_assert!(codec::decode_engine(&bytes[..cut.index(bytes.len())]).is_err());
+        prop_assert!(decode_engine(&bytes[..cut.index(bytes.len())]).is_err());
         let at = place.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
-        if let Ok(other) = codec::decode_engine(&bytes) {
+        if let Ok(other) = decode_engine(&bytes) {
             prop_assert_eq!(codec::encode_engine(&other), bytes, "there is one way");
         }
     }
@@ -293,7 +305,7 @@ proptest! {
     #[test]
     fn any_bytes_cross_or_do_not(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         // With the right version half of the time, or little would be read at all.
-        for bytes in [bytes.clone(), [&[1], &bytes[..]].concat()] {
+        for bytes in [bytes.clone(), [&[wire::VERSION], &bytes[..]].concat()] {
             if let Ok(batch) = decode_batch(&bytes) {
                 prop_assert_eq!(encode_batch(&batch), &bytes[..], "there is one way");
             }

@@ -18,3 +18,5 @@ mod mounted_harness;
 mod server_harness;
 #[path = "../support/mod.rs"]
 mod support;
+
+mod request_ids;

@@ -1,8 +1,9 @@
 //! Random commands: few names, few clients, short leases, and times at which something happens.
 
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, Renew, Request, RequestId, Reset, Steal, TextPatch,
+    Whose,
 };
 use super::super::event::{SessionEnd, Why};
 use super::super::lease::{
@@ -91,7 +92,7 @@ impl Draw {
             return (self.now, last.clone());
         }
         let op = self.op();
-        let request = self.dice.one_in(8).then(|| self.request());
+        let request = self.dice.one_in(8).then(|| self.request(&op));
         let command = Command { request, op };
         self.last = Some(command.clone());
         (self.now, command)
@@ -235,9 +236,11 @@ impl Draw {
         LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
     }
 
-    fn request(&mut self) -> RequestId {
-        let key = self.dice.pick(&["1", "2", "3"]);
-        RequestId { client: self.client(), key: key.into() }
+    /// An id, with a digest that few requests share.
+    fn request(&mut self, op: &Op) -> Request {
+        let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
+        let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());
+        Request { id: RequestId { caller, key: key.into() }, digest }
     }
 
     fn name(&mut self) -> LockName {

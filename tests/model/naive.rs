@@ -4,7 +4,8 @@
 use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, RequestId, Reset, Steal, Tenure, TextPatch, Whose,
+    Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Steal, Tenure,
+    TextPatch, Whose,
 };
 use super::super::event::{End, Event, SessionEnd, What, Why};
 use super::super::lease::TEXT_BYTES_MAX;
@@ -82,7 +83,7 @@ pub(super) struct Naive {
     /// First come first.
     line: Vec<Waiting>,
     sessions: Vec<Bond>,
-    replies: Vec<(RequestId, Time, Outcome)>,
+    replies: Vec<(Request, Time, Replay)>,
     events: Vec<Event>,
 }
 
@@ -102,15 +103,27 @@ impl Naive {
     /// Rule 10.
     fn answer(&mut self, command: &Command) -> Answer {
         let Some(request) = &command.request else { return self.carry_out(&command.op) };
-        if let Some((.., first)) = self.replies.iter().find(|(known, ..)| known == request) {
-            return Ok(first.clone());
+        if let Some((known, _, replay)) = self.replies.iter().find(|(r, ..)| r.id == request.id) {
+            if known.digest != request.digest {
+                return self.no(Reason::KeyReused(request.id.key.clone()));
+            }
+            return Ok(Outcome::Replayed(Box::new(replay.clone())));
         }
         if self.replies.len() >= self.rules.requests_max {
             return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
         }
         let outcome = self.carry_out(&command.op)?;
         let until = self.now + self.rules.requests_kept;
-        self.replies.push((request.clone(), until, outcome.clone()));
+        let ends = match &outcome {
+            Outcome::SessionOpened(id) => self.session(*id).map(Bond::ends),
+            Outcome::Granted(tenure)
+            | Outcome::Renewed(tenure)
+            | Outcome::Moved(tenure)
+            | Outcome::Stolen(tenure) => Some(self.ends(tenure.life)),
+            _ => None,
+        };
+        let replay = Replay { at: self.now, first: outcome.clone(), ends };
+        self.replies.push((request.clone(), until, replay));
         Ok(outcome)
     }
 
@@ -237,7 +250,7 @@ impl Naive {
                     self.serve(&name);
                 }
                 Next::Lease(token) => self.lease_due(token, due),
-                Next::Forget(request) => self.replies.retain(|(known, ..)| *known != request),
+                Next::Forget(request) => self.replies.retain(|(known, ..)| known.id != request),
             }
         }
         self.now = until;
@@ -257,7 +270,7 @@ impl Naive {
             let due = if held.expired { ends.grace_until } else { ends.expires_at };
             (due, Next::Lease(held.lease.token))
         });
-        let replies = self.replies.iter().map(|(r, until, _)| (*until, Next::Forget(r.clone())));
+        let replies = self.replies.iter().map(|(r, until, _)| (*until, Next::Forget(r.id.clone())));
         sessions.chain(patience).chain(leases).chain(replies).min()
     }
 

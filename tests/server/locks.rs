@@ -1,7 +1,7 @@
 //! Any lock: status, acquire, renew, release, steal, by name and token.
 
 use crate::harness::Server;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn a_lock_from_begin_to_end() {
@@ -123,16 +123,66 @@ fn a_repeated_request_has_one_effect() {
     let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]).is(200);
     // Without the key this is refused: the client has it.
     server.curl(&["-X", "POST", "/locks/build?client=a&fresh=1"]).is(409);
+    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]);
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!(again.header("etag"), Some(&*format!("\"{}\"", first["token"])));
+    same_but_for_the_milliseconds(&first, &again.is(200));
+    assert_eq!(again.json()["current"]["phase"], "held");
+    let free = "Idempotency-Key: 0c20";
+    let released = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
+    assert_eq!(released, json!({ "name": "build", "released": true }));
+    let others = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(200);
+    let again = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
+    assert_eq!((&again["released"], &again["current"]["holder"]), (&json!(true), &json!("b")));
+    // The tenure of the first answer is over, and another's has begun.
     let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]).is(200);
-    assert_eq!((&again["token"], &again["renewed"]), (&first["token"], &json!(false)));
-    // The same key elsewhere, or for another act, is another request.
-    let other = server.curl(&["-X", "POST", "-H", key, "/locks/other?client=a&fresh=1"]).is(200);
-    assert_ne!(other["token"], first["token"]);
-    server.curl(&["-X", "DELETE", "-H", key, "/locks/build?client=a"]).is(200);
-    server.curl(&["-X", "DELETE", "-H", key, "/locks/build?client=a"]).is(200);
-    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(403);
+    same_but_for_the_milliseconds(&first, &again);
+    let current = &again["current"];
+    assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
+    // In a body as well, and by another client it is another request.
+    let body = "client=a&fresh=1";
+    server.curl(&["-H", key, "-d", body, "/locks/build"]).is(200);
+    server.curl(&["-X", "POST", "-H", key, "/locks/build?client=b&fresh=1"]).is(422);
     let long = format!("Idempotency-Key: {}", "x".repeat(300));
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
+}
+
+/// A session and a steal are replayed as they were first answered, too.
+#[test]
+fn a_repeat_opens_no_second_session() {
+    let server = Server::start(&[]);
+    let ask = ["-X", "POST", "-H", "Idempotency-Key: 1", "/sessions?client=a&ttl=5s"];
+    let first = server.curl(&ask).is(201);
+    let again = server.curl(&ask);
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    let again = again.is(201);
+    same_but_for_the_milliseconds(&first, &again);
+    assert_eq!(again["current"]["session"], first["session"]);
+    let held = format!("/locks/x?client=a&session={}", first["session"]);
+    let ask_held = ["-X", "POST", "-H", "Idempotency-Key: 2", &held];
+    let granted = server.curl(&ask_held).is(200);
+    server.curl(&["-X", "DELETE", &format!("/sessions/{}", first["session"])]).is(200);
+    assert_eq!(server.curl(&ask).is(201)["current"], Value::Null);
+    let again = server.curl(&ask_held).is(200);
+    assert_eq!((&again["token"], &again["phase"]), (&granted["token"], &json!("held")));
+    assert_eq!(again["current"]["phase"], "free");
+}
+
+/// A replay says what the first answer said. Both read the wall clock when they are written, and the
+/// first answer counts the time left from then, the replay from when the request was carried out.
+#[track_caller]
+fn same_but_for_the_milliseconds(first: &Value, again: &Value) {
+    let close = |key: &str| {
+        let at = |value: &Value| value[key].as_u64().expect("a number");
+        at(again).abs_diff(at(first)) < 1_000
+    };
+    for (key, value) in first.as_object().expect("an object") {
+        match key.as_str() {
+            "expires_in_ms" => assert!(close(key), "{first} {again}"),
+            "expires_at" | "grace_until" => assert!(again[key].is_string(), "{again}"),
+            _ => assert_eq!(value, &again[key], "{key}"),
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ t=1s a release x
   * x: token 1 of a released after 1s
   = all free
 t=2s a acquire x request=one
-  -> granted token 1 until t=30s
+  -> replayed from t=0s: granted token 1 until t=30s
   = all free
 t=3s b acquire x request=one
   -> granted token 2 until t=33s
@@ -22,7 +22,7 @@ t=4s c acquire x request=three
   -> refused, E_LIMIT: 2 request ids are remembered, which is the limit; try again later
   = x: held, exclusive; b token 2 until t=33s
 t=9.999999999s a acquire x request=one
-  -> granted token 1 until t=30s
+  -> replayed from t=0s: granted token 1 until t=30s
   = x: held, exclusive; b token 2 until t=33s
 t=10s c acquire y request=three
   -> granted token 3 until t=40s
@@ -36,6 +36,17 @@ t=11s c acquire y request=four
 t=13s a acquire z request=one
   -> granted token 4 until t=43s
   * z: granted to a, token 4, exclusive
+  = x: held, exclusive; b token 2 until t=33s
+  = y: held, exclusive; c token 3 until t=40s
+  = z: held, exclusive; a token 4 until t=43s
+# The key of another request is refused, whatever the state of that.
+t=14s a acquire w request=one
+  -> refused, E_INVALID: request key 'one' was used before for another request; choose a new key for each request, and repeat only the same request
+  = x: held, exclusive; b token 2 until t=33s
+  = y: held, exclusive; c token 3 until t=40s
+  = z: held, exclusive; a token 4 until t=43s
+t=14s a release z request=one
+  -> refused, E_INVALID: request key 'one' was used before for another request; choose a new key for each request, and repeat only the same request
   = x: held, exclusive; b token 2 until t=33s
   = y: held, exclusive; c token 3 until t=40s
   = z: held, exclusive; a token 4 until t=43s

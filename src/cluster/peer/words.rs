@@ -5,7 +5,7 @@ use crate::cluster::bytes::{put_meta, put_payload, take_meta, take_payload};
 use crate::cluster::kind::{Answers, ClusterId, Entry, Kind, LogId, NodeId, Snapshot, Vote};
 use crate::cluster::station::Station;
 use crate::engine::Command;
-use crate::engine::codec::{Malformed, Wire, require, wire_enum, wire_struct};
+use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
 use crate::locks::council::{Change, Member, Standing, Syncing};
 use crate::time::Time;
 use openraft::raft::{
@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes: all nodes must be of the same.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Whoever has the address.
 pub(in crate::cluster) const ANYBODY: NodeId = 0;
@@ -174,16 +174,15 @@ pub(in crate::cluster) fn encode_answer(answer: &Result<Told, Turned>) -> Vec<u8
 }
 
 /// Reads what [`encode_answer`] wrote.
-pub(in crate::cluster) fn decode_answer(
-    mut bytes: &[u8],
-) -> Result<Result<Told, Turned>, Malformed> {
-    require(u8::take(&mut bytes)? == VERSION)?;
-    let answer = match u8::take(&mut bytes)? {
-        0 => Ok(Told::take(&mut bytes)?),
-        1 => Err(Turned::take(&mut bytes)?),
+pub(in crate::cluster) fn decode_answer(bytes: &[u8]) -> Result<Result<Told, Turned>, Malformed> {
+    let mut from = Reader::new(bytes);
+    require(u8::take(&mut from)? == VERSION)?;
+    let answer = match u8::take(&mut from)? {
+        0 => Ok(Told::take(&mut from)?),
+        1 => Err(Turned::take(&mut from)?),
         _ => return Err(Malformed),
     };
-    require(bytes.is_empty())?;
+    from.end()?;
     Ok(answer)
 }
 
@@ -193,10 +192,11 @@ fn encode(value: &impl Wire) -> Vec<u8> {
     out
 }
 
-fn decode<T: Wire>(mut bytes: &[u8]) -> Result<T, Malformed> {
-    require(u8::take(&mut bytes)? == VERSION)?;
-    let value = T::take(&mut bytes)?;
-    require(bytes.is_empty())?;
+fn decode<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Reader::new(bytes);
+    require(u8::take(&mut from)? == VERSION)?;
+    let value = T::take(&mut from)?;
+    from.end()?;
     Ok(value)
 }
 
@@ -249,7 +249,7 @@ impl Wire for LogId {
         self.index.put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
         Ok(Self { leader_id, index: Wire::take(from)? })
     }
@@ -262,7 +262,7 @@ impl Wire for Vote {
         self.committed.put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
         Ok(Self { leader_id, committed: Wire::take(from)? })
     }
@@ -273,7 +273,7 @@ impl Wire for crate::cluster::kind::Payload {
         put_payload(self, out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         take_payload(from)
     }
 }
@@ -284,7 +284,7 @@ impl Wire for Snapshot {
         self.snapshot.put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self { meta: take_meta(from)?, snapshot: Wire::take(from)? })
     }
 }
@@ -296,7 +296,7 @@ impl Wire for TransferLeaderRequest<Kind> {
         self.last_log_id().copied().put(out);
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self::new(Wire::take(from)?, Wire::take(from)?, Wire::take(from)?))
     }
 }
@@ -312,7 +312,7 @@ impl Wire for Transferred {
         }
     }
 
-    fn take(from: &mut &[u8]) -> Result<Self, Malformed> {
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => Ok(Ok(())),
             1 => Refusal::take(from).map(Err),

@@ -1,0 +1,308 @@
+//! How single values are written as bytes: numbers, texts, lists, structs and enums.
+//!
+//! One way to write each value, so that equal values are equal bytes. Reading never panics and
+//! never trusts a length: bytes come from disks and networks.
+
+use super::codec::{FORMAT_OLDEST, FORMAT_VERSION};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// The bytes are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the bytes are damaged, or of another version of latchfs")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Bytes that are read from front to back.
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    /// The [`FORMAT_VERSION`] of the program that wrote them.
+    format: u8,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads what this version of the program wrote.
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, format: FORMAT_VERSION }
+    }
+
+    /// Reads what was written in `format`, if that is known here.
+    pub(crate) fn of_format(format: u8, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        require((FORMAT_OLDEST..=FORMAT_VERSION).contains(&format))?;
+        Ok(Self { bytes, format })
+    }
+
+    pub(crate) const fn format(&self) -> u8 {
+        self.format
+    }
+
+    pub(crate) fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (array, rest) = self.bytes.split_first_chunk().ok_or(Malformed)?;
+        self.bytes = rest;
+        Ok(*array)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes that are left.
+    pub(crate) const fn rest(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Fails if there are bytes left.
+    pub(crate) fn end(self) -> Result<(), Malformed> {
+        require(self.is_empty())
+    }
+}
+
+/// A value with one way to be written.
+pub(crate) trait Wire: Sized {
+    fn put(&self, out: &mut Vec<u8>);
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+}
+
+pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
+    if sound { Ok(()) } else { Err(Malformed) }
+}
+
+/// Seven bits a byte, lowest first, the top bit saying that there are more.
+impl Wire for u64 {
+    fn put(&self, out: &mut Vec<u8>) {
+        let mut rest = *self;
+        while rest >= 0x80 {
+            out.push(rest as u8 | 0x80);
+            rest >>= 7;
+        }
+        out.push(rest as u8);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = u8::take(from)?;
+            let bits = Self::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(Malformed);
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                // One way to write each value: no padding with empty groups.
+                return if byte == 0 && shift > 0 { Err(Malformed) } else { Ok(value) };
+            }
+        }
+        Err(Malformed)
+    }
+}
+
+impl Wire for u8 {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (byte, rest) = from.bytes.split_first().ok_or(Malformed)?;
+        from.bytes = rest;
+        Ok(*byte)
+    }
+}
+
+/// Values that are written as a number.
+macro_rules! wire_number {
+    ($($type:ty: $to:expr, $from:expr;)*) => {$(
+        impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                let to: fn(&$type) -> u64 = $to;
+                to(self).put(out);
+            }
+
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                let make: fn(u64) -> Option<$type> = $from;
+                make(u64::take(from)?).ok_or(Malformed)
+            }
+        }
+    )*};
+}
+
+impl Wire for Arc<[u8]> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.len().put(out);
+        out.extend_from_slice(self);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(take_bytes(from)?.into())
+    }
+}
+
+pub(super) fn take_bytes<'a>(from: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let length = usize::take(from)?;
+    let (bytes, rest) = from.bytes.split_at_checked(length).ok_or(Malformed)?;
+    from.bytes = rest;
+    Ok(bytes)
+}
+
+pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
+    text.len().put(out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Values that are written as a text, and checked when read.
+macro_rules! wire_text {
+    ($($type:ty: $to:expr, $from:expr;)*) => {$(
+        impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                let to: fn(&$type) -> &str = $to;
+                put_text(to(self), out);
+            }
+
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                let text = std::str::from_utf8(take_bytes(from)?).map_err(|_| Malformed)?;
+                let make: fn(&str) -> Option<$type> = $from;
+                make(text).ok_or(Malformed)
+            }
+        }
+    )*};
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            None => out.push(0),
+            Some(value) => {
+                out.push(1);
+                value.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => Ok(None),
+            1 => T::take(from).map(Some),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok((A::take(from)?, B::take(from)?))
+    }
+}
+
+impl<T: Wire> Wire for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.len().put(out);
+        for value in self {
+            value.put(out);
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        // No reserve: the length is only believed as far as the bytes go.
+        (0..usize::take(from)?).map(|_| T::take(from)).collect()
+    }
+}
+
+impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.len().put(out);
+        for (key, value) in self {
+            key.put(out);
+            value.put(out);
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut map = Self::new();
+        for _ in 0..usize::take(from)? {
+            let (key, value) = <(K, V)>::take(from)?;
+            require(map.last_key_value().is_none_or(|(last, _)| *last < key))?;
+            map.insert(key, value);
+        }
+        Ok(map)
+    }
+}
+
+impl<T: Wire> Wire for Box<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        T::take(from).map(Self::new)
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        T::take(from).map(Self::new)
+    }
+}
+
+/// Structs: their fields, in the order given.
+macro_rules! wire_struct {
+    ($($type:ident { $($field:ident),* $(; $($derived:ident),*)? })*) => {$(
+        impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                $(self.$field.put(out);)*
+            }
+
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                $(let $field = Wire::take(from)?;)*
+                $($(let $derived = Default::default();)*)?
+                Ok(Self { $($field,)* $($($derived,)*)? })
+            }
+        }
+    )*};
+}
+
+/// Enums: a number for the variant, then what it holds. A number is never given anew.
+macro_rules! wire_enum {
+    ($($type:ident {
+        $($number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?),* $(,)?
+    })*) => {$(
+        impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant $(($($part),*))? $({ $($field),* })? => {
+                        out.push($number);
+                        $($($part.put(out);)*)?
+                        $($($field.put(out);)*)?
+                    })*
+                }
+            }
+
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                match u8::take(from)? {
+                    $($number => {
+                        $($(let $part = Wire::take(from)?;)*)?
+                        $($(let $field = Wire::take(from)?;)*)?
+                        Ok(Self::$variant $(($($part),*))? $({ $($field),* })?)
+                    })*
+                    _ => Err(Malformed),
+                }
+            }
+        }
+    )*};
+}
+
+pub(crate) use {wire_enum, wire_number, wire_struct, wire_text};
