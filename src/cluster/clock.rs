@@ -1,11 +1,14 @@
 //! Carried-on time: engine time begins where the log's last stamp left it, and runs with the
 //! leader's own steady clock from there.
 //!
-//! A stamp never runs ahead of real time: within a term it goes with one clock, and at each new
-//! beginning it goes on from a stamp that was made before. So whatever happens in between (a
-//! restart, a pause, a wall clock that was set) makes leases last longer, never shorter. No wall
+//! A stamp never runs ahead of real time: within a term it goes with one clock, and each new leader
+//! goes on from a [`Reading`]: what the leader before it said its time was, and what has passed
+//! here since that was heard. The reading was taken before it was heard, so it is never ahead. So
+//! whatever happens in between (a restart, a pause, a wall clock that was set) makes leases last
+//! longer, never shorter, and a change of the leader by no more than the message took. No wall
 //! clock decides anything.
 
+use super::kind::Leader;
 use crate::time::{Span, Time, boot_now, steady_now};
 use parking_lot::Mutex;
 
@@ -38,6 +41,48 @@ impl Carried {
     /// How long until engine time is `due`, when the steady clock shows `steady`.
     pub(crate) fn until(self, due: Time, steady: Time) -> Span {
         due.since(self.at(steady))
+    }
+}
+
+/// What a leader said its time was, and when that was heard here. From it follows what that
+/// leader's time is now, at least.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    leader: Leader,
+    clock: Carried,
+}
+
+impl Reading {
+    /// `leader` has said that its time was `engine`; the steady clock here shows `steady` now.
+    pub(crate) const fn of(leader: Leader, engine: Time, steady: Time) -> Self {
+        Self { leader, clock: Carried::on(engine, steady) }
+    }
+
+    /// That leader's time, or earlier: the clock here may be the faster one.
+    pub(crate) fn at_least(self, steady: Time) -> Time {
+        let passed = steady.since(self.clock.steady).as_nanos();
+        let drift = (passed / 1_000 + 1) * DRIFT_PER_MILLE;
+        self.clock.engine + Span::from_nanos(passed.saturating_sub(drift))
+    }
+
+    /// The better one of two to go on from: the later leader's, since leases count by what that
+    /// one has stamped; of two of one leader the higher.
+    pub(crate) fn better(self, other: Option<Self>) -> Self {
+        match other {
+            Some(other) if other.leader > self.leader => other,
+            Some(other)
+                if other.leader == self.leader
+                    && other.at_least(self.clock.steady) > self.clock.engine =>
+            {
+                other
+            }
+            _ => self,
+        }
+    }
+
+    /// How long ago it was heard.
+    pub(crate) fn age(self, steady: Time) -> Span {
+        steady.since(self.clock.steady)
     }
 }
 
@@ -110,6 +155,44 @@ mod tests {
         assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
         // A clock that goes back takes nothing back.
         assert_eq!(carried.at(Time::from_secs(3)), engine);
+    }
+
+    fn reading(term: u64, engine: u64, steady: u64) -> Reading {
+        let leader = Leader { term, node_id: 1 };
+        Reading::of(leader, Time::from_secs(engine), Time::from_secs(steady))
+    }
+
+    /// A new leader goes on where the last one would be now, less the drift, and never ahead.
+    #[test]
+    fn a_reading_goes_on_a_little_slower_than_the_clock() {
+        let reading = reading(1, 100, 50);
+        assert_eq!(reading.at_least(Time::from_secs(40)), Time::from_secs(100));
+        let later = reading.at_least(Time::from_secs(1_050));
+        assert!(later < Time::from_secs(1_099) && later.as_nanos() > 1_098_999_000_000);
+    }
+
+    #[test]
+    fn a_later_leaders_reading_is_the_better_one() {
+        let engine = |reading: Reading| reading.clock.engine;
+        // Of one leader the one that is ahead now: an old entry that arrives late is behind.
+        assert_eq!(
+            engine(reading(1, 120, 60).better(Some(reading(1, 100, 50)))),
+            Time::from_secs(120)
+        );
+        assert_eq!(
+            engine(reading(1, 101, 60).better(Some(reading(1, 100, 50)))),
+            Time::from_secs(100)
+        );
+        // A later leader may be behind the one before: leases count by the later one's stamps.
+        assert_eq!(
+            engine(reading(2, 101, 60).better(Some(reading(1, 100, 50)))),
+            Time::from_secs(101)
+        );
+        assert_eq!(
+            engine(reading(1, 500, 60).better(Some(reading(2, 100, 50)))),
+            Time::from_secs(100)
+        );
+        assert_eq!(engine(reading(1, 7, 60).better(None)), Time::from_secs(7));
     }
 
     #[test]

@@ -20,6 +20,8 @@ openraft::declare_raft_types!(
 pub(crate) type NodeId = u64;
 /// Where an entry stands in the log, and who put it there.
 pub(crate) type LogId = LogIdOf<Kind>;
+/// One leadership: a term, and the node that leads in it.
+pub(crate) type Leader = openraft::vote::leader_id_adv::LeaderId<u64, NodeId>;
 /// Whom a node has promised to follow.
 pub(crate) type Vote = VoteOf<Kind>;
 /// One entry of the log.

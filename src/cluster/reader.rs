@@ -7,7 +7,7 @@ use super::forward::Forwarder;
 use super::freshness::Freshness;
 use super::kind::{Commands, Kind, Proposal, Raft};
 use super::peer::words::{Place, Turned};
-use super::reign::{Reign, Stand};
+use super::reign::{Reign, Stand, metrics};
 use super::replica::Replica;
 use crate::chance::jittered;
 use crate::engine::Op;
@@ -155,9 +155,14 @@ impl Reader {
             Stand::Leads(reign) => self.lead(reign).await.map(|place| place.now),
             Stand::Follows(_) => {
                 let asked = boot_now();
+                // Whoever answers is the leader of this vote, or of a later one.
+                let vote = metrics(&self.raft).vote;
                 let place = self.line.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
                 self.hands.hear(asked, place.now);
+                if vote.committed {
+                    self.replica.hear(vote.leader_id, place.now);
+                }
                 self.replica.carried_out(place.index).await;
                 Ok(place.now)
             }

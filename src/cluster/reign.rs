@@ -1,18 +1,17 @@
 //! Who leads, as far as this node knows, and the time that it stamps by when it does.
 //!
-//! A leader carries time on from the last stamp before it: so it waits until it has carried out
-//! all that was decided before, and only then stamps. A stamp is for one leadership: an entry that
+//! A leader carries the time of the leader before it on, as far as that is known here: so it waits
+//! until it has carried out all that was decided before, and only then stamps. A stamp is for one leadership: an entry that
 //! was stamped in one is refused in the next.
 
 use super::clock::{Carried, Hands};
 use super::elections::Elections;
 use super::freshness::Freshness;
-use super::kind::{Kind, NodeId, Raft};
+use super::kind::{Kind, Leader, NodeId, Raft};
 use super::replica::Replica;
 use crate::time::{Span, boot_now, steady_now};
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::vote::leader_id_adv::LeaderId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
@@ -41,7 +40,7 @@ pub(super) enum Stand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reign {
     /// Which: an entry is only taken in the leadership that it was stamped in.
-    pub(super) id: LeaderId<u64, NodeId>,
+    pub(super) id: Leader,
     pub(super) clock: Carried,
 }
 
@@ -117,7 +116,7 @@ impl Herald {
     }
 
     /// Begins to lead, if the others agree.
-    async fn begin(&self, id: LeaderId<u64, NodeId>) -> Stand {
+    async fn begin(&self, id: Leader) -> Stand {
         self.enter(Stand::Waits);
         let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
         match timeout(BARRIER_PATIENCE.as_duration(), barrier).await {
@@ -131,10 +130,11 @@ impl Herald {
         }
     }
 
-    /// Time goes on where the last stamp left it.
-    fn reign(&self, id: LeaderId<u64, NodeId>) -> Reign {
-        let engine = self.replica.look().engine.clock();
-        Reign { id, clock: Carried::on(engine, steady_now()) }
+    /// Time goes on where the last leader's would be now, as far as that is known.
+    fn reign(&self, id: Leader) -> Reign {
+        let steady = steady_now();
+        let engine = self.replica.look().time_at_least(steady);
+        Reign { id, clock: Carried::on(engine, steady) }
     }
 }
 

@@ -4,13 +4,14 @@
 //! is held. What is read again at a start has been told before: until [`Replica::go_live`] nothing
 //! is told.
 
-use super::kind::{Answers, ClusterId, Entry, LogId, Membership, Meta, Proposal};
+use super::clock::Reading;
+use super::kind::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
 use super::snapshot::Known;
 use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
 use crate::locks::audit::Audit;
 use crate::locks::feed::{Feed, Wakers};
 use crate::locks::tally::Tally;
-use crate::time::{Time, Wall, boot_now};
+use crate::time::{Span, Time, Wall, boot_now, steady_now};
 use openraft::EntryPayload;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) cluster: Option<ClusterId>,
     applied: Option<LogId>,
     members: Membership,
+    /// The last leader's time, as far as it was heard here.
+    reading: Option<Reading>,
     audit: Audit,
     /// Emptied after each entry; kept for its memory.
     events: Vec<Event>,
@@ -65,6 +68,7 @@ impl Replica {
             cluster,
             applied: meta.last_log_id,
             members: meta.last_membership,
+            reading: None,
             audit,
             events: Vec::new(),
             telling: Telling::Not,
@@ -129,6 +133,7 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Commands(body)) => {
+                core.hear(entry.log_id.leader_id, body.now);
                 self.carry_out(&mut core, body.now, &body.commands)
             }
         };
@@ -167,12 +172,26 @@ impl Replica {
         core.cluster = known.cluster;
         core.applied = known.meta.last_log_id;
         core.members = known.meta.last_membership;
+        if let Some(applied) = core.applied {
+            let stamped = core.engine.clock();
+            core.hear(applied.leader_id, stamped);
+        }
         // What happened in between nobody here will learn: whoever follows must look again.
         let wakers = self.feed.skip(1);
         let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
         wakers.wake();
         self.told.send_replace(index);
+    }
+
+    /// The leader of `leader` or a later one has said what its time is, a moment ago.
+    pub(super) fn hear(&self, leader: Leader, now: Time) {
+        self.core.lock().hear(leader, now);
+    }
+
+    /// How long ago a leader's time was last heard here.
+    pub(super) fn heard(&self) -> Option<Span> {
+        self.core.lock().reading.map(|reading| reading.age(steady_now()))
     }
 
     /// When time passing will next change anything.
@@ -190,6 +209,18 @@ impl Core {
     /// Who is in the cluster, as the last entry of that kind which was carried out says.
     pub(super) const fn members(&self) -> &Membership {
         &self.members
+    }
+
+    /// Engine time now, or earlier: where a new leader that has carried out all that was decided
+    /// before it goes on.
+    pub(super) fn time_at_least(&self, steady: Time) -> Time {
+        let stamped = self.engine.clock();
+        self.reading.map_or(stamped, |reading| reading.at_least(steady).max(stamped))
+    }
+
+    fn hear(&mut self, leader: Leader, now: Time) {
+        let heard = Reading::of(leader, now, steady_now());
+        self.reading = Some(heard.better(self.reading));
     }
 
     /// What this state is the state of.

@@ -27,6 +27,9 @@ const LOOK: Span = Span::from_millis(500);
 const ASK_AGAIN: Span = Span::from_secs(5);
 /// How often a node looks who of the others is there.
 const VISIT_EVERY: Span = Span::from_secs(10);
+/// A follower hears the leader's time at least about this often. One that has lately caught up
+/// knows it from then on.
+const TIME_EVERY: Span = Span::from_secs(2);
 /// How long a node asks to be enrolled in one go.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
@@ -68,8 +71,8 @@ impl Watchman {
                 }
                 _ = timeout(LOOK.as_duration(), news.changed()) => {}
             }
-            if self.hands.now().is_none() {
-                // Who looks for anything learns what time it is.
+            if self.hands.now().is_none() || self.has_old_time() {
+                // A read tells what the leader's time is.
                 let _ = self.reader.read(steady_now() + LOOK).await;
             }
             let is_member = self.is_member();
@@ -78,6 +81,13 @@ impl Watchman {
             }
             was_member |= is_member;
         }
+    }
+
+    /// Whether this node follows, and has not heard for long what the leader's time is: it may
+    /// have caught up with entries whose stamps are old, and would go on from those if it led.
+    fn has_old_time(&self) -> bool {
+        let follows = matches!(*self.reader.stand.borrow(), Stand::Follows(_));
+        follows && self.reader.replica.heard().is_none_or(|heard| heard > TIME_EVERY)
     }
 
     /// Looks who of the others is there.

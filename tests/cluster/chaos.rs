@@ -132,3 +132,41 @@ fn a_lease_is_stretched_by_a_failover_and_not_cut() {
     let after = crate::load::now() - asked;
     assert!(after >= 3_000_000, "granted after {after} us");
 }
+
+/// The leadership goes from node to node, and nobody writes anything: the lease of a client that is
+/// gone ends when it should, and not before.
+#[test]
+fn changes_of_the_leader_hardly_stretch_a_lease() {
+    const TTL_MS: u64 = 6_000;
+    const BETWEEN_US: u64 = 1_500_000;
+    /// What `contrib/doc/guarantees.md` states as the maximum for each change of the leader.
+    const STRETCH_MS: u64 = 1_000;
+    let cluster = Cluster::of(3);
+    let mut leader = cluster.leader();
+    let began = crate::load::now();
+    let ms_since = |then: u64| (crate::load::now() - then) / 1_000;
+    let path = format!("/locks/lease?client=ann&ttl={TTL_MS}ms&grace=0s");
+    assert_eq!(cluster.curl(leader, "POST", &path).0, 200);
+    let granted = crate::load::now();
+    let mut changes = 0;
+    loop {
+        eventually("some time has passed", || {
+            (crate::load::now() - began >= (changes + 1) * BETWEEN_US).then_some(())
+        });
+        let next = (leader + 1) % 3;
+        cluster.ask(leader, &["transfer", &cluster.id(next).to_string()]).ok();
+        (leader, changes) = (next, changes + 1);
+        let (code, seen) = cluster.curl(leader, "GET", "/locks/lease");
+        assert_eq!(code, 200, "{seen}");
+        if seen["phase"] == "free" {
+            break;
+        }
+        let left = seen["expires_in_ms"].as_u64().expect("it is held");
+        // Both readings round down.
+        assert!(ms_since(began) + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
+        let latest = TTL_MS + changes * STRETCH_MS;
+        assert!(ms_since(granted) <= latest, "{changes} changes: not over yet: {seen}");
+    }
+    let ended = ms_since(began);
+    assert!(ended >= TTL_MS, "free after {ended} ms");
+}
