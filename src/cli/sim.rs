@@ -47,7 +47,7 @@ pub(super) fn run(args: &SimArgs) -> Done {
             "unknown": unknown,
             "trace_lines": report.lines,
             "trace_sha256": digest,
-            "violations": violations,
+            "violations": violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))?;
     } else {
         if args.trace || !violations.is_empty() {
@@ -62,7 +62,8 @@ pub(super) fn run(args: &SimArgs) -> Done {
     if violations.is_empty() {
         return if args.json { Ok(()) } else { out::line("nothing was wrong") };
     }
-    let all = violations.join("\n  ");
+    let all: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    let all = all.join("\n  ");
     let sentence = format!("the cluster of seed {seed} has broken its promises:\n  {all}");
     Err(Failure::Said(Exit::Findings, sentence))
 }

@@ -207,7 +207,7 @@ impl Replica {
 
 impl Core {
     /// Who is in the cluster, as the last entry of that kind which was carried out says.
-    pub(super) const fn members(&self) -> &Membership {
+    pub(crate) const fn members(&self) -> &Membership {
         &self.members
     }
 

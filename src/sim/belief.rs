@@ -1,9 +1,9 @@
 //! What a client believes: its session and the locks that it holds, each until an end of its own.
 
 use super::client::Client;
-use super::history::{Belief, Lock};
+use super::history::{Belief, Lock, Sharing};
 use super::kind::now;
-use crate::engine::{Life, SessionId, Ttl};
+use crate::engine::{Hold, Life, Mode, SessionId, Ttl};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -22,14 +22,16 @@ pub(super) struct Session {
 }
 
 /// A lock that it believes to hold.
+#[derive(Clone)]
 pub(super) struct Held {
     pub(super) lock: Lock,
     pub(super) token: u64,
+    pub(super) hold: Hold,
+    pub(super) mode: Mode,
     /// Since when, in virtual time.
     pub(super) from: Time,
     /// Its own end, on the client's clock; `None`: that of the session.
     pub(super) until: Option<Time>,
-    pub(super) ttl: Ttl,
     /// Whether it is neither renewed nor given back: it runs out.
     pub(super) runs_out: bool,
 }
@@ -38,6 +40,14 @@ pub(super) struct Held {
 pub(super) fn less(ttl: Span) -> Span {
     let off = Span::from_nanos(ttl.as_nanos() * OFF_PER_MILLE / 1_000 + OFF.as_nanos());
     Span::from_nanos(ttl.as_nanos().saturating_sub(off.as_nanos()))
+}
+
+/// A mode, in the words of the checker.
+pub(super) const fn sharing(mode: Mode) -> Sharing {
+    match mode {
+        Mode::Exclusive => Sharing::Alone,
+        Mode::Shared => Sharing::Shared,
+    }
 }
 
 impl Client {
@@ -94,9 +104,10 @@ impl Client {
     pub(super) fn believed(&self, held: &Held) {
         let until = held.until.or(self.session.as_ref().map(|session| session.until));
         let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());
-        let Held { lock, token, from, .. } = *held;
+        let Held { lock, token, from, mode, .. } = *held;
         let who = Arc::clone(&self.who);
-        let belief = Belief { lock, token, who, from, until };
-        self.world.record.history(|history| history.beliefs.push(belief));
+        let mode = sharing(mode);
+        let belief = Belief { lock, token, who, mode, from, until };
+        self.world.record.history(|history| history.believed(belief));
     }
 }

@@ -2,19 +2,20 @@
 //! session alive, waits in line, and counts its own deadlines on its own clock, from before it
 //! sent what an answer answers. What it sees goes into the history.
 
-use super::belief::{Held, Session, less};
+use super::belief::{Held, Session, less, sharing};
 use super::clock::Clock;
-use super::history::{Lock, Place, What, Who};
+use super::history::{Lock, What, Who};
 use super::kind::{now, sleep};
 use super::net::End;
 use super::node::{Reply, Request};
 use super::planted::{Bug, planted};
+use super::violation::Promise;
 use super::world::World;
 use crate::cluster::kind::NodeId;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, EndSession, Grace, Hold, LeaseKey, Leave, Life,
-    Line, LockName, LockView, Mode, Op, OpenSession, Outcome, Patch, Reason, Release, Renew,
-    RequestId, SessionEnd, Steal, StealReason, Tenure, Term, Ticket, Token, Ttl, Why,
+    Acquire, Answer, ClientId, Command, Digest, EndSession, Grace, Hold, Holder, LeaseKey, Life,
+    Line, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, Reason, Release,
+    Renew, RequestId, SessionEnd, Tenure, Term, Token, Ttl,
 };
 use crate::time::{Span, Time};
 use std::sync::Arc;
@@ -25,9 +26,6 @@ pub(super) const LOCKS: usize = 3;
 const PATIENCE: Span = Span::from_millis(400);
 /// How often it asks.
 const TRIES: u32 = 8;
-/// How long a waiter lets pass before it looks again.
-const LOOK_AGAIN: Span = Span::from_millis(80);
-
 /// A client process.
 pub(super) struct Client {
     pub(super) world: Arc<World>,
@@ -37,6 +35,8 @@ pub(super) struct Client {
     pub(super) who: Who,
     life: u32,
     requests: u64,
+    /// Open files so far, of all its sessions.
+    files: u64,
     /// Whom it asks first.
     node: NodeId,
     pub(super) session: Option<Session>,
@@ -44,13 +44,13 @@ pub(super) struct Client {
 }
 
 /// What came of a request.
-struct Came {
+pub(super) struct Came {
     /// When it was first sent: on the client's clock, and in virtual time.
-    sent: Time,
-    from: Time,
-    to: Time,
+    pub(super) sent: Time,
+    pub(super) from: Time,
+    pub(super) to: Time,
     /// `None`: no answer.
-    answer: Option<Answer>,
+    pub(super) answer: Option<Answer>,
 }
 
 impl Client {
@@ -59,7 +59,18 @@ impl Client {
         let node = *world.dice.pick(&world.nodes());
         let (end, who) = (100 + number, format!("c{number}.0").into());
         let world = Arc::clone(world);
-        Self { world, end, clock, who, life: 0, requests: 0, node, session: None, held: vec![] }
+        Self {
+            world,
+            end,
+            clock,
+            who,
+            life: 0,
+            requests: 0,
+            files: 0,
+            node,
+            session: None,
+            held: vec![],
+        }
     }
 
     pub(super) const fn end(number: u64) -> End {
@@ -73,15 +84,18 @@ impl Client {
             self.drop_the_late();
             let dice = self.world.dice.clone();
             let lock = dice.index(LOCKS);
-            match dice.below(100) {
-                0..35 => self.acquire(lock, Line::Skip).await,
-                35..60 => {
+            match dice.below(200) {
+                0..66 => self.acquire(lock, Line::Skip).await,
+                66..116 => {
                     let patience = dice.millis(500, 4_000);
                     self.acquire(lock, Line::Join(Some(patience))).await;
                 }
-                60..63 => self.steal(lock).await,
-                63..78 => self.renew_one().await,
-                78..82 => self.die_or_end().await,
+                116..121 => self.steal(lock).await,
+                121..147 => self.renew_one().await,
+                147..155 => self.die_or_end().await,
+                155..163 => self.change_mode().await,
+                163..168 => self.move_one(lock).await,
+                168..169 => self.reset().await,
                 _ => drop(self.look(lock).await),
             }
             sleep(dice.millis(1, 60)).await;
@@ -96,13 +110,14 @@ impl Client {
     pub(super) async fn look_at_all(mut self) {
         for lock in 0..LOCKS {
             if self.look(lock).await.is_none() {
-                self.world.record.violation(format_args!("lock {lock} can't be seen at the end"));
+                let what = format_args!("lock {lock} can't be seen at the end");
+                self.world.record.violation(Promise::Recovers, what);
             }
         }
     }
 
     /// Asks for something until there is an answer, or it has asked often enough.
-    async fn ask(&mut self, op: Op) -> Came {
+    pub(super) async fn ask(&mut self, op: Op) -> Came {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut key: Arc<str> = self.requests.to_string().into();
@@ -140,7 +155,7 @@ impl Client {
     }
 
     /// Opens a session if there is none, and keeps it alive if it is time.
-    async fn keep_up(&mut self) {
+    pub(super) async fn keep_up(&mut self) {
         let Some(Session { id, ttl, kept, .. }) = self.session else { return self.open().await };
         let third = Span::from_nanos(ttl.span().as_nanos() / 3);
         if self.clock.read().since(kept) < third {
@@ -186,161 +201,109 @@ impl Client {
         if self.held.iter().any(|held| held.lock == lock) {
             return;
         }
-        let ttl = Ttl::new(self.world.dice.millis(1_000, 2_500)).expect("long enough");
-        let grace = self.grace();
-        let term = match &self.session {
-            Some(session) if self.world.dice.percent(60) => Term::Session(session.id),
-            _ => Term::Own(ttl, grace),
-        };
-        let came = self
-            .ask(Op::Acquire(Acquire {
-                name: name(lock),
-                client: ClientId::parse(&self.who).expect("a valid name"),
-                mode: Mode::Exclusive,
-                hold: Hold::Loose,
-                term,
-                line,
-                patch: Patch::default(),
-            }))
-            .await;
+        let ask = self.attempt(lock, line);
+        let came = self.ask(Op::Acquire(ask.clone())).await;
         match &came.answer {
-            Some(Ok(Outcome::Granted(tenure))) => self.granted(lock, &came, *tenure, ttl),
-            Some(Ok(Outcome::Renewed(tenure))) => self.kept(lock, &came, *tenure, ttl),
+            Some(Ok(Outcome::Granted(tenure))) => {
+                let token = tenure.token.as_u64();
+                let what = What::Granted(token, sharing(ask.mode));
+                self.has(&ask, lock, &came, tenure, what);
+            }
+            Some(Ok(Outcome::Renewed(tenure))) => {
+                let (to, mode) = (tenure.token.as_u64(), sharing(ask.mode));
+                self.has(&ask, lock, &came, tenure, What::Changed { from: to, to, mode });
+            }
             Some(Ok(Outcome::Waiting { ticket, .. })) => {
-                self.wait(lock, &came, *ticket, ttl).await;
+                self.wait(lock, &came, *ticket, &ask).await;
             }
             Some(Err(refusal)) => self.refused(lock, &came, &refusal.reason),
             _ => self.left_open(lock, came.from),
         }
     }
 
-    fn granted(&mut self, lock: Lock, came: &Came, tenure: Tenure, ttl: Ttl) {
+    /// A request by name, or of a new open file of the session, which may share. It says which
+    /// request it is, so that a reader knows what it has come to. No request means a lease that
+    /// the client has already: a late copy of it could shorten or lengthen that.
+    fn attempt(&mut self, lock: Lock, line: Line) -> Acquire {
+        let dice = self.world.dice.clone();
+        let ttl = Ttl::new(dice.millis(1_000, 2_500)).expect("long enough");
+        let own = Term::Own(ttl, self.grace());
+        let session = self.session.as_ref().map(|session| session.id);
+        let session = session.filter(|_| dice.percent(60));
+        let (hold, mode, term) = match session {
+            Some(session) if dice.percent(60) => {
+                self.files += 1;
+                let open = OpenId { session, number: self.files };
+                let mode = if dice.percent(50) { Mode::Shared } else { Mode::Exclusive };
+                (Hold::Open(open), mode, Term::Session(session))
+            }
+            session => (Hold::Firm(None), Mode::Exclusive, session.map_or(own, Term::Session)),
+        };
+        let (name, client) = (name(lock), self.id());
+        let attempt = Some(format!("{}", self.requests + 1).into());
+        let patch = Patch { holder_id: attempt, ..Patch::default() };
+        Acquire { name, client, mode, hold, term, line, patch }
+    }
+
+    pub(super) fn id(&self) -> ClientId {
+        ClientId::parse(&self.who).expect("a valid name")
+    }
+
+    /// It has a lock, by an answer to this request.
+    fn has(&mut self, ask: &Acquire, lock: Lock, came: &Came, tenure: &Tenure, what: What) {
         let token = tenure.token.as_u64();
         self.world.record.history(|history| {
             history.tenure(lock, token, &self.who);
-            history.act(lock, came.from, Some(came.to), What::Granted(token));
+            history.act(lock, came.from, Some(came.to), what);
         });
-        self.hold(lock, came, tenure, ttl);
+        self.hold(lock, came, tenure, (ask.hold, ask.mode));
     }
 
-    fn kept(&mut self, lock: Lock, came: &Came, tenure: Tenure, ttl: Ttl) {
-        let token = tenure.token.as_u64();
-        self.world.record.history(|history| {
-            history.tenure(lock, token, &self.who);
-            history.act(lock, came.from, Some(came.to), What::Kept(token));
-        });
-        self.hold(lock, came, tenure, ttl);
-    }
-
-    /// It has a lock, by an answer.
-    fn hold(&mut self, lock: Lock, came: &Came, tenure: Tenure, ttl: Ttl) {
+    pub(super) fn hold(
+        &mut self,
+        lock: Lock,
+        came: &Came,
+        tenure: &Tenure,
+        (hold, mode): (Hold, Mode),
+    ) {
         let token = tenure.token.as_u64();
         if self.is_of_another_session(&tenure.life) {
             return;
         }
-        let (until, ttl, secured) = match tenure.life {
+        let (until, secured) = match tenure.life {
             Life::Own { ttl, .. } => {
-                (Some(came.sent + less(ttl.span())), ttl, came.from + less(ttl.span()))
+                (Some(came.sent + less(ttl.span())), came.from + less(ttl.span()))
             }
-            Life::Session(_) => (None, ttl, self.session_secured()),
+            Life::Session(_) => (None, self.session_secured()),
         };
         self.world.record.history(|history| history.secure(token, secured));
         if let Some(held) = self.held.iter_mut().find(|held| held.token == token) {
             held.until = until;
         } else {
             let runs_out = until.is_some() && self.world.dice.percent(40);
-            self.held.push(Held { lock, token, from: came.to, until, ttl, runs_out });
+            self.held.push(Held { lock, token, hold, mode, from: came.to, until, runs_out });
         }
     }
 
-    fn refused(&mut self, lock: Lock, came: &Came, reason: &Reason) {
+    pub(super) fn refused(&mut self, lock: Lock, came: &Came, reason: &Reason) {
         if let Reason::Conflict(conflict) = reason {
             let token = conflict.token.as_u64();
             let who: Who = conflict.holder.as_str().into();
             self.world.record.history(|history| {
                 history.tenure(lock, token, &who);
-                history.act(lock, came.from, Some(came.to), What::Seen(Some(token)));
+                history.act(lock, came.from, Some(came.to), What::InTheWay(token));
             });
         }
         // A copy of the request may still be on its way, and a refusal is not remembered.
         self.left_open(lock, came.from);
     }
 
-    fn left_open(&self, lock: Lock, since: Time) {
+    pub(super) fn left_open(&self, lock: Lock, since: Time) {
         self.world.record.history(|history| history.left_open(lock, &self.who, since));
     }
 
-    /// Waits until served, or long enough.
-    async fn wait(&mut self, lock: Lock, joined: &Came, ticket: Ticket, ttl: Ttl) {
-        let (who, told, number) = (Arc::clone(&self.who), joined.to, ticket.as_u64());
-        let mut place = Place { lock, who, told, ticket: number, served: None };
-        let enough = now() + self.world.dice.millis(300, 5_000);
-        while now() < enough {
-            sleep(LOOK_AGAIN).await;
-            self.keep_up().await;
-            let from = joined.from;
-            let Some((sent, view, at)) = self.look(lock).await else { continue };
-            let mine = view.held_by(&ClientId::parse(&self.who).expect("a valid name"));
-            if let Some(holder) = mine {
-                let token = holder.lease.token;
-                place.served = Some(token.as_u64());
-                self.served(
-                    lock,
-                    from,
-                    token,
-                    &holder.lease.life,
-                    (sent, holder.ends.expires_at.since(at)),
-                    ttl,
-                );
-                break;
-            }
-            if !view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
-                break;
-            }
-        }
-        if place.served.is_none() {
-            self.left_open(lock, joined.from);
-            let why = Why::Asked;
-            self.ask(Op::Leave(Leave { name: name(lock), ticket, why })).await;
-        }
-        self.world.record.history(|history| history.places.push(place));
-    }
-
-    /// It was served from the line, as it sees by looking. `left`: what was left of its lease,
-    /// counted from when it sent the question.
-    fn served(
-        &mut self,
-        lock: Lock,
-        from: Time,
-        token: Token,
-        life: &Life,
-        left: (Time, Span),
-        ttl: Ttl,
-    ) {
-        let (token, (sent, left)) = (token.as_u64(), left);
-        let until = match life {
-            Life::Own { .. } => Some(sent + less(left)),
-            Life::Session(_) => None,
-        };
-        let elsewhere = self.is_of_another_session(life);
-        self.world.record.history(|history| {
-            if !history.granted.contains(&token) {
-                history.act(lock, from, Some(now()), What::Granted(token));
-            }
-            let secured = match until {
-                _ if elsewhere => Time::ZERO,
-                Some(_) => self.clock.virtual_at(sent) + less(left),
-                None => self.session_secured(),
-            };
-            history.secure(token, secured);
-        });
-        if !elsewhere && !self.held.iter().any(|held| held.token == token) {
-            self.held.push(Held { lock, token, from: now(), until, ttl, runs_out: false });
-        }
-    }
-
     /// Looks at a lock. When it asked, on its clock; what it saw; and at what time at the latest.
-    async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
+    pub(super) async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());
             let request = Request::View(name(lock));
@@ -355,17 +318,19 @@ impl Client {
     }
 
     fn saw(&self, lock: Lock, from: Time, view: &LockView) {
-        let holder = view.holder().map(|holder| {
+        let show = |holder: &Holder| {
             let who: Who = holder.lease.holder.as_str().into();
             (holder.lease.token.as_u64(), who)
-        });
-        self.world.record.note(format_args!("{} sees lock {lock}: {holder:?}", self.who));
+        };
+        let mut holders: Vec<_> = view.holders.iter().map(show).collect();
+        holders.sort_unstable();
+        self.world.record.note(format_args!("{} sees lock {lock}: {holders:?}", self.who));
         self.world.record.history(|history| {
             history.answered += 1;
-            if let Some((token, who)) = &holder {
+            for (token, who) in &holders {
                 history.tenure(lock, *token, who);
             }
-            let seen = What::Seen(holder.map(|(token, _)| token));
+            let seen = What::Seen(holders.iter().map(|(token, _)| *token).collect());
             history.act(lock, from, Some(now()), seen);
         });
     }
@@ -375,7 +340,7 @@ impl Client {
             return;
         }
         let at = self.world.dice.index(self.held.len());
-        let Held { lock, token, ttl, runs_out, .. } = self.held[at];
+        let Held { lock, token, hold, mode, runs_out, .. } = self.held[at];
         if runs_out {
             return;
         }
@@ -384,7 +349,12 @@ impl Client {
             Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
         let came = self.ask(Op::Renew(renew)).await;
         match &came.answer {
-            Some(Ok(Outcome::Renewed(tenure))) => self.kept(lock, &came, *tenure, ttl),
+            Some(Ok(Outcome::Renewed(tenure))) => {
+                self.world.record.history(|history| {
+                    history.act(lock, came.from, Some(came.to), What::Kept(token));
+                });
+                self.hold(lock, &came, tenure, (hold, mode));
+            }
             Some(Err(refusal)) => {
                 let not_kept = !matches!(*refusal.reason, Reason::NoSession(_));
                 if not_kept {
@@ -402,7 +372,7 @@ impl Client {
         });
     }
 
-    fn key(&self, lock: Lock, token: u64) -> LeaseKey {
+    pub(super) fn key(&self, lock: Lock, token: u64) -> LeaseKey {
         let client = ClientId::parse(&self.who).expect("a valid name");
         LeaseKey { name: name(lock), client, token: Some(Token::named(token)) }
     }
@@ -412,6 +382,11 @@ impl Client {
         if self.held[at].runs_out {
             return;
         }
+        self.give_back(at).await;
+    }
+
+    /// Gives back a lock, and believes nothing of it from then on.
+    pub(super) async fn give_back(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
         self.believed(&held);
         let Held { lock, token, .. } = held;
@@ -424,38 +399,6 @@ impl Client {
             }),
             Some(_) => self.not_kept(lock, token, &came),
             None => self.world.record.history(|history| history.free(token, from)),
-        }
-    }
-
-    /// Takes a lock from whoever has it, and does not use it.
-    async fn steal(&mut self, lock: Lock) {
-        if self.held.iter().any(|held| held.lock == lock) {
-            return;
-        }
-        let ttl = Ttl::new(self.world.dice.millis(1_000, 1_500)).expect("long enough");
-        let steal = Steal {
-            name: name(lock),
-            client: ClientId::parse(&self.who).expect("a valid name"),
-            reason: StealReason::parse("to see what comes of it").expect("a reason"),
-            term: Term::Own(ttl, Grace::NONE),
-            patch: Patch::default(),
-        };
-        let came = self.ask(Op::Steal(steal)).await;
-        match came.answer {
-            Some(Ok(Outcome::Stolen(tenure))) => {
-                let token = tenure.token.as_u64();
-                self.world.record.history(|history| {
-                    history.tenure(lock, token, &self.who);
-                    history.act(lock, came.from, Some(came.to), What::Stolen(token));
-                    history.steals.push((lock, came.from, token));
-                    history.secure(token, came.from + less(ttl.span()));
-                });
-            }
-            Some(Ok(_) | Err(_)) => {}
-            None => self.world.record.history(|history| {
-                history.steals.push((lock, came.from, u64::MAX));
-                history.left_open(lock, &self.who, came.from);
-            }),
         }
     }
 

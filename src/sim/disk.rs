@@ -67,7 +67,8 @@ struct State {
     /// Written and not synced, with a number that rises.
     pending: VecDeque<(u64, Write)>,
     written: u64,
-    snapshot: Option<Arc<[u8]>>,
+    /// The snapshot, and up to which entry it knows the log.
+    snapshot: Option<(Option<LogId>, Arc<[u8]>)>,
     /// Which run of the node may use it: those before are dead.
     run: u64,
     health: Health,
@@ -184,18 +185,32 @@ impl Open {
         Ok(())
     }
 
-    /// Puts a snapshot in the place of the one before: whole, or not at all.
-    pub(super) async fn put_snapshot(&self, bytes: Arc<[u8]>) -> io::Result<()> {
-        sleep(self.disk.sync_takes()).await;
+    /// Puts a snapshot in the place of the one before, whole or not at all, unless that one is
+    /// newer: one that was built may be late while another is installed.
+    pub(super) async fn put_snapshot(
+        &self,
+        upto: Option<LogId>,
+        bytes: Arc<[u8]>,
+    ) -> io::Result<()> {
+        sleep(self.disk.snapshot_takes()).await;
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
-        state.snapshot = Some(bytes);
+        let is_newer = |(there, _): &(Option<LogId>, _)| *there > upto;
+        if !state.snapshot.as_ref().is_some_and(is_newer) || planted(Bug::OlderSnapshotWins) {
+            state.snapshot = Some((upto, bytes));
+        }
         Ok(())
     }
 
     /// The snapshot, if there is one.
     pub(super) fn snapshot(&self) -> Option<Arc<[u8]>> {
-        self.disk.state.lock().snapshot.clone()
+        self.disk.state.lock().snapshot.as_ref().map(|(_, bytes)| Arc::clone(bytes))
+    }
+
+    /// Reads the snapshot, which takes its time.
+    pub(super) async fn read_snapshot(&self) -> Option<Arc<[u8]>> {
+        sleep(self.disk.snapshot_takes()).await;
+        self.snapshot()
     }
 
     fn usable(&self, state: &State) -> io::Result<()> {
@@ -210,6 +225,11 @@ impl Open {
 }
 
 impl Disk {
+    /// A large snapshot takes seconds.
+    fn snapshot_takes(&self) -> crate::time::Span {
+        if self.dice.percent(15) { self.dice.millis(200, 3_000) } else { self.sync_takes() }
+    }
+
     /// Most syncs take a millisecond or two; some take long.
     fn sync_takes(&self) -> crate::time::Span {
         if self.dice.percent(3) { self.dice.millis(20, 120) } else { self.dice.millis(0, 3) }

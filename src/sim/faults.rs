@@ -2,13 +2,20 @@
 //! wall clocks jump, the lead is handed over.
 
 use super::client::Client;
-use super::kind::{now, sleep};
+use super::kind::{Kind, now, sleep};
 use super::net::{End, Weather};
 use super::world::World;
 use crate::cluster::kind::NodeId;
 use crate::time::{Span, Time};
+use openraft::impls::BasicNode;
+use openraft::raft::ReadPolicy;
+use openraft::type_config::TypeConfigExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// How long a leader may take to show that it still leads.
+const RETIRE_PATIENCE: Span = Span::from_millis(500);
 
 /// Lets things go wrong until then.
 pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
@@ -27,7 +34,7 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
             36..44 => fail_disk(world, any).await,
             44..56 => split(world, clients).await,
             56..66 => isolate(world, any).await,
-            66..74 => cut_one_way(world).await,
+            66..74 => cut_one_way(world, clients).await,
             74..82 => storm(world).await,
             82..90 => {
                 if let Some(leader) = world.leader() {
@@ -35,6 +42,7 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
                     let _ = leader.raft.trigger().transfer_leader(any).await;
                 }
             }
+            90..94 => replace(world).await,
             _ => {
                 let ahead = dice.below(7_200_000) as i64 - 3_600_000;
                 world.record.note(format_args!("node {any} sets its wall clock by {ahead} ms"));
@@ -43,6 +51,49 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
         }
     }
     calm(world).await;
+}
+
+/// A node joins, and takes the place of a voter, unless too much goes wrong.
+async fn replace(world: &Arc<World>) {
+    let Some(leader) = world.leader() else { return };
+    let fresh = world.add();
+    world.start(fresh).await;
+    let joins = leader.raft.add_learner(fresh, BasicNode::default(), false);
+    let patience = world.dice.millis(200, 1_500).as_duration();
+    let joined = Kind::timeout(patience, joins).await;
+    world.record.note(format_args!("node {fresh} joins: {}", matches!(joined, Ok(Ok(_)))));
+    if matches!(joined, Ok(Ok(_))) {
+        sleep(world.dice.millis(0, 400)).await;
+        if let Some(leader) = world.leader() {
+            let members = leader.replica.look().members().clone();
+            let mut voters: BTreeSet<_> = members.voter_ids().collect();
+            let leaves = *world.dice.pick(&voters.iter().copied().collect::<Vec<_>>());
+            (voters.remove(&leaves), voters.insert(fresh));
+            world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
+            let change = leader.raft.change_membership(voters, false);
+            // It may go on when nobody waits for it any more.
+            let _ = Kind::timeout(patience, change).await;
+        }
+    }
+    if world.dice.percent(30) {
+        let any = *world.dice.pick(&world.nodes());
+        crash_for(world, &[any], world.dice.millis(5, 300)).await;
+    }
+    retire(world).await;
+}
+
+/// Machines leave that are in the cluster no more, as its committed membership says.
+pub(super) async fn retire(world: &Arc<World>) {
+    let Some(leader) = world.leader() else { return };
+    let current = leader.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+    if !matches!(Kind::timeout(RETIRE_PATIENCE.as_duration(), current).await, Ok(Ok(_))) {
+        return;
+    }
+    let members = leader.replica.look().members().clone();
+    let members: BTreeSet<_> = members.nodes().map(|(id, _)| *id).collect();
+    for id in world.nodes().into_iter().filter(|id| !members.contains(id)) {
+        world.remove(id);
+    }
 }
 
 /// All is well again.
@@ -112,11 +163,16 @@ async fn isolate(world: &Arc<World>, id: NodeId) {
     bear(world).await;
 }
 
-async fn cut_one_way(world: &Arc<World>) {
+/// One node does not reach another one, or no node a client: that asks, and gets no answer.
+async fn cut_one_way(world: &Arc<World>, clients: u64) {
     let nodes = world.nodes();
-    let (from, to) = (*world.dice.pick(&nodes), *world.dice.pick(&nodes));
-    world.record.note(format_args!("{from} does not reach {to}"));
-    cut(world, &[from], &[to]);
+    let (from, to) = if world.dice.percent(50) {
+        (vec![*world.dice.pick(&nodes)], *world.dice.pick(&nodes))
+    } else {
+        (nodes, Client::end(world.dice.below(clients) + 1))
+    };
+    world.record.note(format_args!("{from:?} do not reach {to}"));
+    cut(world, &from, &[to]);
     bear(world).await;
 }
 

@@ -1,127 +1,208 @@
-//! What the clients saw, as virtual time would have it: what they asked, when, what it came to,
-//! and from when to when they believed to hold a lock.
+//! What clients saw: what they asked, when, what the answer was, and from when to when they
+//! believed to hold a lock. Times are those of one clock that all clients share: virtual time in a
+//! simulation, the machine's clock where real nodes are asked.
 
+use super::violation::{Promise, Violation};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Which of the locks.
-pub(super) type Lock = usize;
-/// A life of a client: who dies comes back under another name.
-pub(super) type Who = Arc<str>;
+pub type Lock = usize;
+/// One life of a client: after a crash it comes back under another name.
+pub type Who = Arc<str>;
 /// A fencing token.
-pub(super) type Token = u64;
+pub type Token = u64;
 
-/// Something that happened to a lock at one moment between `from` and `to`.
+/// A step that a lock took at one moment between `from` and `to`.
 #[derive(Debug, Clone)]
-pub(super) struct Act {
-    pub(super) from: Time,
-    /// `None`: nobody has heard of it. It may have happened later, or not at all.
-    pub(super) to: Option<Time>,
-    pub(super) what: What,
+pub struct Act {
+    /// When it was asked for.
+    pub from: Time,
+    /// When the answer came. `None`: the outcome is unknown. It may happen later, or never.
+    pub to: Option<Time>,
+    /// The step.
+    pub what: What,
 }
 
-/// What happened to a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
-    /// It was free, and a tenure began.
-    Granted(Token),
-    /// Whoever had it, another tenure began.
+/// A step of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A tenure began: nobody held the lock, or only sharers if this is another one.
+    Granted(Token, Sharing),
+    /// Every tenure ended, and an exclusive one began.
     Stolen(Token),
-    /// This tenure had it, and went on.
+    /// Somebody was shown a tenure whose grant nobody was told of. It began in one of these ways.
+    Appeared {
+        /// Its token.
+        token: Token,
+        /// Tenures of the same client that it may have replaced, by a change of the mode.
+        was: Vec<Token>,
+        /// Whether it may have been a steal.
+        steal: bool,
+    },
+    /// A tenure goes on in this mode, perhaps under another token: if either changes, it was the
+    /// only one.
+    Changed {
+        /// Its token before.
+        from: Token,
+        /// Its token from then on.
+        to: Token,
+        /// Its mode from then on.
+        mode: Sharing,
+    },
+    /// This tenure held the lock, and went on.
     Kept(Token),
-    /// This tenure did not have it.
+    /// This tenure did not hold the lock.
     NotKept(Token),
-    /// This tenure had it, and then nobody.
+    /// This tenure held the lock, and ended.
     Released(Token),
-    /// Somebody looked.
-    Seen(Option<Token>),
+    /// A reader saw these holders, in ascending order.
+    Seen(Vec<Token>),
+    /// A refusal named this one of the holders.
+    InTheWay(Token),
 }
 
-/// That a client believed to hold a lock.
-#[derive(Debug, Clone)]
-pub(super) struct Belief {
-    pub(super) lock: Lock,
-    pub(super) token: Token,
-    pub(super) who: Who,
-    pub(super) from: Time,
-    pub(super) until: Time,
+/// Whether a tenure shares its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// It does not.
+    Alone,
+    /// With others that do the same.
+    Shared,
 }
 
-/// A place in a line that somebody was told of.
+/// A client believed to hold a lock.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) lock: Lock,
-    pub(super) who: Who,
-    /// When its client was told of it.
-    pub(super) told: Time,
+pub struct Belief {
+    /// The lock.
+    pub lock: Lock,
+    /// The token of the tenure.
+    pub token: Token,
+    /// The client.
+    pub who: Who,
+    /// Alone or shared.
+    pub mode: Sharing,
+    /// Since when.
+    pub from: Time,
+    /// Until when.
+    pub until: Time,
+}
+
+/// A place in a queue.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The lock.
+    pub lock: Lock,
+    /// The client.
+    pub who: Who,
+    /// When the client was told of it.
+    pub told: Time,
     /// Its number: the lowest is served first.
-    pub(super) ticket: u64,
-    /// The tenure that it became, if somebody was told of that.
-    pub(super) served: Option<Token>,
+    pub ticket: u64,
+    /// The tenure that it became, if anybody was told of that.
+    pub served: Option<Token>,
+}
+
+/// A reset: nobody but some keeps a hold or a place in a queue.
+#[derive(Debug, Clone)]
+pub struct Reset {
+    /// When it was asked for.
+    pub from: Time,
+    /// When the answer came; `None`: the outcome is unknown.
+    pub to: Option<Time>,
+    /// The clients that keep what they have.
+    pub kept: Vec<Who>,
 }
 
 /// All that the clients saw.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub struct History {
     pub(super) acts: BTreeMap<Lock, Vec<Act>>,
     pub(super) beliefs: Vec<Belief>,
     pub(super) places: Vec<Place>,
+    pub(super) resets: Vec<Reset>,
     /// Which tenure a token was, as far as anybody was told.
     pub(super) tenures: BTreeMap<Token, (Lock, Who)>,
     /// Tokens of tenures whose beginning somebody was told of.
     pub(super) granted: BTreeSet<Token>,
-    /// Who asked for a lock, since when, and does not know what came of it.
+    /// Clients that asked for a lock and do not know what came of it, and since when.
     pub(super) open: BTreeMap<(Lock, Who), Time>,
-    /// Until when the last answer says that a tenure lasts at least.
+    /// Until when a tenure lasts at least, by the answers.
     pub(super) secured: BTreeMap<Token, Time>,
     /// From when on a tenure may have been ended by its client.
     pub(super) freed: BTreeMap<Token, Time>,
     pub(super) steals: Vec<(Lock, Time, Token)>,
-    /// What can't be true of any history.
-    pub(super) wrong: Vec<String>,
+    /// The first answer to each request that carries an id.
+    replies: BTreeMap<(Who, Arc<str>), String>,
+    /// What no history may show.
+    pub(super) violations: Vec<Violation>,
     /// Answers to clients.
-    pub(super) answered: u64,
+    pub answered: u64,
     /// Requests whose outcome their client never learned.
-    pub(super) unknown: u64,
+    pub unknown: u64,
 }
 
 impl History {
-    /// Something happened to a lock.
-    pub(super) fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: What) {
-        if let What::Granted(token) | What::Stolen(token) = what {
-            self.granted.insert(token);
+    /// Adds a step of a lock.
+    pub fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: What) {
+        match what {
+            What::Granted(token, _) | What::Stolen(token) | What::Changed { to: token, .. } => {
+                self.granted.insert(token);
+            }
+            _ => {}
         }
         self.acts.entry(lock).or_default().push(Act { from, to, what });
     }
 
-    /// Somebody was shown who has a token.
-    pub(super) fn tenure(&mut self, lock: Lock, token: Token, who: &Who) {
+    /// Notes whose tenure a token is, as an answer says.
+    pub fn tenure(&mut self, lock: Lock, token: Token, who: &Who) {
         let known = self.tenures.entry(token).or_insert_with(|| (lock, Arc::clone(who)));
         if known.0 != lock || known.1 != *who {
             let (other, first) = known;
-            self.wrong.push(format!(
+            let what = format!(
                 "token {token} was given twice: to {first} for lock {other}, and to {who} for \
                  lock {lock}"
-            ));
+            );
+            self.violations.push(Violation::new(Promise::TokensAreUnique, what));
         }
     }
 
-    /// Somebody asked for a lock, and does not know what came of it.
-    pub(super) fn left_open(&mut self, lock: Lock, who: &Who, since: Time) {
+    /// Notes what a client believed.
+    pub fn believed(&mut self, belief: Belief) {
+        self.beliefs.push(belief);
+    }
+
+    /// Notes a place in a queue.
+    pub fn place(&mut self, place: Place) {
+        self.places.push(place);
+    }
+
+    /// Notes that a client asked for a lock and does not know what came of it.
+    pub fn left_open(&mut self, lock: Lock, who: &Who, since: Time) {
         let open = self.open.entry((lock, Arc::clone(who))).or_insert(since);
         *open = since.min(*open);
     }
 
-    /// An answer says that a tenure lasts at least until then.
-    pub(super) fn secure(&mut self, token: Token, until: Time) {
+    /// Notes an answer which says that a tenure lasts at least until then.
+    pub fn secure(&mut self, token: Token, until: Time) {
         let secured = self.secured.entry(token).or_default();
         *secured = until.max(*secured);
     }
 
-    /// A client has asked for the end of a tenure.
-    pub(super) fn free(&mut self, token: Token, from: Time) {
+    /// Notes that a client asked for the end of a tenure, and may not learn what came of it.
+    pub fn free(&mut self, token: Token, from: Time) {
         let freed = self.freed.entry(token).or_insert(from);
         *freed = from.min(*freed);
+    }
+
+    /// Notes the answer to a request that carries an id: a repeat gets the same.
+    pub fn replied(&mut self, who: &Who, key: &Arc<str>, answer: &str) {
+        let of = (Arc::clone(who), Arc::clone(key));
+        let first = self.replies.entry(of).or_insert_with(|| answer.to_owned());
+        if first != answer {
+            let what = format!("request {key} of {who} came to {first}, and then to {answer}");
+            self.violations.push(Violation::new(Promise::OneEffect, what));
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! The log on a virtual disk, behind openraft's traits. It promises what the real one does, by the
 //! same rules: readable when appended, told when synced, votes and entries in one order.
 
-use super::disk::{Open, Write};
+use super::disk::{Files, Open, Write};
 use super::kind::Kind;
+use super::record::Record;
 use crate::cluster::bytes::{entry_bytes, read_payload};
-use crate::cluster::kind::{Entry, LogId, Vote};
+use crate::cluster::kind::{Entry, LogId, NodeId, Vote};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use std::fmt::Debug;
@@ -14,12 +15,31 @@ use std::sync::Arc;
 
 /// The log.
 #[derive(Clone)]
-pub(super) struct Log(pub(super) Open);
+pub(super) struct Log {
+    pub(super) node: NodeId,
+    pub(super) disk: Open,
+    /// Where it is noted what was acknowledged.
+    pub(super) record: Arc<Record>,
+}
 
 impl Log {
     async fn write_durably(&self, write: Write) -> io::Result<()> {
-        let written = self.0.write([write])?;
-        self.0.sync(written).await
+        let written = self.disk.write([write])?;
+        self.disk.sync(written).await
+    }
+}
+
+impl Log {
+    /// Syncs, and notes what is acknowledged by that: all up to `last` that was not truncated.
+    async fn sync(&self, written: u64, last: Option<LogId>) -> io::Result<()> {
+        self.disk.sync(written).await?;
+        let there = |id: &LogId| {
+            self.disk.look(|files| files.entries.get(&id.index).is_some_and(|(at, _)| at == id))
+        };
+        if let Some(last) = last.filter(there) {
+            self.record.promised(self.node, last);
+        }
+        Ok(())
     }
 }
 
@@ -28,7 +48,7 @@ impl RaftLogReader<Kind> for Log {
         &mut self,
         range: R,
     ) -> io::Result<Vec<Entry>> {
-        self.0.look(|files| {
+        self.disk.look(|files| {
             let read = |(log_id, bytes): &(LogId, Arc<[u8]>)| {
                 let payload = read_payload(bytes)?;
                 Ok(Entry { log_id: *log_id, payload })
@@ -38,7 +58,7 @@ impl RaftLogReader<Kind> for Log {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.0.look(|files| files.vote))
+        Ok(self.disk.look(|files| files.vote))
     }
 }
 
@@ -46,9 +66,11 @@ impl RaftLogStorage<Kind> for Log {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Kind>> {
-        Ok(self
-            .0
-            .look(|files| LogState { last_purged_log_id: files.purged, last_log_id: files.last() }))
+        let state = |files: &Files| LogState {
+            last_purged_log_id: files.purged,
+            last_log_id: files.last(),
+        };
+        Ok(self.disk.look(state))
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -56,16 +78,18 @@ impl RaftLogStorage<Kind> for Log {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.write_durably(Write::Vote(*vote)).await
+        self.write_durably(Write::Vote(*vote)).await?;
+        self.record.voted(self.node, *vote);
+        Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else { return Ok(()) };
-        self.0.write([Write::Committed(committed)]).map(drop)
+        self.disk.write([Write::Committed(committed)]).map(drop)
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        Ok(self.0.look(|files| files.committed))
+        Ok(self.disk.look(|files| files.committed))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Kind>) -> io::Result<()>
@@ -74,18 +98,21 @@ impl RaftLogStorage<Kind> for Log {
         I::IntoIter: Send,
     {
         let write = |entry: Entry| Write::Entry(entry.log_id, entry_bytes(entry.payload));
-        let written = self.0.write(entries.into_iter().map(write))?;
-        let disk = self.0.clone();
-        Kind::spawn(async move { callback.io_completed(disk.sync(written).await) });
+        let entries: Vec<_> = entries.into_iter().collect();
+        let last = entries.last().map(|entry| entry.log_id);
+        let written = self.disk.write(entries.into_iter().map(write))?;
+        let log = self.clone();
+        Kind::spawn(async move { callback.io_completed(log.sync(written, last).await) });
         Ok(())
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        self.record.truncated(self.node, last);
         let from = last.map_or(0, |last| last.index + 1);
         self.write_durably(Write::Truncate(from)).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        self.0.write([Write::Purge(upto)]).map(drop)
+        self.disk.write([Write::Purge(upto)]).map(drop)
     }
 }

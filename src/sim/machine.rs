@@ -93,7 +93,7 @@ impl RaftStateMachine<Kind> for Machine {
     async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
         let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
         let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
-        self.disk.put_snapshot(snapshot::to_file(&snapshot).into()).await?;
+        self.disk.put_snapshot(meta.last_log_id, snapshot::to_file(&snapshot).into()).await?;
         self.replica.replace(known);
         self.record.installed(self.node, meta.last_log_id);
         Ok(())
@@ -103,7 +103,7 @@ impl RaftStateMachine<Kind> for Machine {
         let read = |bytes: Arc<[u8]>| {
             snapshot::from_file(Path::new("snapshot"), &bytes).map_err(io::Error::other)
         };
-        self.disk.snapshot().map(read).transpose()
+        self.disk.read_snapshot().await.map(read).transpose()
     }
 }
 
@@ -111,7 +111,8 @@ impl RaftSnapshotBuilder<Kind> for Builder {
     type SnapshotData = Arc<[u8]>;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        self.disk.put_snapshot(snapshot::to_file(&self.snapshot).into()).await?;
+        let upto = self.snapshot.meta.last_log_id;
+        self.disk.put_snapshot(upto, snapshot::to_file(&self.snapshot).into()).await?;
         Ok(self.snapshot.clone())
     }
 }

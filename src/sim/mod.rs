@@ -17,18 +17,20 @@
 //! The same seed gives the same run, to the byte of its trace.
 //!
 //! Where to look: `world` what there is; `disk`, `net`, `clock` what is virtual; `log` and
-//! `machine` openraft's storage on it; `node` what makes entries; `client` who asks, `belief` what
-//! it makes of the answers; `faults` what goes wrong; `record` and `history` what is written down,
-//! `check` and `linear` what is made of that.
+//! `machine` openraft's storage on it; `node` what makes entries; `client` who asks, `admin` and
+//! `waiting` what else it does, `belief` what it makes of the answers; `faults` what goes wrong;
+//! `record` and `history` what is written down; `check`, `linear` and `violation` what is made of
+//! that.
 
+mod admin;
 mod belief;
-mod check;
+pub mod check;
 mod client;
 mod clock;
 mod dice;
 mod disk;
 mod faults;
-mod history;
+pub mod history;
 #[cfg(test)]
 mod hour;
 mod kind;
@@ -41,9 +43,11 @@ mod planted;
 mod record;
 #[cfg(test)]
 mod tests;
+pub mod violation;
+mod waiting;
 mod world;
 
-use crate::time::Span;
+use crate::time::{Span, Time};
 use client::Client;
 use dice::Dice;
 use kind::{Kind, now, sleep};
@@ -51,6 +55,7 @@ use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;
 use record::{Record, Trace};
 use std::sync::Arc;
+use violation::{Promise, Violation};
 use world::World;
 
 /// Clients: as many as make each lock wanted by some, and waited for.
@@ -76,8 +81,8 @@ pub struct Options {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// All that was wrong, in sentences. Empty: all was well.
-    pub violations: Vec<String>,
+    /// Every promise that was broken. Empty: all was well.
+    pub violations: Vec<Violation>,
     /// The trace, or its end.
     pub trace: Vec<String>,
     /// Lines of the whole trace.
@@ -101,7 +106,8 @@ pub fn run(options: &Options) -> Report {
     let (world, answers, unknown) = runtime.block_on(async {
         let world = simulate(options, record).await;
         let (answers, unknown) = world.record.history(|seen| (seen.answered, seen.unknown));
-        check::check(&world.record);
+        let history = world.record.history(std::mem::take);
+        world.record.violations(check::check(&history));
         (world, answers, unknown)
     });
     drop(runtime);
@@ -124,7 +130,8 @@ async fn simulate(options: &Options, record: Record) -> Arc<World> {
     faults::rage(&world, CLIENTS, until).await;
     for client in clients {
         if let Err(error) = client.await {
-            world.record.violation(format_args!("a client ended: {error}"));
+            let what = format_args!("a client ended: {error}");
+            world.record.violation(Promise::NoPanic, what);
         }
     }
     recover(&world).await;
@@ -134,24 +141,38 @@ async fn simulate(options: &Options, record: Record) -> Arc<World> {
 /// All is mended: all nodes come to the same state, and everybody can see it.
 async fn recover(world: &Arc<World>) {
     let until = now() + RECOVERY;
-    while !settled(world) {
+    settle(world, until).await;
+    Client::new(world, CLIENTS + 1).look_at_all().await;
+    // Looking may have added entries.
+    settle(world, until).await;
+}
+
+/// Waits until somebody leads and all nodes have applied as much, and compares their states.
+async fn settle(world: &Arc<World>, until: Time) {
+    faults::retire(world).await;
+    let mut standings = standings(world);
+    while world.leader().is_none() || !have_applied_the_same(&standings) {
         if now() > until {
-            world.record.violation(format_args!("the cluster does not recover"));
-            return;
+            return world
+                .record
+                .violation(Promise::Recovers, format_args!("the cluster does not recover"));
         }
         sleep(LOOK_AGAIN).await;
+        faults::retire(world).await;
+        standings = self::standings(world);
     }
-    Client::new(world, CLIENTS + 1).look_at_all().await;
-    let states = world.nodes().into_iter().filter_map(|id| Some(world.host(id)?.state()));
-    let states: std::collections::BTreeSet<_> = states.collect();
-    if states.len() > 1 {
-        world.record.violation(format_args!("the nodes end in different states"));
+    if standings.windows(2).any(|pair| pair[0] != pair[1]) {
+        let what = format_args!("nodes that have applied the same entries end in different states");
+        world.record.violation(Promise::SameState, what);
     }
 }
 
-/// Whether somebody leads, and all have applied as much.
-fn settled(world: &Arc<World>) -> bool {
-    let applied = world.nodes().into_iter().map(|id| world.host(id).map(|host| host.applied()));
-    let applied: std::collections::BTreeSet<_> = applied.collect();
-    world.leader().is_some() && applied.len() == 1 && !applied.contains(&None)
+/// The last entry that each node has applied, and the state after it. `None`: it does not run.
+fn standings(world: &Arc<World>) -> Vec<Option<(Option<u64>, Vec<u8>)>> {
+    world.nodes().into_iter().map(|id| Some(world.host(id)?.state())).collect()
+}
+
+fn have_applied_the_same(standings: &[Option<(Option<u64>, Vec<u8>)>]) -> bool {
+    let applied = |standing: &Option<_>| standing.as_ref().map(|(applied, _)| *applied);
+    standings.iter().all(|one| one.is_some() && applied(one) == applied(&standings[0]))
 }

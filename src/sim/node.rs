@@ -7,6 +7,7 @@ use super::log::Log;
 use super::machine::Machine;
 use super::net::Links;
 use super::planted::{Bug, planted};
+use super::violation::Promise;
 use super::world::World;
 use crate::cluster::clock::Carried;
 use crate::cluster::kind::{Answers, Commands, NodeId, Proposal};
@@ -32,6 +33,8 @@ const REQUESTS_MAX: usize = 8;
 const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Entries kept behind a snapshot.
 const ENTRIES_KEPT: u64 = 10;
+/// How long a leader waits for a snapshot to be installed.
+const INSTALL_PATIENCE_MS: u64 = 5_000;
 /// How long a node waits for another one to whom it hands a request on.
 const HOP_PATIENCE: Span = Span::from_millis(250);
 /// How long a reader waits for what it is to see.
@@ -104,6 +107,7 @@ fn config() -> Config {
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),
         max_in_snapshot_log_to_keep: ENTRIES_KEPT,
+        install_snapshot_timeout: INSTALL_PATIENCE_MS,
         ..Config::default()
     }
 }
@@ -115,16 +119,14 @@ pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, S
     let disk = seat.disk.open();
     let machine = Machine::open(id, &disk, &world.record)?;
     let (vote, last, purged) = disk.look(|files| (files.vote, files.last(), files.purged));
-    world.record.remembers(id, vote);
+    world.record.remembers(id, vote, last);
     if purged > machine.applied() {
         return Err("what was forgotten of the log is in no snapshot".to_owned());
     }
-    if run > 1 && last.is_none() && !planted(Bug::DiskLost) {
-        return Err("the log is empty, and something may have been promised".to_owned());
-    }
     let replica = Arc::clone(&machine.replica);
+    let log = Log { node: id, disk, record: Arc::clone(&world.record) };
     let links = Links { world: Arc::clone(world), from: id, run };
-    let raft = Raft::new(id, Arc::new(config()), links, Log(disk), machine).await;
+    let raft = Raft::new(id, Arc::new(config()), links, log, machine).await;
     let raft = raft.map_err(|error| error.to_string())?;
     Ok(Arc::new(Host {
         id,
@@ -148,10 +150,10 @@ impl Host {
 
     /// The beginning of a cluster of which these are the voters.
     pub(super) async fn initialize(&self, nodes: &[NodeId]) {
-        let members: BTreeMap<_, _> =
-            nodes.iter().map(|id| (*id, BasicNode { addr: String::new() })).collect();
+        let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
         if let Err(error) = self.raft.initialize(members).await {
-            self.world.record.violation(format_args!("the cluster can't begin: {error}"));
+            let what = format_args!("the cluster can't begin: {error}");
+            self.world.record.violation(Promise::NodesStart, what);
         }
     }
 
@@ -180,14 +182,11 @@ impl Host {
         leads.then_some(metrics.vote.leader_id)
     }
 
-    /// Up to where it has applied the log.
-    pub(super) fn applied(&self) -> Option<u64> {
-        self.replica.look().meta().last_log_id.map(|id| id.index)
-    }
-
-    /// All that it knows of locks, as bytes.
-    pub(super) fn state(&self) -> Vec<u8> {
-        codec::encode_engine(&self.replica.look().engine)
+    /// The last entry that it has applied, and all that it knows of locks after it, as bytes.
+    pub(super) fn state(&self) -> (Option<u64>, Vec<u8>) {
+        let core = self.replica.look();
+        let applied = core.meta().last_log_id.map(|id| id.index);
+        (applied, codec::encode_engine(&core.engine))
     }
 
     fn is_well(&self) -> bool {
@@ -262,7 +261,8 @@ impl Host {
     fn fall(&self) {
         if self.runs() && self.is_well() {
             let id = self.id;
-            self.world.record.violation(format_args!("openraft has panicked on node {id}"));
+            let what = format_args!("openraft has panicked on node {id}");
+            self.world.record.violation(Promise::NoPanic, what);
         }
         self.world.failed(self.id, self.run);
     }
@@ -325,6 +325,9 @@ impl Host {
     /// Has an entry written by the leader of that very term, and carried out. Its stamp is one of
     /// that term, so in another it must not be written.
     async fn propose(&self, leader: Leader, proposal: Proposal) -> Result<Answers, Reply> {
+        if let Proposal::Commands(commands) = &proposal {
+            self.world.record.proposed(leader.term, leader.node_id, commands.now);
+        }
         let (responder, done) = ProgressResponder::complete_only();
         let write = self.raft.write(proposal).responder(responder);
         let write = if planted(Bug::StaleCarry) { write } else { write.with_leader(leader) };

@@ -3,8 +3,10 @@
 
 use super::history::History;
 use super::kind::now;
+use super::violation::{Promise, Violation};
 use crate::cluster::kind::{Commands, LogId, NodeId, Vote};
 use crate::engine::{Answer, Outcome, RequestId};
+use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,8 +17,10 @@ use std::sync::Arc;
 const TAIL_LINES: usize = 60;
 /// At every so manieth entry the states of the nodes are compared.
 const STATE_EVERY: u64 = 16;
-/// More would say the same again.
-const VIOLATIONS_MAX: usize = 20;
+/// Violations of one promise that are kept: more would say the same again.
+const VIOLATIONS_MAX: usize = 5;
+/// How far the time of an entry may be ahead of the entry before it, beyond real time.
+const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 
 /// The record of one run.
 pub(super) struct Record(Mutex<State>);
@@ -27,12 +31,18 @@ struct State {
     tail: VecDeque<String>,
     /// All of it, if it was asked for.
     whole: Option<Vec<String>>,
-    violations: Vec<String>,
+    violations: Vec<Violation>,
     applied: BTreeMap<u64, Applied>,
     /// What each request that carries an id has come to.
     outcomes: BTreeMap<RequestId, Outcome>,
     /// What a node last voted, as far as anybody knows.
     votes: BTreeMap<NodeId, Vote>,
+    /// The last entry that a node acknowledged, and did not truncate since.
+    promised: BTreeMap<NodeId, LogId>,
+    /// When a leader, by its term and number, proposed an entry with this engine time.
+    proposed: BTreeMap<(u64, NodeId, Time), Time>,
+    /// The last entry with commands: its engine time, and when it was proposed.
+    stamped: Option<(Time, Time)>,
     commands: u64,
     history: History,
 }
@@ -49,7 +59,7 @@ pub(super) struct Trace {
     pub(super) digest: String,
     pub(super) lines: Vec<String>,
     pub(super) count: u64,
-    pub(super) violations: Vec<String>,
+    pub(super) violations: Vec<Violation>,
     pub(super) entries: u64,
     pub(super) commands: u64,
 }
@@ -65,6 +75,9 @@ impl Record {
             applied: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             votes: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            proposed: BTreeMap::new(),
+            stamped: None,
             commands: 0,
             history: History::default(),
         }))
@@ -76,8 +89,16 @@ impl Record {
     }
 
     /// Something is wrong.
-    pub(super) fn violation(&self, what: fmt::Arguments<'_>) {
-        self.0.lock().violation(what);
+    pub(super) fn violation(&self, promise: Promise, what: fmt::Arguments<'_>) {
+        self.0.lock().violation(promise, what);
+    }
+
+    /// A check found these.
+    pub(super) fn violations(&self, found: Vec<Violation>) {
+        let mut record = self.0.lock();
+        for Violation { promise, what, .. } in found {
+            record.violation(promise, format_args!("{what}"));
+        }
     }
 
     /// What the clients saw.
@@ -99,7 +120,7 @@ impl Record {
         record.note(format_args!("node {node} applies {id}: {} answers", answers.len()));
         let Some(first) = record.applied.get(&id.index) else {
             if let Some(body) = body {
-                record.first_time(body, answers);
+                record.first_time(id, body, answers);
             }
             let applied = Applied { id, answers: answers.to_vec(), state };
             record.applied.insert(id.index, applied);
@@ -115,7 +136,8 @@ impl Record {
             None
         };
         if let Some(differs) = differs {
-            record.violation(format_args!("node {node} has diverged from another: {differs}"));
+            let what = format_args!("node {node} has diverged from another: {differs}");
+            record.violation(Promise::SameState, what);
         }
     }
 
@@ -133,15 +155,48 @@ impl Record {
         }
     }
 
-    /// A node starts with this vote on its disk: it must know what it has voted.
-    pub(super) fn remembers(&self, node: NodeId, known: Option<Vote>) {
+    /// A node has acknowledged all entries up to this one.
+    pub(super) fn promised(&self, node: NodeId, last: LogId) {
         let mut record = self.0.lock();
+        let promised = record.promised.entry(node).or_insert(last);
+        if promised.index < last.index {
+            *promised = last;
+        }
+    }
+
+    /// A node truncates its log behind this entry: those that follow it count no more.
+    pub(super) fn truncated(&self, node: NodeId, last: Option<LogId>) {
+        let mut record = self.0.lock();
+        match (record.promised.get_mut(&node), last) {
+            (Some(promised), Some(last)) if promised.index > last.index => *promised = last,
+            (Some(_), None) => drop(record.promised.remove(&node)),
+            _ => {}
+        }
+    }
+
+    /// A node starts with this on its disk: it must know what it has voted and acknowledged.
+    pub(super) fn remembers(&self, node: NodeId, known: Option<Vote>, last: Option<LogId>) {
+        let mut record = self.0.lock();
+        let promised = record.promised.get(&node).copied();
+        if promised.map(|id| id.index) > last.map(|id| id.index) {
+            let what = format_args!(
+                "node {node} has lost entries that it acknowledged: up to {promised:?}, and on its \
+                 disk is {last:?}"
+            );
+            record.violation(Promise::EntriesAreKept, what);
+        }
         let voted = record.votes.get(&node).copied();
         if voted.map(order) > known.map(order) {
-            record.violation(format_args!(
+            let what = format_args!(
                 "node {node} has forgotten its vote: {voted:?}, and on its disk is {known:?}"
-            ));
+            );
+            record.violation(Promise::VotesAreKept, what);
         }
+    }
+
+    /// A leader proposes an entry with this engine time.
+    pub(super) fn proposed(&self, term: u64, node: NodeId, stamp: Time) {
+        self.0.lock().proposed.entry((term, node, stamp)).or_insert_with(now);
     }
 
     /// The end of the record.
@@ -185,15 +240,37 @@ impl State {
         self.tail.push_back(line);
     }
 
-    fn violation(&mut self, what: fmt::Arguments<'_>) {
-        self.note(format_args!("WRONG: {what}"));
-        if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(format!("at {}: {what}", now()));
+    fn violation(&mut self, promise: Promise, what: fmt::Arguments<'_>) {
+        self.note(format_args!("WRONG: {promise:?}: {what}"));
+        let of_kind = self.violations.iter().filter(|violation| violation.promise == promise);
+        if of_kind.count() < VIOLATIONS_MAX {
+            let what = what.to_string();
+            self.violations.push(Violation { promise, at: Some(now()), what });
+        }
+    }
+
+    /// Engine time advances by no more than real time does, but for the rates of the clocks.
+    fn time_passes(&mut self, id: LogId, stamp: Time) {
+        let by = (id.leader_id.term, id.leader_id.node_id, stamp);
+        let Some(at) = self.proposed.get(&by).copied() else { return };
+        if let Some((before, then)) = self.stamped {
+            let (passed, truly) = (stamp.since(before), at.since(then));
+            let most = truly + Span::from_nanos(truly.as_nanos() / 1_000) + TIME_AHEAD_MAX;
+            if passed > most {
+                self.violation(
+                    Promise::TimeIsNotAhead,
+                    format_args!("the time of the entries advanced by {passed} within {truly}"),
+                );
+            }
+        }
+        if self.stamped.is_none_or(|(before, _)| before < stamp) {
+            self.stamped = Some((stamp, at));
         }
     }
 
     /// Nobody has applied this entry before. What a request has come to once it comes to again.
-    fn first_time(&mut self, body: &Commands, answers: &[Answer]) {
+    fn first_time(&mut self, id: LogId, body: &Commands, answers: &[Answer]) {
+        self.time_passes(id, body.now);
         for (command, answer) in body.commands.iter().zip(answers) {
             self.commands += 1;
             let Some(request) = &command.request else { continue };
@@ -205,9 +282,9 @@ impl State {
                 }
                 (Some(first), answer) if answer.as_ref() != Ok(first) => {
                     let again = format!("{first:?}, and then {answer:?}");
-                    self.violation(format_args!(
-                        "request {key} of {caller} was carried out twice: {again}"
-                    ));
+                    let what =
+                        format_args!("request {key} of {caller} was carried out twice: {again}");
+                    self.violation(Promise::OneEffect, what);
                 }
                 _ => {}
             }

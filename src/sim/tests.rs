@@ -1,6 +1,8 @@
-//! Bugs that are planted, each of which some seed finds.
+//! Bugs that are planted. A seed must show each of them by breaking the promise that the bug is
+//! about, and the same seed without the bug must break none.
 
 use super::planted::{Bug, with_bug};
+use super::violation::Promise;
 use super::{Options, run};
 use crate::engine::planted::{Bug as Rule, with_bug as with_rule};
 use crate::time::Span;
@@ -12,67 +14,63 @@ fn options(seed: u64) -> Options {
     Options { seed, nodes: 3, time: Span::from_secs(20), trace: false }
 }
 
-/// Tries seeds until something is wrong: which seed, and what.
+/// Tries seeds with a bug until one breaks `promise`, and then that seed without the bug.
 #[track_caller]
-fn found(name: &str, with: impl Fn(&dyn Fn() -> Vec<String>) -> Vec<String>) {
+fn breaks(
+    promise: Promise,
+    name: &str,
+    with: impl Fn(&dyn Fn() -> Option<String>) -> Option<String>,
+) {
     for seed in 1..=SEEDS_MAX {
-        let violations = with(&|| run(&options(seed)).violations);
-        if let Some(first) = violations.first() {
-            let first: String = first.chars().take(200).collect();
-            return println!("{name}: seed {seed}: {first}");
-        }
+        let broken = || {
+            let violations = run(&options(seed)).violations;
+            let right = violations.into_iter().find(|violation| violation.promise == promise);
+            right.map(|violation| violation.to_string())
+        };
+        let Some(what) = with(&broken) else { continue };
+        println!("{name}: seed {seed}: {}", what.chars().take(200).collect::<String>());
+        let without = run(&options(seed)).violations;
+        assert!(without.is_empty(), "seed {seed} without {name}: {without:?}");
+        return;
     }
-    panic!("{name} was not found in {SEEDS_MAX} seeds");
-}
-
-#[track_caller]
-fn is_found(bug: Bug) {
-    found(&format!("{bug:?}"), |simulate| with_bug(bug, simulate));
-}
-
-#[track_caller]
-fn rule_is_found(rule: Rule) {
-    found(&format!("{rule:?}"), |simulate| with_rule(rule, simulate));
+    panic!("{name} did not break {promise:?} in {SEEDS_MAX} seeds");
 }
 
 macro_rules! bugs {
-    ($($name:ident: $bug:ident,)*) => {
+    ($with:ident, $type:ident: $($name:ident: $bug:ident breaks $promise:ident,)*) => {
         $(#[test]
         fn $name() {
-            is_found(Bug::$bug);
+            let with = |body: &dyn Fn() -> Option<String>| $with($type::$bug, body);
+            breaks(Promise::$promise, stringify!($bug), with);
         })*
     };
 }
 
-bugs! {
-    skipping_the_sync_is_found: SyncSkipped,
-    losing_the_vote_is_found: VoteLost,
-    losing_the_last_entries_is_found: TailLost,
-    coming_back_empty_under_the_old_id_is_found: DiskLost,
-    going_on_after_a_failed_sync_is_found: DiskErrorIgnored,
-    a_snapshot_without_the_answers_is_found: SnapshotForgets,
-    reading_without_a_barrier_is_found: NoBarrier,
-    stamping_by_the_wall_clock_is_found: WallStamps,
-    not_carrying_time_on_is_found: ClockNotCarried,
-    the_time_of_an_earlier_term_is_found: StaleCarry,
-    answering_before_a_majority_has_it_is_found: AnswersBeforeCommit,
-    trying_again_under_a_new_id_is_found: NewIdOnRetry,
-    counting_a_lease_from_its_answer_is_found: DeadlineFromReply,
+bugs! { with_bug, Bug:
+    a_skipped_sync_is_found: SyncSkipped breaks EntriesAreKept,
+    a_lost_vote_is_found: VoteLost breaks VotesAreKept,
+    lost_entries_are_found: TailLost breaks EntriesAreKept,
+    an_empty_disk_under_the_old_id_is_found: DiskLost breaks EntriesAreKept,
+    an_ignored_disk_error_is_found: DiskErrorIgnored breaks EntriesAreKept,
+    a_snapshot_without_the_answers_is_found: SnapshotForgets breaks SameState,
+    an_older_snapshot_that_wins_is_found: OlderSnapshotWins breaks NodesStart,
+    a_read_without_a_barrier_is_found: NoBarrier breaks Linearizable,
+    stamps_of_the_wall_clock_are_found: WallStamps breaks TimeIsNotAhead,
+    time_that_is_not_carried_on_is_found: ClockNotCarried breaks TimeIsNotAhead,
+    the_time_of_an_earlier_term_is_found: StaleCarry breaks TimeIsNotAhead,
+    an_answer_before_the_commit_is_found: AnswersBeforeCommit breaks Linearizable,
+    a_new_id_for_a_retry_is_found: NewIdOnRetry breaks Linearizable,
+    a_lease_counted_from_its_answer_is_found: DeadlineFromReply breaks OneHolder,
 }
 
-macro_rules! rules {
-    ($($name:ident: $rule:ident,)*) => {
-        $(#[test]
-        fn $name() {
-            rule_is_found(Rule::$rule);
-        })*
-    };
-}
-
-rules! {
-    carrying_repeats_out_is_found: RepeatsAreApplied,
-    waking_the_line_from_behind_is_found: LastServedFirst,
-    giving_a_token_again_after_a_snapshot_is_found: TokenReusedByRestore,
-    forgetting_a_renewal_is_found: RenewalForgets,
-    forgetting_a_keep_alive_is_found: KeepAliveForgets,
+bugs! { with_rule, Rule:
+    repeats_that_are_applied_are_found: RepeatsAreApplied breaks OneEffect,
+    a_queue_served_from_behind_is_found: LastServedFirst breaks FirstComeFirstServed,
+    a_token_reused_after_a_restore_is_found: TokenReusedByRestore breaks TokensAreUnique,
+    a_forgotten_renewal_is_found: RenewalForgets breaks Linearizable,
+    a_forgotten_keep_alive_is_found: KeepAliveForgets breaks Linearizable,
+    an_upgrade_beside_others_is_found: UpgradeBesideOthers breaks Linearizable,
+    a_shared_request_that_overtakes_is_found: SharedOvertakes breaks FirstComeFirstServed,
+    a_move_that_keeps_its_token_is_found: MoveKeepsToken breaks TokensAreUnique,
+    a_reset_that_serves_what_it_takes_is_found: ResetServesReset breaks ResetTakesAll,
 }

@@ -6,6 +6,7 @@ use super::disk::Disk;
 use super::net::Net;
 use super::node::{self, Host};
 use super::record::Record;
+use super::violation::Promise;
 use crate::cluster::kind::{ClusterId, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -18,7 +19,9 @@ pub(super) struct World {
     pub(super) net: Net,
     pub(super) record: Arc<Record>,
     pub(super) cluster: ClusterId,
-    seats: BTreeMap<NodeId, Seat>,
+    seats: Mutex<BTreeMap<NodeId, Arc<Seat>>>,
+    /// Machines so far. The number of one that has left is not used again.
+    machines: AtomicU64,
 }
 
 /// A machine: what outlives the node that runs on it.
@@ -34,28 +37,45 @@ pub(super) struct Seat {
 
 impl World {
     pub(super) fn new(dice: &Dice, nodes: u64, record: Record) -> Arc<Self> {
-        let seat = |id| {
-            let (disk, clock) = (Disk::new(dice), Clock::new(dice));
-            let wall_ahead_ms = Arc::new(AtomicI64::new(0));
-            (id, Seat { disk, clock, wall_ahead_ms, host: Mutex::default(), runs: 0.into() })
-        };
-        let seats = (1..=nodes).map(seat).collect();
         let (net, record) = (Net::new(dice), Arc::new(record));
         let cluster = ClusterId(u128::from(dice.below(u64::MAX)));
-        Arc::new(Self { dice: dice.clone(), net, record, cluster, seats })
+        let (seats, machines, dice) = (Mutex::default(), 0.into(), dice.clone());
+        let world = Arc::new(Self { dice, net, record, cluster, seats, machines });
+        for _ in 0..nodes {
+            world.add();
+        }
+        world
+    }
+
+    /// Another machine, on which nothing runs yet.
+    pub(super) fn add(&self) -> NodeId {
+        let id = self.machines.fetch_add(1, Ordering::Relaxed) + 1;
+        let (disk, clock) = (Disk::new(&self.dice), Clock::new(&self.dice));
+        let wall_ahead_ms = Arc::new(AtomicI64::new(0));
+        let seat = Seat { disk, clock, wall_ahead_ms, host: Mutex::default(), runs: 0.into() };
+        self.seats.lock().insert(id, Arc::new(seat));
+        id
+    }
+
+    /// A machine leaves for good.
+    pub(super) fn remove(&self, id: NodeId) {
+        self.crash(id);
+        self.seats.lock().remove(&id);
+        self.record.note(format_args!("node {id} has left"));
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeId> {
-        self.seats.keys().copied().collect()
+        self.seats.lock().keys().copied().collect()
     }
 
-    pub(super) fn seat(&self, id: NodeId) -> &Seat {
-        &self.seats[&id]
+    pub(super) fn seat(&self, id: NodeId) -> Arc<Seat> {
+        Arc::clone(&self.seats.lock()[&id])
     }
 
     /// The node that runs on a machine, if it runs.
     pub(super) fn host(&self, id: NodeId) -> Option<Arc<Host>> {
-        self.seats[&id].host.lock().clone().filter(|host| host.runs())
+        let seat = self.seats.lock().get(&id).cloned();
+        seat?.host.lock().clone().filter(|host| host.runs())
     }
 
     /// The node that leads, if one knows that it does.
@@ -75,14 +95,18 @@ impl World {
                 *self.seat(id).host.lock() = Some(Arc::clone(&host));
                 host.begin();
             }
-            Err(why) => self.record.violation(format_args!("node {id} does not start: {why}")),
+            Err(why) => {
+                let what = format_args!("node {id} does not start: {why}");
+                self.record.violation(Promise::NodesStart, what);
+            }
         }
     }
 
     /// The machine loses its power.
     pub(super) fn crash(&self, id: NodeId) {
         let seat = self.seat(id);
-        if let Some(host) = seat.host.lock().take() {
+        let host = seat.host.lock().take();
+        if let Some(host) = host {
             self.record.note(format_args!("node {id} crashes"));
             seat.disk.crash();
             host.stop();

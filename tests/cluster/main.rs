@@ -14,6 +14,7 @@ mod talk;
 mod chaos;
 mod clocks;
 mod cutting;
+mod histories;
 mod load;
 mod members;
 mod mounts;

@@ -24,7 +24,23 @@ impl Talk {
 
     /// The answer's code and body, or nothing if the server is gone.
     pub(crate) fn ask(&mut self, method: &str, path: &str) -> Option<(u16, Value)> {
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        self.ask_with(method, path, "")
+    }
+
+    /// How long to wait for an answer.
+    #[allow(dead_code)] // each suite uses a part of it
+    pub(crate) fn wait_at_most(&self, limit: Duration) -> Option<()> {
+        self.stream.get_ref().set_read_timeout(Some(limit)).ok()
+    }
+
+    /// The same with header lines, each ended by CR LF.
+    pub(crate) fn ask_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+    ) -> Option<(u16, Value)> {
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
         self.stream.get_mut().write_all(request.as_bytes()).ok()?;
         let mut line = String::new();
         self.stream.read_line(&mut line).ok()?;

@@ -1,0 +1,452 @@
+//! Recorded histories of three real nodes whose leaders are killed and stopped, judged by the
+//! checker of the simulator: the answers fit an order of single steps, no lease ends early, no two
+//! clients hold one lock, and a repeated request gets its first answer.
+//!
+//! `LATCHFS_OPERATIONS=100000 cargo test --test cluster histories` records a longer one, and
+//! `LATCHFS_SEED` repeats the choices of a run.
+
+use crate::chaos::seed;
+use crate::load::Dice;
+use crate::net::Machine;
+use crate::nodes::Cluster;
+use crate::talk::Talk;
+use latchfs::sim::check::check;
+use latchfs::sim::history::{Belief, History, Lock, Sharing, What, Who};
+use latchfs::time::{Span, Time, boot_now};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Operations of a run, unless the environment says otherwise.
+const OPERATIONS: u64 = 10_000;
+/// Clients that ask at once, and locks that they want.
+const CLIENTS: u64 = 12;
+const LOCKS: usize = 10;
+/// The shortest ttl: an abandoned lock is soon free again.
+const TTL: Span = Span::from_secs(1);
+/// How long a client waits in the queue of a lock.
+const QUEUE_SECONDS: u64 = 2;
+/// How long a client waits for an answer before it asks another node, and how often it asks.
+const ANSWER_LIMIT: Duration = Duration::from_millis(1_500);
+const TRIES: usize = 8;
+
+/// A lock that a client holds, under a name that it uses for this lock only.
+#[derive(Clone)]
+struct Held {
+    lock: Lock,
+    who: Who,
+    token: u64,
+    from: Time,
+    until: Time,
+    /// Whether it is left to expire.
+    abandoned: bool,
+}
+
+/// The outcome of an operation.
+struct Came {
+    from: Time,
+    to: Time,
+    /// `None`: unknown.
+    answer: Option<(u16, Value)>,
+    /// Whether it was sent more than once.
+    again: bool,
+}
+
+/// How often what was done.
+type Counts = BTreeMap<&'static str, u64>;
+
+struct Client {
+    number: u64,
+    urls: Vec<String>,
+    dice: Dice,
+    history: Arc<Mutex<History>>,
+    done: Sender<()>,
+    at: usize,
+    connection: Option<Talk>,
+    requests: u64,
+    held: Vec<Held>,
+    counts: Counts,
+}
+
+impl Client {
+    fn live(mut self, stop: &AtomicBool) -> Counts {
+        while !stop.load(Ordering::Relaxed) {
+            self.drop_the_late();
+            let (lock, choice) = (self.below(LOCKS as u64) as usize, self.below(100));
+            let holds = self.held.iter().position(|held| !held.abandoned);
+            match holds {
+                Some(at) if choice < 25 => self.renew(at),
+                Some(at) if choice < 70 => self.release(at),
+                _ if choice < 50 => self.acquire(lock, false),
+                _ if choice < 70 => self.acquire(lock, true),
+                _ => self.look(lock),
+            }
+        }
+        while let Some(held) = self.held.pop() {
+            self.believed(&held, boot_now());
+        }
+        self.counts
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.dice.next() % end
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    fn note(&self, act: impl FnOnce(&mut History)) {
+        act(&mut self.history.lock().expect("no client panics"));
+    }
+
+    /// Asks until there is an answer. Repeats carry the same key, so they have no second effect.
+    fn ask(&mut self, method: &str, path: &str, key: &str) -> Came {
+        let (from, mut answer) = (boot_now(), None);
+        let mut tries = 0;
+        while answer.is_none() && tries < TRIES {
+            tries += 1;
+            answer = self.ask_once(method, path, key).filter(|(code, _)| *code != 503);
+            if answer.is_none() {
+                self.turn();
+                thread::sleep(Duration::from_millis(5 + self.below(50)));
+            }
+        }
+        let known = answer.is_some();
+        self.note(|history| if known { history.answered += 1 } else { history.unknown += 1 });
+        if !known {
+            self.count("unknown outcomes");
+        }
+        // The test may have seen enough.
+        let _ = self.done.send(());
+        Came { from, to: boot_now(), answer, again: tries > 1 }
+    }
+
+    fn ask_once(&mut self, method: &str, path: &str, key: &str) -> Option<(u16, Value)> {
+        let mut talk = match self.connection.take() {
+            Some(talk) => talk,
+            None => Talk::to(&self.urls[self.at])?,
+        };
+        let wait = if path.contains("wait=") { QUEUE_SECONDS } else { 0 };
+        talk.wait_at_most(ANSWER_LIMIT + Duration::from_secs(wait))?;
+        let answer = talk.ask_with(method, path, &format!("Idempotency-Key: {key}\r\n"))?;
+        self.connection = Some(talk);
+        Some(answer)
+    }
+
+    /// Asks another node from now on, perhaps.
+    fn turn(&mut self) {
+        self.connection = None;
+        self.at = self.below(self.urls.len() as u64) as usize;
+    }
+
+    fn key(&mut self) -> String {
+        self.requests += 1;
+        format!("{}-{}", self.number, self.requests)
+    }
+
+    /// Sends a request again that was answered, to any node: the answer must be the same.
+    fn repeat(&mut self, method: &str, path: &str, key: &str, first: &Value, who: &Who) {
+        if self.below(10) != 0 {
+            return;
+        }
+        self.turn();
+        if let Some((200, again)) = self.ask(method, path, key).answer {
+            self.count("repeats");
+            let key: Arc<str> = key.into();
+            self.note(|history| {
+                history.replied(who, &key, &gist(first));
+                history.replied(who, &key, &gist(&again));
+            });
+        }
+    }
+
+    fn acquire(&mut self, lock: Lock, waits: bool) {
+        let key = self.key();
+        let who: Who = format!("c{key}").into();
+        let wait = if waits { format!("&wait={QUEUE_SECONDS}s") } else { String::new() };
+        let path = format!("/locks/lin{lock}?client={who}&ttl=1s&grace=0s{wait}");
+        let came = self.ask("POST", &path, &key);
+        match &came.answer {
+            Some((200, body)) => {
+                let token = body["token"].as_u64().expect("a token");
+                self.count(if waits { "grants to waiters" } else { "grants" });
+                self.note(|history| {
+                    history.tenure(lock, token, &who);
+                    let what = What::Granted(token, Sharing::Alone);
+                    history.act(lock, came.from, Some(came.to), what);
+                });
+                if came.again && waits {
+                    self.note(|history| history.left_open(lock, &who, came.from));
+                }
+                self.secured(token, came.from);
+                let abandoned = self.below(100) < 4;
+                if abandoned {
+                    self.count("abandoned");
+                }
+                let (from, until) = (came.to, came.from + TTL);
+                self.held.push(Held { lock, who: Arc::clone(&who), token, from, until, abandoned });
+                if waits {
+                    // How much of the ttl is left it learns by a renewal only.
+                    self.renew(self.held.len() - 1);
+                } else {
+                    self.repeat("POST", &path, &key, body, &who);
+                }
+            }
+            Some((409, body)) => {
+                self.count("conflicts");
+                self.in_the_way(lock, &came, body);
+                self.note(|history| history.left_open(lock, &who, came.from));
+            }
+            Some((code, body)) => {
+                // It was granted, and is over, before anybody was told.
+                let over = *code == 410;
+                assert!(over || is_passing(*code), "acquire came to {code}: {body}");
+                self.note(|history| history.left_open(lock, &who, came.from));
+            }
+            None => self.note(|history| history.left_open(lock, &who, came.from)),
+        }
+    }
+
+    fn in_the_way(&self, lock: Lock, came: &Came, body: &Value) {
+        if let (Some(token), Some(holder)) = (body["token"].as_u64(), body["holder"].as_str()) {
+            let holder: Who = holder.into();
+            self.note(|history| {
+                history.tenure(lock, token, &holder);
+                history.act(lock, came.from, Some(came.to), What::InTheWay(token));
+            });
+        }
+    }
+
+    /// A lease lasts at least a ttl from before it was asked for.
+    fn secured(&self, token: u64, from: Time) {
+        self.note(|history| history.secure(token, from + TTL));
+    }
+
+    fn renew(&mut self, at: usize) {
+        let Held { lock, who, token, .. } = self.held[at].clone();
+        let key = self.key();
+        let path = format!("/locks/lin{lock}?client={who}&token={token}");
+        let came = self.ask("PATCH", &path, &key);
+        match &came.answer {
+            Some((200, body)) => {
+                assert_eq!(body["token"].as_u64(), Some(token), "{body}");
+                self.count("renewals");
+                self.note(|h| h.act(lock, came.from, Some(came.to), What::Kept(token)));
+                self.secured(token, came.from);
+                if self.held[at].until < came.to {
+                    self.believed(&self.held[at], came.to);
+                    self.held[at].from = came.to;
+                }
+                self.held[at].until = self.held[at].until.max(came.from + TTL);
+                self.repeat("PATCH", &path, &key, body, &who);
+            }
+            Some((code, body)) => self.gone(at, &came, *code, body),
+            None => {}
+        }
+    }
+
+    fn release(&mut self, at: usize) {
+        let held = self.held.swap_remove(at);
+        // From here on it believes nothing, whatever the answer is.
+        self.believed(&held, boot_now());
+        let Held { lock, who, token, .. } = held;
+        let key = self.key();
+        let path = format!("/locks/lin{lock}?client={who}&token={token}");
+        let from = boot_now();
+        let came = self.ask("DELETE", &path, &key);
+        match &came.answer {
+            Some((200, body)) => {
+                self.count("releases");
+                self.note(|h| h.act(lock, came.from, Some(came.to), What::Released(token)));
+                self.repeat("DELETE", &path, &key, body, &who);
+            }
+            Some((code, body)) => {
+                let refused = is_gone(*code);
+                assert!(refused || is_passing(*code), "release came to {code}: {body}");
+                if refused {
+                    self.count("too late");
+                    self.note(|h| h.act(lock, came.from, Some(came.to), What::NotKept(token)));
+                } else {
+                    self.note(|history| history.free(token, from));
+                }
+            }
+            None => self.note(|history| history.free(token, from)),
+        }
+    }
+
+    /// A renewal was refused.
+    fn gone(&mut self, at: usize, came: &Came, code: u16, body: &Value) {
+        if !is_gone(code) {
+            return assert!(is_passing(code), "renew came to {code}: {body}");
+        }
+        self.count("too late");
+        let held = self.held.swap_remove(at);
+        let what = What::NotKept(held.token);
+        self.note(|history| history.act(held.lock, came.from, Some(came.to), what));
+        self.believed(&held, came.to);
+    }
+
+    fn look(&mut self, lock: Lock) {
+        let key = self.key();
+        let came = self.ask("GET", &format!("/locks/lin{lock}"), &key);
+        let Some((code, body)) = &came.answer else { return };
+        assert!(*code == 200, "a look came to {code}: {body}");
+        self.count("looks");
+        let holder: Who = body["holder"].as_str().unwrap_or_default().into();
+        let token = body["token"].as_u64().filter(|_| body["phase"] != "free");
+        self.note(|history| {
+            if let Some(token) = token {
+                history.tenure(lock, token, &holder);
+            }
+            let seen = What::Seen(token.into_iter().collect());
+            history.act(lock, came.from, Some(came.to), seen);
+        });
+    }
+
+    fn drop_the_late(&mut self) {
+        let now = boot_now();
+        let late: Vec<_> = self.held.extract_if(.., |held| held.until <= now).collect();
+        for held in &late {
+            self.believed(held, now);
+        }
+    }
+
+    fn believed(&self, held: &Held, now: Time) {
+        let Held { lock, ref who, token, from, until, .. } = *held;
+        let (who, until) = (Arc::clone(who), until.min(now));
+        let mode = Sharing::Alone;
+        self.note(|history| history.believed(Belief { lock, token, who, mode, from, until }));
+    }
+}
+
+/// What of an answer must be the same when it is given again.
+fn gist(body: &Value) -> String {
+    format!("token {}, released {}", body["token"], body["released"])
+}
+
+/// The lease is over, or another's.
+const fn is_gone(code: u16) -> bool {
+    matches!(code, 403 | 409 | 410 | 412)
+}
+
+/// Too much was asked: nothing was done.
+const fn is_passing(code: u16) -> bool {
+    code == 429
+}
+
+/// Clients at work.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    done: Receiver<()>,
+    operations: u64,
+    threads: Vec<JoinHandle<Counts>>,
+    history: Arc<Mutex<History>>,
+}
+
+impl Crowd {
+    fn begin(machine: &Machine, urls: &[String], seed: u64) -> Self {
+        let (stop, history) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (tell, done) = channel();
+        let thread = |number: u64| {
+            let (machine, stop) = (machine.clone(), Arc::clone(&stop));
+            let dice = Dice(seed.wrapping_add(number));
+            let (urls, history, done) = (urls.to_vec(), Arc::clone(&history), tell.clone());
+            let (at, connection, requests) = (number as usize % urls.len(), None, 0);
+            let (held, counts) = (vec![], Counts::new());
+            let client = Client {
+                number,
+                urls,
+                dice,
+                history,
+                done,
+                at,
+                connection,
+                requests,
+                held,
+                counts,
+            };
+            thread::spawn(move || {
+                machine.enter();
+                client.live(&stop)
+            })
+        };
+        let threads = (1..=CLIENTS).map(thread).collect();
+        Self { stop, done, operations: 0, threads, history }
+    }
+
+    /// Lets the clients work for so long.
+    fn pass(&mut self, millis: u64) {
+        let until = boot_now() + Span::from_millis(millis);
+        while boot_now() < until {
+            let left = until.since(boot_now()).as_duration();
+            if self.done.recv_timeout(left).is_ok() {
+                self.operations += 1;
+            }
+        }
+        let failed = self.threads.iter().any(JoinHandle::is_finished);
+        assert!(!failed, "a client has ended");
+    }
+
+    fn end(self) -> (History, Counts) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut counts = Counts::new();
+        for thread in self.threads {
+            for (what, count) in thread.join().expect("the client is well") {
+                *counts.entry(what).or_default() += count;
+            }
+        }
+        let history = std::mem::take(&mut *self.history.lock().expect("no client panics"));
+        (history, counts)
+    }
+}
+
+/// Kills or stops a node for a while, most often the leader.
+fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) -> &'static str {
+    let any = dice.next() as usize % cluster.nodes.len();
+    let which = if dice.next().is_multiple_of(4) { any } else { cluster.leader() };
+    let daemon = |cluster: &mut Cluster, signal| cluster.nodes[which].daemon.signal(signal);
+    if dice.next().is_multiple_of(2) {
+        cluster.nodes[which].daemon.kill();
+        crowd.pass(200 + dice.next() % 800);
+        cluster.nodes[which].daemon.again();
+        "kill -9"
+    } else {
+        daemon(cluster, libc::SIGSTOP);
+        crowd.pass(300 + dice.next() % 2_500);
+        daemon(cluster, libc::SIGCONT);
+        "SIGSTOP"
+    }
+}
+
+#[test]
+fn histories_of_three_nodes_are_linearizable() {
+    let wanted = std::env::var("LATCHFS_OPERATIONS");
+    let wanted = wanted.map_or(OPERATIONS, |text| text.parse().expect("a number"));
+    let seed = seed();
+    let (mut cluster, mut dice) = (Cluster::of(3), Dice(seed));
+    let mut crowd = Crowd::begin(&cluster.clients, &cluster.urls(), seed);
+    let mut strikes = Counts::new();
+    while crowd.operations < wanted {
+        *strikes.entry(strike(&mut cluster, &mut crowd, &mut dice)).or_default() += 1;
+        crowd.pass(500 + dice.next() % 1_500);
+    }
+    cluster.voters(3);
+    crowd.pass(1_000);
+    let operations = crowd.operations;
+    let (history, counts) = crowd.end();
+    cluster.agree();
+    println!("{operations} operations, {strikes:?}: {counts:?}");
+    let violations = check(&history);
+    let first: Vec<_> = violations.iter().take(5).map(ToString::to_string).collect();
+    assert!(violations.is_empty(), "{} violations: {first:#?}", violations.len());
+    // A history in which nothing happens shows nothing.
+    for what in ["grants", "grants to waiters", "renewals", "releases", "abandoned", "repeats"] {
+        let count = counts.get(what).copied().unwrap_or_default();
+        assert!(count >= wanted / 500, "only {count} {what}");
+    }
+}
