@@ -201,7 +201,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/said.rs", &[]),
     ("src/chance.rs", &["time"]),
     ("src/locks/", &["time", "said", "chance", "engine", "locks"]),
-    ("src/fs/", &["time", "said", "engine", "locks", "status", "event", "metrics", "fs"]),
+    ("src/fs/", &["time", "said", "engine", "locks", "access", "status", "event", "metrics", "fs"]),
     // The command line mounts, so it calls what mounts; it knows nothing else of the files.
     (
         "src/cli/",

@@ -1,5 +1,5 @@
-//! Who may do what: one pure function over what is asked of the engine, the same for every edge
-//! that others can reach.
+//! Authorization: `permissions` is the table of what each operation needs, a [`Grant`] is what
+//! some credentials allow, and `Grant::may` compares the two for every front end.
 //!
 //! Where to look: `gate` who asks, by `tokens` or a certificate (`tls`); `peers` how many may be
 //! connected, `listen` how many at once.
@@ -7,6 +7,7 @@
 mod gate;
 pub(crate) mod listen;
 pub(crate) mod peers;
+pub mod permissions;
 pub(crate) mod tls;
 mod tokens;
 
@@ -14,14 +15,17 @@ pub use gate::{Credentials, CredentialsError, Gate, Unknown};
 pub use tls::{TlsError, TlsFiles};
 pub use tokens::TokensError;
 
-use crate::engine::{ClientId, Hold, LockName, Op, SessionId, Term, Ticket};
+use crate::engine::{ClientId, Event, Hold, LockName, Op, SessionId, Term, Ticket, What};
+use permissions::{Client, Locks, Operation, Request, Right};
 use std::fmt;
 use std::sync::Arc;
 
 /// What a caller may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// What it is called in the log and in refusals.
+    /// What shows that the caller has it.
+    pub credential: Credential,
+    /// What it is called in the log and in refusals; stable for a credential.
     pub name: String,
     /// The clients that it may speak as.
     pub clients: Vec<Pattern>,
@@ -29,6 +33,35 @@ pub struct Grant {
     pub prefixes: Vec<String>,
     /// Whether it may take a live lock from its holder.
     pub steal: bool,
+    /// Whether it may change which nodes are in the cluster, and which of them leads.
+    pub cluster: bool,
+}
+
+/// What shows that a caller has a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credential {
+    /// Nothing, though the server wants credentials.
+    Missing,
+    /// Nothing: the server wants no credentials.
+    Unneeded,
+    /// A bearer token.
+    Token,
+    /// A client certificate.
+    Certificate,
+    /// The user at the other end of a Unix socket or of a mount, as the kernel says.
+    User,
+}
+
+impl Credential {
+    /// As it is written in the audit log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing | Self::Unneeded => "none",
+            Self::Token => "token",
+            Self::Certificate => "certificate",
+            Self::User => "user",
+        }
+    }
 }
 
 /// Which clients: one, or all that begin so.
@@ -63,14 +96,24 @@ pub enum Sight {
 /// Why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
+    /// The operation needs credentials, and there are none.
+    Unknown,
+    /// The operation acts for a client or on a lock, and the request names none.
+    Unnamed,
     /// The grant may not speak as this client.
     Client(ClientId),
     /// The grant may not touch this lock.
     Lock(LockName),
     /// The grant may not steal.
     Steal,
-    /// The grant may not steal, or not see all locks.
-    Reset,
+    /// The grant may not see every lock.
+    AllLocks,
+    /// The grant may neither see every lock nor change the cluster.
+    Nodes,
+    /// The grant, by its credential and name, may not change the cluster.
+    Cluster(Credential, String),
+    /// Only nodes may do this.
+    Peer,
 }
 
 impl Pattern {
@@ -94,23 +137,110 @@ impl Grant {
     /// Everything: whoever can connect to a server without tokens.
     pub fn everything() -> Self {
         Self {
+            credential: Credential::Unneeded,
             name: "everybody".to_owned(),
             clients: vec![Pattern::Beginning(String::new())],
             prefixes: vec![String::new()],
             steal: true,
+            cluster: true,
         }
     }
 
     /// Nothing: whoever asks what anybody may know.
     pub fn nothing() -> Self {
-        let (clients, prefixes) = (Vec::new(), Vec::new());
-        Self { name: "nobody".to_owned(), clients, prefixes, steal: false }
+        Self {
+            credential: Credential::Missing,
+            name: "nobody".to_owned(),
+            clients: Vec::new(),
+            prefixes: Vec::new(),
+            steal: false,
+            cluster: false,
+        }
+    }
+
+    /// What a user of this machine may do, whom the kernel has named: act as these clients, on
+    /// all locks, and steal if that user is root or runs the daemon.
+    pub fn of_user(uid: u32, clients: Vec<Pattern>, steal: bool) -> Self {
+        Self {
+            credential: Credential::User,
+            name: format!("uid {uid}"),
+            clients,
+            prefixes: vec![String::new()],
+            steal,
+            cluster: false,
+        }
+    }
+
+    /// Decides by the table what the request alone does not change: the credentials and their
+    /// rights. A front end asks this before it reads anything else of a request.
+    pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
+        let rule = operation.rule();
+        let is_known = self.credential != Credential::Missing;
+        match rule.right {
+            Right::Public => return Ok(()),
+            Right::Peer => return Err(Denial::Peer),
+            _ if !is_known => return Err(Denial::Unknown),
+            Right::Steal if !self.steal => return Err(Denial::Steal),
+            Right::Cluster if !self.cluster => {
+                return Err(Denial::Cluster(self.credential, self.name.clone()));
+            }
+            Right::Known | Right::Steal | Right::Cluster => {}
+        }
+        match rule.locks {
+            Locks::All if !self.may_see_all() => Err(Denial::AllLocks),
+            Locks::AllOrCluster if !self.may_see_all() && !self.cluster => Err(Denial::Nodes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides by the table whether it may make `request`. `owners` are the clients behind the
+    /// sessions and places in a queue that the request names, see [`anonymous`].
+    pub fn may(&self, request: &Request<'_>, owners: &[ClientId]) -> Result<(), Denial> {
+        self.may_begin(request.operation)?;
+        let rule = request.operation.rule();
+        owners.iter().try_for_each(|owner| self.may_speak_as(owner))?;
+        match rule.client {
+            Client::Any => {}
+            Client::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
+            Client::Owner if owners.is_empty() => return Err(Denial::Unnamed),
+            Client::Owner => {}
+        }
+        if rule.locks == Locks::Named {
+            request.locks[0].ok_or(Denial::Unnamed)?;
+            request.locks.iter().flatten().try_for_each(|lock| self.may_touch(lock))?;
+        }
+        Ok(())
+    }
+
+    /// Whether it may do all that commands and queries can ask for.
+    pub fn may_everything(&self) -> bool {
+        let anybody =
+            |pattern: &Pattern| matches!(pattern, Pattern::Beginning(text) if text.is_empty());
+        let is_known = self.credential != Credential::Missing;
+        is_known && self.steal && self.may_see_all() && self.clients.iter().any(anybody)
+    }
+
+    /// Whether it may be told of `event`.
+    pub fn may_hear(&self, event: &Event) -> bool {
+        match &event.what {
+            What::Granted { name, .. }
+            | What::Renewed { name, .. }
+            | What::Annotated { name, .. }
+            | What::Expired { name, .. }
+            | What::Ended { name, .. }
+            | What::Joined { name, .. }
+            | What::Left { name, .. } => self.may_see(name.as_str()),
+            What::SessionOpened { client, .. } | What::SessionOver { client, .. } => {
+                self.may_see_all() || self.may_speak_as(client).is_ok()
+            }
+            What::SessionKept { .. } => self.may_see_all(),
+        }
     }
 
     /// Returns whose request ids the bearer chooses at one front end: rule 10. Credentials of one
     /// name are one caller, so that a secret can be replaced while requests are repeated.
     pub fn caller(&self, front_end: &str) -> Arc<str> {
-        format!("{front_end}:{}", self.name).into()
+        format!("{front_end}:{}:{}", self.credential.as_str(), self.name).into()
     }
 
     /// Whether it may speak as `client`.
@@ -179,39 +309,9 @@ impl Grant {
         exact.next().filter(|_| exact.next().is_none())
     }
 
-    /// Whether it may submit `op`. `actor` is the client behind what [`anonymous`] names; whoever
-    /// does not know it must not ask.
-    pub fn may_submit(&self, op: &Op, actors: &[ClientId]) -> Result<(), Denial> {
-        for client in actors {
-            self.may_speak_as(client)?;
-        }
-        match op {
-            Op::Settle | Op::KeepAlive(_) | Op::EndSession(_) => Ok(()),
-            Op::Acquire(ask) => self.both(&ask.client, &ask.name),
-            Op::Renew(ask) => self.both(&ask.key.client, &ask.key.name),
-            Op::Annotate(ask) => self.both(&ask.key.client, &ask.key.name),
-            Op::Release(ask) => self.both(&ask.key.client, &ask.key.name),
-            Op::Leave(ask) => self.may_touch(&ask.name),
-            Op::Move(ask) => {
-                self.both(&ask.from.client, &ask.from.name)?;
-                self.may_touch(&ask.to)
-            }
-            Op::Steal(ask) => {
-                self.both(&ask.client, &ask.name)?;
-                if self.steal { Ok(()) } else { Err(Denial::Steal) }
-            }
-            Op::OpenSession(ask) => self.may_speak_as(&ask.client),
-            // About all locks, seen or not.
-            Op::Reset(ask) => {
-                self.may_speak_as(&ask.by)?;
-                if self.steal && self.may_see_all() { Ok(()) } else { Err(Denial::Reset) }
-            }
-        }
-    }
-
-    fn both(&self, client: &ClientId, name: &LockName) -> Result<(), Denial> {
-        self.may_speak_as(client)?;
-        self.may_touch(name)
+    /// Whether it may submit `op`. `owners` are the clients behind what [`anonymous`] names.
+    pub fn may_submit(&self, op: &Op, owners: &[ClientId]) -> Result<(), Denial> {
+        self.may(&Request::of_op(op), owners)
     }
 }
 
@@ -250,15 +350,32 @@ impl fmt::Display for Denial {
                 f,
                 "these credentials may not touch lock '{name}'; have its prefix added to them"
             ),
-            Self::Reset => write!(
-                f,
-                "these credentials may not act on the locks of all; it needs some that may steal, \
-                 and see every lock"
-            ),
             Self::Steal => write!(
                 f,
                 "these credentials may not take a live lock from its holder; ask an administrator"
             ),
+            Self::AllLocks => write!(
+                f,
+                "these credentials see only some locks, and this concerns all; use credentials \
+                 that see every lock"
+            ),
+            Self::Nodes => write!(
+                f,
+                "these credentials see only some locks, and not the nodes; use credentials that \
+                 see every lock, or a token with 'cluster = true'"
+            ),
+            Self::Cluster(Credential::Token, name) => write!(
+                f,
+                "the token '{name}' may not change the cluster; add 'cluster = true' to it in the \
+                 file of --tokens, or use a token that has it"
+            ),
+            Self::Cluster(..) => write!(
+                f,
+                "these credentials may not change the cluster; use a token with 'cluster = true'"
+            ),
+            Self::Unknown => write!(f, "this needs credentials"),
+            Self::Unnamed => write!(f, "the request does not say whose it is, or of which lock"),
+            Self::Peer => write!(f, "only the nodes of the cluster may do this"),
         }
     }
 }
@@ -284,10 +401,12 @@ mod tests {
 
     fn laptop() -> Grant {
         Grant {
+            credential: Credential::Token,
             name: "laptop1".to_owned(),
             clients: vec![Pattern::parse("laptop1"), Pattern::parse("laptop1:*")],
             prefixes: vec!["team/".to_owned(), "home".to_owned()],
             steal: false,
+            cluster: false,
         }
     }
 

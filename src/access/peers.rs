@@ -3,6 +3,7 @@
 use super::Grant;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,17 +20,27 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
 /// host has programs that wait.
 pub(crate) const REQUESTS_PER_PEER_MAX: usize = 4_096;
 
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// An address.
+    Address(IpAddr),
+    /// A user of this machine, by a Unix socket.
+    User(u32),
+}
+
 /// All who are connected.
 #[derive(Default)]
 pub(crate) struct Peers {
-    known: Mutex<HashMap<IpAddr, Arc<Peer>>>,
+    known: Mutex<HashMap<Source, Arc<Peer>>>,
     connections: AtomicUsize,
     /// Told when a connection has ended.
     ended: Notify,
 }
 
-/// One address.
+/// One address, or one user.
 pub(crate) struct Peer {
+    pub(crate) source: Source,
     connections: AtomicUsize,
     requests: AtomicUsize,
 }
@@ -37,14 +48,14 @@ pub(crate) struct Peer {
 /// What all requests of one connection have in common.
 pub(crate) struct Origin {
     pub(crate) peer: Arc<Peer>,
-    /// What the client's certificate allows.
+    /// What the client's certificate, or the user at the other end, allows.
     pub(crate) certified: Option<Arc<Grant>>,
 }
 
 /// One connection, counted as long as this lives.
 pub(crate) struct Connected<'a> {
     peers: &'a Peers,
-    address: IpAddr,
+    source: Source,
     peer: Arc<Peer>,
 }
 
@@ -53,10 +64,11 @@ pub(crate) struct Asking(Arc<Peer>);
 
 impl Peers {
     /// Counts a connection, if there may be another.
-    pub(crate) fn admit(&self, address: IpAddr) -> Option<Connected<'_>> {
+    pub(crate) fn admit(&self, source: Source) -> Option<Connected<'_>> {
         let mut known = self.known.lock();
-        let peer = known.entry(address).or_insert_with(|| {
-            Arc::new(Peer { connections: AtomicUsize::new(0), requests: AtomicUsize::new(0) })
+        let peer = known.entry(source).or_insert_with(|| {
+            let (connections, requests) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            Arc::new(Peer { source, connections, requests })
         });
         let all = self.connections.load(Ordering::Relaxed);
         let own = peer.connections.load(Ordering::Relaxed);
@@ -65,7 +77,7 @@ impl Peers {
         }
         self.connections.fetch_add(1, Ordering::Relaxed);
         peer.connections.fetch_add(1, Ordering::Relaxed);
-        Some(Connected { peers: self, address, peer: Arc::clone(peer) })
+        Some(Connected { peers: self, source, peer: Arc::clone(peer) })
     }
 
     /// How many connections there are.
@@ -96,7 +108,7 @@ impl Drop for Connected<'_> {
     fn drop(&mut self) {
         let mut known = self.peers.known.lock();
         if self.peer.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
-            known.remove(&self.address);
+            known.remove(&self.source);
         }
         drop(known);
         self.peers.connections.fetch_sub(1, Ordering::Relaxed);
@@ -113,6 +125,15 @@ impl Peer {
     }
 }
 
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::User(uid) => write!(f, "uid {uid}"),
+        }
+    }
+}
+
 impl Drop for Asking {
     fn drop(&mut self) {
         self.0.requests.fetch_sub(1, Ordering::Relaxed);
@@ -124,8 +145,8 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn address(number: u8) -> IpAddr {
-        Ipv4Addr::new(10, 0, 0, number).into()
+    fn address(number: u8) -> Source {
+        Source::Address(Ipv4Addr::new(10, 0, 0, number).into())
     }
 
     #[test]

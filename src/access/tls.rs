@@ -1,6 +1,6 @@
 //! TLS: the server's certificate, and what a client's certificate says.
 
-use super::{Grant, Pattern};
+use super::{Credential, Grant, Pattern};
 use crate::said::said;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
@@ -124,5 +124,6 @@ pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let users = names.iter().map(|name| Pattern::Beginning(format!("{name}:")));
     // The one that it is comes first, so that a request need not say it.
     let clients = names.iter().cloned().map(Pattern::Exactly).chain(users).collect();
-    Some(Grant { name, clients, prefixes: vec![String::new()], steal: false })
+    let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
+    Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false })
 }

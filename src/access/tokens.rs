@@ -1,7 +1,7 @@
 //! The file of bearer tokens: who each is, as which clients it may speak, which locks it may
 //! touch. A token is compared by its digest, with all of them, in constant time.
 
-use super::{Grant, Pattern};
+use super::{Credential, Grant, Pattern};
 use crate::said::said;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -57,6 +57,8 @@ struct Entry {
     locks: Vec<String>,
     #[serde(default)]
     steal: bool,
+    #[serde(default)]
+    cluster: bool,
 }
 
 fn all_locks() -> Vec<String> {
@@ -146,8 +148,9 @@ impl Entry {
             return Err(format!("locks names at most {PREFIXES_MAX} beginnings of names"));
         }
         let clients = self.clients.iter().map(|text| Pattern::parse(text)).collect();
-        let Self { name, locks: prefixes, steal, .. } = self;
-        Ok((digest, Grant { name, clients, prefixes, steal }))
+        let Self { name, locks: prefixes, steal, cluster, .. } = self;
+        let credential = Credential::Token;
+        Ok((digest, Grant { credential, name, clients, prefixes, steal, cluster }))
     }
 }
 

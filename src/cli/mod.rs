@@ -17,6 +17,7 @@ mod list;
 mod mount;
 mod out;
 mod peers;
+mod permissions;
 mod run;
 mod serve;
 mod server;

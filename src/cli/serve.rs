@@ -7,6 +7,7 @@ use super::keep::{self, KeepArgs, Kept};
 use super::mount::{Shown, absolute, warn};
 use super::out;
 use super::peers::PeerArgs;
+use super::permissions;
 use super::signals::{self, Hangup};
 use crate::access::{Credentials, TlsFiles};
 use crate::cluster::Stop;
@@ -45,6 +46,9 @@ pub(super) struct ServeArgs {
     keep: KeepArgs,
     #[command(flatten)]
     peers: PeerArgs,
+    /// Print who may do what, by which credentials, and end
+    #[arg(long)]
+    print_permissions: bool,
 }
 
 /// Who may ask, and how connections are encrypted.
@@ -125,6 +129,9 @@ enum News {
 }
 
 pub(super) fn run(args: &ServeArgs) -> Done {
+    if args.print_permissions {
+        return out::write(&permissions::table());
+    }
     let kept = args.keep.kept()?;
     let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };

@@ -4,9 +4,9 @@ use super::node::Begun;
 use super::peer::line::Trouble;
 use super::peer::words::{Call, Told, Turned};
 use crate::chance::jittered;
-use crate::locks::council::{Change, Council, Member, Outlook, Report, Unchanged};
+use crate::locks::council::{Act, Change, Council, Member, Outlook, Report, Unchanged};
 use crate::locks::{Then, Unavailable};
-use crate::time::{Span, steady_now};
+use crate::time::{Span, Wall, steady_now};
 use std::sync::Arc;
 use tokio::time::sleep;
 
@@ -29,6 +29,10 @@ impl Council for Chamber {
     fn change(&self, change: Change, then: Then<Result<(), Unchanged>>) {
         let node = self.0.clone();
         self.0.runtime.spawn(async move { then(node.change(change).await) });
+    }
+
+    fn audit(&self, act: &Act<'_>) {
+        self.0.audit.lock().enter_act(act, Wall::now());
     }
 
     fn own(&self) -> Member {

@@ -73,6 +73,8 @@ pub(super) struct Begun {
     /// A way to whoever leads, for what is not asked often.
     pub(super) leader: Arc<Turn<Forwarder>>,
     pub(super) runtime: Handle,
+    /// For changes of the cluster; what the log decides is audited by the replica.
+    pub(super) audit: Arc<Mutex<Audit>>,
     /// Why it has ended, if it has.
     pub(super) stopped: Arc<Mutex<Option<Stop>>>,
 }
@@ -84,6 +86,7 @@ struct Parts {
     heritage: Option<Heritage>,
     log: Log,
     machine: Machine,
+    audit: Audit,
     trouble: Trouble,
     peers: Option<Peers>,
 }
@@ -130,13 +133,14 @@ fn open(path: &Path, peers: Option<Peers>, heritage: Option<Heritage>) -> Result
             "the log is empty, and something was promised",
         ));
     }
-    let audit = Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error))?;
-    let machine = Machine::open(&data.snapshot(), audit, &trouble)?;
+    let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
+    let machine = Machine::open(&data.snapshot(), audit()?, &trouble)?;
     if log.purged() > machine.applied() {
         // What was forgotten of the log is in a snapshot, or nowhere.
         return Err(DataError::Missing(data.snapshot()));
     }
-    Ok(Parts { data, heritage, log, machine, trouble, peers })
+    let audit = audit()?;
+    Ok(Parts { data, heritage, log, machine, audit, trouble, peers })
 }
 
 /// Who a new node is: the first of a cluster of its own, or one of that of its seeds.
@@ -218,7 +222,7 @@ async fn hand_over(raft: &Raft) {
 
 /// Brings openraft up, and the node to where it was.
 async fn begin(parts: Parts) -> Result<Works, DataError> {
-    let Parts { data, heritage, log, machine, trouble, peers } = parts;
+    let Parts { data, heritage, log, machine, audit, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -277,6 +281,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         replica,
         hands,
         data,
+        audit,
         trouble,
         gauges,
         caller,
@@ -294,6 +299,7 @@ struct Makings {
     replica: Arc<Replica>,
     hands: Arc<Hands>,
     data: Arc<Mutex<Data>>,
+    audit: Audit,
     trouble: Trouble,
     gauges: Gauges,
     caller: Option<Arc<Caller>>,
@@ -317,7 +323,7 @@ impl Makings {
     fn put_together(self, cluster: ClusterId, node: NodeId) -> Works {
         let reporter = self.reporter(cluster);
         let Self { raft, replica, hands, data, trouble, .. } = self;
-        let Self { caller, removed, peers, is_alone, stand, .. } = self;
+        let Self { audit, caller, removed, peers, is_alone, stand, .. } = self;
         let (tell, stand) = watch::channel(stand);
         let desk = Arc::<Desk>::default();
         let freshness = Arc::new(Freshness::since(boot_now()));
@@ -377,6 +383,7 @@ impl Makings {
             reporter,
             leader: Arc::new(Turn::new(forwarder())),
             runtime: Handle::current(),
+            audit: Arc::new(Mutex::new(audit)),
             stopped: Arc::default(),
         };
         let line = Turn::new(forwarder());

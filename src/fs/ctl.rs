@@ -10,7 +10,9 @@ use super::opens::Open;
 use super::owner::Caller;
 use super::pages;
 use super::process;
+use super::requests::CtlRequest;
 use super::shared::{Fs, flat};
+use crate::access::{Denial, Grant, Pattern};
 use crate::engine::StealReason;
 use crate::engine::term::parse_span;
 use crate::engine::{
@@ -126,7 +128,7 @@ impl Request {
 
     /// Whether the answer may take as long as the line is.
     fn waits(&self) -> bool {
-        self.what == "acquire" && matches!(self.line(), Ok(Line::Join(_)))
+        self.what == CtlRequest::Acquire.as_str() && matches!(self.line(), Ok(Line::Join(_)))
     }
 
     /// How long to wait in line: not at all, for ever, or so long.
@@ -171,24 +173,30 @@ fn wrong(kind: Kind, sentence: &str) -> Value {
 }
 
 fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
-    let done = match request.what.as_str() {
-        "about" => return then(about(fs)),
-        "list" => list_of(request).map(Asked::List),
-        "status" => request.name().map(Asked::Status),
-        "acquire" => acquiring(request).map(Asked::Acquire),
-        "renew" => match renewing(fs, caller, request) {
-            Ok((name, op, process)) => return decide_bound(fs, caller, name, op, process, then),
-            Err(refused) => return then(refused),
-        },
-        "release" => release_of(caller, request).map(Asked::Op),
-        "steal" if !caller.is_root() && caller.uid != fs.mounter => {
+    let Some(what) = CtlRequest::named(&request.what) else {
+        let what = message::short(&request.what);
+        let sentence = format!("there is no request '{what}'; see .latchfs/README");
+        return then(wrong(Kind::Invalid, &sentence));
+    };
+    match grant_of(fs, caller).may_begin(what.operation()) {
+        Ok(()) => {}
+        Err(Denial::Steal) => {
             let sentence = "only root and whoever mounted may steal a lock; ask one of them";
             return then(wrong(Kind::Denied, sentence));
         }
-        "steal" => steal_of(fs, caller, request).map(Asked::Op),
-        other => {
-            Err(format!("there is no request '{}'; see .latchfs/README", message::short(other)))
-        }
+        Err(denial) => return then(wrong(Kind::Denied, &denial.to_string())),
+    }
+    let done = match what {
+        CtlRequest::About => return then(about(fs)),
+        CtlRequest::List => list_of(request).map(Asked::List),
+        CtlRequest::Status => request.name().map(Asked::Status),
+        CtlRequest::Acquire => acquiring(request).map(Asked::Acquire),
+        CtlRequest::Renew => match renewing(fs, caller, request) {
+            Ok((name, op, process)) => return decide_bound(fs, caller, name, op, process, then),
+            Err(refused) => return then(refused),
+        },
+        CtlRequest::Release => release_of(caller, request).map(Asked::Op),
+        CtlRequest::Steal => steal_of(fs, caller, request).map(Asked::Op),
     };
     match done {
         Ok(Asked::List(query)) => list(fs, query, then),
@@ -200,6 +208,12 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
         Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
     }
+}
+
+/// What a user may do by a mount: act as its own client, on all locks.
+fn grant_of(fs: &Fs, caller: &Caller) -> Grant {
+    let clients = vec![Pattern::Exactly(caller.client.to_string())];
+    Grant::of_user(caller.uid, clients, caller.is_root() || caller.uid == fs.mounter)
 }
 
 /// What a request comes down to.

@@ -2,6 +2,10 @@
 
 #[path = "config.rs"]
 mod config;
+#[path = "requests.rs"]
+mod requests;
+
+pub(crate) use requests::CtlRequest;
 
 /// The kernel's side of a mount.
 pub mod device {

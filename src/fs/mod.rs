@@ -36,6 +36,7 @@ mod pages;
 mod poll;
 mod process;
 mod remove;
+mod requests;
 mod shared;
 mod signals;
 mod stream;
@@ -56,6 +57,7 @@ use fuser::{
 use mount::MountConfig;
 use owner::Caller;
 use remove::End;
+pub(crate) use requests::CtlRequest;
 use shared::{Fs, Shared};
 use std::ffi::OsStr;
 use std::io;

@@ -3,6 +3,7 @@
 use super::app::App;
 use super::problem::{Done, Problem};
 use super::routes::Act;
+use crate::access::permissions::{Operation, Request as Asked};
 use crate::access::{self, Anonymous, Grant};
 use crate::engine::{
     ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
@@ -68,9 +69,14 @@ impl Call {
 }
 
 impl Call {
+    /// Whether the caller may make a request that names no session.
+    fn may(&self, request: &Asked<'_>) -> Done<()> {
+        self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
+    }
+
     /// Looks at one lock, if the caller may.
     pub(super) async fn view(&self, name: &LockName) -> Done<LockView> {
-        self.grant.may_touch(name).map_err(|denial| Problem::denied(&denial))?;
+        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
         told(view.await)
@@ -78,7 +84,7 @@ impl Call {
 
     /// Looks at one lock as it is known here, if the caller may.
     pub(super) async fn known(&self, name: &LockName) -> Done<Known<LockView>> {
-        self.grant.may_touch(name).map_err(|denial| Problem::denied(&denial))?;
+        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
         self.app.locks.known_view(name, |known| drop(then.send(known)));
         told(known.await)

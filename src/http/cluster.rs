@@ -6,9 +6,9 @@ use super::problem::{Done, Problem};
 use super::routes::{Act, act, doc};
 use super::schema::Schema;
 use super::shape::{FORCE, NODE_ID, STATE, TO};
-use crate::access::Denial;
-use crate::engine::Kind;
-use crate::locks::council::{Change, Council, Node, Report, Unchanged};
+use crate::access::peers::Origin;
+use crate::access::permissions::Operation;
+use crate::locks::council::{Act as Audited, Change, Council, Node, Report, Unchanged};
 use crate::locks::{Failure, Unavailable};
 use crate::time::Span;
 use axum::http::{Method, StatusCode};
@@ -21,56 +21,56 @@ const CHANGED: (u16, Schema) = (200, Schema::Changed);
 /// At `/cluster`.
 pub(super) const SHOW: &[Act] = &[act(
     Method::GET,
+    Operation::ShowCluster,
     |call| Box::pin(show(call)),
     doc(
         "cluster",
         "The nodes that decide together, and how each stands.",
         &[STATE],
         (200, Schema::Cluster),
-        &[400, 409],
+        &[400, 403, 409],
     ),
 )];
 
 /// At `/cluster/transfer`.
 pub(super) const TRANSFER: &[Act] = &[act(
     Method::POST,
+    Operation::TransferLeader,
     |call| Box::pin(transfer(call)),
-    doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 409, 415, 503]),
+    doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 403, 409, 415, 503]),
 )];
 
 /// At `/cluster/nodes/{node}`.
 pub(super) const REMOVE: &[Act] = &[act(
     Method::DELETE,
+    Operation::RemoveNode,
     |call| Box::pin(remove(call)),
     doc(
         "removeNode",
         "Remove a node: it votes no more, and ends.",
         &[NODE_ID],
         CHANGED,
-        &[400, 409, 503],
+        &[400, 403, 409, 503],
     ),
 )];
 
 /// At `/cluster/nodes/{node}/promote`.
 pub(super) const PROMOTE: &[Act] = &[act(
     Method::POST,
+    Operation::PromoteNode,
     |call| Box::pin(promote(call)),
     doc(
         "promoteNode",
         "Have a node vote that only learns.",
         &[NODE_ID, FORCE],
         CHANGED,
-        &[400, 409, 415, 503],
+        &[400, 403, 409, 415, 503],
     ),
 )];
 
 /// GET /cluster.
 async fn show(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
-    if !call.grant.may_see_all() {
-        let detail = "these credentials see some locks only, and not the nodes; use others";
-        return Err(Problem::of(Kind::Denied, detail));
-    }
     let council = council(&call)?;
     let (then, report) = oneshot::channel();
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
@@ -144,20 +144,40 @@ fn id_of(call: &Call) -> Done<u64> {
     part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
 }
 
-/// Whoever may take a lock from its holder may take a vote from a node.
+/// Changes the cluster, with an entry in the audit log before and after.
 async fn change(call: &Call, change: Change) -> Done {
-    if !call.grant.steal {
-        return Err(Problem::denied(&Denial::Steal));
-    }
     let council = council(call)?;
+    audit(call, &*council, change, "begun");
     let (then, changed) = oneshot::channel();
     council.change(change, Box::new(|changed| drop(then.send(changed))));
-    match changed.await {
-        Ok(Ok(())) => Ok(json(StatusCode::OK, &json!({ "done": true }))),
-        Ok(Err(Unchanged::Refused(why))) => Err(Problem::plain(StatusCode::CONFLICT, why)),
-        Ok(Err(Unchanged::Unavailable(why))) => Err(Failure::Unavailable(why).into()),
-        Err(_) => Err(Failure::Unavailable(Unavailable::Closing).into()),
-    }
+    let unavailable = Unchanged::Unavailable(Unavailable::Closing);
+    let Err(why) = changed.await.unwrap_or(Err(unavailable)) else {
+        audit(call, &*council, change, "done");
+        return Ok(json(StatusCode::OK, &json!({ "done": true })));
+    };
+    audit(call, &*council, change, &format!("not done: {why}"));
+    Err(match why {
+        Unchanged::Refused(why) => Problem::plain(StatusCode::CONFLICT, why),
+        Unchanged::Unavailable(why) => Failure::Unavailable(why).into(),
+    })
+}
+
+fn audit(call: &Call, council: &dyn Council, change: Change, outcome: &str) {
+    let (what, node) = match change {
+        Change::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
+        Change::Remove { id } => (Operation::RemoveNode, Some(id)),
+        Change::Transfer { to } => (Operation::TransferLeader, to),
+    };
+    let origin = call.head.extensions.get::<Arc<Origin>>();
+    let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
+    council.audit(&Audited {
+        what: what.rule().name,
+        node,
+        by: &call.grant.name,
+        credential: call.grant.credential.as_str(),
+        address: &address,
+        outcome,
+    });
 }
 
 fn council(call: &Call) -> Done<Arc<dyn Council>> {

@@ -13,6 +13,7 @@ use super::routes::{Act, ROUTES, Route, STEAL};
 use super::who;
 use crate::access::Grant;
 use crate::access::peers::{Asking, Origin};
+use crate::access::permissions::Right;
 use crate::engine::Kind;
 use axum::Router;
 use axum::extract::Request;
@@ -137,9 +138,10 @@ fn begin(
     let certified = origin.and_then(|origin| origin.certified.as_ref());
     let grant = match who::grant_of(&app.gate, &head.headers, certified) {
         Ok(grant) => grant,
-        Err(_) if act.public => Arc::new(Grant::nothing()),
+        Err(_) if act.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
         Err(problem) => return Err(problem),
     };
+    grant.may_begin(act.operation).map_err(|denial| Problem::denied(&denial))?;
     Ok(((act.run)(Call { app, grant, act, head, body: Mutex::new(body) }), asking))
 }
 

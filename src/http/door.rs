@@ -7,8 +7,9 @@ use super::problem::{Done, Problem};
 use super::quiet;
 use super::routes::{Act, act, doc};
 use super::schema::Schema;
-use crate::access::{self, Denial, Grant, Pattern};
-use crate::engine::{Event, Op, What};
+use crate::access::permissions::{Locks, Operation, Request};
+use crate::access::{self, Denial};
+use crate::engine::Op;
 use crate::locks::porter::{BEAT, Following, Limits, Porter, Sight, Turned};
 use crate::locks::wire::{Ask, BATCH_BYTES_MAX, Batch};
 use crate::locks::{Failure, Unavailable};
@@ -32,6 +33,7 @@ pub(super) static ACTS: &[(&str, Act)] = &[
         "/door/v1/ask",
         act(
             Method::POST,
+            Operation::SendBatch,
             |call| Box::pin(ask(call)),
             doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
         )
@@ -41,6 +43,7 @@ pub(super) static ACTS: &[(&str, Act)] = &[
         "/door/v1/events",
         act(
             Method::GET,
+            Operation::FollowEvents,
             |call| Box::pin(ready(events(&call))),
             doc("doorEvents", "Events in frames.", &[], (200, Schema::Text(KIND)), &[]),
         ),
@@ -103,34 +106,75 @@ fn turned<T>(why: Turned) -> Done<T> {
 async fn limits(call: &Call, batch: &Batch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == Phase::Serving;
-    if serves && is_trusted(&call.grant) {
+    if serves && call.grant.may_everything() {
         return limits;
     }
-    let grant = &call.grant;
     for (place, ask) in batch.asks.iter().enumerate() {
         let limit = match ask {
             Ask::Submit(command) => {
                 may_submit(call, &command.op, serves).await.err().map(Sight::Nothing)
             }
-            Ask::View(name) => limit(grant.sight_of(name), || no(&Denial::Lock(name.clone()))),
-            Ask::List(query) => limit(grant.sight(&query.prefix), || unseen(&query.prefix)),
-            Ask::Children(query) => {
-                let dir = query.parent.as_ref().map_or_else(String::new, |dir| format!("{dir}/"));
-                limit(grant.sight(&dir), || unseen(&dir))
-            }
-            Ask::About => (!grant.may_see_all()).then(|| Sight::Within(Vec::new())),
-            Ask::Now => None,
+            _ => sight(call, ask),
         };
         limits.extend(limit.map(|limit| (place, limit)));
     }
     limits
 }
 
-/// Whether nothing has to be looked at: it may do everything.
-fn is_trusted(grant: &Grant) -> bool {
-    let anybody =
-        |pattern: &Pattern| matches!(pattern, Pattern::Beginning(text) if text.is_empty());
-    grant.steal && grant.may_see_all() && grant.clients.iter().any(anybody)
+/// The parts that a batch can have, and the rows of the table of permissions that decide them.
+pub(crate) fn batch_requests() -> [(&'static str, Operation); 17] {
+    [
+        ("settle", Operation::ShowTime),
+        ("acquire", Operation::Acquire),
+        ("renew", Operation::Renew),
+        ("annotate", Operation::Annotate),
+        ("release", Operation::Release),
+        ("leave", Operation::LeaveQueue),
+        ("move", Operation::MoveLock),
+        ("steal", Operation::Steal),
+        ("open-session", Operation::OpenSession),
+        ("keep-alive", Operation::KeepAlive),
+        ("end-session", Operation::EndSession),
+        ("reset", Operation::Reset),
+        ("view", Operation::LookUpLock),
+        ("list", Operation::ListLocks),
+        ("children", Operation::ListLocks),
+        ("about", Operation::ShowCounts),
+        ("now", Operation::ShowTime),
+    ]
+}
+
+/// The row of the table of permissions for a part of a batch.
+pub(super) fn operation_of(ask: &Ask) -> Operation {
+    match ask {
+        Ask::Submit(command) => Request::of_op(&command.op).operation,
+        Ask::View(_) => Operation::LookUpLock,
+        Ask::List(_) | Ask::Children(_) => Operation::ListLocks,
+        Ask::About => Operation::ShowCounts,
+        Ask::Now => Operation::ShowTime,
+    }
+}
+
+/// What a question may not show to this caller, or only in part.
+fn sight(call: &Call, ask: &Ask) -> Option<Sight> {
+    let (grant, operation) = (&call.grant, operation_of(ask));
+    if let Err(denial) = grant.may_begin(operation) {
+        return Some(Sight::Nothing(no(&denial)));
+    }
+    if operation.rule().locks != Locks::Visible {
+        return None;
+    }
+    match ask {
+        Ask::View(name) => limit(grant.sight_of(name), || no(&Denial::Lock(name.clone()))),
+        Ask::List(query) => limit(grant.sight(&query.prefix), || unseen(&query.prefix)),
+        Ask::Children(query) => {
+            let dir = query.parent.as_ref().map_or_else(String::new, |dir| format!("{dir}/"));
+            limit(grant.sight(&dir), || unseen(&dir))
+        }
+        Ask::About | Ask::Now | Ask::Submit(_) => {
+            (!grant.may_see_all()).then(|| Sight::Within(Vec::new()))
+        }
+    }
 }
 
 /// While the server drains nothing is granted any more.
@@ -164,7 +208,7 @@ fn events(call: &Call) -> Done<Response> {
     let mut following = call.app.porter.follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
-        following.only(move |event| may_hear(&grant, event));
+        following.only(move |event| grant.may_hear(event));
     }
     let news = Arc::new(Notify::new());
     let waking = Arc::clone(&news);
@@ -188,22 +232,6 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
         "these credentials may not list what begins with '{prefix}'; ask for less, or have the \
          prefix added to them"
     ))
-}
-
-fn may_hear(grant: &Grant, event: &Event) -> bool {
-    match &event.what {
-        What::Granted { name, .. }
-        | What::Renewed { name, .. }
-        | What::Annotated { name, .. }
-        | What::Expired { name, .. }
-        | What::Ended { name, .. }
-        | What::Joined { name, .. }
-        | What::Left { name, .. } => grant.may_touch(name).is_ok(),
-        What::SessionOpened { client, .. } | What::SessionOver { client, .. } => {
-            grant.may_speak_as(client).is_ok()
-        }
-        What::SessionKept { .. } => false,
-    }
 }
 
 type Next = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, State)> + Send>>;

@@ -131,8 +131,8 @@ impl Reader {
 
     fn sees(&self, event: &Event) -> bool {
         match name_of(&event.what) {
-            Some(name) => name.starts_with(&self.prefix) && self.grant.may_see(name),
-            None => self.prefix.is_empty() && self.grant.may_see_all(),
+            Some(name) => name.starts_with(&self.prefix) && self.grant.may_hear(event),
+            None => self.prefix.is_empty() && self.grant.may_hear(event),
         }
     }
 }

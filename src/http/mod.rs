@@ -41,4 +41,6 @@ mod waiting;
 mod who;
 mod workers;
 
+pub(crate) use door::batch_requests;
+pub(crate) use routes::requests;
 pub use server::{HttpConfig, Server, StartError};

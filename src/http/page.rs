@@ -3,6 +3,7 @@
 use super::call::{Call, json, text};
 use super::options::Options;
 use super::problem::Done;
+use crate::access::permissions::Operation;
 use axum::http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use base64::Engine;
@@ -53,7 +54,8 @@ pub(super) async fn me(mut call: Call) -> Done {
         "client": grant.only_client(),
         "steal": grant.steal,
         // Whether there are nodes to be shown, to this caller: the page asks for them only then.
-        "cluster": grant.may_see_all() && call.app.locks.council().is_some(),
+        "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
+            && call.app.locks.council().is_some(),
         "locks": grant.prefixes,
     });
     Ok(json(StatusCode::OK, &me))

@@ -7,7 +7,10 @@ use super::shape::{
     IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID,
     SINCE, TOKEN, TTL, WAIT,
 };
-use super::{admin, cluster, events, health, list, lock, metrics, openapi, page, seed, sessions};
+use super::{
+    admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions,
+};
+use crate::access::permissions::Operation;
 use axum::http::Method;
 use std::future::ready;
 
@@ -24,8 +27,8 @@ pub(super) struct Route {
 pub(super) struct Act {
     pub(super) method: Method,
     pub(super) doc: Doc,
-    /// Whether it may be asked without credentials: it says nothing of locks.
-    pub(super) public: bool,
+    /// The row of the table of permissions by which it is decided.
+    pub(super) operation: Operation,
     /// Whether it may be to keep a session alive, and no more.
     pub(super) keeps: bool,
     pub(super) run: fn(Call) -> Answering,
@@ -44,16 +47,16 @@ pub(super) struct Doc {
 }
 
 /// One method at a path.
-pub(super) const fn act(method: Method, run: fn(Call) -> Answering, doc: Doc) -> Act {
-    Act { method, doc, public: false, keeps: false, run }
+pub(super) const fn act(
+    method: Method,
+    operation: Operation,
+    run: fn(Call) -> Answering,
+    doc: Doc,
+) -> Act {
+    Act { method, doc, operation, keeps: false, run }
 }
 
 impl Act {
-    const fn public(mut self) -> Self {
-        self.public = true;
-        self
-    }
-
     pub(super) const fn keeps(mut self) -> Self {
         self.keeps = true;
         self
@@ -69,6 +72,16 @@ pub(super) const fn doc(
     problems: &'static [u16],
 ) -> Doc {
     Doc { id, summary, params, code, schema, problems }
+}
+
+/// Every request that has a path, and the row of the table of permissions that decides it.
+pub(crate) fn requests() -> Vec<(String, Operation)> {
+    let documented = ROUTES.iter().flat_map(|route| {
+        route.acts.iter().map(|act| (format!("{} {}", act.method, route.path), act.operation))
+    });
+    let own =
+        door::ACTS.iter().map(|(path, act)| (format!("{} {path}", act.method), act.operation));
+    documented.chain(own).collect()
 }
 
 /// What acquires a lock, by either method.
@@ -99,11 +112,13 @@ pub(super) static ROUTES: &[Route] = &[
         acts: &[
             act(
                 Method::GET,
+                Operation::ShowLock,
                 |call| Box::pin(seed::show(call)),
                 doc("seedStatus", "The status of the lock 'default'.", &[], SEED_STATUS, &[400]),
             ),
             act(
                 Method::POST,
+                Operation::Acquire,
                 |call| Box::pin(seed::acquire(call)),
                 doc(
                     "seedAcquire",
@@ -115,6 +130,7 @@ pub(super) static ROUTES: &[Route] = &[
             ),
             act(
                 Method::DELETE,
+                Operation::Release,
                 |call| Box::pin(seed::release(call)),
                 doc(
                     "seedRelease",
@@ -131,6 +147,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/locks"),
         acts: &[act(
             Method::GET,
+            Operation::ListLocks,
             |call| Box::pin(list::list(call)),
             doc(
                 "list",
@@ -149,6 +166,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/check"),
         acts: &[act(
             Method::POST,
+            Operation::CheckToken,
             |call| Box::pin(list::check(call)),
             doc(
                 "check",
@@ -164,6 +182,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/sessions"),
         acts: &[act(
             Method::POST,
+            Operation::OpenSession,
             |call| Box::pin(sessions::open(call)),
             doc(
                 "openSession",
@@ -180,6 +199,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/sessions/{session}/keepalive"),
         acts: &[act(
             Method::POST,
+            Operation::KeepAlive,
             |call| Box::pin(sessions::keep_alive(call)),
             doc(
                 "keepAlive",
@@ -196,6 +216,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/events"),
         acts: &[act(
             Method::GET,
+            Operation::FollowEvents,
             |call| Box::pin(events::stream(call)),
             doc(
                 "events",
@@ -211,6 +232,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/history"),
         acts: &[act(
             Method::GET,
+            Operation::ShowHistory,
             |call| Box::pin(list::history(call)),
             doc(
                 "history",
@@ -246,6 +268,7 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/me"),
         acts: &[act(
             Method::GET,
+            Operation::ShowCaller,
             |call| Box::pin(page::me(call)),
             doc("me", "What the caller may do.", &[], (200, Schema::Me), &[400]),
         )],
@@ -255,30 +278,30 @@ pub(super) static ROUTES: &[Route] = &[
         pattern: Some("/healthz"),
         acts: &[act(
             Method::GET,
+            Operation::ShowHealth,
             |_| Box::pin(ready(Ok(health::alive()))),
             doc("alive", "The server lives.", &[], (200, Schema::Health), &[]),
-        )
-        .public()],
+        )],
     },
     Route {
         path: "/readyz",
         pattern: Some("/readyz"),
         acts: &[act(
             Method::GET,
+            Operation::ShowHealth,
             |call| Box::pin(ready(health::ready(&call))),
             doc("ready", "The server grants locks.", &[], (200, Schema::Health), &[503]),
-        )
-        .public()],
+        )],
     },
     Route {
         path: "/openapi.json",
         pattern: Some("/openapi.json"),
         acts: &[act(
             Method::GET,
+            Operation::ShowDocument,
             |call| Box::pin(openapi::show(call)),
             doc("document", "This document.", &[], (200, Schema::Document), &[]),
-        )
-        .public()],
+        )],
     },
 ];
 
@@ -287,6 +310,7 @@ const SEED_STATUS: (u16, Schema) = (200, Schema::SeedStatus);
 const LOCK: &[Act] = &[
     act(
         Method::GET,
+        Operation::ShowLock,
         |call| Box::pin(lock::show(call)),
         doc(
             "status",
@@ -298,6 +322,7 @@ const LOCK: &[Act] = &[
     ),
     act(
         Method::POST,
+        Operation::Acquire,
         |call| Box::pin(lock::acquire(call)),
         doc(
             "acquire",
@@ -309,6 +334,7 @@ const LOCK: &[Act] = &[
     ),
     act(
         Method::PUT,
+        Operation::Acquire,
         |call| Box::pin(lock::acquire(call)),
         doc(
             "put",
@@ -320,6 +346,7 @@ const LOCK: &[Act] = &[
     ),
     act(
         Method::PATCH,
+        Operation::Renew,
         |call| Box::pin(lock::renew(call)),
         doc(
             "renew",
@@ -331,6 +358,7 @@ const LOCK: &[Act] = &[
     ),
     act(
         Method::DELETE,
+        Operation::Release,
         |call| Box::pin(lock::release(call)),
         doc(
             "release",
@@ -344,6 +372,7 @@ const LOCK: &[Act] = &[
 
 pub(super) const STEAL: &[Act] = &[act(
     Method::POST,
+    Operation::Steal,
     |call| Box::pin(lock::steal(call)),
     doc(
         "steal",
@@ -357,6 +386,7 @@ pub(super) const STEAL: &[Act] = &[act(
 const SESSIONS: &[Act] = &[
     act(
         Method::GET,
+        Operation::ShowSession,
         |call| Box::pin(sessions::show(call)),
         doc(
             "session",
@@ -368,6 +398,7 @@ const SESSIONS: &[Act] = &[
     ),
     act(
         Method::DELETE,
+        Operation::EndSession,
         |call| Box::pin(sessions::end(call)),
         doc(
             "endSession",
@@ -381,6 +412,7 @@ const SESSIONS: &[Act] = &[
 
 const METRICS: &[Act] = &[act(
     Method::GET,
+    Operation::ShowMetrics,
     |call| Box::pin(metrics::show(call)),
     doc(
         "metrics",
@@ -393,6 +425,7 @@ const METRICS: &[Act] = &[act(
 
 const PAGE: &[Act] = &[act(
     Method::GET,
+    Operation::ShowPage,
     |call| Box::pin(page::show(call)),
     doc(
         "page",
@@ -401,5 +434,4 @@ const PAGE: &[Act] = &[act(
         (200, Schema::Text("text/html; charset=utf-8")),
         &[400],
     ),
-)
-.public()];
+)];

@@ -5,7 +5,7 @@ use super::connection;
 use super::dispatch;
 use super::workers::{Dealer, Workers};
 use crate::access::listen::listen;
-use crate::access::peers::CONNECTIONS_MAX;
+use crate::access::peers::{CONNECTIONS_MAX, Source};
 use crate::access::{Credentials, CredentialsError, Gate};
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
@@ -201,7 +201,7 @@ async fn connect(app: Arc<App>, router: Router, stream: std::net::TcpStream) {
         stream.set_nodelay(true)?;
         watch_over(&stream)?;
         let stream = TcpStream::from_std(stream)?;
-        if let Some(connected) = app.peers.admit(peer) {
+        if let Some(connected) = app.peers.admit(Source::Address(peer)) {
             connection::serve(&app, &router, connected.peer(), stream).await;
         }
         io::Result::Ok(())

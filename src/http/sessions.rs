@@ -6,6 +6,7 @@ use super::options::{Options, request_id};
 use super::problem::{Done, Problem};
 use super::quiet;
 use super::replay::{self, unexpected};
+use crate::access::permissions::{Operation, Request};
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::{
     ClientId, EndSession, Grace, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd,
@@ -95,7 +96,9 @@ pub(super) async fn show(mut call: Call) -> Done {
         let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(id)));
         return Err(Failure::Refused(Refusal { at, reason }).into());
     };
-    call.grant.may_speak_as(&view.client).map_err(|denial| Problem::denied(&denial))?;
+    let request = Request::of_nothing(Operation::ShowSession);
+    let owner = std::slice::from_ref(&view.client);
+    call.grant.may(&request, owner).map_err(|denial| Problem::denied(&denial))?;
     Ok(json(StatusCode::OK, &shown(&call, id, &view)))
 }
 

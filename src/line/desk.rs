@@ -5,6 +5,7 @@ use super::request::{Reply, Request};
 use crate::access::Gate;
 use crate::access::Grant;
 use crate::access::peers::Peers;
+use crate::access::permissions::{Operation, Request as Asked};
 use crate::engine::{
     Acquire, Answer, Command, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch,
     Phase, Release, Renew, Term, Ttl,
@@ -91,6 +92,10 @@ impl Desk {
     /// The word that answers a request of a caller who may do this.
     pub(super) async fn answer(&self, grant: &Grant, request: Request) -> Reply {
         let _pending = Pending::new(&self.pending);
+        if let Err(denial) = grant.may_begin(request.operation()) {
+            log::info!("a line is refused: {denial}");
+            return Reply::Error;
+        }
         match request {
             Request::Lock(name, client, ttl) => {
                 if self.stage() != Stage::Serving {
@@ -117,7 +122,7 @@ impl Desk {
                 self.decide(grant, Op::Release(Release { key })).await
             }
             Request::Own(name) => self.owner(grant, &name).await,
-            Request::Register(address) => self.register(grant, address),
+            Request::Register(address) => self.register(address),
             // The connection keeps what it was told.
             Request::Auth(_) => Reply::Success,
         }
@@ -141,7 +146,7 @@ impl Desk {
 
     /// Who has a lock. In grace it is still its owner's, for nobody else may take it.
     async fn owner(&self, grant: &Grant, name: &LockName) -> Reply {
-        if let Err(denial) = grant.may_touch(name) {
+        if let Err(denial) = grant.may(&Asked::of_lock(Operation::ShowLock, name), &[]) {
             log::info!("a line is refused: {denial}");
             return Reply::Error;
         }
@@ -160,13 +165,9 @@ impl Desk {
         }
     }
 
-    fn register(&self, grant: &Grant, address: SocketAddr) -> Reply {
+    fn register(&self, address: SocketAddr) -> Reply {
         if !self.locks.leads() {
             return Reply::NotLeader;
-        }
-        if !grant.may_see_all() {
-            log::warn!("{address} is not told of changes: its credentials may not see all locks");
-            return Reply::Error;
         }
         if self.gate.tls().is_some() && !address.ip().is_loopback() {
             log::warn!(

@@ -14,4 +14,8 @@ mod request;
 mod server;
 mod wire;
 
+use crate::access::permissions::Operation;
 pub use server::{LineConfig, LineServer, StartError};
+
+/// The first word of each line, and the row of the table of permissions that decides it.
+pub(crate) const WORDS: [(&str, Operation); 6] = request::Request::WORDS;

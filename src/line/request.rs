@@ -1,5 +1,6 @@
 //! What a line asks: parsed once, and then it can be nothing else.
 
+use crate::access::permissions::Operation;
 use crate::engine::{ClientId, LockName, Ttl};
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,6 +60,28 @@ pub(super) enum Reply {
 }
 
 impl Request {
+    /// The first word of each line, and the row of the table of permissions that decides it.
+    pub(super) const WORDS: [(&str, Operation); 6] = [
+        ("LOCK", Operation::Acquire),
+        ("RENEW", Operation::Renew),
+        ("UNLOCK", Operation::Release),
+        ("OWN", Operation::ShowLock),
+        ("REGISTER", Operation::FollowAll),
+        ("AUTH", Operation::Authenticate),
+    ];
+
+    /// The row of the table of permissions that decides it.
+    pub(super) const fn operation(&self) -> Operation {
+        match self {
+            Self::Lock(..) => Operation::Acquire,
+            Self::Renew(..) => Operation::Renew,
+            Self::Unlock(..) => Operation::Release,
+            Self::Own(_) => Operation::ShowLock,
+            Self::Register(_) => Operation::FollowAll,
+            Self::Auth(_) => Operation::Authenticate,
+        }
+    }
+
     /// What the line asks, if it asks anything. The line has no end any more.
     pub(super) fn parse(line: &[u8]) -> Result<Self, Mistake> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);

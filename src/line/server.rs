@@ -2,6 +2,7 @@
 
 use super::connection;
 use super::desk::{Desk, Stage};
+use crate::access::peers::Source;
 use crate::access::{self, Gate};
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
@@ -169,7 +170,7 @@ async fn accept(desk: Arc<Desk>, listener: TcpListener) {
         };
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
-            let Some(_connected) = desk.peers.admit(peer.ip()) else { return };
+            let Some(_connected) = desk.peers.admit(Source::Address(peer.ip())) else { return };
             if desk.peers.connections() > CONNECTIONS_MAX || stream.set_nodelay(true).is_err() {
                 return;
             }

@@ -1,9 +1,10 @@
-//! The audit log: who took a live lock from whom, and why. One JSON object a line, on the disk
-//! before anybody is told; without a state directory it goes to the ordinary log.
+//! The audit log: who took a live lock from whom, and why, and who changed the cluster. One JSON
+//! object a line, on the disk before anybody is told; without a state directory it goes to the
+//! ordinary log.
 
 use crate::engine::{End, Event, What};
 use crate::time::Wall;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,6 +12,23 @@ use std::path::Path;
 
 /// The file's name in the state directory.
 const AUDIT_FILE: &str = "audit.log";
+
+/// An administrator's act on the cluster: each has an entry when it begins, and one when it ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Act<'a> {
+    /// What is done.
+    pub what: &'a str,
+    /// To which node, if the request says so.
+    pub node: Option<u64>,
+    /// The name of the credential.
+    pub by: &'a str,
+    /// What the credential is.
+    pub credential: &'a str,
+    /// Where the request came from.
+    pub address: &'a str,
+    /// How far it is: begun, or how it ended.
+    pub outcome: &'a str,
+}
 
 /// Where entries go.
 pub(crate) struct Audit(Option<File>);
@@ -43,6 +61,26 @@ impl Audit {
             "reason": reason.as_str(),
         });
         log::warn!("lock '{name}' was taken from {holder} by {by}: {}", reason.as_str());
+        self.write(&entry);
+    }
+
+    /// Writes an entry for an administrator's act on the cluster.
+    pub(crate) fn enter_act(&mut self, act: &Act<'_>, at: Wall) {
+        let Act { what, node, by, credential, address, outcome } = act;
+        let entry = json!({
+            "at": at.to_string(),
+            "act": what,
+            "node": node,
+            "by": by,
+            "credential": credential,
+            "address": address,
+            "outcome": outcome,
+        });
+        log::warn!("{what} (node {node:?}) by {by} ({credential}) from {address}: {outcome}");
+        self.write(&entry);
+    }
+
+    fn write(&mut self, entry: &Value) {
         let Some(file) = &mut self.0 else { return };
         let line = format!("{entry}\n");
         if let Err(error) = file.write_all(line.as_bytes()).and_then(|()| file.sync_data()) {

@@ -1,6 +1,7 @@
 //! The nodes that decide together, for the edges: who they are, how they stand, and what may be
 //! changed about them. Locks have nothing to do with it.
 
+pub use super::audit::Act;
 use super::{Locks, Then, Unavailable};
 use crate::time::Span;
 use std::fmt;
@@ -13,6 +14,9 @@ pub trait Council: Send + Sync {
     fn report(&self, with_state: bool, then: Then<Report>);
     /// Changes who is in the cluster, or who leads.
     fn change(&self, change: Change, then: Then<Result<(), Unchanged>>);
+    /// Writes an entry to the audit log of the node that is asked, and returns when it is on the
+    /// disk.
+    fn audit(&self, act: &Act<'_>);
     /// How the node that is asked stands.
     fn own(&self) -> Member;
     /// What the node that is asked knows of all, without asking them.

@@ -10,6 +10,8 @@
 /// The servers and mounts under attack keep their state in a journal.
 pub(crate) const DURABLE: bool = false;
 
+mod permissions;
+
 /// Mounts of the real program.
 #[path = "../mounted/harness.rs"]
 mod mounted_harness;

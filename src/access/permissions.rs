@@ -1,0 +1,209 @@
+//! The table of permissions: what each operation needs, whichever front end takes the request.
+//! `Grant::may` decides by this table, and nothing else decides.
+
+use crate::engine::{ClientId, LockName, Op};
+use std::fmt;
+
+/// What an operation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// The operation as it is printed.
+    pub name: &'static str,
+    /// Which client the caller must be allowed to speak as.
+    pub client: Client,
+    /// Which locks the caller must be allowed to see and touch.
+    pub locks: Locks,
+    /// The right that the credentials must have.
+    pub right: Right,
+}
+
+/// Which client the caller must be allowed to speak as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// None: the operation acts for no client.
+    Any,
+    /// The client that the request names, and the owner of the session that it names, if any.
+    Named,
+    /// The owner of the session or of the place in the queue that the request names.
+    Owner,
+}
+
+/// Which locks the caller must be allowed to see and touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locks {
+    /// None: the operation concerns no lock.
+    Any,
+    /// The lock, or each of the locks, that the request names.
+    Named,
+    /// None in particular: the answer leaves out all that the caller may not see.
+    Visible,
+    /// Every lock.
+    All,
+    /// Every lock, unless the credentials have the right `cluster`.
+    AllOrCluster,
+}
+
+/// The right that credentials must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// None: no credentials are needed either.
+    Public,
+    /// None, but the credentials must be known to the server.
+    Known,
+    /// To take a live lock from its holder.
+    Steal,
+    /// To change which nodes are in the cluster, and which of them leads.
+    Cluster,
+    /// To speak as a node. No token and no client certificate has it.
+    Peer,
+}
+
+macro_rules! operations {
+    ($($operation:ident $name:literal $client:ident $locks:ident $right:ident;)+) => {
+        /// Everything that a front end can be asked for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Operation {
+            $(#[doc = $name] $operation,)+
+        }
+
+        impl Operation {
+            /// All operations, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$operation,)+];
+
+            /// What the operation needs.
+            pub const fn rule(self) -> Rule {
+                match self {
+                    $(Self::$operation => Rule {
+                        name: $name,
+                        client: Client::$client,
+                        locks: Locks::$locks,
+                        right: Right::$right,
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+// One row for each operation: its name, the client, the locks, the right.
+operations! {
+    ShowLock        "show a lock"                 Any    Named         Known;
+    LookUpLock      "look up a lock"              Any    Visible       Known;
+    ListLocks       "list locks"                  Any    Visible       Known;
+    FollowEvents    "follow events"               Any    Visible       Known;
+    ShowHistory     "show ended tenures"          Any    Visible       Known;
+    CheckToken      "check a fencing token"       Any    Named         Known;
+    Acquire         "acquire a lock or wait"      Named  Named         Known;
+    Renew           "renew a lock"                Named  Named         Known;
+    Annotate        "change a lock's note"        Named  Named         Known;
+    Release         "release a lock"              Named  Named         Known;
+    LeaveQueue      "leave a queue"               Owner  Named         Known;
+    MoveLock        "move a hold to another lock" Named  Named         Known;
+    Steal           "steal a lock"                Named  Named         Steal;
+    OpenSession     "open a session"              Named  Any           Known;
+    ShowSession     "show a session"              Owner  Any           Known;
+    KeepAlive       "keep a session alive"        Owner  Any           Known;
+    EndSession      "end a session"               Owner  Any           Known;
+    Reset           "reset locks"                 Named  All           Steal;
+    BackUp          "back up all locks"           Any    All           Steal;
+    FollowAll       "register a follower"         Any    All           Known;
+    ShowMetrics     "show metrics"                Any    All           Known;
+    ShowCluster     "show the cluster"            Any    AllOrCluster  Known;
+    TransferLeader  "transfer leadership"         Any    Any           Cluster;
+    PromoteNode     "promote a node"              Any    Any           Cluster;
+    RemoveNode      "remove a node"               Any    Any           Cluster;
+    ShowCounts      "show counts"                 Any    Visible       Known;
+    ShowTime        "show the time"               Any    Any           Known;
+    ShowCaller      "show the caller's rights"    Any    Any           Known;
+    SendBatch       "send a batch"                Any    Any           Known;
+    Authenticate    "show a credential"           Any    Any           Public;
+    ShowHealth      "show the server's health"    Any    Any           Public;
+    ShowPage        "show the page for people"    Any    Any           Public;
+    ShowDocument    "show the OpenAPI document"   Any    Any           Public;
+    CallPeer        "call as a node"              Any    Any           Peer;
+}
+
+/// A request as the table sees it: the operation, and the client and the locks that it names.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What is asked.
+    pub operation: Operation,
+    /// For which client.
+    pub client: Option<&'a ClientId>,
+    /// Of which lock, or from which to which.
+    pub locks: [Option<&'a LockName>; 2],
+}
+
+impl<'a> Request<'a> {
+    /// A request that names one lock and no client.
+    pub const fn of_lock(operation: Operation, lock: &'a LockName) -> Self {
+        Self { operation, client: None, locks: [Some(lock), None] }
+    }
+
+    /// A request that names neither a client nor a lock.
+    pub const fn of_nothing(operation: Operation) -> Self {
+        Self { operation, client: None, locks: [None, None] }
+    }
+
+    /// The request that a command of the engine is.
+    pub fn of_op(op: &'a Op) -> Self {
+        let both = |operation, client: &'a ClientId, lock: &'a LockName| Self {
+            operation,
+            client: Some(client),
+            locks: [Some(lock), None],
+        };
+        match op {
+            Op::Settle => Self::of_nothing(Operation::ShowTime),
+            Op::Acquire(ask) => both(Operation::Acquire, &ask.client, &ask.name),
+            Op::Renew(ask) => both(Operation::Renew, &ask.key.client, &ask.key.name),
+            Op::Annotate(ask) => both(Operation::Annotate, &ask.key.client, &ask.key.name),
+            Op::Release(ask) => both(Operation::Release, &ask.key.client, &ask.key.name),
+            Op::Leave(ask) => Self::of_lock(Operation::LeaveQueue, &ask.name),
+            Op::Move(ask) => Self {
+                locks: [Some(&ask.from.name), Some(&ask.to)],
+                ..both(Operation::MoveLock, &ask.from.client, &ask.from.name)
+            },
+            Op::Steal(ask) => both(Operation::Steal, &ask.client, &ask.name),
+            Op::OpenSession(ask) => {
+                Self { client: Some(&ask.client), ..Self::of_nothing(Operation::OpenSession) }
+            }
+            Op::KeepAlive(_) => Self::of_nothing(Operation::KeepAlive),
+            Op::EndSession(_) => Self::of_nothing(Operation::EndSession),
+            Op::Reset(ask) => Self { client: Some(&ask.by), ..Self::of_nothing(Operation::Reset) },
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Any => "-",
+            Self::Named => "named",
+            Self::Owner => "owner",
+        })
+    }
+}
+
+impl fmt::Display for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Any => "-",
+            Self::Named => "named",
+            Self::Visible => "visible",
+            Self::All => "all",
+            Self::AllOrCluster => "all, or cluster",
+        })
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Public => "none",
+            Self::Known => "known",
+            Self::Steal => "steal",
+            Self::Cluster => "cluster",
+            Self::Peer => "node",
+        })
+    }
+}

@@ -1,0 +1,257 @@
+//! Every request of every front end, with every kind of credential: what comes of it is what the
+//! table of `latchfs serve --print-permissions` says, read here by a judgement of its own.
+
+mod ask;
+mod site;
+
+use crate::mounted_harness::{ALICE, Setup};
+use crate::server_harness::latchfs;
+use site::{Site, Sites};
+use std::collections::BTreeSet;
+
+/// A row of the table.
+struct Row {
+    client: String,
+    locks: String,
+    right: String,
+    requests: Vec<String>,
+}
+
+/// A caller, and what its credentials allow.
+struct Who {
+    name: &'static str,
+    site: Site,
+    token: Option<&'static str>,
+    is_known: bool,
+    clients: &'static [&'static str],
+    locks: &'static str,
+    steal: bool,
+    cluster: bool,
+}
+
+/// A client and locks that a request names.
+#[derive(Debug)]
+struct Case {
+    client: &'static str,
+    lock: String,
+    /// For a move.
+    to: String,
+}
+
+/// What came of a request.
+struct Outcome {
+    is_denied: bool,
+    body: Vec<u8>,
+}
+
+const NOBODY: Who = Who {
+    name: "no credential",
+    site: Site::Tokens,
+    token: None,
+    is_known: false,
+    clients: &[],
+    locks: "team/",
+    steal: false,
+    cluster: false,
+};
+const LIMITED: Who = Who {
+    name: "limited token",
+    token: Some("the secret of the limited"),
+    is_known: true,
+    clients: &["a"],
+    ..NOBODY
+};
+const ALL: Who = Who {
+    name: "token with all rights",
+    token: Some("the secret of everybody"),
+    is_known: true,
+    clients: &["a", "b"],
+    locks: "",
+    steal: true,
+    cluster: true,
+    ..NOBODY
+};
+
+/// Every kind of credential of the server's front ends.
+const CALLERS: &[Who] = &[
+    NOBODY,
+    Who { name: "unknown token", token: Some("a guess of some length"), ..NOBODY },
+    LIMITED,
+    Who { name: "steal token", token: Some("the secret of the thief"), steal: true, ..LIMITED },
+    Who {
+        name: "cluster token",
+        token: Some("the secret of the builder"),
+        cluster: true,
+        ..LIMITED
+    },
+    Who {
+        name: "token for all locks",
+        token: Some("the secret of the reader"),
+        locks: "",
+        ..LIMITED
+    },
+    Who {
+        name: "administrator of locks",
+        token: Some("the secret of the keeper"),
+        clients: &["a", "b"],
+        locks: "",
+        steal: true,
+        ..LIMITED
+    },
+    ALL,
+    Who { name: "no credentials wanted", site: Site::Open, token: None, ..ALL },
+    Who { name: "client certificate", site: Site::Certified, token: None, locks: "", ..LIMITED },
+    Who { name: "no certificate", site: Site::Certified, ..NOBODY },
+];
+
+/// The table as it is printed.
+fn table() -> Vec<Row> {
+    let (code, text) = latchfs(&["serve", "--print-permissions"]);
+    assert_eq!(code, Some(0), "{text}");
+    let mut lines = text.lines().take_while(|line| !line.is_empty());
+    let head = lines.next().expect("a head");
+    let at = |word| head.find(word).expect("a column");
+    let columns = ["CLIENT", "LOCKS", "RIGHT", "REQUESTS"].map(at);
+    let mut rows: Vec<Row> = Vec::new();
+    for line in lines {
+        let part = |from: usize, to: usize| {
+            line.get(from..to.min(line.len())).unwrap_or_default().trim().to_owned()
+        };
+        let listed = part(columns[3], usize::MAX);
+        let requests = listed.split(',').map(str::trim).filter(|request| !request.is_empty());
+        let requests = requests.map(str::to_owned);
+        if part(0, columns[0]).is_empty() {
+            rows.last_mut().expect("a row before").requests.extend(requests);
+            continue;
+        }
+        rows.push(Row {
+            client: part(columns[0], columns[1]),
+            locks: part(columns[1], columns[2]),
+            right: part(columns[2], columns[3]),
+            requests: requests.collect(),
+        });
+    }
+    assert!(rows.len() > 20, "{text}");
+    rows
+}
+
+impl Row {
+    /// Whether the table allows it, by a reading of the row that knows nothing of the program.
+    fn allows(&self, who: &Who, client: &str, locks: &[&str]) -> bool {
+        let has_right = match &*self.right {
+            "none" => return true,
+            "known" => true,
+            "steal" => who.steal,
+            "cluster" => who.cluster,
+            "node" => false,
+            other => panic!("no such right: {other}"),
+        };
+        let is_for_client = match &*self.client {
+            "-" => true,
+            "named" | "owner" => who.clients.contains(&client),
+            other => panic!("no such client: {other}"),
+        };
+        let is_for_locks = match &*self.locks {
+            "-" | "visible" => true,
+            "named" => locks.iter().all(|lock| lock.starts_with(who.locks)),
+            "all" => who.locks.is_empty(),
+            "all, or cluster" => who.locks.is_empty() || who.cluster,
+            other => panic!("no such locks: {other}"),
+        };
+        who.is_known && has_right && is_for_client && is_for_locks
+    }
+}
+
+impl Case {
+    /// Own and others' clients and locks, each lock with a name of its own.
+    fn all(number: &mut usize) -> [Self; 4] {
+        *number += 1;
+        let name = |prefix: &str, what: &str| format!("{prefix}/{what}{number}");
+        let case = |client, prefix, to| {
+            let (lock, to) = (name(prefix, client), name(to, "to"));
+            Self { client, lock, to }
+        };
+        [
+            case("a", "team", "team"),
+            case("b", "team", "team"),
+            case("a", "other", "team"),
+            case("a", "team", "other"),
+        ]
+    }
+
+    /// The locks that a request names.
+    fn locks(&self, request: &str) -> Vec<&str> {
+        match request {
+            "batch move" => vec![&self.lock, &self.to],
+            _ if request.ends_with(" /lock") => vec!["default"],
+            _ => vec![&self.lock],
+        }
+    }
+}
+
+/// Whether the answer, if there is one, must show what the caller may see.
+fn shows(request: &str) -> bool {
+    let lists = ["GET /locks", "GET /history", "GET /events", "GET /door/v1/events"];
+    lists.contains(&request) || ["batch list", "batch children"].contains(&request)
+}
+
+#[test]
+fn every_request_is_decided_by_the_table() {
+    let (sites, mut number, mut wrong) = (Sites::start(), 0, Vec::new());
+    let asked = |request: &&String| !request.starts_with("ctl ") && *request != "peer port";
+    for row in table() {
+        for (request, who) in row.requests.iter().filter(asked).flat_map(with_all) {
+            for case in Case::all(&mut number) {
+                let outcome = ask::send(&sites, request, who, &case);
+                let allowed = row.allows(who, case.client, &case.locks(request));
+                let mut found = |what: &str| {
+                    wrong.push(format!("{request} by {}: {what}, {case:?}", who.name));
+                };
+                let may_be_empty = row.locks == "visible" && !case.lock.starts_with(who.locks);
+                match (allowed, outcome.is_denied) {
+                    (true, true) if !may_be_empty => found("denied"),
+                    (false, false) => found("not denied"),
+                    _ => {}
+                }
+                let has = |marker: &[u8]| outcome.body.windows(marker.len()).any(|w| w == marker);
+                if !who.locks.is_empty() && has(site::HIDDEN) {
+                    found("shows what is hidden");
+                }
+                if allowed && shows(request) && !has(site::SHOWN) {
+                    found("does not show what is there");
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn with_all(request: &String) -> impl Iterator<Item = (&String, &'static Who)> {
+    CALLERS.iter().map(move |who| (request, who))
+}
+
+/// The control file of a mount: root, who has mounted, and another user.
+#[test]
+fn every_request_to_a_mount_is_decided_by_the_table() {
+    let mount = Setup::new().start();
+    let mut seen = BTreeSet::new();
+    for row in table() {
+        for request in row.requests.iter().filter_map(|request| request.strip_prefix("ctl ")) {
+            seen.insert(request.to_owned());
+            for (user, steal) in [("root", true), (ALICE, false)] {
+                let who = Who { name: user, clients: &["own"], locks: "", steal, ..LIMITED };
+                let ask = format!("{{\"do\":\"{request}\",\"name\":\"x\",\"reason\":\"why\"}}");
+                let script = format!(
+                    "exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
+                     printf '%s' \"$line\""
+                );
+                let said =
+                    if user == "root" { mount.sh(&script) } else { mount.sh_as(user, &script) };
+                let said = said.ok();
+                let is_denied = said.contains("\"E_DENIED\"");
+                assert_eq!(!is_denied, row.allows(&who, "own", &["x"]), "{user}: {ask}: {said}");
+            }
+        }
+    }
+    assert!(seen.contains("steal") && seen.len() > 5, "{seen:?}");
+}
