@@ -79,6 +79,9 @@ _latchfs() {
             latchfs__subcmd__cert,peer)
                 cmd="latchfs__subcmd__cert__subcmd__peer"
                 ;;
+            latchfs__subcmd__cert,secret)
+                cmd="latchfs__subcmd__cert__subcmd__secret"
+                ;;
             latchfs__subcmd__cert,server)
                 cmd="latchfs__subcmd__cert__subcmd__server"
                 ;;
@@ -181,7 +184,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cert)
-            opts="-h --dir --help ca server peer client"
+            opts="-h --dir --help ca server peer secret client"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -235,6 +238,24 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cert__subcmd__peer)
+            opts="-h --dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        latchfs__subcmd__cert__subcmd__secret)
             opts="-h --dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1007,7 +1028,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --node-name --url --pace --help"
+            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1074,6 +1095,10 @@ _latchfs() {
                     return 0
                     ;;
                 --peer-ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer-secret-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

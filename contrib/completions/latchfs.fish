@@ -89,23 +89,28 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l seed -d 'Nodes
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-cert -d 'This node\'s certificate, in PEM, made by \'latchfs cert peer\'' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-key -d 'The key of that certificate, in PEM' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-ca -d 'Who has signed the certificates of all nodes, in PEM' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-secret-file -d 'The secret that all nodes share instead of certificates, made by \'latchfs cert secret\'' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'What this node is called [default: the name of this machine]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print who may do what, by which credentials, and end'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -l dir -d 'Where keys and certificates are kept' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "ca" -d 'The authority itself: ca.pem for every machine, ca.key for nobody'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "server" -d 'A server, under the names and addresses by which clients find it'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "peer" -d 'A node, under the names and addresses by which other nodes find it'
-complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer client" -f -a "client" -d 'A client: it may speak as NAME, and as NAME:USER'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "ca" -d 'The authority itself: ca.pem for every machine, ca.key for nobody'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "server" -d 'A server, under the names and addresses by which clients find it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "peer" -d 'A node, under the names and addresses by which other nodes find it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "secret" -d 'A secret for all nodes of a cluster, instead of a certificate for each: peers.pem'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -f -a "client" -d 'A client: it may speak as NAME, and as NAME:USER'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from ca" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from server" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from peer" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from peer" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from secret" -l dir -d 'Where keys and certificates are kept' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from secret" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -l dir -d 'Where keys and certificates are kept' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r

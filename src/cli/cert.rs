@@ -32,6 +32,8 @@ enum What {
         #[arg(value_name = "NAME", required = true, value_parser = file_name)]
         names: Vec<String>,
     },
+    /// A secret for all nodes of a cluster, instead of a certificate for each: peers.pem
+    Secret,
     /// A client: it may speak as NAME, and as NAME:USER
     Client {
         /// The client, such as laptop1
@@ -44,7 +46,9 @@ enum What {
 fn file_name(text: &str) -> Result<String, &'static str> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text {
-        "" | "ca" | "server" => Err("this name is taken by the authority or the server"),
+        "" | "ca" | "server" | "peers" => {
+            Err("this name is taken by the authority, the server or the secret of all nodes")
+        }
         _ if text.starts_with(['.', '-']) || !text.chars().all(is_fine) || text.len() > 64 => {
             Err("a name has letters, digits, '-', '_' and '.', 64 at most")
         }
@@ -57,6 +61,11 @@ pub(super) fn run(args: &CertArgs) -> Done {
         What::Ca => Whose::Authority,
         What::Server { names } => Whose::Server(names.clone()),
         What::Peer { names } => Whose::Peer(names.clone()),
+        What::Secret => {
+            let file = ca::make_secret(&args.dir);
+            let file = file.map_err(|error| Failure::unavailable(error.to_string()))?;
+            return out::line(&format!("made {}", file.display()));
+        }
         What::Client { name } => Whose::Client(name.clone()),
     };
     let Made { cert, key } =

@@ -5,6 +5,7 @@ use super::keep::Kept;
 use super::mount::{absolute, host_name};
 use super::serve::address;
 use crate::cluster::{Pace, PeerFiles, Peering};
+use crate::http::ca;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -30,6 +31,9 @@ pub(super) struct PeerArgs {
     /// Who has signed the certificates of all nodes, in PEM
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_ca: Option<PathBuf>,
+    /// The secret that all nodes share instead of certificates, made by 'latchfs cert secret'
+    #[arg(long, value_name = "FILE", requires = "peer_listen", conflicts_with = "peer_cert")]
+    peer_secret_file: Option<PathBuf>,
     /// What this node is called [default: the name of this machine]
     #[arg(long, value_name = "NAME", requires = "peer_listen")]
     node_name: Option<String>,
@@ -55,7 +59,6 @@ impl PeerArgs {
         &self,
         kept: &Kept,
         (scheme, serves): (&str, SocketAddr),
-        insecure: bool,
     ) -> Done<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
         if !matches!(kept, Kept::Data(_)) {
@@ -64,8 +67,8 @@ impl PeerArgs {
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let files = (whole(&self.peer_cert)?, whole(&self.peer_key)?, whole(&self.peer_ca)?);
         let tls = match files {
-            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca }),
-            _ => None,
+            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
+            _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
         };
         // Where other nodes find it clients do, too.
         let host = match &self.peer_address {
@@ -87,7 +90,6 @@ impl PeerArgs {
             name,
             seeds,
             tls,
-            insecure,
             pace: self.pace,
         }))
     }

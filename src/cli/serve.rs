@@ -135,7 +135,7 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     let kept = args.keep.kept()?;
     let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
-    let peering = args.peers.peering(&kept, (scheme, args.listen), config.insecure)?;
+    let peering = args.peers.peering(&kept, (scheme, args.listen))?;
     warn(matches!(kept, Kept::Nowhere));
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {

@@ -149,7 +149,7 @@ pub enum PeerError {
     File(PathBuf, String),
     /// The address can't be listened on.
     Listen(SocketAddr, io::Error),
-    /// It would be open to a network.
+    /// Anybody could act as a node.
     Open(SocketAddr),
     /// An address is none.
     Address(String),
@@ -186,8 +186,9 @@ impl fmt::Display for PeerError {
             ),
             Self::Open(address) => write!(
                 f,
-                "{address} can be reached by other machines: say who may be a node by --peer-cert, \
-                 --peer-key and --peer-ca; or leave it open to everybody by --insecure"
+                "whoever reaches {address} could act as a node: say who may be one by \
+                 --peer-secret-file FILE, made by 'latchfs cert secret' and copied to all nodes, \
+                 or by --peer-cert, --peer-key and --peer-ca"
             ),
             Self::Address(address) => write!(
                 f,

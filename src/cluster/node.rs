@@ -230,7 +230,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
         DataError::Stopped(path.clone(), why)
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
-    let tls = peers.as_ref().map(|peers| peers.tls.clone());
+    let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
     let caller = tls
         .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
     let removed = Arc::new(AtomicBool::new(false));

@@ -30,10 +30,8 @@ pub struct Peering {
     pub name: String,
     /// Nodes to ask when it is new.
     pub seeds: Vec<String>,
-    /// How connections are encrypted.
+    /// How nodes prove to each other that they are nodes. Nothing is served without.
     pub tls: Option<PeerFiles>,
-    /// Whether it may be open to a network without.
-    pub insecure: bool,
     /// How long the network may take.
     pub pace: Pace,
 }
@@ -59,17 +57,15 @@ pub(super) struct Peers {
     pub(super) listener: TcpListener,
     pub(super) station: Station,
     pub(super) seeds: Vec<String>,
-    pub(super) tls: Option<PeerTls>,
+    pub(super) tls: PeerTls,
     pub(super) pace: Pace,
 }
 
 impl Peering {
     /// Listens. Nothing is answered yet.
     pub(super) fn begin(self) -> Result<Peers, PeerError> {
-        if !self.listen.ip().is_loopback() && self.tls.is_none() && !self.insecure {
-            return Err(PeerError::Open(self.listen));
-        }
-        let tls = self.tls.as_ref().map(PeerTls::load).transpose()?;
+        let files = self.tls.as_ref().ok_or(PeerError::Open(self.listen))?;
+        let tls = PeerTls::load(files)?;
         for seed in &self.seeds {
             host_and_port(seed).ok_or_else(|| PeerError::Address(seed.clone()))?;
         }
@@ -95,7 +91,7 @@ impl Peers {
     pub(super) fn join(&self, path: &Path) -> Result<(ClusterId, NodeId), DataError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DataError::io(path, error))?;
-        let caller = Arc::new(Caller::nobody(self.tls.clone()));
+        let caller = Arc::new(Caller::nobody(Some(self.tls.clone())));
         let call = Call::Join(self.station.clone());
         let told = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
         match told {

@@ -19,11 +19,17 @@ const AUTHORITY_DAYS: i64 = 3_650;
 /// What browsers and phones accept at most.
 const CERTIFICATE_DAYS: i64 = 825;
 
+/// The secret of nodes: for ever, in dates that every parser knows.
+const SECRET_DAYS: i64 = 365 * 1_000;
+
 /// A clock that is behind must not find the certificate too young.
 const BEFORE: Duration = Duration::days(1);
 
 /// The authority's name among the files.
 pub const AUTHORITY: &str = "ca";
+
+/// The name in the certificate that all nodes of a cluster share.
+pub const NODES: &str = "nodes.latchfs.internal";
 
 /// Whose certificate it is.
 #[derive(Debug, Clone)]
@@ -98,16 +104,32 @@ pub fn make(dir: &Path, whose: &Whose) -> Result<Made, CaError> {
             params.signed_by(&key, &issuer(dir)?)?
         }
     };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|error| CaError::File(dir.to_owned(), error))?;
+    make_dir(dir)?;
     let made = Made { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
     // The key first: a certificate without its key is of no use.
     write(&made.key, &key.serialize_pem(), 0o600)?;
     write(&made.cert, &cert.pem(), 0o644)?;
     Ok(made)
+}
+
+/// Makes the secret that all nodes of a cluster share: a file with a key, and with a certificate
+/// that is good for nothing but that key. It never expires: a cluster must not end with it.
+pub fn make_secret(dir: &Path) -> Result<PathBuf, CaError> {
+    let mut params = peer(&[NODES.to_owned()])?;
+    params.use_authority_key_identifier_extension = false;
+    params.not_before = OffsetDateTime::UNIX_EPOCH;
+    params.not_after = OffsetDateTime::UNIX_EPOCH + Duration::days(SECRET_DAYS);
+    let key = KeyPair::generate()?;
+    let cert = params.self_signed(&key)?;
+    let path = dir.join("peers.pem");
+    make_dir(dir)?;
+    write(&path, &format!("{}{}", key.serialize_pem(), cert.pem()), 0o600)?;
+    Ok(path)
+}
+
+fn make_dir(dir: &Path) -> Result<(), CaError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| CaError::File(dir.to_owned(), error))
 }
 
 fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, CaError> {

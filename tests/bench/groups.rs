@@ -56,6 +56,7 @@ impl Group {
     /// So many nodes of latchfs: one begins, the others join.
     pub(crate) fn latchfs(name: &'static str, count: usize) -> Result<Self, String> {
         let (mut nodes, mut seed) = (Vec::<Node>::new(), None);
+        let (program, mut secret) = (env!("CARGO_BIN_EXE_latchfs"), None);
         for _ in 0..count {
             let scratch = Scratch::new()?;
             let address = format!("127.0.0.1:{}", free_port()?);
@@ -65,7 +66,14 @@ impl Group {
                 ["serve", "--listen", &address, "--data", &data, "--peer-listen", &peer]
                     .map(str::to_owned)
                     .to_vec();
-            let program = env!("CARGO_BIN_EXE_latchfs");
+            // The directory of the first node lasts as long as all of them.
+            let dir = scratch.path().display().to_string();
+            let secret = secret.get_or_insert_with(|| format!("{dir}/peers.pem"));
+            if seed.is_none() {
+                let made = Command::new(program).args(["cert", "secret", "--dir", &dir]).output();
+                made.map_err(|error| error.to_string())?;
+            }
+            arguments.extend(["--peer-secret-file".to_owned(), secret.clone()]);
             if let Some(seed) = &seed {
                 arguments.extend(["--seed".to_owned(), String::clone(seed)]);
             } else {

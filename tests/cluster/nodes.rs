@@ -5,6 +5,7 @@ use crate::talk::Talk;
 use serde_json::Value;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::process::Command;
 
 /// Where nodes listen for each other.
 const PEER_PORT: u16 = 7_100;
@@ -227,8 +228,21 @@ pub(crate) fn options(machine: &Machine, data: &str, more: &[&str]) -> Vec<Strin
     let data = machine.path(data).display().to_string();
     let peers = machine.peers();
     let own = ["serve", "--listen", &listen, "--data", &data, "--peer-listen", &peers];
-    let own = [&own[..], &["--insecure"], more].concat();
+    let secret = secret(machine);
+    let trust = ["--insecure", "--peer-secret-file", &secret];
+    let has_own = more.contains(&"--peer-cert");
+    let own = [&own[..], if has_own { &trust[..1] } else { &trust[..] }, more].concat();
     own.into_iter().map(str::to_owned).collect()
+}
+
+/// The secret that all nodes of a net share.
+pub(crate) fn secret(machine: &Machine) -> String {
+    let path = machine.path("certs").with_file_name("peers.pem");
+    if !path.exists() {
+        let dir = path.parent().expect("a directory");
+        run(Command::new(LATCHFS).args(["cert", "secret", "--dir"]).arg(dir)).ok();
+    }
+    path.display().to_string()
 }
 
 /// A node on a machine.

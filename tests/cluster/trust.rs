@@ -2,7 +2,9 @@
 
 use crate::net::Daemon;
 use crate::net::{LATCHFS, Machine, eventually, run};
-use crate::nodes::{Cluster, begin, options, refusal, serve};
+use crate::nodes::{self, Cluster, begin, options, refusal, serve};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 /// Makes an authority in a directory of a machine.
 fn authority(machine: &Machine, dir: &str) {
@@ -45,6 +47,7 @@ fn nodes_show_each_other_certificates() {
     let short = |more: &[&str]| refusal(&c, "no", more);
     let said = short(&[&foreign[..], &seed].concat());
     assert!(said.contains("lets this one join"), "{said}");
+    // By the secret of other nodes.
     let said = short(&seed);
     assert!(said.contains("lets this one join"), "{said}");
     let server = certified(&a, "ca", &c, "server");
@@ -54,7 +57,7 @@ fn nodes_show_each_other_certificates() {
     let second = start(&b, &certified(&a, "ca", &b, "peer"), &seed);
     let third = start(&c, &certified(&a, "ca", &c, "peer"), &seed);
     let nodes = [(a, first), (b, second), (c, third)]
-        .map(|(machine, daemon)| crate::nodes::Node { machine, daemon });
+        .map(|(machine, daemon)| nodes::Node { machine, daemon });
     let cluster = Cluster { net, clients, nodes: nodes.into() };
     cluster.voters(3);
     assert_eq!(cluster.curl(2, "POST", "/locks/a?client=a").0, 200);
@@ -91,20 +94,30 @@ fn nodes_of_other_clusters_are_strangers() {
     assert_eq!(cluster.curl(leader, "POST", "/locks/a?client=a").0, 200);
 }
 
-/// What can be reached by others needs certificates, or somebody who insists.
+/// A port for nodes needs certificates or the secret, on loopback as well, whoever insists.
 #[test]
-fn an_open_port_needs_certificates() {
+fn a_port_for_nodes_is_never_open() {
     let mut net = crate::net::Net::new();
     let machine = net.machine();
     begin(&machine, "data");
     let mut args = options(&machine, "data", &[]);
-    args.retain(|arg| arg != "--insecure");
-    args[2] = "127.0.0.1:8080".to_owned();
-    let said = run(machine.command(LATCHFS).args(&args)).exits(69);
-    assert!(said.contains("--peer-cert"), "{said}");
-    args.push("--insecure".to_owned());
-    let daemon = Daemon::start(&machine, args, "listening");
+    let secret = args.split_off(8);
+    for peers in [machine.peers(), "127.0.0.1:7100".to_owned()] {
+        args[6] = peers;
+        let said = run(machine.command(LATCHFS).args(&args)).exits(69);
+        assert!(said.contains("--peer-secret-file"), "{said}");
+    }
+    let daemon = Daemon::start(&machine, [args, secret].concat(), "listening");
     drop(daemon);
+    // The secret must be one.
+    let others = fs::Permissions::from_mode(0o640);
+    let copy = machine.path("copy.pem");
+    fs::copy(nodes::secret(&machine), &copy).expect("it is there");
+    fs::set_permissions(&copy, others).expect("ours");
+    let options = options(&machine, "data", &["--peer-secret-file", &copy.display().to_string()]);
+    let own: Vec<_> = [&options[..8], &options[10..]].concat();
+    let said = run(machine.command(LATCHFS).args(&own)).exits(69);
+    assert!(said.contains("chmod 600"), "{said}");
     // A mount is always alone.
     let said = run(machine.command(LATCHFS).args(["mount", "/x", "--peer-listen", "127.0.0.1:1"]));
     assert_eq!(said.code, 64, "{}", said.err);

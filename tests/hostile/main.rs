@@ -10,6 +10,7 @@
 /// The servers and mounts under attack keep their state in a journal.
 pub(crate) const DURABLE: bool = false;
 
+mod peers;
 mod permissions;
 
 /// Mounts of the real program.

@@ -19,7 +19,11 @@ impl Nodes {
         let (first, second) = (data("first"), data("second"));
         // Who begins a cluster is alone.
         drop(Server::listen(&["--data", &first]));
-        let peers = ["--peer-listen", "127.0.0.1:0"];
+        let certs = data("certs");
+        let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
+        assert_eq!(code, Some(0), "{said}");
+        let secret = format!("{certs}/peers.pem");
+        let peers = ["--peer-listen", "127.0.0.1:0", "--peer-secret-file", &secret];
         let leader = Server::listen(&[&["--data", first.as_str()], &peers[..]].concat());
         let address = eventually("an address", || {
             let said = leader.curl(&["/cluster"]).is(200);

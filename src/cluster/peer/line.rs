@@ -149,7 +149,7 @@ impl Line {
         match &self.caller.tls {
             None => shake_hands(stream).await,
             Some(tls) => {
-                let name = PeerTls::name(host).ok_or_else(|| wrong("its name can't be checked"))?;
+                let name = tls.name(host).ok_or_else(|| wrong("its name can't be checked"))?;
                 let stream = tls.connects.connect(name, stream).await?;
                 let chain = stream.get_ref().1.peer_certificates();
                 if !chain.and_then(|chain| chain.first()).is_some_and(super::tls::is_peers) {

@@ -48,7 +48,7 @@ pub(in crate::cluster) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Takes connections for ever.
 pub(in crate::cluster) async fn accept(
     listener: TcpListener,
-    tls: Option<PeerTls>,
+    tls: PeerTls,
     who: Arc<impl Answers>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -74,10 +74,9 @@ pub(in crate::cluster) async fn accept(
     }
 }
 
-async fn serve(stream: TcpStream, tls: Option<PeerTls>, who: Arc<impl Answers>) {
+async fn serve(stream: TcpStream, tls: PeerTls, who: Arc<impl Answers>) {
     // Without it answers are late, and no less right.
     let _ = stream.set_nodelay(true);
-    let Some(tls) = tls else { return speak(stream, who).await };
     let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return log::warn!("a node was not let in: {}", said(&error)),

@@ -1,5 +1,5 @@
 //! Mutual TLS between nodes: each shows a certificate that is one of a peer, and that the same
-//! authority has signed.
+//! authority has signed; or all show the same one, whose key is the secret that they share.
 
 use crate::cluster::error::PeerError;
 use crate::said::said;
@@ -8,6 +8,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -22,18 +23,34 @@ pub struct PeerFiles {
     pub key: PathBuf,
     /// Who has signed it, and those of all other nodes.
     pub ca: PathBuf,
+    /// The name that every node's certificate has, if all nodes share one.
+    pub shared: Option<&'static str>,
 }
+
+impl PeerFiles {
+    /// The file with the key and the certificate that all nodes share, under this name.
+    pub fn secret(file: PathBuf, name: &'static str) -> Self {
+        Self { cert: file.clone(), key: file.clone(), ca: file, shared: Some(name) }
+    }
+}
+
+/// Permissions of anybody but the owner.
+const OTHERS: u32 = 0o077;
 
 /// Both ends of TLS between nodes.
 #[derive(Clone)]
 pub(in crate::cluster) struct PeerTls {
     pub(super) accepts: TlsAcceptor,
     pub(super) connects: TlsConnector,
+    shared: Option<ServerName<'static>>,
 }
 
 impl PeerTls {
     /// What the files say.
     pub(in crate::cluster) fn load(files: &PeerFiles) -> Result<Self, PeerError> {
+        if files.shared.is_some() {
+            refuse_exposed(&files.key)?;
+        }
         let chain = certificates(&files.cert)?;
         let is_peers = chain.first().is_some_and(is_peers);
         if !is_peers {
@@ -65,12 +82,13 @@ impl PeerTls {
             .with_client_auth_cert(chain, key(&files.key)?)
             .map_err(wrong)?;
         let accepts = TlsAcceptor::from(Arc::new(server));
-        Ok(Self { accepts, connects: TlsConnector::from(Arc::new(client)) })
+        let shared = files.shared.and_then(|name| ServerName::try_from(name).ok());
+        Ok(Self { accepts, connects: TlsConnector::from(Arc::new(client)), shared })
     }
 
     /// The name by which a host is checked.
-    pub(super) fn name(host: &str) -> Option<ServerName<'static>> {
-        ServerName::try_from(host.to_owned()).ok()
+    pub(super) fn name(&self, host: &str) -> Option<ServerName<'static>> {
+        self.shared.clone().or_else(|| ServerName::try_from(host.to_owned()).ok())
     }
 }
 
@@ -80,6 +98,16 @@ pub(super) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
     let usage = parsed.extended_key_usage().ok().flatten();
     usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
+}
+
+/// Fails if others than its owner may read or write a file.
+fn refuse_exposed(path: &Path) -> Result<(), PeerError> {
+    let refused = |why| Err(PeerError::File(path.to_owned(), why));
+    match path.metadata() {
+        Ok(metadata) if metadata.mode() & OTHERS == 0 => Ok(()),
+        Ok(_) => refused("others than its owner may read or write it; 'chmod 600' it".to_owned()),
+        Err(error) => refused(format!("{}; make one by 'latchfs cert secret'", said(&error))),
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PeerError> {

@@ -1,0 +1,158 @@
+//! A local user at the port of the nodes, and a token that may steal at the cluster's controls.
+
+use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+const TOKENS: &str = r#"
+[[token]]
+name = "thief"
+secret = "the secret of the thief"
+clients = ["thief"]
+locks = ["team/"]
+steal = true
+
+[[token]]
+name = "admin"
+secret = "the secret of the admin"
+clients = ["*"]
+steal = true
+cluster = true
+
+[[token]]
+name = "victim"
+secret = "the secret of the victim"
+clients = ["victim"]
+"#;
+
+const THIEF: &str = "Authorization: Bearer the secret of the thief";
+const ADMIN: &str = "Authorization: Bearer the secret of the admin";
+const VICTIM: &str = "Authorization: Bearer the secret of the victim";
+
+/// One node, which has a port for others, and wants tokens of clients.
+struct Node {
+    server: Server,
+    peers: String,
+    scratch: Scratch,
+}
+
+impl Node {
+    fn start() -> Self {
+        let scratch = Scratch::new();
+        let path = |name: &str| scratch.path().join(name).display().to_string();
+        let (data, tokens, certs) = (path("data"), path("tokens.toml"), path("certs"));
+        fs::write(&tokens, TOKENS).expect("a fresh directory");
+        fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).expect("ours");
+        let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
+        assert_eq!(code, Some(0), "{said}");
+        let mode = fs::metadata(format!("{certs}/peers.pem")).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(Server::listen(&["--data", &data]));
+        let secret = format!("{certs}/peers.pem");
+        let own = ["--data", &data, "--tokens", &tokens, "--peer-listen", "127.0.0.1:0"];
+        let server = Server::listen(&[&own[..], &["--peer-secret-file", &secret]].concat());
+        let peers = eventually("an address", || {
+            let said = server.curl(&["-H", ADMIN, "/cluster"]).is(200);
+            let address = said["nodes"][0]["address"].as_str()?;
+            (!address.is_empty()).then(|| address.to_owned())
+        });
+        Self { server, peers, scratch }
+    }
+
+    fn asks(&self, who: &str, method: &str, path: &str) -> Reply {
+        self.server.curl(&["-H", who, "-X", method, path])
+    }
+
+    /// The victim beside the attack is served within a second.
+    fn serves_the_victim(&self) {
+        let victim = ["--max-time", "1", "-H", VICTIM, "-X", "POST"];
+        let granted = |path| self.server.curl(&[&victim[..], &[path]].concat()).is(200);
+        assert_eq!(granted("/locks/prod/db?client=victim")["holder"], "victim");
+        let victim = ["--max-time", "1", "-H", VICTIM, "-X", "DELETE"];
+        let path = "/locks/prod/db?client=victim";
+        assert_eq!(self.server.curl(&[&victim[..], &[path]].concat()).is(200)["released"], true);
+    }
+}
+
+/// Without the secret nobody is heard at the port of the nodes: not in the clear, not by TLS.
+#[test]
+fn a_local_user_can_not_act_as_a_node() {
+    let node = Node::start();
+    let mut stream = TcpStream::connect(&node.peers).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let request = "POST /raft/v1/status HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+    // The other end may have closed it already.
+    let _ = stream.write_all(request.as_bytes());
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    assert!(!said.windows(8).any(|part| part == b"HTTP/1.1"), "{said:?}");
+    let url = format!("https://{}/raft/v1/status", node.peers);
+    let curl = Command::new("curl").args(["-sk", "--max-time", "20", "-X", "POST", &url]).output();
+    let curl = curl.expect("curl is there");
+    assert!(!curl.status.success() && curl.stdout.is_empty(), "{curl:?}");
+    node.serves_the_victim();
+    // A node of one's own neither begins without a secret nor joins by another one.
+    let path = |name: &str| node.scratch.path().join(name).display().to_string();
+    let (foreign, data) = (path("foreign"), path("mine"));
+    let joins = ["serve", "--listen", "127.0.0.1:0", "--data", &data, "--seed", &node.peers];
+    let joins = [&joins[..], &["--peer-listen", "127.0.0.1:0"]].concat();
+    let (code, said) = latchfs(&joins);
+    assert!(code == Some(69) && said.contains("--peer-secret-file"), "{said}");
+    let (code, said) = latchfs(&[&joins[..], &["--insecure"]].concat());
+    assert!(code == Some(69) && said.contains("--peer-secret-file"), "{said}");
+    assert_eq!(latchfs(&["cert", "secret", "--dir", &foreign]).0, Some(0));
+    // It gives up after 30 s; the victim does not wait for that.
+    let secret = format!("{foreign}/peers.pem");
+    let mut joining = Command::new(crate::server_harness::LATCHFS);
+    joining.args(&joins).args(["--peer-secret-file", &secret]);
+    let mut joining = joining.stderr(std::process::Stdio::null()).spawn().expect("it starts");
+    eventually("it has been turned away", || {
+        node.server.log().contains("not let in").then_some(())
+    });
+    node.serves_the_victim();
+    let status = node.asks(ADMIN, "GET", "/cluster").is(200);
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(1), "{status}");
+    joining.kill().expect("it is our child");
+    let _ = joining.wait();
+}
+
+/// To steal below `team/` is no right to change the cluster, and who changes it is written down.
+#[test]
+fn a_thief_can_not_change_the_cluster() {
+    let node = Node::start();
+    for (method, path) in [
+        ("POST", "/cluster/transfer"),
+        ("DELETE", "/cluster/nodes/7"),
+        ("POST", "/cluster/nodes/7/promote"),
+    ] {
+        let denied = node.asks(THIEF, method, path).is(403);
+        assert_eq!(denied["kind"], "E_DENIED");
+        let says = denied["detail"].as_str().unwrap_or_default();
+        assert!(says.contains("add 'cluster = true'") && says.contains("'thief'"), "{says}");
+    }
+    node.serves_the_victim();
+    // It may still do what it may.
+    node.asks(VICTIM, "POST", "/locks/team/x").is(200);
+    node.asks(THIEF, "POST", "/locks/team/x/steal?reason=why").is(200);
+    assert_eq!(node.asks(ADMIN, "DELETE", "/cluster/nodes/7").code, 409);
+    let log = fs::read_to_string(node.scratch.path().join("data/audit.log")).expect("a log");
+    let acts: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .filter(|entry: &serde_json::Value| entry["act"] == "remove a node")
+        .collect();
+    assert_eq!(acts.len(), 2, "{log}");
+    for entry in &acts {
+        assert_eq!((&entry["by"], &entry["node"]), (&"admin".into(), &7.into()), "{log}");
+        assert_eq!(
+            (&entry["credential"], &entry["address"]),
+            (&"token".into(), &"127.0.0.1".into())
+        );
+    }
+    assert_eq!(acts[0]["outcome"], "begun");
+    assert!(acts[1]["outcome"].as_str().is_some_and(|how| how.starts_with("not done: ")), "{log}");
+}
