@@ -15,7 +15,7 @@ use crate::fs::device::{Gone, is_root};
 use crate::fs::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
-use crate::http::Server;
+use crate::http::{HttpConfig, Listen, Server};
 use crate::locks::Locks;
 use crate::remote::{Remote, Terms};
 use crate::said::said;
@@ -59,9 +59,9 @@ pub(super) struct MountArgs {
     /// Serve nobody but the one who mounts [default: as anybody but root]
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
-    /// Serve HTTP as well, on this address
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = serve::address)]
-    listen: Option<SocketAddr>,
+    /// Serve HTTP as well: unix:PATH, for this machine's users, or an address, by --tokens
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = place)]
+    listen: Option<Place>,
     /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
     /// [env: LATCHFS_SERVER, unless --listen, --state or --data asks for an engine here]
     #[arg(long, value_name = "URL")]
@@ -122,6 +122,27 @@ impl std::fmt::Display for Shown<Ttl> {
 impl std::fmt::Display for Shown<Grace> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.span().fmt(f)
+    }
+}
+
+/// Where a mount serves HTTP.
+#[derive(Debug, Clone)]
+enum Place {
+    /// At an address.
+    Tcp(SocketAddr),
+    /// At a Unix socket.
+    Unix(PathBuf),
+}
+
+/// The place that `--listen` names.
+fn place(text: &str) -> Result<Place, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("name a file, such as unix:/run/latchfs.sock".to_owned()),
+        Some(path) => {
+            let path = std::path::absolute(path).map_err(|error| said(&error))?;
+            Ok(Place::Unix(path))
+        }
+        None => serve::address(text).map(Place::Tcp),
     }
 }
 
@@ -188,6 +209,7 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
         // The channel outlives both: a failure to send means that nobody needs to know any more.
         move || drop(send.send(news()))
     };
+    let served = listening(args, &clients)?;
     let hangup = match args.listen {
         Some(_) => Hangup::Calls(Box::new(tell(|| News::Reload))),
         None => Hangup::Ends,
@@ -206,7 +228,7 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let served = mount_all(args, each).and_then(|mounts| {
-        let server = listen(args, &locks)?;
+        let server = served.map(|config| serve::start(locks.clone(), &config)).transpose()?;
         let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
         server.into_iter().for_each(Server::drain);
         ended.and(unmount_all(&mounts))
@@ -240,11 +262,28 @@ fn serve_remote(
     served
 }
 
-/// The HTTP server beside the mounts, if one is wanted.
-fn listen(args: &MountArgs, locks: &Locks) -> Done<Option<Server>> {
-    let Some(listen) = args.listen else { return Ok(None) };
+/// How the HTTP server beside the mounts is made, if one is wanted. It never lets a user of this
+/// machine do more than the mounts let that user do.
+fn listening(args: &MountArgs, clients: &[ClientId]) -> Done<Option<HttpConfig>> {
+    let listen = match args.listen.clone() {
+        None => return Ok(None),
+        Some(Place::Tcp(address)) => Listen::Tcp(address),
+        Some(Place::Unix(path)) => {
+            let each = args.dirs.iter().zip(clients);
+            let mounts: Vec<_> =
+                each.map(|(dir, client)| config(args, dir.clone(), client.clone())).collect();
+            Listen::Unix(path, Arc::new(move |uid| mount::grant_of_user(&mounts, uid)))
+        }
+    };
     let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
-    serve::start(locks.clone(), &config).map(Some)
+    if let (Listen::Tcp(address), false) = (&config.listen, config.credentials.identify()) {
+        return Err(Failure::usage(format!(
+            "every user of this machine could release everybody's locks by {address}; say who may \
+             ask by --tokens or --client-ca, or name a Unix socket by --listen unix:PATH, where a \
+             user may do what it may do by the mount"
+        )));
+    }
+    Ok(Some(config))
 }
 
 /// Mounts all; if one can't be, those before it are unmounted again.

@@ -13,7 +13,7 @@ use crate::access::{Credentials, TlsFiles};
 use crate::cluster::Stop;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
-use crate::http::{HttpConfig, Server, StartError};
+use crate::http::{HttpConfig, Listen, Server, StartError};
 use crate::line::{self, LineConfig, LineServer};
 use crate::locks::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -73,11 +73,7 @@ pub(super) struct AccessArgs {
 
 impl AccessArgs {
     /// What the server needs to know; of a daemon that may change its directory.
-    pub(super) fn config(
-        &self,
-        listen: SocketAddr,
-        (ttl, grace): (Ttl, Grace),
-    ) -> Done<HttpConfig> {
+    pub(super) fn config(&self, listen: Listen, (ttl, grace): (Ttl, Grace)) -> Done<HttpConfig> {
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {
             (Some(cert), Some(key)) => {
@@ -133,7 +129,7 @@ pub(super) fn run(args: &ServeArgs) -> Done {
         return out::write(&permissions::table());
     }
     let kept = args.keep.kept()?;
-    let config = args.access.config(args.listen, (args.ttl.0, args.grace.0))?;
+    let config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     let peering = args.peers.peering(&kept, (scheme, args.listen))?;
     warn(matches!(kept, Kept::Nowhere));
@@ -181,9 +177,13 @@ pub(super) fn reload(server: &Server) {
 pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
     let server = Server::start(locks, config).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());
+    let scheme = match (&config.listen, &config.credentials.tls) {
+        (Listen::Unix(..), _) => "unix:",
+        (Listen::Tcp(_), Some(_)) => "https://",
+        (Listen::Tcp(_), None) => "http://",
+    };
     let address = server.address();
-    let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
-    out::line(&format!("latchfs: listening on {scheme}://{address} (ttl {ttl}, grace {grace})"))?;
+    out::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
     Ok(server)
 }
 

@@ -5,6 +5,7 @@ pub use super::config::{Content, HoldBy, MountConfig, Owner, Users};
 use super::device::{self, DEVICE, Gone, HELPER, detach, unmount};
 use super::mountinfo::{self, Device, Life};
 use super::{kept, owner};
+use crate::access::{Grant, Pattern};
 use crate::engine::ClientId;
 use crate::locks::Locks;
 use crate::said::said;
@@ -148,6 +149,26 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
 /// The client of the user of this process, on the host `host`: as a mount of that host calls it.
 pub fn client_of_user(host: &ClientId) -> ClientId {
     owner::client_of_user(host, device::own_uid())
+}
+
+/// What a user of this machine may do over HTTP beside these mounts: what it may do by them.
+/// `None`: none of them serves that user.
+pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
+    if uid == 0 || uid == device::own_uid() {
+        let anybody = vec![Pattern::Beginning(String::new())];
+        return Some(Grant::of_user(uid, anybody, true));
+    }
+    let serving = mounts.iter().filter(|mount| mount.users == Users::All);
+    let clients = serving.map(|mount| {
+        let own = || owner::client_of_user(&mount.client, uid).to_string();
+        match mount.owner {
+            Owner::Host => Pattern::Exactly(mount.client.to_string()),
+            Owner::User => Pattern::Exactly(own()),
+            Owner::Session => Pattern::Beginning(format!("{}:", own())),
+        }
+    });
+    let clients: Vec<_> = clients.collect();
+    (!clients.is_empty()).then(|| Grant::of_user(uid, clients, false))
 }
 
 /// Whether there is a mount of ours at `dir` that somebody serves: nothing can be mounted then,

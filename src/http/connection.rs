@@ -1,10 +1,11 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
 use super::app::{App, Phase, entered};
+use super::listen::Stream;
 use super::quiet;
 use super::socket::Socket;
 use crate::access::peers::{Origin, Peer};
-use crate::access::tls;
+use crate::access::{Grant, tls};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -146,14 +147,24 @@ impl hyper::body::Body for CountedBody {
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(app: &App, router: &Router, peer: &Arc<Peer>, stream: TcpStream) {
+pub(super) async fn serve(
+    app: &App,
+    router: &Router,
+    peer: &Arc<Peer>,
+    (stream, user): (Stream, Option<Arc<Grant>>),
+) {
     let service = |certified| {
         let origin = Arc::new(Origin { peer: Arc::clone(peer), certified });
         Routed { router: router.clone(), origin }
     };
     let phase = app.follow_phase();
+    let tcp = match &stream {
+        Stream::Tcp(tcp) => tcp,
+        // The kernel has said who that is, and nobody listens in between.
+        Stream::Unix(_) => return serve_one(Socket::new(stream), service(user), phase).await,
+    };
     let Some(config) = app.gate.tls() else {
-        return match timeout(HEAD_PATIENCE, version_of(&stream)).await {
+        return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
             Ok(Some(Version::One)) => serve_one(Socket::new(stream), service(None), phase).await,
             Ok(Some(Version::Two)) => serve_two(Socket::new(stream), service(None), phase).await,
             // It has gone without a word, or said nothing in time.

@@ -22,6 +22,7 @@ mod door;
 mod events;
 mod health;
 mod list;
+mod listen;
 mod lock;
 mod metrics;
 mod openapi;
@@ -42,5 +43,6 @@ mod who;
 mod workers;
 
 pub(crate) use door::batch_requests;
+pub use listen::{Listen, Users};
 pub(crate) use routes::requests;
 pub use server::{HttpConfig, Server, StartError};

@@ -3,10 +3,10 @@
 use super::app::{App, Phase, entered};
 use super::connection;
 use super::dispatch;
+use super::listen::{Bound, Listen, Stream, Taken};
 use super::workers::{Dealer, Workers};
-use crate::access::listen::listen;
 use crate::access::peers::{CONNECTIONS_MAX, Source};
-use crate::access::{Credentials, CredentialsError, Gate};
+use crate::access::{Credentials, CredentialsError, Gate, Grant};
 use crate::engine::{Grace, Ttl};
 use crate::locks::Locks;
 use crate::metrics::Page;
@@ -15,10 +15,9 @@ use axum::Router;
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 /// While draining, so long whoever is connected can still see that the server is not ready, and
@@ -46,7 +45,7 @@ const OTHER_FILES: usize = 4_096;
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
     /// Where to listen.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// How long a lease lasts that says nothing about it.
     pub ttl: Ttl,
     /// The same for its grace.
@@ -60,7 +59,9 @@ pub struct HttpConfig {
 /// A server that runs.
 pub struct Server {
     app: Arc<App>,
-    address: SocketAddr,
+    address: String,
+    /// The file of its Unix socket, which goes with it.
+    socket: Option<PathBuf>,
     workers: Workers,
 }
 
@@ -68,13 +69,13 @@ pub struct Server {
 #[derive(Debug)]
 pub enum StartError {
     /// The address can't be listened on.
-    Listen(SocketAddr, io::Error),
+    Listen(Listen, io::Error),
     /// The system gives no threads or events.
     System(io::Error),
     /// The credentials can't be used.
     Credentials(CredentialsError),
     /// It would be open to a network.
-    Open(SocketAddr),
+    Open(Listen),
 }
 
 impl fmt::Display for StartError {
@@ -105,26 +106,29 @@ impl Server {
     /// Listens, and serves from now on.
     pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, StartError> {
         let credentials = &config.credentials;
-        if !config.listen.ip().is_loopback() && !credentials.close() && !config.insecure {
-            return Err(StartError::Open(config.listen));
+        if !config.listen.is_local() && !credentials.close() && !config.insecure {
+            return Err(StartError::Open(config.listen.clone()));
         }
         raise_open_files();
         let gate = Arc::new(Gate::new(credentials.clone()).map_err(StartError::Credentials)?);
-        let refused = |error| StartError::Listen(config.listen, error);
-        let listener = listen(config.listen).map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
+        let refused = |error| StartError::Listen(config.listen.clone(), error);
+        let (listener, address) = config.listen.open().map_err(refused)?;
         let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
         let workers = Workers::start(Arc::clone(&app.quiet)).map_err(StartError::System)?;
         let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));
         let keeping = Arc::clone(&app);
         workers.first().spawn(async move { keeping.chronicle.keep().await });
-        Ok(Self { app, address, workers })
+        let socket = match &config.listen {
+            Listen::Tcp(_) => None,
+            Listen::Unix(path, _) => Some(path.clone()),
+        };
+        Ok(Self { app, address, socket, workers })
     }
 
     /// Where it listens.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Who may ask, for the other edges of this process.
@@ -153,6 +157,8 @@ impl Server {
         });
         let _ = ended.recv_timeout(DRAIN_NOTICE + DRAIN_PATIENCE + Duration::from_secs(1));
         self.workers.stop();
+        // One that is left is no harm: the next server takes its place.
+        let _ = self.socket.map(std::fs::remove_file);
     }
 }
 
@@ -170,8 +176,8 @@ async fn drain(app: &App) {
 }
 
 /// Takes connections, and deals them out to the workers.
-async fn accept(app: Arc<App>, router: Router, listener: TcpListener, mut dealer: Dealer) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
+async fn accept(app: Arc<App>, router: Router, listener: Bound, mut dealer: Dealer) {
+    let listener = match listener.here() {
         Ok(listener) => listener,
         Err(error) => return log::error!("connections can't be accepted: {}", said(&error)),
     };
@@ -181,8 +187,8 @@ async fn accept(app: Arc<App>, router: Router, listener: TcpListener, mut dealer
             taken = listener.accept() => taken,
             () = entered(&mut phase, Phase::Closing) => return,
         };
-        let stream = match taken {
-            Ok((stream, _)) => stream,
+        let (stream, source, user) = match taken {
+            Ok(taken) => taken,
             Err(error) => {
                 log::warn!("a connection can't be accepted: {}", said(&error));
                 sleep(ACCEPT_AGAIN).await;
@@ -190,19 +196,24 @@ async fn accept(app: Arc<App>, router: Router, listener: TcpListener, mut dealer
             }
         };
         // A socket belongs to the events of the thread that serves it.
-        let Ok(stream) = stream.into_std() else { continue };
-        dealer.deal(connect(Arc::clone(&app), router.clone(), stream));
+        dealer.deal(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
     }
 }
 
-async fn connect(app: Arc<App>, router: Router, stream: std::net::TcpStream) {
+async fn connect(
+    app: Arc<App>,
+    router: Router,
+    stream: Taken,
+    (source, user): (Source, Option<Arc<Grant>>),
+) {
     let served = async {
-        let peer = stream.peer_addr()?.ip();
-        stream.set_nodelay(true)?;
-        watch_over(&stream)?;
-        let stream = TcpStream::from_std(stream)?;
-        if let Some(connected) = app.peers.admit(Source::Address(peer)) {
-            connection::serve(&app, &router, connected.peer(), stream).await;
+        if let Taken::Tcp(stream) = &stream {
+            stream.set_nodelay(true)?;
+            watch_over(stream)?;
+        }
+        let stream: Stream = stream.here()?;
+        if let Some(connected) = app.peers.admit(source) {
+            connection::serve(&app, &router, connected.peer(), (stream, user)).await;
         }
         io::Result::Ok(())
     };

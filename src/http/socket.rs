@@ -1,33 +1,33 @@
 //! A socket that belongs to the events of whichever thread serves it now.
 
+use super::listen::Stream;
 use super::quiet;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-/// A TCP socket.
+/// A TCP or Unix socket.
 pub(super) struct Socket {
     /// None after an error on the way from one thread to another.
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     /// The number of the thread that it belongs to.
     home: usize,
 }
 
 impl Socket {
     /// It belongs to this thread.
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: Stream) -> Self {
         Self { stream: Some(stream), home: quiet::number() }
     }
 
     /// The stream, of this thread from now on.
-    fn here(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+    fn here(&mut self) -> io::Result<Pin<&mut Stream>> {
         let here = quiet::number();
         if self.home != here
             && let Some(stream) = self.stream.take()
         {
-            self.stream = Some(TcpStream::from_std(stream.into_std()?)?);
+            self.stream = Some(stream.leave()?.here()?);
             self.home = here;
         }
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())

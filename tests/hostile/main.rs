@@ -10,6 +10,7 @@
 /// The servers and mounts under attack keep their state in a journal.
 pub(crate) const DURABLE: bool = false;
 
+mod mount_port;
 mod peers;
 mod permissions;
 

@@ -91,7 +91,8 @@ impl Server {
     pub(crate) fn mounted(dir: &Path) -> Self {
         let scratch = Scratch::new();
         let mut command = Command::new(LATCHFS);
-        command.arg("mount").arg(dir).args(["--listen", "127.0.0.1:0", "--state", "none"]);
+        let socket = format!("unix:{}", scratch.path().join("http.sock").display());
+        command.arg("mount").arg(dir).args(["--listen", &socket, "--state", "none"]);
         Self::spawn(command.args(["--client", "box"]), scratch)
     }
 
@@ -149,7 +150,7 @@ impl Server {
         let (path, options) = arguments.split_last().expect("a path at least");
         let mut command = Command::new("curl");
         command.args(["-sS", "-i", "--max-time", REQUEST_LIMIT_SECS]).args(options);
-        let output = command.arg(format!("{}{path}", self.url)).output().expect("curl is there");
+        let output = command.args(self.target(path)).output().expect("curl is there");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "curl {arguments:?}: {said}");
         // A backup is no text all through.
@@ -158,13 +159,23 @@ impl Server {
 }
 
 impl Server {
+    /// How curl is told of a path here.
+    pub(crate) fn target(&self, path: &str) -> Vec<String> {
+        match self.url.strip_prefix("unix:") {
+            None => vec![format!("{}{path}", self.url)],
+            Some(socket) => ["--unix-socket", socket, &format!("http://localhost{path}")]
+                .map(str::to_owned)
+                .into(),
+        }
+    }
+
     /// A request beside the test, which may wait; the last argument is a path.
     #[track_caller]
     pub(crate) fn open(&self, arguments: &[&str]) -> Open {
         let (path, options) = arguments.split_last().expect("a path at least");
         let mut command = Command::new("curl");
         command.args(["-sS", "-i", "-N", "--max-time", REQUEST_LIMIT_SECS]).args(options);
-        command.arg(format!("{}{path}", self.url)).stdout(Stdio::piped()).stdin(Stdio::null());
+        command.args(self.target(path)).stdout(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("curl is there");
         let out = BufReader::new(child.stdout.take().expect("piped"));
         Open { child, out }

@@ -37,5 +37,7 @@ fn files_and_http_are_the_same_locks() {
     assert!(text.contains("\"holder\": \"other\""), "{text}");
     server.signal(libc::SIGTERM);
     assert_eq!(server.wait(), Some(0));
+    let socket = server.url.strip_prefix("unix:").expect("a socket");
+    assert!(!std::path::Path::new(socket).exists(), "it goes with the server");
     assert!(fs::read_dir(dir.path()).expect("the directory stays").next().is_none());
 }

@@ -1,0 +1,122 @@
+//! A local user at the HTTP server that a mount of root has beside it.
+
+use crate::mounted_harness::{ALICE, Scratch, users};
+use crate::server_harness::{self as servers, Server, latchfs};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A mount of root that serves all users, and HTTP by a socket that they reach.
+struct Mounted {
+    server: Server,
+    dir: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Mounted {
+    fn start() -> Self {
+        let scratch = Scratch::new();
+        let (dir, socket) = (scratch.path("locks"), scratch.path("http.sock"));
+        let mut command = Command::new(servers::LATCHFS);
+        command.arg("mount").arg(&dir).args(["--state", "none", "--client", "box", "--listen"]);
+        command.arg(format!("unix:{}", socket.display()));
+        let server = Server::spawn(&mut command, servers::Scratch::new());
+        Self { server, dir, _scratch: scratch }
+    }
+
+    /// What Alice gets: the code of the answer, and its body.
+    fn alice(&self, method: &str, path: &str) -> (String, String) {
+        users();
+        let own = [format!("--reuid={ALICE}"), format!("--regid={ALICE}")];
+        let mut command = Command::new("setpriv");
+        command.args(own).args(["--clear-groups", "curl", "-sS", "--max-time", "20"]);
+        command.args(["-X", method]);
+        command.args(["-w", "\n%{http_code}"]).args(self.server.target(path));
+        let output = command.output().expect("curl is there");
+        let said = String::from_utf8(output.stdout).expect("text");
+        let (body, code) = said.rsplit_once('\n').unwrap_or_default();
+        (code.to_owned(), body.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new(servers::LATCHFS).arg("umount").arg(&self.dir).output();
+    }
+}
+
+#[test]
+fn a_local_user_is_itself_at_the_socket_of_a_mount() {
+    let mount = Mounted::start();
+    fs::create_dir(mount.dir.join("build")).expect("it is free");
+    // Alice may not act as root, whatever she calls herself, and neither steal nor reset.
+    for (method, path) in [
+        ("DELETE", "/locks/build?client=box:root"),
+        ("POST", "/locks/x?client=box:root"),
+        ("POST", "/locks/x?client=bob"),
+        ("POST", "/locks/build/steal?reason=why"),
+        ("POST", "/reset?all=true&reason=why"),
+        ("GET", "/backup"),
+        ("POST", "/cluster/transfer"),
+    ] {
+        let (code, body) = mount.alice(method, path);
+        assert!(code == "403" && body.contains("E_DENIED"), "{method} {path}: {code} {body}");
+    }
+    // What she asks without a name is hers.
+    let (code, body) = mount.alice("DELETE", "/locks/build");
+    assert!(code == "403" && body.contains("E_LOCK_NOT_HELD"), "{code} {body}");
+    let (code, body) = mount.alice("POST", "/locks/hers");
+    assert!(code == "200" && body.contains(&format!("\"box:{ALICE}\"")), "{code} {body}");
+    // The victim, root, still holds its lock, is answered within a second, and may steal.
+    let root = |method: &str, path: &str| {
+        mount.server.curl(&["--max-time", "1", "-X", method, path]).is(200)
+    };
+    assert_eq!(root("GET", "/locks/build")["holder"], "box:root");
+    root("POST", "/locks/hers/steal?client=box:root&reason=why");
+    assert_eq!(root("DELETE", "/locks/build?client=box:root")["released"], true);
+    fs::create_dir(mount.dir.join("build")).expect("it is free again");
+}
+
+#[test]
+fn a_mount_serves_no_address_without_credentials() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("locks").display().to_string();
+    for more in [&[][..], &["--insecure"]] {
+        let mount = ["mount", &dir, "--state", "none", "--listen", "127.0.0.1:0"];
+        let (code, said) = latchfs(&[&mount[..], more].concat());
+        assert_eq!(code, Some(64), "{said}");
+        assert!(said.contains("--tokens") && said.contains("unix:PATH"), "{said}");
+    }
+    assert!(!scratch.path("locks").exists(), "nothing was mounted");
+}
+
+/// A daemon that was killed leaves its socket behind; another file there is not touched.
+#[test]
+fn a_socket_that_was_left_is_used_again() {
+    let scratch = Scratch::new();
+    let start = |name: &str| {
+        let mut command = Command::new(servers::LATCHFS);
+        command.arg("mount").arg(scratch.path("locks")).args(["--state", "none", "--listen"]);
+        command.arg(format!("unix:{}", scratch.path(name).display()));
+        command
+    };
+    let mut first = Server::spawn(&mut start("http.sock"), servers::Scratch::new());
+    first.signal(libc::SIGKILL);
+    first.wait();
+    drop(first);
+    let umount = || {
+        let mut umount = Command::new(servers::LATCHFS);
+        umount.arg("umount").arg(scratch.path("locks")).output().expect("it ends")
+    };
+    umount();
+    let second = Server::spawn(&mut start("http.sock"), servers::Scratch::new());
+    second.curl(&["/locks"]).is(200);
+    umount();
+    drop(second);
+    fs::write(scratch.path("file"), "text").expect("ours");
+    let refused = start("file").output().expect("it ends");
+    umount();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("can't listen on"), "{said}");
+    assert_eq!(fs::read_to_string(scratch.path("file")).expect("it is there"), "text");
+}
