@@ -16,6 +16,9 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 /// A shorter token could be guessed by asking.
 const SECRET_BYTES_MIN: usize = 16;
 
+/// A name is in the audit log, and in what the engine remembers of requests.
+const NAME_BYTES_MAX: usize = 255;
+
 /// Each request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
 
@@ -141,6 +144,9 @@ impl Entry {
             (None, Some(hex)) => bytes_of(hex).ok_or("sha256 is 64 digits of hexadecimal")?,
             _ => return Err("it needs either a secret or a sha256".to_owned()),
         };
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(format!("a name has 1 to {NAME_BYTES_MAX} bytes"));
+        }
         if self.clients.is_empty() || self.clients.iter().any(String::is_empty) {
             return Err("clients names at least one, such as \"laptop1:*\"".to_owned());
         }

@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn the_permissions_in_contrib_are_current() {
         let text = format!(
-            "# Who may do what\n\nEvery front end decides by this table, which \
-             `latchfs serve --print-permissions` prints. What is\nnot in it is denied. `ctl` is \
+            "# Permissions\n\nEvery front end decides by this table, which \
+             `latchfs serve --print-permissions` prints. All else is\ndenied. `ctl` is \
              the file `.latchfs/ctl` of a mount, `batch` a part of `POST /door/v1/ask`.\n\n\
              ```text\n{}```\n",
             super::super::permissions::table()

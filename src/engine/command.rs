@@ -46,7 +46,7 @@ pub struct Digest(pub u128);
 /// A UUID has 36 bytes; twice that leaves room for a prefix.
 pub const REQUEST_KEY_BYTES_MAX: usize = 72;
 /// The name of a credential, as long as that of a client, behind the name of a front end.
-pub const CALLER_BYTES_MAX: usize = super::name::CLIENT_BYTES_MAX + 16;
+pub const CALLER_BYTES_MAX: usize = super::name::CLIENT_BYTES_MAX + 32;
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
