@@ -200,10 +200,9 @@ impl Grant {
         let rule = request.operation.rule();
         owners.iter().try_for_each(|owner| self.may_speak_as(owner))?;
         match rule.client {
-            Client::Any => {}
             Client::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
             Client::Owner if owners.is_empty() => return Err(Denial::Unnamed),
-            Client::Owner => {}
+            Client::Any | Client::Owner => {}
         }
         if rule.locks == Locks::Named {
             request.locks[0].ok_or(Denial::Unnamed)?;

@@ -119,7 +119,7 @@ operations! {
     Authenticate    "show a credential"           Any    Any           Public;
     ShowHealth      "show the server's health"    Any    Any           Public;
     ShowPage        "show the page for people"    Any    Any           Public;
-    ShowDocument    "show the OpenAPI document"   Any    Any           Public;
+    ShowDocument    "show the API document"       Any    Any           Public;
     CallPeer        "call as a node"              Any    Any           Peer;
 }
 

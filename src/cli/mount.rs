@@ -209,7 +209,7 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
         // The channel outlives both: a failure to send means that nobody needs to know any more.
         move || drop(send.send(news()))
     };
-    let served = listening(args, &clients)?;
+    let http = listening(args, &clients)?;
     let hangup = match args.listen {
         Some(_) => Hangup::Calls(Box::new(tell(|| News::Reload))),
         None => Hangup::Ends,
@@ -228,7 +228,7 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let served = mount_all(args, each).and_then(|mounts| {
-        let server = served.map(|config| serve::start(locks.clone(), &config)).transpose()?;
+        let server = http.map(|config| serve::start(locks.clone(), &config)).transpose()?;
         let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
         server.into_iter().for_each(Server::drain);
         ended.and(unmount_all(&mounts))

@@ -1,7 +1,9 @@
 //! `serve --print-permissions`: the table by which all front ends decide who may do what.
 
 use crate::access::permissions::{Operation, Rule};
-use crate::{fs, http, line};
+use crate::fs;
+use crate::http;
+use crate::line;
 use std::fmt::Write;
 
 /// What the words of the table mean.

@@ -233,8 +233,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
     let caller = tls
         .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
-    let removed = Arc::new(AtomicBool::new(false));
-    let gauges = Gauges::of(&log);
+    let (removed, gauges) = (Arc::<AtomicBool>::default(), Gauges::of(&log));
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),

@@ -10,9 +10,8 @@ use super::opens::Open;
 use super::owner::Caller;
 use super::pages;
 use super::process;
-use super::requests::CtlRequest;
+use super::requests::{CtlRequest, why_denied};
 use super::shared::{Fs, flat};
-use crate::access::{Denial, Grant, Pattern};
 use crate::engine::StealReason;
 use crate::engine::term::parse_span;
 use crate::engine::{
@@ -178,13 +177,8 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         let sentence = format!("there is no request '{what}'; see .latchfs/README");
         return then(wrong(Kind::Invalid, &sentence));
     };
-    match grant_of(fs, caller).may_begin(what.operation()) {
-        Ok(()) => {}
-        Err(Denial::Steal) => {
-            let sentence = "only root and whoever mounted may steal a lock; ask one of them";
-            return then(wrong(Kind::Denied, sentence));
-        }
-        Err(denial) => return then(wrong(Kind::Denied, &denial.to_string())),
+    if let Err(denial) = caller.grant(fs.mounter).may_begin(what.operation()) {
+        return then(wrong(Kind::Denied, &why_denied(&denial)));
     }
     let done = match what {
         CtlRequest::About => return then(about(fs)),
@@ -208,12 +202,6 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
         Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
     }
-}
-
-/// What a user may do by a mount: act as its own client, on all locks.
-fn grant_of(fs: &Fs, caller: &Caller) -> Grant {
-    let clients = vec![Pattern::Exactly(caller.client.to_string())];
-    Grant::of_user(caller.uid, clients, caller.is_root() || caller.uid == fs.mounter)
 }
 
 /// What a request comes down to.

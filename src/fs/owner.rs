@@ -2,6 +2,7 @@
 
 use super::mount::{MountConfig, Owner};
 use super::numbered::Numbered;
+use crate::access::{Grant, Pattern};
 use crate::engine::ClientId;
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -193,6 +194,12 @@ pub(super) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
 }
 
 impl Caller {
+    /// What the user may do by a mount: act as its own client, on all locks.
+    pub(super) fn grant(&self, mounter: u32) -> Grant {
+        let clients = vec![Pattern::Exactly(self.client.to_string())];
+        Grant::of_user(self.uid, clients, self.is_root() || self.uid == mounter)
+    }
+
     /// Whether this is root, who may release what local users hold.
     pub(super) const fn is_root(&self) -> bool {
         self.uid == 0

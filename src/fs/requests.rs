@@ -1,5 +1,6 @@
 //! What the control file of a mount can be asked for, and who may ask.
 
+use crate::access::Denial;
 use crate::access::permissions::Operation;
 
 /// What a request to `.latchfs/ctl` asks for, by its field `do`.
@@ -62,5 +63,16 @@ impl CtlRequest {
             Self::Release => Operation::Release,
             Self::Steal => Operation::Steal,
         }
+    }
+}
+
+/// A denial as it is told to a user of a mount, who has no credentials but the user's number.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) fn why_denied(denial: &Denial) -> String {
+    match denial {
+        Denial::Steal => {
+            "only root and the user who mounted may steal a lock; ask one of them".to_owned()
+        }
+        other => other.to_string(),
     }
 }

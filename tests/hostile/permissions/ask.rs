@@ -26,8 +26,11 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
     let session = || path.replace("{session}", &open(sites, who.site, client).to_string());
     let (mut until, mut body) = (None, Vec::new());
     let asked = match (method, path) {
-        ("GET", "/lock" | "/locks" | "/locks/{name}" | "/history" | "/backup" | "/metrics")
-        | ("GET", "/cluster" | "/" | "/me" | "/healthz" | "/readyz" | "/openapi.json")
+        (
+            "GET",
+            "/lock" | "/locks" | "/locks/{name}" | "/history" | "/backup" | "/metrics" | "/cluster"
+            | "/" | "/me" | "/healthz" | "/readyz" | "/openapi.json",
+        )
         | ("POST", "/cluster/transfer" | "/cluster/nodes/{node}/promote")
         | ("DELETE", "/cluster/nodes/{node}") => named(path),
         ("POST" | "DELETE", "/lock")
