@@ -147,7 +147,7 @@ fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
             let had = acts.iter().filter(|act| act.to.is_some_and(|to| to < reset.from));
             let mut had: BTreeSet<_> = had.flat_map(|act| act.what.shows()).collect();
             had.extend(&waited);
-            for act in acts.iter().filter(|act| act.from > answered) {
+            for act in acts.iter().filter(|act| act.to.is_some() && act.from > answered) {
                 for token in act.what.shows().into_iter().filter(|token| had.contains(token)) {
                     let who = history.tenures.get(&token).map(|(_, who)| who);
                     if let Some(who) = who.filter(|who| reset.means(who)) {
@@ -215,7 +215,8 @@ fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> What {
 
 /// Tenures that somebody was shown, and of whose beginning nobody was told.
 fn unheard_of(acts: &[Act], history: &History) -> BTreeSet<Token> {
-    let shown = acts.iter().flat_map(|act| act.what.shows());
+    let answered = acts.iter().filter(|act| act.to.is_some());
+    let shown = answered.flat_map(|act| act.what.shows());
     shown.filter(|token| !history.granted.contains(token)).collect()
 }
 
@@ -366,6 +367,12 @@ mod tests {
         };
         assert!(survives(&[]) && survives(&["ann"]));
         assert!(!survives(&["cat"]));
+        // What nobody was told may not have happened.
+        let mut unknown = right();
+        unknown.resets.push(reset(&[]));
+        let mode = Sharing::Shared;
+        unknown.act(0, at(22), None, What::Changed { from: 3, to: 3, mode });
+        assert_eq!(check(&unknown), vec![]);
         breaks(Promise::ResetTakesAll, |h| {
             waited(h, "dan", 19, 9, 30);
             h.resets.push(reset(&[]));

@@ -34,7 +34,7 @@ const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Entries kept behind a snapshot.
 const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
-const INSTALL_PATIENCE_MS: u64 = 5_000;
+const INSTALL_PATIENCE_MS: u64 = 10_000;
 /// How long a node waits for another one to whom it hands a request on.
 const HOP_PATIENCE: Span = Span::from_millis(250);
 /// How long a reader waits for what it is to see.

@@ -8,7 +8,7 @@ use crate::engine::planted::{Bug as Rule, with_bug as with_rule};
 use crate::time::Span;
 
 /// How many seeds may be needed to find a bug.
-const SEEDS_MAX: u64 = 40;
+const SEEDS_MAX: u64 = 120;
 
 fn options(seed: u64) -> Options {
     Options { seed, nodes: 3, time: Span::from_secs(20), trace: false }

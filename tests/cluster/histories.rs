@@ -24,12 +24,12 @@ use std::time::Duration;
 /// Operations of a run, unless the environment says otherwise.
 const OPERATIONS: u64 = 10_000;
 /// Clients that ask at once, and locks that they want.
-const CLIENTS: u64 = 12;
-const LOCKS: usize = 10;
+const CLIENTS: u64 = 40;
+const LOCKS: usize = 30;
 /// The shortest ttl: an abandoned lock is soon free again.
 const TTL: Span = Span::from_secs(1);
 /// How long a client waits in the queue of a lock.
-const QUEUE_SECONDS: u64 = 2;
+const QUEUE_SECONDS: u64 = 1;
 /// How long a client waits for an answer before it asks another node, and how often it asks.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1_500);
 const TRIES: usize = 8;
@@ -82,7 +82,7 @@ impl Client {
                 Some(at) if choice < 25 => self.renew(at),
                 Some(at) if choice < 70 => self.release(at),
                 _ if choice < 50 => self.acquire(lock, false),
-                _ if choice < 70 => self.acquire(lock, true),
+                _ if choice < 60 => self.acquire(lock, true),
                 _ => self.look(lock),
             }
         }
