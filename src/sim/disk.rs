@@ -227,7 +227,8 @@ impl Open {
 impl Disk {
     /// A large snapshot takes seconds.
     fn snapshot_takes(&self) -> crate::time::Span {
-        if self.dice.percent(30) { self.dice.millis(200, 6_000) } else { self.sync_takes() }
+        let slow = self.dice.percent(30) || planted(Bug::OlderSnapshotWins);
+        if slow { self.dice.millis(200, 6_000) } else { self.sync_takes() }
     }
 
     /// Most syncs take a millisecond or two; some take long.

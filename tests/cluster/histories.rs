@@ -254,7 +254,7 @@ impl Client {
         let held = self.held.swap_remove(at);
         // From here on it believes nothing, whatever the answer is.
         self.believed(&held, boot_now());
-        let Held { lock, who, token, .. } = held;
+        let Held { lock, who, token, .. } = held.clone();
         let key = self.key();
         let path = format!("/locks/lin{lock}?client={who}&token={token}");
         let from = boot_now();
@@ -270,6 +270,9 @@ impl Client {
                 assert!(refused || is_passing(*code), "release came to {code}: {body}");
                 if refused {
                     self.count("too late");
+                    if came.to < held.until {
+                        println!("release of token {token} on lock {lock}: {code} {body}");
+                    }
                     self.note(|h| h.act(lock, came.from, Some(came.to), What::NotKept(token)));
                 } else {
                     self.note(|history| history.free(token, from));
@@ -286,6 +289,9 @@ impl Client {
         }
         self.count("too late");
         let held = self.held.swap_remove(at);
+        if came.to < held.until {
+            println!("renewal of token {} on lock {}: {code} {body}", held.token, held.lock);
+        }
         let what = What::NotKept(held.token);
         self.note(|history| history.act(held.lock, came.from, Some(came.to), what));
         self.believed(&held, came.to);
