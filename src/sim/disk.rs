@@ -196,7 +196,7 @@ impl Open {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
         let is_newer = |(there, _): &(Option<LogId>, _)| *there > upto;
-        if !state.snapshot.as_ref().is_some_and(is_newer) || planted(Bug::OlderSnapshotWins) {
+        if !state.snapshot.as_ref().is_some_and(is_newer) {
             state.snapshot = Some((upto, bytes));
         }
         Ok(())
@@ -227,8 +227,7 @@ impl Open {
 impl Disk {
     /// A large snapshot takes seconds.
     fn snapshot_takes(&self) -> crate::time::Span {
-        let slow = self.dice.percent(30) || planted(Bug::OlderSnapshotWins);
-        if slow { self.dice.millis(200, 6_000) } else { self.sync_takes() }
+        if self.dice.percent(30) { self.dice.millis(200, 6_000) } else { self.sync_takes() }
     }
 
     /// Most syncs take a millisecond or two; some take long.

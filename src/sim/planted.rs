@@ -22,8 +22,6 @@ pub(super) enum Bug {
     DiskErrorIgnored,
     /// A snapshot leaves out the answers kept for repeats.
     SnapshotForgets,
-    /// A snapshot that was built late replaces a newer one that was installed meanwhile.
-    OlderSnapshotWins,
     /// A read asks nobody whether this node still leads, and is up to date.
     NoBarrier,
     /// A leader stamps what it proposes with its wall clock.
