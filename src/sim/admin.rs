@@ -1,5 +1,5 @@
-//! What a client does to locks besides taking and giving back: other modes, other names, and what an
-//! administrator does.
+//! What a client does to locks besides taking and giving back: other modes, other names, and the
+//! acts of an administrator.
 //!
 //! A refusal is not remembered under a request id, so a copy of a refused request may be carried
 //! out later. A client that can't know the state of its hold therefore gives it back.

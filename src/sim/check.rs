@@ -64,7 +64,8 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
             if one.token != two.token && !share {
                 let (lock, who, from) = (one.lock, &one.who, two.from);
                 let what = format!(
-                    "two hold lock {lock}: {who} (token {}) until {until}, {} (token {}) from {from}",
+                    "two hold lock {lock}: {who} (token {}) until {until}, {} (token {}) from \
+                     {from}",
                     one.token, two.who, two.token,
                 );
                 found.push(Violation::new(Promise::OneHolder, what));

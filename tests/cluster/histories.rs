@@ -8,7 +8,7 @@
 use crate::chaos::seed;
 use crate::load::Dice;
 use crate::net::Machine;
-use crate::nodes::Cluster;
+use crate::nodes::{Cluster, talk};
 use crate::talk::Talk;
 use latchfs::sim::check::check;
 use latchfs::sim::history::{Belief, History, Lock, Sharing, What, Who};
@@ -113,7 +113,6 @@ impl Client {
             answer = self.ask_once(method, path, key).filter(|(code, _)| *code != 503);
             if answer.is_none() {
                 self.turn();
-                thread::sleep(Duration::from_millis(5 + self.below(50)));
             }
         }
         let known = answer.is_some();
@@ -129,7 +128,7 @@ impl Client {
     fn ask_once(&mut self, method: &str, path: &str, key: &str) -> Option<(u16, Value)> {
         let mut talk = match self.connection.take() {
             Some(talk) => talk,
-            None => Talk::to(&self.urls[self.at])?,
+            None => talk(&self.urls, self.at),
         };
         let wait = if path.contains("wait=") { QUEUE_SECONDS } else { 0 };
         talk.wait_at_most(ANSWER_LIMIT + Duration::from_secs(wait))?;
