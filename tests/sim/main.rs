@@ -1,5 +1,5 @@
-//! Simulated clusters: seeds that are always the same, and seeds that each commit draws anew. A seed
-//! always gives the same run.
+//! Simulated clusters: seeds that are always the same, and seeds that each commit draws anew. The
+//! same seed always gives the same run.
 //!
 //! `SEEDS=1000 FIRST=5000 cargo test --test sim` tries others; `contrib/sim-seeds` tries many.
 
