@@ -185,7 +185,8 @@ pub(super) const fn kind_of(face: Face) -> FileType {
 /// directories in it is not told: `find` would trust any other number.
 pub(super) const LINKS: u32 = 1;
 
-const fn permissions(face: Face, mode: u16) -> u16 {
+/// The permission bits that are shown.
+pub(super) const fn permissions(face: Face, mode: u16) -> u16 {
     match face {
         _ if mode & MODE_CHOSEN != 0 => mode & 0o7777,
         Face::File => 0o644,

@@ -3,6 +3,7 @@
 
 use super::attr::Sight;
 use super::errno::Act;
+use super::join::Join;
 use super::living::Living;
 use super::message::{Message, Options};
 use super::opens::{Access, Open};
@@ -109,29 +110,15 @@ pub(super) fn apply(
     if others.is_empty() {
         return reach(fs, caller, act, one, change, then);
     }
-    let again = change.clone();
-    reach(fs, caller, act, one, change, move |fs, caller, reached| {
-        next(fs, caller, act, others, again, reached, Box::new(then));
+    let (shared, asker) = (Arc::clone(fs), caller.clone());
+    let join = Join::new(1 + others.len(), move |mut reached: Vec<Result<Reached, Errno>>| {
+        let first = reached.iter().position(Result::is_ok).unwrap_or(0);
+        then(&shared, &asker, reached.swap_remove(first));
     });
-}
-
-/// Where a change of several leases goes when it is done.
-type Done = Box<dyn FnOnce(&Fs, &Caller, Result<Reached, Errno>) + Send>;
-
-fn next(
-    fs: &Fs,
-    caller: &Caller,
-    act: Act,
-    mut meant: Vec<Meant>,
-    change: Change,
-    before: Result<Reached, Errno>,
-    then: Done,
-) {
-    let Some(one) = meant.pop() else { return then(fs, caller, before) };
-    let again = change.clone();
-    reach(fs, caller, act, one, change, move |fs, caller, reached| {
-        next(fs, caller, act, meant, again, reached.or(before), then);
-    });
+    for (index, one) in std::iter::once(one).chain(others).enumerate() {
+        let (join, change) = (Arc::clone(&join), change.clone());
+        reach(fs, caller, act, one, change, move |_, _, reached| join.answered(index, reached));
+    }
 }
 
 /// Applies a change to one lease.

@@ -1,6 +1,7 @@
 //! The control file: requests and answers as JSON, for the command line. One write is one request;
 //! what is read is what was not yet read of the answers.
 
+use super::below;
 use super::errno::Act;
 use super::living::{self, Living};
 use super::locking::waiting::{self, Ended, Held};
@@ -21,7 +22,7 @@ use crate::engine::{
 use crate::locks::{Failure, List};
 use crate::status::status_of;
 use crate::time::Span;
-use fuser::{ReplyData, ReplyWrite};
+use fuser::{Errno, ReplyData, ReplyWrite};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -196,7 +197,7 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         Ok(Asked::List(query)) => list(fs, query, then),
         Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
         Ok(Asked::Acquire(ask)) => match process_of(fs, caller, &ask.options, &ask.name) {
-            Ok(process) => acquire(fs, caller, fh, ask, process, then),
+            Ok(process) => acquire_allowed(fs, caller, fh, ask, process, then),
             Err(refused) => then(refused),
         },
         Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
@@ -350,6 +351,25 @@ fn acquiring(request: &Request) -> Result<Acquiring, String> {
         Some(other) => return Err(format!("'fresh' is true or false, not {other}")),
     };
     Ok(Acquiring { name, options, fresh, line: request.line()? })
+}
+
+fn acquire_allowed(
+    fs: &Fs,
+    caller: &Caller,
+    fh: u64,
+    ask: Acquiring,
+    process: Option<Living>,
+    then: Then,
+) {
+    let name = ask.name.clone();
+    below::check(fs, caller, Act::Control, &name, move |fs, caller, allowed| match allowed {
+        Ok(()) => acquire(fs, caller, fh, ask, process, then),
+        Err(Errno::EACCES) => then(wrong(Kind::Denied, &below::sentence(&ask.name))),
+        Err(_) => {
+            let sentence = format!("what lies above '{}' can't be seen now; try again", ask.name);
+            then(wrong(Kind::ConsistencyUnavailable, &sentence));
+        }
+    });
 }
 
 fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Living>, then: Then) {

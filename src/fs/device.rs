@@ -27,6 +27,11 @@ pub const HELPER: &str = "fusermount3";
 const SOURCE: &str = "latchfs";
 /// Where fusermount3 finds the socket for its answer.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
+/// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc
+/// has no name for it yet.
+const MS_NOSYMFOLLOW: libc::c_ulong = 256;
+/// What the helper calls it.
+const NO_SYMLINKS: &str = ",nosymfollow";
 
 /// How a mount went away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +58,11 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
         Ok(()) => Ok(device.into()),
         // The helper has no right that root lacks, as in a container without CAP_SYS_ADMIN.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_root() => {
-            mount_by_helper(dir, users)
+            // A helper that does not know the option refuses it.
+            mount_by_helper(dir, users, NO_SYMLINKS).or_else(|refused| match refused {
+                MountError::Helper(_) => mount_by_helper(dir, users, ""),
+                refused => Err(refused),
+            })
         }
         Err(error) => Err(MountError::Refused { dir: dir.into(), error }),
     }
@@ -84,7 +93,8 @@ fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
     }
     let (source, kind) = (c_string(SOURCE.as_bytes())?, c_string(mountinfo::TYPE.as_bytes())?);
     let (target, data) = (c_string(dir.as_os_str().as_bytes())?, c_string(data.as_bytes())?);
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    // Kernels before 5.10 ignore the last one.
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | MS_NOSYMFOLLOW;
     // SAFETY: all five arguments are valid NUL-terminated strings or plain numbers, and live
     // until the call returns.
     let result = unsafe {
@@ -100,9 +110,9 @@ fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
 }
 
 /// fusermount3, for everybody else: it mounts, and sends the open device through a socket.
-fn mount_by_helper(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
+fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
-    let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={SOURCE}");
+    let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={SOURCE}{more}");
     if users == Users::All {
         options.push_str(",allow_other");
     }

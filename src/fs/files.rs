@@ -7,7 +7,7 @@ use super::look::attr_of_top;
 use super::make::{NO_CACHE, open_of, tenure_of};
 use super::message::{self, Message, Options};
 use super::opens::{Access, End, Open, Target, window};
-use super::owner::Caller;
+use super::owner::{Caller, groups_of};
 use super::shared::{Fs, attr_of_one};
 use super::tree::Place;
 use super::{attr, change, ctl, living, poll, process, stream, wait, why};
@@ -267,6 +267,10 @@ pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply
         let errno = fs.refuse_own(caller, act, Some(&place.name), Errno::EPERM, sentence);
         return reply.error(errno);
     }
+    if let Some(sentence) = wrong_chown(caller, &place.name, wanted.user) {
+        let name = Some(&place.name);
+        return reply.error(fs.refuse_own(caller, Act::Chmod, name, Errno::EPERM, sentence));
+    }
     if let Some(size) = wanted.size.filter(|size| *size > TEXT_BYTES_MAX as u64) {
         let name = &place.name;
         let sentence = change::too_long(name, size);
@@ -294,6 +298,20 @@ pub(super) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply
             Err(errno) => reply.error(errno),
         }),
     });
+}
+
+/// Why the caller may not chown so: as on other file systems, only root gives files away.
+fn wrong_chown(
+    caller: &Caller,
+    name: &LockName,
+    (uid, gid): (Option<u32>, Option<u32>),
+) -> Option<String> {
+    let own_user = uid.is_none_or(|uid| uid == caller.uid);
+    let own_group = |gid| gid == caller.gid || groups_of(caller.pid).contains(&gid);
+    if caller.is_root() || (own_user && gid.is_none_or(own_group)) {
+        return None;
+    }
+    Some(format!("only root can give the file of lock '{name}' to another user or group"))
 }
 
 fn change_of(wanted: &Wanted) -> Change {

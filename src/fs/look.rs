@@ -7,7 +7,7 @@ use super::kept;
 use super::make::{GENERATION, NO_CACHE};
 use super::opens::Entry;
 use super::owner::Caller;
-use super::shared::{Fs, attr_of_one, wrong_name};
+use super::shared::{Fs, Shared, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{Child, Face, LockName, LockView, NameError};
@@ -152,13 +152,34 @@ pub(super) fn attr_of_top(fs: &Fs) -> FileAttr {
 /// readlink.
 pub(super) fn readlink(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyData) {
     let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::EINVAL) };
-    fs.view(caller, Act::Readlink, &place.name.clone(), move |_, _, view| match view {
-        Ok(view) => match text_of(&place, &view) {
+    fs.view(caller, Act::Readlink, &place.name.clone(), move |fs, caller, view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(errno) => return reply.error(errno),
+        };
+        match text_of(&place, &view) {
+            Some(text) if fs.follows_symlinks && !may_follow(fs, caller, &view, text) => {
+                let sentence = "this symlink of another user leads out of the mount, and this \
+                                mount can't keep the kernel from following it; read \
+                                .latchfs/content for its text";
+                let name = Some(&view.name);
+                reply.error(fs.refuse_own(caller, Act::Readlink, name, Errno::EACCES, sentence));
+            }
             Some(text) => reply.data(text),
             None => reply.error(Errno::ENOENT),
-        },
-        Err(errno) => reply.error(errno),
+        }
     });
+}
+
+/// Whether the kernel may follow a symlink on behalf of the caller. It does not say whether it
+/// asks for a readlink or to follow, so what leads out of the mount is told only to its maker.
+fn may_follow(fs: &Shared, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
+    let stays = !text.starts_with(b"/") && text.split(|byte| *byte == b'/').all(|p| p != b"..");
+    let own = view.holder().is_some_and(|holder| {
+        let lease = &holder.lease;
+        fs.owners.is_local(&lease.holder) && lease.details.looks().uid == caller.uid
+    });
+    stays || own
 }
 
 fn text_of<'a>(place: &LockPlace, view: &'a LockView) -> Option<&'a [u8]> {

@@ -7,7 +7,7 @@ use super::opens::{Access, Open, State, Target};
 use super::owner::Caller;
 use super::process;
 use super::shared::{Fs, attr_of_one, flat};
-use super::{attr, change};
+use super::{attr, below, change};
 use crate::engine::{
     Acquire, Annotate, Details, Face, Hold, Kind, LeaseKey, Life, Line, LockName, LockView, Looks,
     Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch, Token,
@@ -22,6 +22,10 @@ use std::time::Duration;
 pub(super) const NO_CACHE: Duration = Duration::ZERO;
 /// Numbers are never used twice, so generations are not needed to tell inodes apart.
 pub(super) const GENERATION: Generation = Generation(0);
+
+/// Names of one inode: whatever arrives through it reaches the lease of each. Programs that lock
+/// by `ln` make two.
+const LINKS_MAX: usize = 64;
 
 /// What `mkdir`, create and `ln -s` make.
 struct Wanted {
@@ -101,7 +105,15 @@ pub(super) fn create(
 }
 
 /// The create of a name that seems to be free.
-fn create_free(
+fn create_free(fs: &Fs, caller: &Caller, name: LockName, how: (u32, i32), reply: ReplyCreate) {
+    let act = act_of(how.1);
+    below::check(fs, caller, act, &name.clone(), move |fs, caller, allowed| match allowed {
+        Ok(()) => create_allowed(fs, caller, name, how, reply),
+        Err(errno) => reply.error(errno),
+    });
+}
+
+fn create_allowed(
     fs: &Fs,
     caller: &Caller,
     name: LockName,
@@ -196,8 +208,27 @@ pub(super) fn link(
         let errno = fs.refuse_own(caller, Act::Link, Some(&name), Errno::EPERM, sentence);
         return reply.error(errno);
     }
-    let of = place.name.clone();
-    fs.view(caller, Act::Link, &of, move |fs, caller, view| {
+    if place.links.len() >= LINKS_MAX {
+        let sentence = format!(
+            "lock '{}' has {LINKS_MAX} names already, and can have no more; release one of them",
+            place.name
+        );
+        return reply.error(fs.refuse_own(caller, Act::Link, Some(&name), Errno::EMLINK, sentence));
+    }
+    below::check(fs, caller, Act::Link, &name.clone(), move |fs, caller, allowed| match allowed {
+        Ok(()) => link_allowed(fs, caller, (ino, &place.name), name, reply),
+        Err(errno) => reply.error(errno),
+    });
+}
+
+fn link_allowed(
+    fs: &Fs,
+    caller: &Caller,
+    (ino, of): (u64, &LockName),
+    name: LockName,
+    reply: ReplyEntry,
+) {
+    fs.view(caller, Act::Link, of, move |fs, caller, view| {
         let view = match view {
             Ok(view) => view,
             Err(errno) => return reply.error(errno),
@@ -262,6 +293,19 @@ fn read_as_text(
 
 /// Takes a lock in a form that must not find it taken.
 fn make(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    wanted: Wanted,
+    then: impl FnOnce(Result<FileAttr, Errno>) + Send + 'static,
+) {
+    below::check(fs, caller, act, &wanted.name.clone(), move |fs, caller, allowed| match allowed {
+        Ok(()) => make_allowed(fs, caller, act, wanted, then),
+        Err(errno) => then(Err(errno)),
+    });
+}
+
+fn make_allowed(
     fs: &Fs,
     caller: &Caller,
     act: Act,

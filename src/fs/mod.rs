@@ -15,12 +15,14 @@ pub mod mount;
 pub mod mountinfo;
 
 mod attr;
+mod below;
 mod change;
 mod config;
 mod control;
 mod ctl;
 mod errno;
 mod files;
+mod join;
 mod keeper;
 mod kept;
 mod living;
@@ -78,9 +80,10 @@ const GIVE_UP: u32 = 0x4c01;
 pub struct LatchFs(Fs);
 
 impl LatchFs {
-    /// A file system on `locks`, mounted as `config` says.
-    pub fn new(locks: Locks, config: &MountConfig) -> Self {
-        Self(Arc::new(Shared::new(locks, config)))
+    /// A file system on `locks`, mounted as `config` says; `follows_symlinks` is whether the
+    /// kernel follows the symlinks in it.
+    pub fn new(locks: Locks, config: &MountConfig, follows_symlinks: bool) -> Self {
+        Self(Arc::new(Shared::new(locks, config, follows_symlinks)))
     }
 
     /// The caller of a request, which is counted.

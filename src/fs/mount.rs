@@ -103,8 +103,8 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     let (dir, made_dir) = prepare(&config.dir)?;
     let config = MountConfig { dir: dir.clone(), ..config.clone() };
     let kernel = device::mount(&dir, config.users)?;
-    let device = match mountinfo::at(&dir) {
-        Ok(Some(mount)) => mount.device,
+    let found = match mountinfo::at(&dir) {
+        Ok(Some(mount)) => mount,
         failed => {
             let _ = detach(&dir);
             let error = failed.err().unwrap_or_else(|| ErrorKind::NotFound.into());
@@ -112,7 +112,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
         }
     };
     // From here on a return unmounts.
-    let mounted = Mounted { dir, made_dir, device, session: Arc::default() };
+    let mounted = Mounted { dir, made_dir, device: found.device, session: Arc::default() };
 
     let acl = match config.users {
         Users::Mounter => SessionACL::Owner,
@@ -122,7 +122,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     // One thread keeps the order of messages: with more, a close is seen after a later lock.
     session_config.n_threads = Some(1);
     session_config.acl = acl;
-    let session = LatchFs::new(locks.clone(), &config);
+    let session = LatchFs::new(locks.clone(), &config, found.follows_symlinks);
     let shared = Arc::clone(&session.0);
     let session = match Session::from_fd(session, kernel, acl, session_config) {
         Ok(session) => session,

@@ -27,6 +27,8 @@ pub struct MountPoint {
     pub kind: String,
     /// Whether the whole file system is mounted here, not a directory of it by `mount --bind`.
     pub whole: bool,
+    /// Whether the kernel follows the symlinks in it.
+    pub follows_symlinks: bool,
 }
 
 /// A device number.
@@ -90,9 +92,11 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let device = parse_device(fields.nth(2)?)?;
     let root = fields.next()?;
     let dir = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
+    let mut options = fields.next()?.split(|&byte| byte == b',');
+    let follows_symlinks = options.all(|option| option != b"nosymfollow");
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8(unescape(fields.next()?)).ok()?;
-    Some(MountPoint { dir, device, kind, whole: root == b"/" })
+    Some(MountPoint { dir, device, kind, whole: root == b"/", follows_symlinks })
 }
 
 fn parse_device(field: &[u8]) -> Option<Device> {
@@ -177,7 +181,7 @@ mod tests {
     const SAMPLE: &[u8] = b"\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 41 27 0:50 / /tmp/a\\040b rw,nosuid shared:7 master:2 - fuse.latchfs latchfs rw,user_id=0
-42 27 0:51 / /locks rw - fuse.latchfs latchfs rw
+42 27 0:51 / /locks rw,nosymfollow - fuse.latchfs latchfs rw
 43 27 0:52 / /locks rw - tmpfs tmpfs rw
 44 27 0:51 /team /bind rw - fuse.latchfs latchfs rw
 not a line
@@ -191,6 +195,7 @@ not a line
         assert_eq!(mounts[1].device, Device { major: 0, minor: 50 });
         assert!(mounts[1].is_latchfs() && !mounts[0].is_latchfs());
         assert!(mounts[2].whole && !mounts[4].whole);
+        assert!(mounts[1].follows_symlinks && !mounts[2].follows_symlinks);
     }
 
     #[test]

@@ -328,6 +328,13 @@ pub(super) fn ids_of(tid: u32) -> Option<Ids> {
     Some(Ids { users, spaces })
 }
 
+/// Returns the supplementary groups of the thread `tid`; none if it is gone.
+pub(super) fn groups_of(tid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+}
+
 fn parent_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;

@@ -1,5 +1,6 @@
 //! The forms that give a lock back or carry it over: `rm`, `rmdir`, `mv`.
 
+use super::below;
 use super::control::Fact;
 use super::errno::Act;
 use super::kept;
@@ -213,7 +214,21 @@ pub(super) fn rename(
         Ok(names) => names,
         Err(errno) => return reply.error(errno),
     };
-    fs.view(caller, act, &from, move |fs, caller, view| match view {
+    below::check(fs, caller, act, &to.clone(), move |fs, caller, allowed| match allowed {
+        Ok(()) => rename_allowed(fs, caller, act, &from, to, reply),
+        Err(errno) => reply.error(errno),
+    });
+}
+
+fn rename_allowed(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    from: &LockName,
+    to: LockName,
+    reply: ReplyEmpty,
+) {
+    fs.view(caller, act, from, move |fs, caller, view| match view {
         Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
         Ok(view) => match lease_to_end(fs, caller, act, &view) {
             Ok(token) => rename_onto(fs, caller, act, (view.name, token), &to, reply),

@@ -3,6 +3,7 @@
 use super::attr::{self, Sight};
 use super::device::own_uid;
 use super::errno::{Act, errno_of, errno_of_name};
+use super::join::Join;
 use super::kept::Kept;
 use super::locking::Locking;
 use super::lookout::Lookout;
@@ -60,6 +61,9 @@ pub(super) struct Shared {
     pub(super) since: Wall,
     /// Who mounted it.
     pub(super) mounter: u32,
+    /// Whether the kernel follows the symlinks in it: it can't be told not to before Linux 5.10,
+    /// nor by a helper that does not know how.
+    pub(super) follows_symlinks: bool,
 }
 
 /// A handle that rides in callbacks.
@@ -107,7 +111,7 @@ impl Counters {
 
 impl Shared {
     /// A mount of `locks` that nothing was done in yet.
-    pub(super) fn new(locks: Locks, config: &MountConfig) -> Self {
+    pub(super) fn new(locks: Locks, config: &MountConfig, follows_symlinks: bool) -> Self {
         Self {
             locks,
             config: config.clone(),
@@ -123,6 +127,7 @@ impl Shared {
             counters: Counters::new(),
             since: Wall::now(),
             mounter: own_uid(),
+            follows_symlinks,
         }
     }
 
@@ -151,6 +156,7 @@ impl Shared {
             libc::EPERM => Kind::LockNotHeld,
             libc::EBUSY => Kind::LockConflict,
             libc::EACCES => Kind::Denied,
+            libc::EMLINK => Kind::Limit,
             _ => Kind::Invalid,
         };
         self.keep(caller, act, name, errno, Said::Own(kind, sentence.into()))
@@ -293,7 +299,7 @@ impl Shared {
     ) {
         if place.links.len() > 1 {
             let names: Vec<_> = place.links.iter().map(|link| link.name.clone()).collect();
-            return views(self, caller, names, Vec::new(), move |fs, seen| {
+            return views(self, caller, Act::Stat, &names, move |fs, seen| {
                 then(fs, seen.map(|seen| attr_of_group(fs, ino, &place, &seen)));
             });
         }
@@ -310,30 +316,22 @@ pub(super) fn flat<T>(
     answer.map_err(Failure::Unavailable)?.map_err(Failure::Refused)
 }
 
-/// Where views go.
-type Viewed = Box<dyn FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send>;
-
-/// Views of several locks, in order.
+/// Returns the views of several locks, in order; of one at least.
 pub(super) fn views(
     fs: &Fs,
     caller: &Caller,
-    mut names: Vec<LockName>,
-    mut seen: Vec<LockView>,
+    act: Act,
+    names: &[LockName],
     then: impl FnOnce(&Fs, Result<Vec<LockView>, Errno>) + Send + 'static,
 ) {
-    if names.is_empty() {
-        return then(fs, Ok(seen));
-    }
-    let name = names.remove(0);
-    // Boxed, or each step would be a new type of its own without end.
-    let then: Viewed = Box::new(then);
-    fs.view(caller, Act::Stat, &name, move |fs, caller, view| match view {
-        Ok(view) => {
-            seen.push(view);
-            views(fs, caller, names, seen, then);
-        }
-        Err(errno) => then(fs, Err(errno)),
+    let shared = Arc::clone(fs);
+    let join = Join::new(names.len(), move |views: Vec<Result<LockView, Errno>>| {
+        then(&shared, views.into_iter().collect());
     });
+    for (index, name) in names.iter().enumerate() {
+        let join = Arc::clone(&join);
+        fs.view(caller, act, name, move |_, _, view| join.answered(index, view));
+    }
 }
 
 /// The attributes of an inode with one name, or none.

@@ -4,6 +4,7 @@
 //! others. A signal ends the read and not the wait, since the program may read again; closing the
 //! file ends the wait, and gives back a lock that came and was never read of.
 
+use super::below;
 use super::errno::Act;
 use super::living::Living;
 use super::locking::waiting::{self, Ended, Held};
@@ -85,8 +86,15 @@ pub(super) fn closed(fs: &Fs, open: &Open) {
 /// Asks for the lock, in the name of who opened the file.
 fn ask(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), name: &LockName) {
     let caller = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
-    let open = Arc::clone(open);
-    fs.view(&caller, Act::Read, name, move |fs, caller, view| match view {
+    let (open, name) = (Arc::clone(open), name.clone());
+    below::check(fs, &caller, Act::Read, &name.clone(), move |fs, caller, allowed| match allowed {
+        Ok(()) => ask_allowed(fs, caller, (fh, open), &name),
+        Err(errno) => fail(&open, errno),
+    });
+}
+
+fn ask_allowed(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: &LockName) {
+    fs.view(caller, Act::Read, name, move |fs, caller, view| match view {
         Ok(view) => match view.held_by(&caller.client) {
             Some(_) => renew(fs, caller, (fh, open), &view),
             None => join(fs, caller, (fh, open), view.name),

@@ -24,3 +24,4 @@ mod server_harness;
 mod support;
 
 mod request_ids;
+mod links;

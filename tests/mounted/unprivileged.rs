@@ -57,6 +57,32 @@ fn allow_other_needs_the_administrators_leave() {
     assert!(seen.code != 0 && seen.err.contains("user_allow_other"), "{seen:?}");
 }
 
+/// A helper that does not know `nosymfollow` mounts without it. Then another's symlink can be
+/// read only by its maker, unless it stays in the mount: whoever follows it reaches nothing outside.
+#[test]
+fn symlinks_are_guarded_where_the_kernel_follows_them() {
+    let seen = in_a_namespace(&format!(
+        "echo user_allow_other > $T/fuse.conf; mount --bind $T/fuse.conf /etc/fuse.conf
+         bob() {{ setpriv --reuid={BOB} --regid={BOB} --clear-groups \"$@\"; }}
+         user latchfs mount locks --allow-other --state none --background >&2 || exit 1
+         echo precious > secret && chown {ALICE} secret
+         bob ln -s $T/secret locks/out && bob ln -s ../secret locks/up && bob ln -s me locks/in
+         for link in out up; do
+             user sh -c \"echo overwritten > locks/$link\" 2>/dev/null && echo followed
+             user readlink locks/$link || echo unread
+             bob readlink locks/$link
+         done
+         user readlink locks/in
+         cat secret
+         user latchfs umount locks >&2"
+    ));
+    assert_eq!(seen.code, 0, "{seen:?}");
+    let mut lines = seen.out.lines();
+    assert_eq!(lines.next(), Some("unread"), "{seen:?}");
+    assert!(lines.next().is_some_and(|line| line.ends_with("/secret")), "{seen:?}");
+    assert_eq!(lines.collect::<Vec<_>>(), ["unread", "../secret", "me", "precious"], "{seen:?}");
+}
+
 /// A user without access to the device is told so, with what to do.
 #[test]
 fn a_user_needs_the_device() {

@@ -1,0 +1,113 @@
+//! Who may make a name below a lock. Its holder could not remove a directory that others fill, so
+//! the permission bits of a directory that is held decide, as in other file systems. A directory
+//! that is only shown belongs to nobody, and everybody may make names in it.
+
+use super::attr;
+use super::errno::Act;
+use super::owner::{Caller, groups_of};
+use super::shared::{Fs, Shared, views};
+use crate::engine::{Lease, LockName};
+use fuser::Errno;
+
+/// Write and search, for others.
+const WRITE: u16 = 0o3;
+
+/// Asks whether the caller may make `name`, as far as the nearest lock above it is concerned.
+pub(super) fn check(
+    fs: &Fs,
+    caller: &Caller,
+    act: Act,
+    name: &LockName,
+    then: impl FnOnce(&Fs, &Caller, Result<(), Errno>) + Send + 'static,
+) {
+    let above: Vec<_> = ancestors(name).collect();
+    if above.is_empty() {
+        return then(fs, caller, Ok(()));
+    }
+    let verdict = move |fs: &Shared, caller: &Caller, name: &LockName, may: bool| {
+        let refuse = || fs.refuse_own(caller, act, Some(name), Errno::EACCES, sentence(name));
+        may.then_some(()).ok_or_else(refuse)
+    };
+    if let Some(may) = may_here(fs, caller, &above) {
+        return then(fs, caller, verdict(fs, caller, name, may));
+    }
+    let (caller, name) = (caller.clone(), name.clone());
+    views(fs, &caller.clone(), act, &above, move |fs, views| {
+        let may = views.map(|views| {
+            let nearest = views.iter().find(|view| !view.holders.is_empty());
+            nearest.is_none_or(|view| {
+                may_write(fs, &caller, view.holders.iter().map(|holder| &holder.lease))
+            })
+        });
+        then(fs, &caller, may.and_then(|may| verdict(fs, &caller, &name, may)));
+    });
+}
+
+/// Why a name below another's lock can't be made.
+pub(super) fn sentence(name: &LockName) -> String {
+    format!(
+        "'{name}' lies below a lock of another user, whose mode lets nobody else make locks \
+         there; choose another name, or have its holder open it by 'chmod a+rwx'"
+    )
+}
+
+/// The names above a name, the nearest first.
+fn ancestors(name: &LockName) -> impl Iterator<Item = LockName> {
+    let above = |name: &LockName| LockName::parse(name.as_str().rsplit_once('/')?.0).ok();
+    std::iter::successors(above(name), above.clone())
+}
+
+/// Whether the nearest lock above lets the caller; `None`: what decides is elsewhere.
+fn may_here(fs: &Fs, caller: &Caller, above: &[LockName]) -> Option<bool> {
+    for name in above {
+        let may = fs.locks.glance(name, |lock| {
+            let leases = lock.leases();
+            (!leases.is_empty()).then(|| may_write(fs, caller, leases.iter()))
+        })?;
+        if may.is_some() {
+            return may;
+        }
+    }
+    Some(true)
+}
+
+/// Whether the caller may make names below a lock that is held so. Root of another machine is
+/// nobody here, as over NFS.
+fn may_write<'a>(
+    fs: &Shared,
+    caller: &Caller,
+    leases: impl Iterator<Item = &'a Lease> + Clone,
+) -> bool {
+    let mut holders = leases.clone();
+    let Some(lease) = leases.clone().next() else { return true };
+    if holders.any(|lease| lease.holder == caller.client) {
+        return true;
+    }
+    let looks = lease.details.looks();
+    let local = fs.owners.is_local(&lease.holder);
+    let bits = attr::permissions(looks.face, looks.mode);
+    let writes = |bits: u16| bits & WRITE == WRITE;
+    match local {
+        true if caller.is_root() => true,
+        true if looks.uid == caller.uid => writes(bits >> 6),
+        // The group is asked for only where it makes a difference.
+        true if writes(bits >> 3) != writes(bits) => {
+            let own = looks.gid == caller.gid || groups_of(caller.pid).contains(&looks.gid);
+            writes(if own { bits >> 3 } else { bits })
+        }
+        _ => writes(bits),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancestors_come_nearest_first() {
+        let name = |text| LockName::parse(text).expect("valid");
+        let above: Vec<_> = ancestors(&name("a/b/c")).collect();
+        assert_eq!(above, [name("a/b"), name("a")]);
+        assert_eq!(ancestors(&name("a")).count(), 0);
+    }
+}

@@ -1,0 +1,113 @@
+//! A local user on root's mount who makes links: out of the mount, and more than can be served.
+
+use crate::mounted_harness::*;
+use std::time::{Duration, Instant};
+
+/// A victim beside the attack gets its right answer within this.
+const VICTIM_LIMIT: Duration = Duration::from_secs(1);
+
+/// Bob takes and releases a lock of his own.
+#[track_caller]
+fn victim_is_served(m: &Mount) {
+    let begun = Instant::now();
+    m.sh_as(BOB, "mkdir victim && rmdir victim").ok();
+    assert!(begun.elapsed() < VICTIM_LIMIT, "the victim waited {:?}", begun.elapsed());
+}
+
+/// `ln -s /root-only/file locks/nightly` by a user: what root then does to `nightly` as the
+/// README says reaches no file outside, whoever the symlink claims to belong to and in whatever
+/// directory it lies. Reading the symlink works, since that is all that symlink locks need.
+#[test]
+fn symlink_out_of_the_mount_is_not_followed() {
+    let m = mount();
+    m.sh("echo precious > $T/secret && chmod 600 $T/secret").ok();
+    m.sh_as(ALICE, "ln -s $T/secret nightly && ln -s $T/missing dangling").ok();
+    m.sh_as(ALICE, "mkdir sub && ln -s $T/secret sub/nightly && ln -s $T out").ok();
+    let given = m.sh_as(ALICE, "chown -h root nightly").fails();
+    assert!(given.contains("not permitted"), "{given}");
+    m.sh_as(ALICE, "chgrp -h root nightly").fails();
+    m.sh_as(ALICE, "chown -h $(id -u):$(id -g) nightly").ok();
+    for name in ["nightly", "sub/nightly", "out/secret"] {
+        let written = m.sh(&format!("echo $$ > {name}")).fails();
+        assert!(written.contains("symbolic link"), "{written}");
+    }
+    m.sh("flock -n dangling true").fails();
+    assert_eq!(m.sh("cat $T/secret; ls $T").ok(), "precious\nsecret\n");
+    let target = m.sh("readlink nightly").ok();
+    assert_eq!(target.trim(), m.scratch().join("secret").to_str().expect("UTF-8"));
+    assert_eq!(m.status("nightly")["holder"], format!("laptop1:{ALICE}"));
+    victim_is_served(&m);
+}
+
+/// Thousands of hard links of one lock: refused beyond a bound with EMLINK, and everything that
+/// reaches all names of the inode goes on working.
+#[test]
+fn hard_links_are_bounded() {
+    let m = mount();
+    let seen = m.py(r#"
+        with user(A):
+            os.close(exclusive('a'))
+            made = 0
+            for n in range(4_000):
+                if no(os.link, 'a', f'l{n}') != 'ok': break
+                made += 1
+            eq(no(os.link, 'a', 'more'), 'EMLINK')
+            assert '64' in why(), why()
+            eq(os.stat('a').st_nlink, made + 1)
+            os.utime('a')
+            eq(write('a', 'text'), 'ok')
+            os.chmod('a', 0o600)
+        eq(os.stat('a').st_nlink, made + 1)
+        with user(A):
+            for name in listed(): os.remove(name)
+        print(made)
+        "#);
+    assert_eq!(seen.ok(), "63\n");
+    victim_is_served(&m);
+}
+
+/// A lock below another's directory would keep that directory from being removed: it can be made
+/// only by those who may write to the directory, in every form.
+#[test]
+fn name_below_anothers_lock_is_refused() {
+    let m = mount();
+    m.sh("mkdir backup && mkdir -p team && mkdir team/own").ok();
+    let forms = [
+        "mkdir backup/x",
+        "(set -C; : > backup/x)",
+        ": > backup/x",
+        "ln -s text backup/x",
+        "flock -n backup/x true",
+        "touch mine && ln mine backup/x",
+        "touch mine && mv mine backup/x",
+        "latchfs acquire backup/x",
+        "latchfs run --try backup/x -- true",
+        "latchfs wait backup/x",
+        "cat .latchfs/wait/backup%2Fx",
+        "mkdir backup/x/y",
+        "latchfs acquire backup/x/y",
+    ];
+    for form in forms {
+        let refused = m.sh_as(ALICE, form).fails();
+        let says = ["Permission denied", "No such file", "lets nobody else make locks there"];
+        assert!(says.iter().any(|says| refused.contains(says)), "{form}: {refused}");
+        assert_eq!(m.sh("ls backup").ok(), "", "{form}");
+    }
+    m.sh("rm -rf backup && mkdir backup && rmdir backup").ok();
+    victim_is_served(&m);
+}
+
+/// The holder opens its directory by chmod. A directory that is only shown belongs to nobody.
+#[test]
+fn directory_of_locks_is_shared_by_chmod() {
+    let m = mount();
+    m.sh_as(ALICE, "mkdir team && mkdir team/x").ok();
+    m.sh_as(BOB, "mkdir team/y").fails();
+    m.sh("mkdir team/root").ok();
+    m.sh_as(ALICE, "chmod 777 team").ok();
+    m.sh_as(BOB, "mkdir team/y && mkdir team/y/z").ok();
+    m.sh_as(ALICE, "mkdir team/y/a").fails();
+    // Nobody holds `crew`.
+    m.sh_as(ALICE, "latchfs acquire crew/x").ok();
+    m.sh_as(BOB, "mkdir crew/y && touch crew/z && latchfs acquire crew/v/w").ok();
+}
