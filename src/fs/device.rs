@@ -7,7 +7,7 @@
 use super::mount::{MountError, Users};
 use super::mountinfo;
 use crate::said::said;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::mem;
@@ -65,6 +65,37 @@ pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
             })
         }
         Err(error) => Err(MountError::Refused { dir: dir.into(), error }),
+    }
+}
+
+/// Tells the kernel of `device` that what it keeps of the name `name` in the directory `parent`
+/// has expired: it asks again when the name is next used, and only then drops it if that is
+/// another inode. Older kernels than Linux 6.2 drop it at once.
+#[allow(unsafe_code)]
+pub(super) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Result<()> {
+    // struct fuse_out_header, struct fuse_notify_inval_entry_out, the name and a NUL.
+    const HEADERS_BYTES: usize = 32;
+    const NOTIFY_INVAL_ENTRY: i32 = 3;
+    const EXPIRE_ONLY: u32 = 1;
+    let name = name.as_bytes();
+    let length = HEADERS_BYTES + name.len() + 1;
+    let mut message = Vec::with_capacity(length);
+    message.extend_from_slice(&(length as u32).to_ne_bytes());
+    message.extend_from_slice(&NOTIFY_INVAL_ENTRY.to_ne_bytes());
+    message.extend_from_slice(&0_u64.to_ne_bytes()); // answers no request
+    message.extend_from_slice(&parent.to_ne_bytes());
+    message.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
+    message.extend_from_slice(name);
+    message.push(0);
+    // SAFETY: as many bytes as `message` has are read from it, and write(2) on a number is sound
+    // whatever that names.
+    let written = unsafe { libc::write(device, message.as_ptr().cast(), message.len()) };
+    match io::Error::last_os_error() {
+        // The kernel has dropped it already.
+        _ if written >= 0 => Ok(()),
+        error if error.kind() == ErrorKind::NotFound => Ok(()),
+        error => Err(error),
     }
 }
 

@@ -7,6 +7,7 @@
 //! answered under the same mutex under which changes are noted. And whoever tells the kernel to
 //! forget may have to wait for a program in that directory: so a thread of its own does.
 
+use super::device;
 use super::shared::{Fs, Shared};
 use super::tree::TOP;
 use crate::engine::{LockName, What};
@@ -15,6 +16,9 @@ use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,7 +37,12 @@ const EVENTS_MAX: usize = 256;
 
 /// What the kernel keeps of one mount.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<Inner>);
+pub(super) struct Kept {
+    inner: Mutex<Inner>,
+    /// Whether the kernel can be told to ask again for a name, and to keep it until then. Else it
+    /// drops the name, and a directory is lost for programs that are in it.
+    expires: AtomicBool,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -70,31 +79,62 @@ struct Stale {
     entry: Entry,
 }
 
-/// Begins the thread that tells the kernel what to forget.
-pub(super) fn start(fs: &Fs, notifier: Notifier) {
+/// Tells the kernel what to forget.
+struct Teller {
+    /// Keeps the device open.
+    notifier: Notifier,
+    device: RawFd,
+    expires: bool,
+}
+
+/// Begins the thread that tells the kernel what to forget. `device` is that of `notifier`.
+pub(super) fn start(fs: &Fs, notifier: Notifier, device: RawFd) {
     let (send, stale) = channel();
     let thread = std::thread::Builder::new().name("forget".to_owned());
-    match thread.spawn(move || tell(&notifier, &stale)) {
-        Ok(_) => fs.kept.0.lock().teller = Some(send),
+    let teller = Teller { notifier, device, expires: fs.kept.expires() };
+    match thread.spawn(move || teller.tell_all(&stale)) {
+        Ok(_) => fs.kept.inner.lock().teller = Some(send),
         Err(error) => log::warn!("the kernel keeps nothing, for want of a thread: {error}"),
     }
 }
 
-fn tell(notifier: &Notifier, stale: &Receiver<Vec<Stale>>) {
-    for Stale { name, entry } in stale.iter().flatten() {
-        let part = OsStr::new(name.last_part());
-        let of_entry = notifier.inval_entry(INodeNo(entry.parent), part);
-        // A negative offset: how it looks, for nothing of what it holds is ever kept.
-        let of_inode = entry.ino.map_or(Ok(()), |ino| notifier.inval_inode(INodeNo(ino), -1, 0));
-        if let Err(error) = of_entry.and(of_inode) {
-            log::debug!("the kernel can't be told to forget '{name}': {error}");
+impl Kept {
+    /// Sets whether the kernel can be told that a name has expired; before [`start`].
+    pub(super) fn set_expires(&self, expires: bool) {
+        self.expires.store(expires, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel can be told that a name has expired.
+    pub(super) fn expires(&self) -> bool {
+        self.expires.load(Ordering::Relaxed)
+    }
+}
+
+impl Teller {
+    fn tell_all(&self, stale: &Receiver<Vec<Stale>>) {
+        for Stale { name, entry } in stale.iter().flatten() {
+            if let Err(error) = self.tell(&name, entry) {
+                log::debug!("the kernel can't be told to forget '{name}': {error}");
+            }
         }
+    }
+
+    fn tell(&self, name: &LockName, entry: Entry) -> io::Result<()> {
+        let part = OsStr::new(name.last_part());
+        let of_entry = if self.expires {
+            device::expire_entry(self.device, entry.parent, part)
+        } else {
+            self.notifier.inval_entry(INodeNo(entry.parent), part)
+        };
+        // A negative offset: how it looks, for nothing of what it holds is ever kept.
+        let inval_inode = |ino| self.notifier.inval_inode(INodeNo(ino), -1, 0);
+        of_entry.and(entry.ino.map_or(Ok(()), inval_inode))
     }
 }
 
 /// The mount is gone.
 pub(super) fn ended(fs: &Shared) {
-    let inner = std::mem::take(&mut *fs.kept.0.lock());
+    let inner = std::mem::take(&mut *fs.kept.inner.lock());
     drop(inner);
 }
 
@@ -109,7 +149,7 @@ pub(super) fn answer(
 ) {
     let Some(as_of) = as_of else { return reply(&KEEP_NOT) };
     let parent = parent_of(fs, name);
-    let mut inner = fs.kept.0.lock();
+    let mut inner = fs.kept.inner.lock();
     let (Some(parent), true) = (parent, inner.teller.is_some()) else {
         drop(inner);
         return reply(&KEEP_NOT);
@@ -125,7 +165,7 @@ pub(super) fn answer(
 /// `mv`: the kernel keeps what it knew of the old name for the new one.
 pub(super) fn moved(fs: &Fs, from: &LockName, to: &LockName) {
     let parent = parent_of(fs, to);
-    let mut inner = fs.kept.0.lock();
+    let mut inner = fs.kept.inner.lock();
     let before = inner.book.names.remove(from);
     if let (Some(parent), Some(before)) = (parent, before) {
         inner.book.names.insert(to.clone(), Entry { parent, ..before });
@@ -245,7 +285,7 @@ impl Book {
 fn on_events(fs: &Weak<Shared>) {
     let Some(fs) = fs.upgrade() else { return };
     loop {
-        let mut inner = fs.kept.0.lock();
+        let mut inner = fs.kept.inner.lock();
         let (stale, more) = inner.take_news();
         inner.forget(stale);
         if !more {

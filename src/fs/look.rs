@@ -77,13 +77,15 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         let attr = attr_of_one(fs, ino, &place, &sight);
         // To forget a directory is to lose it for whoever stands in it, and the way to locks
         // changes with each of them.
-        let as_of = as_of.filter(|_| token.is_some());
+        let may_stay = face != Face::Directory || (token.is_some() && fs.kept.expires());
+        let as_of = as_of.filter(|_| may_stay);
         kept::answer(fs, &name, Some(ino), as_of, |ttl| reply.entry(ttl, &attr, GENERATION));
     });
 }
 
 /// Answers that there is nothing of this name, which the kernel may be let keep as well.
 fn not_there(fs: &Fs, name: &LockName, as_of: Option<u64>, reply: ReplyEntry) {
+    fs.tree.lock().gone(name);
     let nothing = FileAttr { ino: INodeNo(0), ..attr::of_nobody(fs, 0, Face::File, 0) };
     kept::answer(fs, name, None, as_of, |ttl| {
         if ttl.is_zero() {
@@ -222,7 +224,7 @@ pub(super) fn readdir(
             children
                 .into_iter()
                 .map(|child| Entry {
-                    ino: tree.number(&child.name),
+                    ino: tree.number_seen(&child.name, child.lock.as_ref().map(|l| l.token)),
                     kind: kind_of(&child),
                     name: child.name.last_part().into(),
                 })

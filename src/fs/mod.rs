@@ -115,6 +115,7 @@ impl Filesystem for LatchFs {
                 log::debug!("this kernel's FUSE lacks {wanted:?}");
             }
         }
+        self.0.kept.set_expires(config.capabilities().contains(InitFlags::FUSE_HAS_EXPIRE_ONLY));
         if let Err(nearest) = config.set_max_background(BACKGROUND_MAX) {
             log::warn!("the kernel takes {nearest} requests in the background at most");
         }

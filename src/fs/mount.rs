@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -131,7 +132,7 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
             return Err(MountError::Handshake(error));
         }
     };
-    kept::start(&shared, session.notifier());
+    kept::start(&shared, session.notifier(), session.as_fd().as_raw_fd());
     let ending = Arc::clone(&mounted.session);
     let served = thread::Builder::new().name("mount".into()).spawn(move || {
         if let Err(error) = session.run() {

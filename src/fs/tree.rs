@@ -4,18 +4,26 @@
 //! lives here as long as the kernel knows it. A file lock keeps its number through free and held
 //! again, because a program that waits for flock holds the file open meanwhile. Directories and
 //! symlinks get a new number with each tenure. The names of one link group share a number.
+//!
+//! While a hold lives, its number is the same, whatever the kernel forgets meanwhile: the number
+//! of a new inode is computed from the token, and an inode that has another one, or several
+//! names, stays here when the kernel forgets it.
 
 use super::control::Control;
 use super::numbered::{Named, Numbered};
 use crate::engine::{Face, LockName, NameError, Token};
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// The mount point.
 pub(super) const TOP: u64 = 1;
-/// The first number for anything else.
+/// The first number for what nobody holds. These are even, those of holds odd.
 const FIRST: u64 = 2;
+/// Inodes that the kernel has forgotten and that are kept for their holds, at 300 bytes each.
+/// Beyond this the oldest get a new number.
+const DORMANT_MAX: usize = 1 << 14;
 
 /// What an inode stands for.
 #[derive(Debug, Clone)]
@@ -63,12 +71,20 @@ pub(super) struct Tree {
     locks: Named<LockName, u64>,
     controls: Named<Control, u64>,
     next: u64,
+    /// Nodes without lookups, the oldest first; some are looked up again or gone.
+    dormant: VecDeque<u64>,
+}
+
+/// The number of a new inode of this tenure.
+const fn number_of(token: Token) -> u64 {
+    token.as_u64() << 1 | 1
 }
 
 impl Default for Tree {
     fn default() -> Self {
         let (locks, controls) = (Named::default(), Named::default());
-        Self { nodes: Numbered::default(), locks, controls, next: FIRST }
+        let dormant = VecDeque::new();
+        Self { nodes: Numbered::default(), locks, controls, next: FIRST, dormant }
     }
 }
 
@@ -112,9 +128,22 @@ impl Tree {
         ino
     }
 
-    /// The number that a name has, without counting; for listings.
+    /// The number that a name has, without counting.
     pub(super) fn number(&self, name: &LockName) -> Option<u64> {
         self.locks.get(name).copied()
+    }
+
+    /// The number that a name has or would have, for listings.
+    pub(super) fn number_seen(&self, name: &LockName, token: Option<Token>) -> Option<u64> {
+        self.number(name).or(token.map(number_of))
+    }
+
+    /// There is nothing of this name.
+    pub(super) fn gone(&mut self, name: &LockName) {
+        if !self.dormant.is_empty() && self.locks.get(name).is_some_and(|ino| !self.is_known(*ino))
+        {
+            self.detach(name);
+        }
     }
 
     /// The kernel gives `count` lookups back.
@@ -124,6 +153,21 @@ impl Tree {
         if node.lookups > 0 {
             return;
         }
+        if matches!(&node.place, Place::Lock(lock) if lock.is_kept_as(ino)) {
+            self.dormant.push_back(ino);
+            if self.dormant.len() <= DORMANT_MAX {
+                return;
+            }
+            let Some(oldest) = self.dormant.pop_front() else { return };
+            if !self.is_known(oldest) {
+                self.remove(oldest);
+            }
+            return;
+        }
+        self.remove(ino);
+    }
+
+    fn remove(&mut self, ino: u64) {
         match self.nodes.remove(&ino).map(|node| node.place) {
             Some(Place::Lock(lock)) => {
                 for link in &lock.links {
@@ -153,8 +197,9 @@ impl Tree {
     /// everything else loses it.
     pub(super) fn removed(&mut self, name: &LockName) {
         let Some(ino) = self.locks.get(name).copied() else { return };
+        let known = self.is_known(ino);
         match self.lock_mut(ino) {
-            Some(lock) if lock.face == Face::File && lock.links.len() == 1 => {}
+            Some(lock) if known && lock.face == Face::File && lock.links.len() == 1 => {}
             _ => self.detach(name),
         }
     }
@@ -216,6 +261,11 @@ impl Tree {
         }
     }
 
+    /// Whether the kernel knows this inode.
+    fn is_known(&self, ino: u64) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.lookups > 0)
+    }
+
     fn count(&mut self, ino: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.lookups += 1;
@@ -229,20 +279,30 @@ impl Tree {
         // What is said about the inode from now on is said about a name that it still has.
         if let Some(link) = lock.links.first() {
             lock.name = link.name.clone();
+        } else if !self.is_known(ino) {
+            self.nodes.remove(&ino);
         }
     }
 
     fn insert_lock(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
         let link = Link { name: name.clone(), token, origin: token };
         let lock = LockPlace { face, name: name.clone(), links: vec![link] };
-        let ino = self.insert(Place::Lock(Arc::new(lock)));
+        let ino = match token.map(number_of) {
+            Some(ino) if !self.nodes.contains_key(&ino) => self.insert_as(ino, lock),
+            _ => self.insert(Place::Lock(Arc::new(lock))),
+        };
         self.locks.insert(name.clone(), ino);
+        ino
+    }
+
+    fn insert_as(&mut self, ino: u64, lock: LockPlace) -> u64 {
+        self.nodes.insert(ino, Node { place: Place::Lock(Arc::new(lock)), lookups: 1 });
         ino
     }
 
     fn insert(&mut self, place: Place) -> u64 {
         let ino = self.next;
-        self.next += 1;
+        self.next += 2;
         self.nodes.insert(ino, Node { place, lookups: 1 });
         ino
     }
@@ -273,6 +333,14 @@ impl Place {
 }
 
 impl LockPlace {
+    /// Whether this inode, of this number, can't be made again from the tokens of its names.
+    fn is_kept_as(&self, ino: u64) -> bool {
+        match &*self.links {
+            [link] => link.token.is_some_and(|token| number_of(token) != ino),
+            links => !links.is_empty(),
+        }
+    }
+
     /// The tenure that open files of this one are bound to.
     pub(super) fn origin_of(&self, token: Token) -> Token {
         let link = self.links.iter().find(|link| link.token == Some(token));
@@ -324,9 +392,56 @@ mod tests {
         let again = tree.made(&name("a"), Face::File, token(2));
         assert_eq!(first, again);
         assert_eq!(lock(&tree, first).links[0].origin, Some(token(2)));
+        tree.removed(&name("a"));
         tree.forget(first, 2);
+        tree.gone(&name("a"));
         assert!(tree.place(first).is_none());
-        assert_ne!(tree.seen(&name("a"), Face::File, Some(token(2))), first);
+        assert_ne!(tree.seen(&name("a"), Face::File, Some(token(3))), first);
+    }
+
+    #[test]
+    fn the_number_of_a_hold_outlives_the_kernels_cache() {
+        let mut tree = Tree::default();
+        let made = tree.made(&name("a"), Face::File, token(1));
+        tree.forget(made, 1);
+        assert!(tree.place(made).is_none());
+        assert_eq!(tree.seen(&name("a"), Face::File, Some(token(1))), made);
+        // Held again under a number that is not its token's.
+        assert_eq!(tree.seen(&name("a"), Face::File, Some(token(2))), made);
+        tree.forget(made, 2);
+        assert_eq!(tree.seen(&name("a"), Face::File, Some(token(2))), made);
+        tree.forget(made, 1);
+        tree.removed(&name("a"));
+        assert!(tree.nodes.is_empty() && tree.locks.is_empty());
+    }
+
+    #[test]
+    fn links_outlive_the_kernels_cache() {
+        let mut tree = Tree::default();
+        let ino = tree.made(&name("a"), Face::File, token(1));
+        tree.linked(ino, &name("b"), token(2), &name("a"));
+        tree.forget(ino, 2);
+        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(2))), ino);
+        assert_eq!(lock(&tree, ino).links.len(), 2);
+        tree.forget(ino, 1);
+        tree.gone(&name("a"));
+        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(2))), ino);
+        assert_eq!(lock(&tree, ino).links.len(), 1);
+        tree.forget(ino, 1);
+        tree.gone(&name("b"));
+        assert!(tree.nodes.is_empty() && tree.locks.is_empty());
+    }
+
+    #[test]
+    fn dormant_inodes_are_bounded() {
+        let mut tree = Tree::default();
+        for n in 1..=2 * DORMANT_MAX as u64 {
+            let file = name(&format!("f{n}"));
+            let ino = tree.seen(&file, Face::File, None);
+            tree.seen(&file, Face::File, Some(token(n)));
+            tree.forget(ino, 2);
+        }
+        assert_eq!((tree.nodes.len(), tree.locks.len()), (DORMANT_MAX, DORMANT_MAX));
     }
 
     #[test]

@@ -5,24 +5,27 @@ use crate::harness::*;
 use std::process::{Child, Command, Stdio};
 
 /// A process that holds `x` by flock(1) until it is let go.
-struct Holder(Child);
+struct Holder(Child, String);
 
 impl Holder {
+    /// Begins to hold, as a user of the other mount where there are two.
     fn new(m: &Mount, name: &str) -> Self {
         let mut command = Command::new("flock");
         command.args([name, "sh", "-c", "echo held; read end; true"]);
         let mut child = m
-            .within(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+            .within_others(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
             .spawn()
             .expect("flock is there");
         let said = lines(child.stdout.take().expect("piped"));
         assert_eq!(said.recv().expect("it lives"), "held");
-        Self(child)
+        Self(child, name.to_owned())
     }
 
-    fn end(mut self) {
+    fn end(mut self, m: &Mount) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().expect("our child").success());
+        // close(2) does not wait until a server has decided.
+        eventually("it is free", || (m.phase(&self.1) == "free").then_some(()));
     }
 }
 
@@ -31,7 +34,7 @@ fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     let holder = Holder::new(m, "x");
     assert_eq!(client().ok().trim(), "busy");
     assert_eq!(m.status("x")["phase"], "held", "the holder has it still");
-    holder.end();
+    holder.end(m);
     for _ in 0..2 {
         assert_eq!(client().ok().trim(), "got 1");
     }
@@ -148,7 +151,7 @@ fn rust_std() {
     let file = std::fs::File::create(&x).expect("opening never fails");
     assert!(matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)));
     assert!(matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)));
-    holder.end();
+    holder.end(&m);
     file.lock().expect("it is free");
     assert!(refused(&m));
     file.unlock().expect("it is ours");
@@ -170,7 +173,7 @@ fn rust_crates() {
     assert!(!fs4::fs_std::FileExt::try_lock_exclusive(&fs4).expect("an answer"));
     let mut fslock = fslock::LockFile::open(&x).expect("opening never fails");
     assert!(!fslock.try_lock().expect("an answer"));
-    holder.end();
+    holder.end(&m);
     let guard = fd_lock.try_write().expect("it is free");
     assert!(refused(&m));
     drop(guard);
@@ -227,7 +230,7 @@ fn cargo() {
     eventually("it is in line", || {
         (m.status("cargo")["waiters"].as_array().map(Vec::len) == Some(1)).then_some(())
     });
-    holder.end();
+    holder.end(&m);
     assert!(cargo.wait().expect("our child").success());
     assert!(said.iter().any(|line| line.contains("Finished")));
     eventually("it is free", || (m.phase("cargo") == "free").then_some(()));

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -91,19 +91,51 @@ pub(crate) fn mounts() -> Vec<PathBuf> {
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
+/// What decides for the mounts of a test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// The mount itself.
+    Itself,
+    /// A server.
+    Server,
+    /// A cluster of three nodes.
+    Cluster,
+}
+
+impl Behind {
+    /// What the tests of a suite have that do not choose: the clients of `tests/clients` are run
+    /// in each form by `contrib/test`.
+    fn chosen() -> Self {
+        match std::env::var("LATCHFS_TESTS_BEHIND").as_deref() {
+            Ok("server") => Self::Server,
+            Ok("cluster") => Self::Cluster,
+            Ok(other) => panic!("LATCHFS_TESTS_BEHIND is 'server' or 'cluster', not '{other}'"),
+            Err(_) => Self::Itself,
+        }
+    }
+}
+
 /// How to mount.
 pub(crate) struct Setup {
     scratch: Scratch,
     dirs: usize,
     args: Vec<String>,
     state: bool,
+    behind: Behind,
 }
 
 impl Setup {
     pub(crate) fn new() -> Self {
         assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is missing: nothing can be mounted");
         let args = ["--client", "laptop1"].map(str::to_owned).to_vec();
-        Self { scratch: Scratch::new(), dirs: 1, args, state: true }
+        Self { scratch: Scratch::new(), dirs: 1, args, state: true, behind: Behind::chosen() }
+    }
+
+    /// Mounts what something else decides, twice: the second mount, beside the first, is that of
+    /// other users, and on another node.
+    pub(crate) fn behind(mut self, behind: Behind) -> Self {
+        self.behind = behind;
+        self
     }
 
     /// Adds arguments, split at spaces.
@@ -153,12 +185,96 @@ impl Setup {
         let open = fs::Permissions::from_mode(0o777);
         fs::set_permissions(self.scratch.path("t"), open).expect("ours");
         let mut args = self.args;
-        if self.state {
+        let (mut servers, mut beside) = (Vec::new(), None);
+        if self.behind != Behind::Itself {
+            servers = nodes(&self.scratch, self.behind);
+            args.extend(["--server".to_owned(), servers[0].url.clone()]);
+            // A test that wants several directories says itself which is whose.
+            if self.dirs == 1 {
+                let dir = self.scratch.path("beside");
+                fs::create_dir(&dir).expect("the scratch directory is empty");
+                let url = servers[1 % servers.len()].url.clone();
+                beside = Some(Beside { dir, url, daemon: None });
+            }
+        } else if self.state {
             let option = if crate::DURABLE { "--data" } else { "--state" };
             args.extend([option.to_owned(), self.scratch.path("state").display().to_string()]);
         }
-        Mount { dirs, args, daemon: None, scratch: self.scratch }
+        Mount { dirs, args, daemon: None, beside, _servers: servers, scratch: self.scratch }
     }
+}
+
+/// The second mount of the same locks.
+struct Beside {
+    dir: PathBuf,
+    url: String,
+    daemon: Option<Child>,
+}
+
+/// A server of a test, killed at its end.
+struct Node {
+    child: Child,
+    url: String,
+}
+
+impl Node {
+    #[track_caller]
+    fn start(name: &str, scratch: &Scratch, args: &[String]) -> Self {
+        let log = File::create(scratch.path(&format!("{name}.log"))).expect("ours");
+        let mut command = Command::new(LATCHFS);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+        let mut child = command.spawn().expect("the program was built");
+        let said = lines(child.stdout.take().expect("piped"));
+        let first = said.recv_timeout(MOUNT_LIMIT).expect("it says that it listens");
+        let url =
+            first.strip_prefix("latchfs: listening on ").and_then(|rest| rest.split(' ').next());
+        let url = url.unwrap_or_else(|| panic!("no server: {first}")).to_owned();
+        Self { child, url }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        signal(self.child.id().cast_signed(), libc::SIGKILL);
+        let _reaped = self.child.wait();
+    }
+}
+
+/// One server, or three nodes that vote.
+#[track_caller]
+fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
+    let data = |n: usize| scratch.path(&format!("data{n}")).display().to_string();
+    if behind == Behind::Server {
+        return vec![Node::start("server", scratch, &["--state".to_owned(), data(0)])];
+    }
+    let own = |n: usize| ["--data", &data(n), "--insecure"].map(str::to_owned).to_vec();
+    // A cluster begins as a node without peers.
+    drop(Node::start("begin", scratch, &own(0)));
+    let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
+    let peers = |n: usize| format!("127.0.0.1:{}", ports[n]);
+    let node = |n: usize| {
+        let mut args = own(n);
+        args.extend(["--peer-listen".to_owned(), peers(n)]);
+        if n > 0 {
+            args.extend(["--seed".to_owned(), peers(0)]);
+        }
+        Node::start(&format!("node{n}"), scratch, &args)
+    };
+    let nodes: Vec<_> = (0..3).map(node).collect();
+    eventually("three nodes vote", || {
+        let mut status = Command::new(LATCHFS);
+        let said = run(status.args(["cluster", "status", "--json", "--server", &nodes[2].url]));
+        let status: Value = serde_json::from_str(&said.out).ok()?;
+        let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
+        (status["nodes"].as_array()?.iter().filter(votes).count() == 3).then_some(())
+    });
+    nodes
+}
+
+fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
+    socket.local_addr().expect("it is bound").port()
 }
 
 /// A daemon, its mounts, and a directory for the rest.
@@ -166,6 +282,9 @@ pub(crate) struct Mount {
     dirs: Vec<PathBuf>,
     args: Vec<String>,
     daemon: Option<Child>,
+    beside: Option<Beside>,
+    /// Ended after the mounts.
+    _servers: Vec<Node>,
     scratch: Scratch,
 }
 
@@ -207,24 +326,42 @@ impl Mount {
         command
     }
 
+    /// The mount of other users: the second one, where there is one.
+    pub(crate) fn others(&self) -> &Path {
+        self.beside.as_ref().map_or(self.dir(), |beside| &beside.dir)
+    }
+
     /// Starts the daemon and waits until it says that all is mounted.
     #[track_caller]
     pub(crate) fn start(&mut self) {
         assert!(self.daemon.is_none(), "it runs already");
-        let log = File::create(self.scratch.path("log")).expect("the scratch directory is ours");
-        let mut command = self.command();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+        if let Some(Beside { dir, url, .. }) = &self.beside {
+            let own = self.args.iter().take_while(|arg| *arg != "--server");
+            let mut command = Command::new(LATCHFS);
+            command.arg("mount").arg(dir).arg("--foreground").args(own).args(["--server", url]);
+            let daemon = self.mounted(&mut command, "beside.log", 1);
+            self.beside.as_mut().expect("there is one").daemon = Some(daemon);
+        }
+        self.daemon = Some(self.mounted(&mut self.command(), "log", self.dirs.len()));
+    }
+
+    /// Starts a daemon and waits until it says so many times that it has mounted.
+    #[track_caller]
+    fn mounted(&self, command: &mut Command, log: &str, count: usize) -> Child {
+        let path = self.scratch.path(log);
+        let file = File::create(&path).expect("the scratch directory is ours");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).process_group(0);
         let mut child = command.spawn().expect("the program was built");
         let lines = lines(child.stdout.take().expect("piped"));
-        self.daemon = Some(child);
-        for _ in 0..self.dirs.len() {
-            match lines.recv_timeout(MOUNT_LIMIT) {
-                Ok(line) if line.contains("mounted") => {}
-                Ok(line) => panic!("the first lines say 'mounted', not {line:?}"),
-                Err(RecvTimeoutError::Timeout) => panic!("it never said 'mounted'"),
-                Err(RecvTimeoutError::Disconnected) => panic!("it ended: {}", self.log()),
+        for _ in 0..count {
+            let line = lines.recv_timeout(MOUNT_LIMIT);
+            if !line.as_ref().is_ok_and(|line| line.contains("mounted")) {
+                signal(child.id().cast_signed(), libc::SIGKILL);
+                let log = fs::read_to_string(&path).unwrap_or_default();
+                panic!("the first lines say 'mounted', not {line:?}: {log}");
             }
         }
+        child
     }
 
     /// What the daemon wrote to standard error.
@@ -250,20 +387,8 @@ impl Mount {
         self.reap()
     }
 
-    /// Waits for the daemon's end; nothing if it does not come.
     fn reap(&mut self) -> Option<i32> {
-        let mut child = self.daemon.take()?;
-        let pid = child.id().cast_signed();
-        let (sender, receiver) = channel();
-        thread::spawn(move || {
-            let _gone = child.wait().map(|status| sender.send(status));
-        });
-        let ended = receiver.recv_timeout(MOUNT_LIMIT);
-        if ended.is_err() {
-            signal(pid, libc::SIGKILL);
-        }
-        let status = ended.ok()?;
-        Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+        reap(self.daemon.take()?)
     }
 
     /// Runs a script in the mount point; `$T` is an ordinary directory, `$D` the mount point.
@@ -280,14 +405,14 @@ impl Mount {
         Output { err: seen.out.clone(), ..seen }
     }
 
-    /// The same as another user.
+    /// The same as another user, in the mount of others.
     #[track_caller]
     pub(crate) fn sh_as(&self, user: &str, script: &str) -> Output {
         users();
         let user_args = [format!("--reuid={user}"), format!("--regid={user}")];
         let mut command = Command::new("setpriv");
         command.args(user_args).args(["--clear-groups", "sh", "-c", script]);
-        run(self.within(&mut command))
+        run(self.within_others(&mut command))
     }
 
     /// Runs a Python program in the mount point, behind [`PRELUDE`].
@@ -326,6 +451,12 @@ impl Mount {
         run(self.within(Command::new(LATCHFS).args(args)).current_dir("/"))
     }
 
+    /// The same as [`Self::within`], in the mount of others.
+    pub(crate) fn within_others<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let dir = self.others();
+        self.within(command).current_dir(dir).env("LATCHFS_DIR", dir).env("D", dir)
+    }
+
     /// Sets the place and the names that every command here knows.
     pub(crate) fn within<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let path = std::env::var("PATH").expect("there is one");
@@ -336,6 +467,7 @@ impl Mount {
             .env("LATCHFS_DIR", self.dir())
             .env("D", self.dir())
             .env("D2", self.dirs.get(1).unwrap_or(&self.dirs[0]))
+            .env("OTHERS", self.others())
             .env("T", self.scratch())
             .env("LC_ALL", "C.UTF-8")
     }
@@ -369,22 +501,38 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(child) = &self.daemon {
+        let others = self.beside.as_mut().and_then(|beside| beside.daemon.take());
+        for child in self.daemon.take().into_iter().chain(others) {
             signal(child.id().cast_signed(), libc::SIGTERM);
-            let ended = self.reap();
+            let ended = reap(child);
             if thread::panicking() {
                 eprintln!("the daemon's log:\n{}", self.log());
             } else {
                 assert_eq!(ended, Some(0), "SIGTERM ends the daemon well: {}", self.log());
             }
         }
-        for dir in &self.dirs {
+        for dir in self.dirs.iter().chain(self.beside.as_ref().map(|beside| &beside.dir)) {
             while mounts().contains(dir) {
                 let gone = Command::new("umount").arg("-l").arg(dir).status();
                 assert!(gone.is_ok_and(|status| status.success()), "umount {}", dir.display());
             }
         }
     }
+}
+
+/// Waits for a daemon's end and gives its exit code; nothing if it does not end.
+fn reap(mut child: Child) -> Option<i32> {
+    let pid = child.id().cast_signed();
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let _gone = child.wait().map(|status| sender.send(status));
+    });
+    let ended = receiver.recv_timeout(MOUNT_LIMIT);
+    if ended.is_err() {
+        signal(pid, libc::SIGKILL);
+    }
+    let status = ended.ok()?;
+    Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
 /// The daemon's resident memory.

@@ -14,6 +14,7 @@ mod locking;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apart;
 mod control;
 mod ending;
 mod following;
