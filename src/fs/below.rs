@@ -4,10 +4,11 @@
 
 use super::attr;
 use super::errno::Act;
+use super::locking::{self, Request};
 use super::owner::{Caller, groups_of};
 use super::shared::{Fs, Shared, views};
-use crate::engine::{Lease, LockName};
-use fuser::Errno;
+use crate::engine::{Kind, Lease, LockName};
+use fuser::{Errno, ReplyEmpty};
 
 /// Write and search, for others.
 const WRITE: u16 = 0o3;
@@ -43,8 +44,43 @@ pub(super) fn check(
     });
 }
 
+/// The same for a request through the control file: why not is said in a sentence.
+pub(super) fn check_said(
+    fs: &Fs,
+    caller: &Caller,
+    name: &LockName,
+    then: impl FnOnce(&Fs, &Caller, Result<(), (Kind, String)>) + Send + 'static,
+) {
+    let asked = name.clone();
+    check(fs, caller, Act::Control, name, move |fs, caller, allowed| {
+        let allowed = allowed.map_err(|errno| match errno {
+            Errno::EACCES => (Kind::Denied, sentence(&asked)),
+            _ => {
+                let sentence = format!("what lies above '{asked}' can't be seen now; try again");
+                (Kind::ConsistencyUnavailable, sentence)
+            }
+        });
+        then(fs, caller, allowed);
+    });
+}
+
+/// `flock`, fcntl: locks in the name of the user who opened the file, who may have to wait for a
+/// name that is free by now.
+pub(super) fn lock(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply: ReplyEmpty) {
+    let open = fs.opens.get(asked.fh).filter(|_| asked.kind != libc::F_UNLCK);
+    let Some((open, name)) = open.as_ref().and_then(|open| Some((open, open.lock()?))) else {
+        return locking::set(fs, caller, asked, sleep, reply);
+    };
+    let opener = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
+    let (caller, asked) = (caller.clone(), *asked);
+    check(fs, &opener, Act::Lock, name, move |fs, _, allowed| match allowed {
+        Ok(()) => locking::set(fs, &caller, &asked, sleep, reply),
+        Err(errno) => reply.error(errno),
+    });
+}
+
 /// Why a name below another's lock can't be made.
-pub(super) fn sentence(name: &LockName) -> String {
+fn sentence(name: &LockName) -> String {
     format!(
         "'{name}' lies below a lock of another user, whose mode lets nobody else make locks \
          there; choose another name, or have its holder open it by 'chmod a+rwx'"

@@ -22,7 +22,7 @@ use crate::engine::{
 use crate::locks::{Failure, List};
 use crate::status::status_of;
 use crate::time::Span;
-use fuser::{Errno, ReplyData, ReplyWrite};
+use fuser::{ReplyData, ReplyWrite};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -197,7 +197,13 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         Ok(Asked::List(query)) => list(fs, query, then),
         Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
         Ok(Asked::Acquire(ask)) => match process_of(fs, caller, &ask.options, &ask.name) {
-            Ok(process) => acquire_allowed(fs, caller, fh, ask, process, then),
+            Ok(process) => {
+                let name = ask.name.clone();
+                below::check_said(fs, caller, &name, move |fs, caller, may| match may {
+                    Ok(()) => acquire(fs, caller, fh, ask, process, then),
+                    Err((kind, sentence)) => then(wrong(kind, &sentence)),
+                });
+            }
             Err(refused) => then(refused),
         },
         Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
@@ -268,8 +274,7 @@ fn decide_bound(
             Ok(_) => json!({ "ok": true }),
             Err(failure) => {
                 let answer = wrong(failure.kind(), &failure.to_string());
-                // Who did not answer this would not answer for the status either.
-                let silent = matches!(failure, Failure::Unavailable(_));
+                let silent = matches!(failure, Failure::Unavailable(_)); // nor for the status
                 shared.refuse(&caller, Act::Control, Some(&name), failure);
                 if silent {
                     return then(answer);
@@ -351,25 +356,6 @@ fn acquiring(request: &Request) -> Result<Acquiring, String> {
         Some(other) => return Err(format!("'fresh' is true or false, not {other}")),
     };
     Ok(Acquiring { name, options, fresh, line: request.line()? })
-}
-
-fn acquire_allowed(
-    fs: &Fs,
-    caller: &Caller,
-    fh: u64,
-    ask: Acquiring,
-    process: Option<Living>,
-    then: Then,
-) {
-    let name = ask.name.clone();
-    below::check(fs, caller, Act::Control, &name, move |fs, caller, allowed| match allowed {
-        Ok(()) => acquire(fs, caller, fh, ask, process, then),
-        Err(Errno::EACCES) => then(wrong(Kind::Denied, &below::sentence(&ask.name))),
-        Err(_) => {
-            let sentence = format!("what lies above '{}' can't be seen now; try again", ask.name);
-            then(wrong(Kind::ConsistencyUnavailable, &sentence));
-        }
-    });
 }
 
 fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Living>, then: Then) {

@@ -80,8 +80,7 @@ const GIVE_UP: u32 = 0x4c01;
 pub struct LatchFs(Fs);
 
 impl LatchFs {
-    /// A file system on `locks`, mounted as `config` says; `follows_symlinks` is whether the
-    /// kernel follows the symlinks in it.
+    /// A file system on `locks`, mounted as `config` says, in which symlinks are followed or not.
     pub fn new(locks: Locks, config: &MountConfig, follows_symlinks: bool) -> Self {
         Self(Arc::new(Shared::new(locks, config, follows_symlinks)))
     }
@@ -102,9 +101,8 @@ impl LatchFs {
 
 impl Filesystem for LatchFs {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // O_TRUNC comes with the open, which saves a request and shows who truncates. Kernels
-        // without one of these work too, a little slower.
-        // Without the locking ones locks would be the kernel's own, unseen by anybody else.
+        // O_TRUNC comes with the open, which shows who truncates. Kernels without one of these
+        // work too; without the locking ones locks would be the kernel's own, unseen by others.
         for wanted in [
             InitFlags::FUSE_POSIX_LOCKS,
             InitFlags::FUSE_FLOCK_LOCKS,
@@ -438,7 +436,7 @@ impl Filesystem for LatchFs {
     ) {
         let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
         let asked = locking::Request { ino, fh, owner, start, end, kind: typ, pid };
-        locking::set(&self.0, &self.caller(req, Act::Lock), &asked, sleep, reply);
+        below::lock(&self.0, &self.caller(req, Act::Lock), &asked, sleep, reply);
     }
 
     fn destroy(&mut self) {

@@ -192,6 +192,14 @@ impl Open {
         }
     }
 
+    /// The lock that it is of.
+    pub(super) const fn lock(&self) -> Option<&LockName> {
+        match &self.target {
+            Target::Lock(_, name) => Some(name),
+            Target::Control(_) => None,
+        }
+    }
+
     /// The tenure that it speaks for, if it does.
     pub(super) fn tenure(&self) -> Option<Token> {
         self.state.lock().tenure

@@ -1,7 +1,8 @@
 //! A local user on root's mount who makes links: out of the mount, and more than can be served.
 
 use crate::mounted_harness::*;
-use std::time::{Duration, Instant};
+use latchfs::time::steady_now;
+use std::time::Duration;
 
 /// A victim beside the attack gets its right answer within this.
 const VICTIM_LIMIT: Duration = Duration::from_secs(1);
@@ -9,9 +10,10 @@ const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 /// Bob takes and releases a lock of his own.
 #[track_caller]
 fn victim_is_served(m: &Mount) {
-    let begun = Instant::now();
+    let begun = steady_now();
     m.sh_as(BOB, "mkdir victim && rmdir victim").ok();
-    assert!(begun.elapsed() < VICTIM_LIMIT, "the victim waited {:?}", begun.elapsed());
+    let waited = steady_now().since(begun).as_duration();
+    assert!(waited < VICTIM_LIMIT, "the victim waited {waited:?}");
 }
 
 /// `ln -s /root-only/file locks/nightly` by a user: what root then does to `nightly` as the

@@ -3,10 +3,17 @@
 //! Nothing here waits by the clock: the program says when it is mounted, commands end or are
 //! killed at a limit, and [`eventually`] is the one poll, for what only a look can tell.
 
+#[path = "behind.rs"]
+mod behind;
+#[path = "python.rs"]
+mod python;
+
 use crate::support;
 pub(crate) use crate::support::{Output, run, run_within, signal};
+pub(crate) use behind::Behind;
+use behind::{Node, nodes};
+pub(crate) use python::{PRELUDE, dedent};
 use serde_json::Value;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::fs::PermissionsExt as _;
@@ -89,30 +96,6 @@ impl Drop for Scratch {
 pub(crate) fn mounts() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
     table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
-}
-
-/// What decides for the mounts of a test.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Behind {
-    /// The mount itself.
-    Itself,
-    /// A server.
-    Server,
-    /// A cluster of three nodes.
-    Cluster,
-}
-
-impl Behind {
-    /// What the tests of a suite have that do not choose: the clients of `tests/clients` are run
-    /// in each form by `contrib/test`.
-    fn chosen() -> Self {
-        match std::env::var("LATCHFS_TESTS_BEHIND").as_deref() {
-            Ok("server") => Self::Server,
-            Ok("cluster") => Self::Cluster,
-            Ok(other) => panic!("LATCHFS_TESTS_BEHIND is 'server' or 'cluster', not '{other}'"),
-            Err(_) => Self::Itself,
-        }
-    }
 }
 
 /// How to mount.
@@ -209,72 +192,6 @@ struct Beside {
     dir: PathBuf,
     url: String,
     daemon: Option<Child>,
-}
-
-/// A server of a test, killed at its end.
-struct Node {
-    child: Child,
-    url: String,
-}
-
-impl Node {
-    #[track_caller]
-    fn start(name: &str, scratch: &Scratch, args: &[String]) -> Self {
-        let log = File::create(scratch.path(&format!("{name}.log"))).expect("ours");
-        let mut command = Command::new(LATCHFS);
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(args);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
-        let mut child = command.spawn().expect("the program was built");
-        let said = lines(child.stdout.take().expect("piped"));
-        let first = said.recv_timeout(MOUNT_LIMIT).expect("it says that it listens");
-        let url =
-            first.strip_prefix("latchfs: listening on ").and_then(|rest| rest.split(' ').next());
-        let url = url.unwrap_or_else(|| panic!("no server: {first}")).to_owned();
-        Self { child, url }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        signal(self.child.id().cast_signed(), libc::SIGKILL);
-        let _reaped = self.child.wait();
-    }
-}
-
-/// One server, or three nodes that vote.
-#[track_caller]
-fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
-    let data = |n: usize| scratch.path(&format!("data{n}")).display().to_string();
-    if behind == Behind::Server {
-        return vec![Node::start("server", scratch, &["--state".to_owned(), data(0)])];
-    }
-    let own = |n: usize| ["--data", &data(n), "--insecure"].map(str::to_owned).to_vec();
-    // A cluster begins as a node without peers.
-    drop(Node::start("begin", scratch, &own(0)));
-    let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
-    let peers = |n: usize| format!("127.0.0.1:{}", ports[n]);
-    let node = |n: usize| {
-        let mut args = own(n);
-        args.extend(["--peer-listen".to_owned(), peers(n)]);
-        if n > 0 {
-            args.extend(["--seed".to_owned(), peers(0)]);
-        }
-        Node::start(&format!("node{n}"), scratch, &args)
-    };
-    let nodes: Vec<_> = (0..3).map(node).collect();
-    eventually("three nodes vote", || {
-        let mut status = Command::new(LATCHFS);
-        let said = run(status.args(["cluster", "status", "--json", "--server", &nodes[2].url]));
-        let status: Value = serde_json::from_str(&said.out).ok()?;
-        let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
-        (status["nodes"].as_array()?.iter().filter(votes).count() == 3).then_some(())
-    });
-    nodes
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
-    socket.local_addr().expect("it is bound").port()
 }
 
 /// A daemon, its mounts, and a directory for the rest.
@@ -567,69 +484,3 @@ pub(crate) fn json(text: &str) -> Value {
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
-
-/// Takes away what a program is indented by in a test.
-pub(crate) fn dedent(program: &str) -> String {
-    let indent = program
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .map(|line| line.len() - line.trim_start().len())
-        .min()
-        .unwrap_or(0);
-    let mut dedented = String::new();
-    for line in program.lines() {
-        writeln!(dedented, "{}", line.get(indent..).unwrap_or("")).expect("memory suffices");
-    }
-    dedented
-}
-
-/// What every Python program of the tests may use.
-pub(crate) const PRELUDE: &str = r#"
-import contextlib, errno, fcntl, json, os, pathlib, pwd, signal, stat, subprocess, sys, time
-
-def no(call, *args, **named):
-    "The name of the errno that a call fails with, or 'ok'."
-    try:
-        call(*args, **named)
-        return 'ok'
-    except OSError as error:
-        return errno.errorcode.get(error.errno, str(error.errno))
-
-@contextlib.contextmanager
-def user(name):
-    "As another user, for the length of a block."
-    entry = pwd.getpwnam(name)
-    os.setegid(entry.pw_gid)
-    os.seteuid(entry.pw_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-
-def eq(seen, wanted):
-    if seen != wanted:
-        raise AssertionError(f'{seen!r}, not {wanted!r}')
-
-def exclusive(name, mode=0o644):
-    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-
-def status(name):
-    return json.loads(pathlib.Path('.latchfs/status/%2F' + name.replace('/', '%2F')).read_text())
-
-def why():
-    return json.loads(pathlib.Path('.latchfs/why').read_text())['message']
-
-def write(name, text):
-    "What a shell's > does: open, truncate, one write, close. Gives the errno of the write."
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        return no(os.write, fd, text if isinstance(text, bytes) else text.encode())
-    finally:
-        os.close(fd)
-
-def listed(where='.'):
-    return sorted(os.listdir(where))
-
-A, B = 'latchfs-a', 'latchfs-b'
-"#;

@@ -57,8 +57,8 @@ fn allow_other_needs_the_administrators_leave() {
     assert!(seen.code != 0 && seen.err.contains("user_allow_other"), "{seen:?}");
 }
 
-/// A helper that does not know `nosymfollow` mounts without it. Then another's symlink can be
-/// read only by its maker, unless it stays in the mount: whoever follows it reaches nothing outside.
+/// A helper that does not know `nosymfollow` mounts without it. Then a symlink that leads out of
+/// the mount can be read only by its maker, so that nobody else follows it.
 #[test]
 fn symlinks_are_guarded_where_the_kernel_follows_them() {
     let seen = in_a_namespace(&format!(

@@ -11,7 +11,6 @@ mod ranges;
 mod table;
 pub(super) mod waiting;
 
-use super::below;
 use super::errno::{Act, errno_of};
 use super::make::looks;
 use super::opens::{Open, Target};
@@ -100,20 +99,7 @@ pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply:
         let sentence = "only the file of a lock can be locked; those in .latchfs are not";
         return reply.error(fs.refuse_own(caller, Act::Lock, None, Errno::EINVAL, sentence));
     };
-    // Locked in the name of the user who opened the file.
-    let opener = Caller { client, uid: open.uid, ..caller.clone() };
-    let (caller, asked, of) = (caller.clone(), *asked, name.clone());
-    below::check(fs, &opener, Act::Lock, &of, move |fs, opener, allowed| match allowed {
-        Ok(()) => {
-            let of = (name, opener.client.clone());
-            let ask = ask_of(fs, &caller, &asked, of, (mode, sleep));
-            lock(fs, &caller, &open, ask, reply);
-        }
-        Err(errno) => reply.error(errno),
-    });
-}
-
-fn lock(fs: &Fs, caller: &Caller, open: &Open, ask: Ask, reply: ReplyEmpty) {
+    let ask = ask_of(fs, caller, asked, (name, client), (mode, sleep));
     let direct = match fs.locking.own.get() {
         Some(own) => direct::lock(fs, own, ask),
         None => Direct::Unusual(ask),

@@ -1,0 +1,98 @@
+//! Servers and clusters behind the mounts of a test.
+
+use super::{LATCHFS, MOUNT_LIMIT, Scratch, eventually, lines};
+use crate::support::{run, signal};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+/// What decides for the mounts of a test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// The mount itself.
+    Itself,
+    /// A server.
+    Server,
+    /// A cluster of three nodes.
+    Cluster,
+}
+
+impl Behind {
+    /// What the tests of a suite have that do not choose: the clients of `tests/clients` are run
+    /// in each form by `contrib/test`.
+    pub(super) fn chosen() -> Self {
+        match std::env::var("LATCHFS_TESTS_BEHIND").as_deref() {
+            Ok("server") => Self::Server,
+            Ok("cluster") => Self::Cluster,
+            Ok(other) => panic!("LATCHFS_TESTS_BEHIND is 'server' or 'cluster', not '{other}'"),
+            Err(_) => Self::Itself,
+        }
+    }
+}
+
+/// A server of a test, killed at its end.
+pub(super) struct Node {
+    child: Child,
+    pub(super) url: String,
+}
+
+impl Node {
+    #[track_caller]
+    fn start(name: &str, scratch: &Scratch, args: &[String]) -> Self {
+        let log = File::create(scratch.path(&format!("{name}.log"))).expect("ours");
+        let mut command = Command::new(LATCHFS);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+        let mut child = command.spawn().expect("the program was built");
+        let said = lines(child.stdout.take().expect("piped"));
+        let first = said.recv_timeout(MOUNT_LIMIT).expect("it says that it listens");
+        let url =
+            first.strip_prefix("latchfs: listening on ").and_then(|rest| rest.split(' ').next());
+        let url = url.unwrap_or_else(|| panic!("no server: {first}")).to_owned();
+        Self { child, url }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        signal(self.child.id().cast_signed(), libc::SIGKILL);
+        let _reaped = self.child.wait();
+    }
+}
+
+/// One server, or three nodes that vote.
+#[track_caller]
+pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
+    let data = |n: usize| scratch.path(&format!("data{n}")).display().to_string();
+    if behind == Behind::Server {
+        return vec![Node::start("server", scratch, &["--state".to_owned(), data(0)])];
+    }
+    let own = |n: usize| ["--data", &data(n), "--insecure"].map(str::to_owned).to_vec();
+    // A cluster begins as a node without peers.
+    drop(Node::start("begin", scratch, &own(0)));
+    let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
+    let peers = |n: usize| format!("127.0.0.1:{}", ports[n]);
+    let node = |n: usize| {
+        let mut args = own(n);
+        args.extend(["--peer-listen".to_owned(), peers(n)]);
+        if n > 0 {
+            args.extend(["--seed".to_owned(), peers(0)]);
+        }
+        Node::start(&format!("node{n}"), scratch, &args)
+    };
+    let nodes: Vec<_> = (0..3).map(node).collect();
+    eventually("three nodes vote", || {
+        let mut status = Command::new(LATCHFS);
+        let said = run(status.args(["cluster", "status", "--json", "--server", &nodes[2].url]));
+        let status: Value = serde_json::from_str(&said.out).ok()?;
+        let votes = |node: &&Value| node["role"] == "leader" || node["role"] == "voter";
+        (status["nodes"].as_array()?.iter().filter(votes).count() == 3).then_some(())
+    });
+    nodes
+}
+
+fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
+    socket.local_addr().expect("it is bound").port()
+}
