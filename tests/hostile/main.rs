@@ -23,5 +23,5 @@ mod server_harness;
 #[path = "../support/mod.rs"]
 mod support;
 
-mod request_ids;
 mod links;
+mod request_ids;
