@@ -114,6 +114,7 @@ operations! {
     RemoveNode      "remove a node"               Any    Any           Cluster;
     ShowCounts      "show counts"                 Any    Visible       Known;
     ShowTime        "show the time"               Any    Any           Known;
+    ListNodes       "list the cluster's URLs"     Any    Any           Known;
     ShowCaller      "show the caller's rights"    Any    Any           Known;
     SendBatch       "send a batch"                Any    Any           Known;
     Authenticate    "show a credential"           Any    Any           Public;

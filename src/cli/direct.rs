@@ -8,7 +8,7 @@ use super::target::not_a_name;
 use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op,
-    OpenId, Outcome, Patch, Release, Renew, Steal, StealReason, Term, Token, Ttl, What,
+    OpenId, Outcome, Patch, Release, Renew, Steal, StealReason, Term, Ticket, Token, Ttl, What,
 };
 use crate::locks::{self, Bond, Door, List, Locks};
 use crate::remote::http::Access;
@@ -154,14 +154,7 @@ impl Direct {
         let token = match Self::decide(remote, Op::Acquire(ask.clone()))? {
             Outcome::Granted(tenure) | Outcome::Renewed(tenure) => tenure.token,
             Outcome::Waiting { ticket, .. } => {
-                let served = |what: &What| match what {
-                    What::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
-                        Some(Some(*token))
-                    }
-                    What::Left { ticket: of, .. } if *of == ticket => Some(None),
-                    _ => None,
-                };
-                let found = Self::wait_in_line(remote, &mut watch, &ask, &served)?;
+                let found = Self::wait_in_line(remote, &mut watch, &ask, ticket)?;
                 found.ok_or_else(|| too_long(&name, patience))?
             }
             _ => return Err(Failure::unavailable("the server answered what was not asked")),
@@ -174,8 +167,15 @@ impl Direct {
         remote: &Remote,
         watch: &mut locks::feed::Watch,
         ask: &Acquire,
-        served: &dyn Fn(&What) -> Option<Option<Token>>,
+        ticket: Ticket,
     ) -> Done<Option<Token>> {
+        let served = |what: &What| match what {
+            What::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
+                Some(Some(*token))
+            }
+            What::Left { ticket: of, .. } if *of == ticket => Some(None),
+            _ => None,
+        };
         let (send, news) = channel();
         watch.wake_by(Arc::new(move || {
             let _ = send.send(());
@@ -196,16 +196,28 @@ impl Direct {
                 }
             }
             if batch.lost > 0
-                && let Ok(view) = Self::view(remote, &ask.name)
+                && let Some(end) = Self::look_again(remote, ask, ticket)
             {
-                let lease = view.holders.iter().map(|holder| &holder.lease);
-                if let Some(own) = lease.into_iter().find(|lease| lease.hold == ask.hold) {
-                    return Ok(Some(own.token));
-                }
+                return Ok(end);
             }
             // The sender lives as long as the watch.
             let _ = news.recv();
         }
+    }
+
+    /// How the wait for a place has ended, if it has, as the server says as soon as it answers.
+    fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> Option<Option<Token>> {
+        let (send, view) = channel();
+        let answered = Box::new(move |view| drop(send.send(view)));
+        remote.view_until_answered(&ask.name, answered);
+        // Without an answer the session is over, of which an event tells.
+        let view = view.recv().ok()?.ok()?;
+        let mut leases = view.holders.iter().map(|holder| &holder.lease);
+        if let Some(own) = leases.find(|lease| lease.hold == ask.hold) {
+            return Some(Some(own.token));
+        }
+        let waits = view.waiters.iter().any(|waiter| waiter.ticket == ticket);
+        (!waits).then_some(None)
     }
 
     fn renew(&self, request: &Asked<'_>) -> Done<Value> {

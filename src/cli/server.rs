@@ -3,9 +3,9 @@
 use super::exit::{Done, Exit, Failure};
 use super::out;
 use crate::remote::fetch::fetch;
-use crate::remote::http::{Access, Http};
+use crate::remote::http::{Access, Http, may_learn};
 use crate::remote::line::Server;
-use crate::remote::{Remote, SERVERS_MAX, Several, Terms};
+use crate::remote::{MakeServer, Remote, SERVERS_MAX, Several, Terms};
 use crate::time::Span;
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
@@ -115,15 +115,24 @@ fn server(access: &Access) -> Done<Arc<dyn Server>> {
     };
     match &urls(&access.url)[..] {
         [] => usable(&access.url),
-        [url] => usable(url),
         urls if urls.len() > SERVERS_MAX => {
             Err(Failure::usage(format!("--server names {SERVERS_MAX} servers at most")))
         }
         urls => {
             let servers: Done<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
-            Ok(Arc::new(Several::new(servers?)))
+            Ok(Arc::new(Several::learning(servers?, learner(access))))
         }
     }
+}
+
+/// Makes servers of the URLs that a server tells, with the same credentials.
+fn learner(access: &Access) -> MakeServer {
+    let access = access.clone();
+    Box::new(move |url| {
+        let is_safe = urls(&access.url).iter().all(|known| may_learn(known, url));
+        let made = Http::new(&Access { url: url.to_owned(), ..access.clone() });
+        made.ok().filter(|_| is_safe).map(|http| Arc::new(http) as _)
+    })
 }
 
 /// Connects; fails if there is no server by the time in which one answers.

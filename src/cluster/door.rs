@@ -8,15 +8,17 @@ use super::council::Chamber;
 use super::error::{DataError, Stop};
 use super::node::{self, Begun, Started};
 use super::peering::Peering;
+use super::station::Station;
 use crate::engine::codec;
 use crate::engine::{
-    Answer, Child, Command, Engine, Heritage, LockName, LockView, SessionId, SessionView,
+    Answer, Child, Command, Engine, Heritage, LockName, LockView, SessionId, SessionView, Token,
 };
 use crate::locks::council::{Council, Standing};
 use crate::locks::feed::Watch;
 use crate::locks::tally::Histogram;
 use crate::locks::{
     About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then, Unavailable,
+    page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -239,6 +241,16 @@ impl Door for Node {
         self.shared.look(None, move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX), then);
     }
 
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+    ) {
+        let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
+        self.shared.look(None, page, then);
+    }
+
     fn known(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         // What is older than it says would be worse than what is newer.
         let age = self.shared.age();
@@ -265,6 +277,12 @@ impl Door for Node {
 
     fn council(&self) -> Option<Arc<dyn Council>> {
         Some(Arc::new(Chamber(self.shared.node.clone())))
+    }
+
+    fn urls(&self) -> Vec<String> {
+        let core = self.shared.node.replica.look();
+        let stations = core.members().nodes().filter_map(|(_, node)| Station::of(node));
+        stations.map(|station| station.url.to_string()).collect()
     }
 
     fn ready(&self) -> Result<(), Unavailable> {

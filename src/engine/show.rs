@@ -1,7 +1,7 @@
 //! What can be seen: one lock, a page of locks, a page of a directory.
 
 use super::Engine;
-use super::lease::{Lease, Life, Mode, SessionId};
+use super::lease::{Lease, Life, Mode, SessionId, Token};
 use super::lock::Lock;
 use super::name::LockName;
 use super::view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
@@ -89,6 +89,19 @@ impl Engine {
             held: session.leases.len(),
             waiting: session.waiters.len(),
         })
+    }
+
+    /// At most `limit` of the leases that hang on a session, by name, those behind `after`.
+    pub fn leases_of(
+        &self,
+        id: SessionId,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Vec<(LockName, Token)> {
+        let Some(session) = self.books.sessions.get(&id) else { return Vec::new() };
+        let from = after.map(|name| (name.clone(), Token::named(u64::MAX)));
+        let from = from.map_or(Bound::Unbounded, Bound::Excluded);
+        session.leases.range((from, Bound::Unbounded)).take(limit).cloned().collect()
     }
 
     pub(super) fn has_below(&self, name: &str) -> bool {

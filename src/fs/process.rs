@@ -101,7 +101,7 @@ pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Life, living: &Living) {
     if let Err(error) = bound {
         // The lease says that it is bound; to let it run out would be the later surprise.
         log::error!("lock '{name}' can't be bound to process {pid} ({error}), so it is released");
-        fs.locks.submit(Op::Release(Release { key }), |_| {});
+        fs.locks.give_back(Op::Release(Release { key }));
     }
 }
 
@@ -144,7 +144,7 @@ fn resume_lock(fs: &Fs, view: &LockView) {
             }
         } else {
             log::info!("process {} is gone, so lock '{}' is released", process.pid, view.name);
-            fs.locks.submit(Op::Release(Release { key }), |_| {});
+            fs.locks.give_back(Op::Release(Release { key }));
         }
     }
 }
@@ -343,12 +343,7 @@ fn keep(fs: &Weak<Shared>, keeper: &Keeper) {
 fn process_ended(fs: &Fs, token: Token) {
     let Some(Binding { key, living, .. }) = fs.processes.unbind(token) else { return };
     log::debug!("process {} has ended, so lock '{}' is free", living.process.pid, key.name);
-    let name = key.name.clone();
-    fs.locks.submit(Op::Release(Release { key }), move |answer| {
-        if let Err(Failure::Unavailable(why)) = flat(answer) {
-            log::warn!("lock '{name}' of a process that ended can't be released: {why}");
-        }
-    });
+    fs.locks.give_back(Op::Release(Release { key }));
 }
 
 fn renew(fs: &Fs, key: LeaseKey) {
@@ -434,7 +429,7 @@ fn hear(fs: &Fs, what: What) {
 /// The hold goes on under another name and token.
 fn follow(fs: &Fs, to: &LockName, client: ClientId, living: Living) {
     let shared = Arc::clone(fs);
-    fs.locks.view(to, move |view| {
+    fs.locks.view_until_answered(to, move |view| {
         let Ok(view) = view else { return };
         let lease = view.held_by(&client).map(|holder| &holder.lease);
         if let Some(lease) = lease.filter(|l| l.details.process() == Some(living.process)) {

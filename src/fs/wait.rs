@@ -79,7 +79,7 @@ pub(super) fn read(
 pub(super) fn closed(fs: &Fs, open: &Open) {
     let before = std::mem::replace(&mut open.state.lock().place, Place::Closed);
     if let Place::Unread(key) = before {
-        fs.locks.submit(Op::Release(Release { key }), |_| {});
+        fs.locks.give_back(Op::Release(Release { key }));
     }
 }
 
@@ -192,7 +192,7 @@ fn tell(fs: &Fs, caller: &Caller, open: &Arc<Open>, name: &LockName, new: Option
             reply.data(window(&bytes, 0, size));
         }
         if let Some(key) = unwanted {
-            fs.locks.submit(Op::Release(Release { key }), |_| {});
+            fs.locks.give_back(Op::Release(Release { key }));
         }
     });
 }

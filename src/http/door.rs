@@ -81,7 +81,7 @@ fn is_sign_of_life(asks: &[Ask]) -> bool {
         Ask::Submit(command) => matches!(command.op, Op::KeepAlive(_)),
         _ => false,
     };
-    let is_about = |ask: &Ask| matches!(ask, Ask::About | Ask::Now);
+    let is_about = |ask: &Ask| matches!(ask, Ask::About | Ask::Now | Ask::Urls);
     asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
 }
 
@@ -114,6 +114,11 @@ async fn limits(call: &Call, batch: &Batch) -> Limits {
             Ask::Submit(command) => {
                 may_submit(call, &command.op, serves).await.err().map(Sight::Nothing)
             }
+            // Only the session's own client may see what hangs on it.
+            Ask::Leases(session, _) => {
+                let op = Op::KeepAlive(*session);
+                may_submit(call, &op, serves).await.err().map(Sight::Nothing)
+            }
             _ => sight(call, ask),
         };
         limits.extend(limit.map(|limit| (place, limit)));
@@ -122,7 +127,7 @@ async fn limits(call: &Call, batch: &Batch) -> Limits {
 }
 
 /// The parts that a batch can have, and the rows of the table of permissions that decide them.
-pub(crate) fn batch_requests() -> [(&'static str, Operation); 17] {
+pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
     [
         ("settle", Operation::ShowTime),
         ("acquire", Operation::Acquire),
@@ -141,6 +146,8 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 17] {
         ("children", Operation::ListLocks),
         ("about", Operation::ShowCounts),
         ("now", Operation::ShowTime),
+        ("leases", Operation::ShowSession),
+        ("urls", Operation::ListNodes),
     ]
 }
 
@@ -152,6 +159,8 @@ pub(super) fn operation_of(ask: &Ask) -> Operation {
         Ask::List(_) | Ask::Children(_) => Operation::ListLocks,
         Ask::About => Operation::ShowCounts,
         Ask::Now => Operation::ShowTime,
+        Ask::Leases(..) => Operation::ShowSession,
+        Ask::Urls => Operation::ListNodes,
     }
 }
 
@@ -171,7 +180,7 @@ fn sight(call: &Call, ask: &Ask) -> Option<Sight> {
             let dir = query.parent.as_ref().map_or_else(String::new, |dir| format!("{dir}/"));
             limit(grant.sight(&dir), || unseen(&dir))
         }
-        Ask::About | Ask::Now | Ask::Submit(_) => {
+        Ask::About | Ask::Now | Ask::Leases(..) | Ask::Urls | Ask::Submit(_) => {
             (!grant.may_see_all()).then(|| Sight::Within(Vec::new()))
         }
     }

@@ -15,11 +15,11 @@ use super::timeline::Timeline;
 use super::timer::Alarm;
 use super::{
     About, Children, Contact, Done, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
-    Unavailable, restore,
+    Unavailable, page_of_leases, restore,
 };
 use crate::engine::{
     Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
-    SessionId, SessionView, codec,
+    SessionId, SessionView, Token, codec,
 };
 use crate::said::said;
 use crate::time::{Span, Time, Wall, boot_now};
@@ -204,6 +204,15 @@ impl Door for Local {
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         let view = self.shared.settled().1.engine.session(id, SESSION_LEASES_SHOWN_MAX);
         then(Ok(view));
+    }
+
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+    ) {
+        then(Ok(page_of_leases(&self.shared.settled().1.engine, session, after.as_ref())));
     }
 
     fn watch(&self, since: Option<u64>) -> Watch {

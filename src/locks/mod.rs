@@ -23,7 +23,7 @@ pub mod wire;
 pub mod within;
 
 use crate::engine::{
-    Answer, Child, Command, Engine, Glance, LockName, LockView, SessionId, SessionView,
+    Answer, Child, Command, Engine, Glance, LockName, LockView, Op, SessionId, SessionView, Token,
 };
 use crate::time::{Span, Time, Wall};
 use council::Council;
@@ -43,12 +43,38 @@ pub type Then<T> = Box<dyn FnOnce(T) + Send>;
 /// Leases shown of a session: a person looks at fewer, and the mutex is held meanwhile.
 pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
 
+/// Leases of a session on one page.
+const LEASES_PAGE: usize = 1_000;
+
+/// The page of a session's leases behind `after`.
+pub(crate) fn page_of_leases(
+    engine: &Engine,
+    session: SessionId,
+    after: Option<&LockName>,
+) -> Page<(LockName, Token)> {
+    let items = engine.leases_of(session, after, LEASES_PAGE);
+    let last = items.last().filter(|_| items.len() == LEASES_PAGE);
+    let next = last.map(|(name, _)| name.to_string());
+    Page { items, next }
+}
+
 /// What stands behind the handle.
 pub trait Door: Send + Sync {
     /// Decides a command.
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>);
+    /// Decides a command, and asks again until there is an answer, however long that takes: for
+    /// what has to be done although nobody waits for it, such as a release. `Err`: there will be
+    /// none, for the engine that was asked is gone.
+    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        self.submit(command, then);
+    }
     /// Shows one lock.
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>);
+    /// Shows one lock, and asks again until there is an answer, as
+    /// [`Door::submit_until_answered`].
+    fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        self.view(name, then);
+    }
     /// Decides a command before it returns, if what decides is here: an answer that nobody waits
     /// for needs no callback. `None`: ask [`Door::submit`].
     fn submit_here(&self, _command: &Command) -> Option<Result<Answer, Unavailable>> {
@@ -84,6 +110,17 @@ pub trait Door: Send + Sync {
         let _ = id;
         then(Ok(None));
     }
+    /// Shows a page of the leases that hang on a session, by name; none if there is no such
+    /// session.
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+    ) {
+        let _ = (session, after);
+        then(Ok(Page { items: Vec::new(), next: None }));
+    }
     /// Shows what is known here, while nothing changes, and says how long ago it surely was so, if
     /// anybody knows. `None`: nothing that is known here is old, and nothing was shown.
     fn known(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
@@ -110,6 +147,10 @@ pub trait Door: Send + Sync {
     /// The nodes that decide together, if there can be several.
     fn council(&self) -> Option<Arc<dyn Council>> {
         None
+    }
+    /// The URLs by which clients reach all nodes that decide together, if there can be several.
+    fn urls(&self) -> Vec<String> {
+        Vec::new()
     }
     /// Whether the engine's time is known here: until then nothing can be shown or asked.
     fn ready(&self) -> Result<(), Unavailable> {
@@ -309,6 +350,40 @@ impl Locks {
         }
     }
 
+    /// Decides a command, and asks again until there is an answer; see
+    /// [`Door::submit_until_answered`].
+    pub fn submit_until_answered(
+        &self,
+        command: impl Into<Command>,
+        then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
+    ) {
+        self.0.submit_until_answered(command.into(), Box::new(then));
+    }
+
+    /// Has a release or a departure from a queue carried out, however long that takes.
+    pub fn give_back(&self, op: Op) {
+        self.submit_until_answered(op, |_| {});
+    }
+
+    /// Shows one lock to `then`, and asks again until there is an answer.
+    pub fn view_until_answered(
+        &self,
+        name: &LockName,
+        then: impl FnOnce(Result<LockView, Unavailable>) + Send + 'static,
+    ) {
+        self.0.view_until_answered(name, Box::new(then));
+    }
+
+    /// Shows a page of the leases that hang on a session to `then`.
+    pub fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: impl FnOnce(Result<Page<(LockName, Token)>, Unavailable>) + Send + 'static,
+    ) {
+        self.0.leases(session, after, Box::new(then));
+    }
+
     /// Decides a command before it returns, if that is possible without waiting.
     pub fn submit_here(&self, command: &Command) -> Option<Result<Answer, Unavailable>> {
         self.0.submit_here(command)
@@ -410,6 +485,11 @@ impl Locks {
     /// How it goes with the server behind the door, if there is one.
     pub fn far(&self) -> Option<Far> {
         self.0.far()
+    }
+
+    /// The URLs by which clients reach all nodes that decide together, if there can be several.
+    pub fn urls(&self) -> Vec<String> {
+        self.0.urls()
     }
 
     /// Whether commands are ordered here, and not forwarded to another server that does it.

@@ -224,6 +224,10 @@ impl Inner {
             }
             Ask::About => then(Reply::About(locks.about())),
             Ask::Now => then(Reply::Now),
+            Ask::Urls => then(Reply::Urls(locks.urls())),
+            Ask::Leases(session, after) => {
+                locks.leases(session, after, |page| then(or_not(page, Reply::Leases)));
+            }
         }
     }
 
@@ -253,7 +257,7 @@ impl Inner {
                 let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
                 then(Reply::About(about));
             }
-            Ask::Submit(_) | Ask::Now => self.ask(caller, ask, then),
+            Ask::Submit(_) | Ask::Now | Ask::Leases(..) | Ask::Urls => self.ask(caller, ask, then),
         }
     }
 

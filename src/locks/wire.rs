@@ -9,7 +9,8 @@
 use super::{About, Children, Contact, List, Page, Stands, Unavailable};
 use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
 use crate::engine::{
-    Answer, Child, Command, Digest, Event, LockName, LockView, Op, Request, RequestId,
+    Answer, Child, Command, Digest, Event, LockName, LockView, Op, Request, RequestId, SessionId,
+    Token,
 };
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
@@ -62,6 +63,10 @@ pub enum Ask {
     About,
     /// Tell the time.
     Now,
+    /// Show a page of the leases that hang on a session, those behind a name.
+    Leases(SessionId, Option<LockName>),
+    /// Tell the URLs of all nodes of the cluster.
+    Urls,
 }
 
 /// A command as another machine sends it. Of a request id it can only choose the key: the caller
@@ -141,6 +146,10 @@ pub enum Reply {
     Now,
     /// There is no answer.
     Unavailable(Unavailable),
+    /// Leases of a session.
+    Leases(Page<(LockName, Token)>),
+    /// The URLs of all nodes of the cluster; none if the server is alone.
+    Urls(Vec<String>),
 }
 
 /// One frame of the stream of events.
@@ -165,10 +174,13 @@ wire_struct! {
 }
 
 wire_enum! {
-    Ask { 0 Submit(command), 1 View(name), 2 List(query), 3 Children(query), 4 About, 5 Now }
+    Ask {
+        0 Submit(command), 1 View(name), 2 List(query), 3 Children(query), 4 About, 5 Now,
+        6 Leases(session, after), 7 Urls,
+    }
     Reply {
         0 Answered(answer), 1 Viewed(view), 2 Listed(page), 3 Found(page), 4 About(about), 5 Now,
-        6 Unavailable(why),
+        6 Unavailable(why), 7 Leases(page), 8 Urls(urls),
     }
     Frame { 0 Begin(stamp, next), 1 Events(lost, events), 2 Beat(stamp) }
     Unavailable {

@@ -109,7 +109,7 @@ fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: c
         Frame::Beat(_) => {}
         Frame::Events(lost, events) => {
             if lost > 0 {
-                hub.feed.skip(lost).wake();
+                hub.skip(lost);
             }
             let Some((newest, _)) = events.last() else { return };
             place.next = newest + 1;
@@ -147,7 +147,7 @@ fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut Place, asked_at: crate
         drop(hub.feed.skip(next));
     } else if !goes_on {
         // What happened meanwhile, nobody here will learn.
-        hub.feed.skip(1).wake();
+        hub.skip(1);
     }
     *place = Place { start: stamp.start, next };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());

@@ -14,6 +14,7 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::{fmt, io};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -99,6 +100,18 @@ impl Http {
             tls,
         })))
     }
+}
+
+/// Whether a client of the server at `known` may ask the node at `url`, which that server has told
+/// it of. The credentials go there too: never from https to http, and to this machine only if the
+/// known server is here. Over https the certificate has to be for the host of `url`.
+pub fn may_learn(known: &str, url: &str) -> bool {
+    let (Ok(known), Ok(url)) = (known.parse::<Uri>(), url.parse::<Uri>()) else { return false };
+    let (Some(from), Some(to)) = (known.host(), url.host()) else { return false };
+    let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>();
+    let is_here = |host: &str| host == "localhost" || bare(host).is_ok_and(|ip| ip.is_loopback());
+    let is_nowhere = bare(to).is_ok_and(|ip| ip.is_unspecified());
+    known.scheme() == url.scheme() && !is_nowhere && (is_here(from) || !is_here(to))
 }
 
 fn tls(access: &Access, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {
@@ -368,6 +381,30 @@ mod tests {
         match Http::new(&Access { url: url.to_owned(), ..Access::default() }) {
             Ok(_) => String::new(),
             Err(why) => why.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_learned_server_gets_the_credentials_only_where_they_are_as_safe() {
+        let may = [
+            ("http://a:1", "http://b:2"),
+            ("https://a:1", "https://b:2"),
+            ("http://127.0.0.1:1", "http://127.0.0.1:2"),
+            ("http://localhost:1", "http://[::1]:2"),
+        ];
+        for (known, url) in may {
+            assert!(may_learn(known, url), "{known} {url}");
+        }
+        let may_not = [
+            ("https://a:1", "http://b:2"),
+            ("http://a:1", "https://b:2"),
+            ("http://a:1", "http://127.0.0.1:2"),
+            ("http://a:1", "http://localhost:2"),
+            ("http://a:1", "http://0.0.0.0:2"),
+            ("http://a:1", "b:2"),
+        ];
+        for (known, url) in may_not {
+            assert!(!may_learn(known, url), "{known} {url}");
         }
     }
 

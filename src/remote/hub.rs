@@ -6,7 +6,7 @@ use super::line::{Line, Server, Trouble};
 use super::numbers::Numbers;
 use super::queue::{Got, Queue};
 use super::session::{Keeper, Session};
-use crate::engine::{Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
+use crate::engine::{ClientId, Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
 use crate::locks::feed::Feed;
 use crate::locks::wire::{Ask, Batch, Reply, Stamp, Told, decode_told, encode_batch};
 use crate::locks::{About, Contact, Far, Heard, Stands, Unavailable};
@@ -35,6 +35,8 @@ pub(super) struct Hub {
     tenures: Mutex<HashMap<Token, Known>>,
     about: Mutex<About>,
     heard: Mutex<Option<Heard>>,
+    /// The session that was lost since the last gap in the events, and its client.
+    session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// What was wrong the last time that something was.
     trouble: Mutex<Option<String>>,
     pub(super) counts: Counts,
@@ -99,6 +101,7 @@ impl Hub {
             tenures: Mutex::default(),
             about: Mutex::new(about),
             heard: Mutex::default(),
+            session_lost: Mutex::default(),
             trouble: Mutex::default(),
             counts: Counts::default(),
             engine: AtomicU64::new(0),
@@ -210,7 +213,7 @@ impl Hub {
         let before = std::mem::replace(&mut self.state.lock().events_work, work);
         if before && !work {
             self.numbers.lock().cut();
-            self.feed.skip(1).wake();
+            self.skip(1);
         }
         self.changed.notify_all();
     }
@@ -266,7 +269,23 @@ impl Hub {
             "session {lost} with {} is over: what open files of this mount held is lost",
             self.name
         );
-        let what = What::SessionOver { session: lost, client, end: SessionEnd::Expired };
+        *self.session_lost.lock() = Some((lost, client.clone()));
+        self.tell_session_over(lost, client);
+    }
+
+    /// Tells all readers that so many events were lost. The event that a session is over may be
+    /// dropped as well, before anybody has read it, and is told again: no waiter may miss it.
+    pub(super) fn skip(&self, count: u64) {
+        let wakers = self.feed.skip(count);
+        let lost = self.session_lost.lock().take();
+        match lost {
+            Some((lost, client)) => self.tell_session_over(lost, client),
+            None => wakers.wake(),
+        }
+    }
+
+    fn tell_session_over(&self, session: SessionId, client: ClientId) {
+        let what = What::SessionOver { session, client, end: SessionEnd::Expired };
         let at = self.clock.lock().now();
         self.feed.publish(&mut vec![Event { at, what }]).wake();
     }
@@ -385,6 +404,18 @@ impl Hub {
         }
     }
 
+    /// The server has told the URLs of all nodes of its cluster: any of them may be asked.
+    pub(super) fn learn(&self, urls: &[String]) {
+        if self.engine() == 0 || urls.len() < 2 {
+            return;
+        }
+        if !self.server.is_several() {
+            // The first of several is asked which engine it is; here that is known.
+            *self.met.lock() = true;
+        }
+        self.server.learn(urls);
+    }
+
     pub(super) fn set_about(&self, about: About) {
         *self.about.lock() = about;
     }
@@ -412,12 +443,10 @@ impl Hub {
             return self.refuse(asked.then);
         }
         let mut asked = asked;
-        let then = if away { asked.then.take() } else { None };
+        let then = if away && !asked.insists { asked.then.take() } else { None };
         self.queue.lock().push(asked);
         self.asked.notify_one();
-        if away {
-            self.refuse(then);
-        }
+        self.refuse(then);
     }
 
     pub(super) fn refuse(&self, then: Option<super::queue::Then>) {

@@ -2,12 +2,15 @@
 //! carried out in the order in which it was asked.
 //!
 //! A batch that may have taken something is repeated, under its number, until its answer is
-//! known, however long the server is away. Who waited for it was told that there is no answer
-//! when its time was over; what it got after that is given back.
+//! known, however long the server is away. A caller that waited for it was told that there is no
+//! answer when its deadline had passed; what it got after that is given back. A part of a batch
+//! that the server could not decide is repeated in the batches that follow: see [`Queue`].
+//!
+//! [`Queue`]: super::queue::Queue
 
 use super::hub::Hub;
 use super::line::Trouble;
-use super::queue::Asked;
+use super::queue::{Asked, Leftover};
 use crate::chance::{jittered, random};
 use crate::engine::{Op, Outcome};
 use crate::locks::wire::{Ask, Batch, Reply, Told, decode_told, encode_batch};
@@ -24,6 +27,10 @@ const TRY_MIN: Span = Span::from_millis(20);
 const PAUSE_MIN: Span = Span::from_millis(20);
 /// See [`PAUSE_MIN`]. A server that is back is found within this.
 const PAUSE_MAX: Span = Span::from_millis(500);
+/// How long the server may be busy with one batch.
+const LATE_MAX: Span = Span::from_secs(10);
+/// The longest pause while the server refuses the credentials: a caller hears of that within it.
+const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 
 /// The thread's own.
 struct Lane {
@@ -43,22 +50,29 @@ pub(super) fn start(hub: &Arc<Hub>) -> std::io::Result<std::thread::JoinHandle<(
 impl Lane {
     /// Carries out what is asked; false at the end.
     fn go_on(&mut self) -> bool {
-        let batch = {
-            let mut queue = self.hub.queue.lock();
-            while queue.is_empty() && self.hub.is_reached() {
-                if self.hub.is_stopped() {
-                    return false;
-                }
-                self.hub.asked.wait(&mut queue);
-            }
-            queue.take()
-        };
+        let Some(batch) = self.next_batch() else { return false };
         if batch.is_empty() {
             // Whether the server is back has to be tried.
-            let now = Asked { ask: Ask::Now, until: Time::ZERO, then: None };
+            let now = Asked { ask: Ask::Now, until: Time::ZERO, then: None, insists: false };
             return self.carry_out(vec![now]);
         }
         self.carry_out(batch)
+    }
+
+    /// Waits for something to ask; `None` at the end.
+    fn next_batch(&self) -> Option<Vec<Asked>> {
+        let mut queue = self.hub.queue.lock();
+        while queue.is_empty() && self.hub.is_reached() {
+            if self.hub.is_stopped() {
+                return None;
+            }
+            match queue.due().map(|due| due.since(boot_now())) {
+                Some(Span::ZERO) => break,
+                Some(left) => drop(self.hub.asked.wait_for(&mut queue, left.as_duration())),
+                None => self.hub.asked.wait(&mut queue),
+            }
+        }
+        Some(queue.take())
     }
 
     fn carry_out(&mut self, mut batch: Vec<Asked>) -> bool {
@@ -78,13 +92,13 @@ impl Lane {
                 }
                 Err(Trouble::Denied(why) | Trouble::Foreign(why)) => {
                     self.hub.troubled("no entry", &Trouble::Denied(why.clone()));
-                    let why: Arc<str> = why.into();
-                    for asked in batch {
-                        if let Some(then) = asked.then {
-                            then(Err(Unavailable::Denied { why: Arc::clone(&why) }));
-                        }
+                    self.deny(&mut batch, &why.into());
+                    if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
+                        return self.hub.pause(jittered(PAUSE_MIN));
                     }
-                    return self.hub.pause(jittered(PAUSE_MIN));
+                    // Something was given back, or perhaps taken by an earlier try.
+                    self.hub.pause(jittered(pause));
+                    pause = (pause + pause).min(DENIED_PAUSE_MAX);
                 }
                 Err(Trouble::Elsewhere(why)) => {
                     self.hub.troubled("another engine", &Trouble::Elsewhere(why));
@@ -95,9 +109,13 @@ impl Lane {
                     }
                     return self.hub.pause(jittered(PAUSE_MIN));
                 }
-                // It is being carried out, or nothing of it is to be known any more.
-                Err(Trouble::Late) if batch.iter().all(|asked| asked.then.is_none()) => {
-                    return true;
+                // The server has been at it for so long that its answer may never come: what has
+                // to be known is asked for anew.
+                Err(Trouble::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
+                    self.hub.troubled("no answer", &Trouble::Late);
+                    self.expire(&mut batch);
+                    self.hub.queue.lock().keep(batch.into_iter().filter(is_wanted).collect());
+                    return self.hub.pause(jittered(pause));
                 }
                 Err(trouble @ (Trouble::Silent(_) | Trouble::Late)) => {
                     self.hub.troubled("no answer", &trouble);
@@ -115,7 +133,7 @@ impl Lane {
     }
 
     fn try_once(&mut self, request: &mut Batch, batch: &[Asked]) -> Result<Told, Trouble> {
-        let waits = batch.iter().filter(|asked| asked.then.is_some()).map(|asked| asked.until);
+        let waits = batch.iter().filter(|asked| asked.is_impatient()).map(|asked| asked.until);
         let until = waits.min().unwrap_or(Time::NEVER);
         // What was held when we fell asleep may be another's now.
         if !self.hub.session_is_clear(until.min(boot_now() + TRY_MAX)) {
@@ -146,33 +164,37 @@ impl Lane {
     fn expire(&self, batch: &mut [Asked]) {
         let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
         let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
-        let over = batch.iter_mut().filter(|asked| lost || asked.until <= now);
-        let late: Vec<_> = over.filter_map(|asked| asked.then.take()).collect();
-        if late.is_empty() && !nobody_waits {
+        let is_over = |asked: &Asked| lost || asked.until <= now;
+        let is_late = batch.iter().any(|asked| asked.then.is_some() && is_over(asked));
+        if !is_late && !nobody_waits {
             return;
         }
         self.hub.asks_work(false);
+        let over = batch.iter_mut().filter(|asked| asked.is_impatient() && is_over(asked));
+        let late: Vec<_> = over.filter_map(|asked| asked.then.take()).collect();
         let given_up = self.hub.queue.lock().give_up();
         for then in late.into_iter().chain(given_up) {
             self.hub.refuse(Some(then));
         }
     }
 
+    /// Tells all who wait that the server does not let them in.
+    fn deny(&self, batch: &mut [Asked], why: &Arc<str>) {
+        let impatient = batch.iter_mut().filter(|asked| asked.is_impatient());
+        let mut denied: Vec<_> = impatient.filter_map(|asked| asked.then.take()).collect();
+        denied.extend(self.hub.queue.lock().give_up());
+        for then in denied {
+            then(Err(Unavailable::Denied { why: Arc::clone(why) }));
+        }
+    }
+
     fn deliver(&self, batch: Vec<Asked>, told: Told, asked_at: Time) {
-        let mut undo = Vec::new();
+        let mut left = Leftover::default();
         for (asked, reply) in batch.into_iter().zip(told.replies) {
             self.learn(&asked.ask, &reply, asked_at);
-            match asked.then {
-                Some(then) => then(Ok((reply, told.stamp))),
-                None => undo.extend(asked.undone_by(&reply)),
-            }
+            left.sort(asked, reply, told.stamp);
         }
-        let mut queue = self.hub.queue.lock();
-        for op in undo {
-            log::info!("an answer came too late, and what it gave is given back: {op:?}");
-            let ask = Ask::Submit(op.into());
-            queue.push_first(Asked { ask, until: Time::ZERO, then: None });
-        }
+        self.hub.queue.lock().keep(left);
     }
 
     /// What an answer says of tenures is kept in mind for when there are no answers.

@@ -58,6 +58,8 @@ pub trait Server: Send + Sync {
     }
     /// Whoever is asked now is the wrong one: another is asked next, if there is one.
     fn pass_over(&self, _why: &Trouble) {}
+    /// The server has told the URLs of all nodes of its cluster.
+    fn learn(&self, _urls: &[String]) {}
     /// A connection for requests.
     fn line(&self) -> Box<dyn Line>;
     /// A stream of events, from `since` on if this is still the server's same start.

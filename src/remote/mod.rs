@@ -25,7 +25,9 @@ mod session;
 mod several;
 
 use crate::chance::random;
-use crate::engine::{Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, Token};
+use crate::engine::{
+    Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, SessionId, Token,
+};
 use crate::locks::feed::Watch;
 use crate::locks::wire::{Ask, Reply, Submission};
 use crate::locks::{
@@ -38,7 +40,7 @@ use parking_lot::Mutex;
 use queue::{Asked, Got};
 pub use session::Terms;
 use session::{Keeper, Session};
-pub use several::{SERVERS_MAX, Several};
+pub use several::{MakeServer, SERVERS_MAX, Several};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,7 +126,13 @@ impl Remote {
 
     fn ask(&self, ask: Ask, then: impl FnOnce(Got) + Send + 'static) {
         let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(Asked { ask, until, then: Some(Box::new(then)) });
+        self.hub.ask(Asked { ask, until, then: Some(Box::new(then)), insists: false });
+    }
+
+    /// Asks again until the server answers.
+    fn ask_until_answered(&self, ask: Ask, then: impl FnOnce(Got) + Send + 'static) {
+        let until = boot_now() + REPLY_DEADLINE;
+        self.hub.ask(Asked { ask, until, then: Some(Box::new(then)), insists: true });
     }
 
     /// The command, under a key if it must not be done twice.
@@ -197,11 +205,41 @@ impl Door for Remote {
         });
     }
 
+    fn submit_until_answered(
+        &self,
+        command: Command,
+        then: Then<Result<crate::engine::Answer, Unavailable>>,
+    ) {
+        let hub = Arc::clone(&self.hub);
+        self.ask_until_answered(Ask::Submit(self.named(command)), move |got| {
+            then(match got {
+                Ok((Reply::Answered(answer), _)) => Ok(answer),
+                Ok((reply, _)) => Err(odd(&hub, reply)),
+                Err(why) => Err(why),
+            });
+        });
+    }
+
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(Ask::View(name.clone()), move |got| {
+        self.ask(Ask::View(name.clone()), move |got| then(viewed(&hub, got)));
+    }
+
+    fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        let hub = Arc::clone(&self.hub);
+        self.ask_until_answered(Ask::View(name.clone()), move |got| then(viewed(&hub, got)));
+    }
+
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+    ) {
+        let hub = Arc::clone(&self.hub);
+        self.ask_until_answered(Ask::Leases(session, after), move |got| {
             then(match got {
-                Ok((Reply::Viewed(view), _)) => Ok(view),
+                Ok((Reply::Leases(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 Err(why) => Err(why),
             });
@@ -284,6 +322,13 @@ impl Door for Remote {
         ]
         .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
         .to_vec()
+    }
+}
+
+fn viewed(hub: &Hub, got: Got) -> Result<LockView, Unavailable> {
+    match got? {
+        (Reply::Viewed(view), _) => Ok(view),
+        (reply, _) => Err(odd(hub, reply)),
     }
 }
 

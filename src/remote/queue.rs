@@ -1,13 +1,30 @@
-//! What is asked and not yet answered: in order, each with the time until which somebody waits.
+//! Requests that the server has not answered yet: in order, each with the time until which its
+//! caller waits.
+//!
+//! Some requests are repeated until the server answers: releases, departures from a queue, and
+//! whatever [`Asked::insists`]. They are *unconfirmed* from the first reply that is no answer (no
+//! quorum, a full disk, no credentials) until the answer, and go first in each batch.
 
-use crate::engine::{LeaseKey, Leave, Op, Outcome, Release, Why};
+use super::REPLY_DEADLINE;
+use crate::chance::jittered;
+use crate::engine::{
+    Hold, Kind, LeaseKey, Leave, LockName, Op, Outcome, Release, Ticket, Token, Why,
+};
 use crate::locks::Unavailable;
 use crate::locks::wire::{ASKS_MAX, Ask, Reply, Stamp};
-use crate::time::Time;
+use crate::time::{Span, Time, boot_now};
 use std::collections::VecDeque;
 
-/// Releases that are kept for a server that can't be reached: more open files than a machine has.
+/// Bound on the requests that are kept for a server that gives no answer: more open files than a
+/// machine has. Beyond it the oldest is dropped, and left to the comparison after a reconnect.
 const OWED_MAX: usize = 1 << 16;
+/// Unconfirmed requests in one batch. The rest of the batch is for new ones: a server that cannot
+/// write may still be able to show locks.
+const REPEATS_MAX: usize = ASKS_MAX / 2;
+/// The first pause before unconfirmed requests are repeated, and the longest: doubled each time.
+const PAUSE_MIN: Span = Span::from_millis(20);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// A reply, and when it was given.
 pub(super) type Got = Result<(Reply, Stamp), Unavailable>;
@@ -22,17 +39,43 @@ pub(super) struct Asked {
     pub(super) until: Time,
     /// `None`: nobody waits any more, or nobody ever did.
     pub(super) then: Option<Then>,
+    /// It is repeated until the server answers, however long that takes, and `then` gets the
+    /// answer.
+    pub(super) insists: bool,
 }
 
-/// What is asked, first asked first.
+/// Requests, first asked first.
 #[derive(Default)]
-pub(super) struct Queue(VecDeque<Asked>);
+pub(super) struct Queue {
+    new: VecDeque<Asked>,
+    unconfirmed: VecDeque<Asked>,
+    /// When the unconfirmed are repeated at the latest.
+    due: Time,
+    pause: Span,
+}
+
+/// A lock or a place in its queue that a caller was given, and may use from now on.
+struct Delivered {
+    name: LockName,
+    hold: Hold,
+    token: Option<Token>,
+    ticket: Option<Ticket>,
+}
+
+/// What is left to do after the replies to a batch.
+#[derive(Default)]
+pub(super) struct Leftover {
+    unconfirmed: Vec<Asked>,
+    /// Takes back what was given to callers that had stopped waiting.
+    undo: Vec<Op>,
+    delivered: Vec<Delivered>,
+}
 
 impl Asked {
     /// Whether it is to be done even when nobody waits for the answer any more: what a program
     /// has given back must not stay held because the network was away just then.
     pub(super) fn is_owed(&self) -> bool {
-        match &self.ask {
+        let is_given_back = match &self.ask {
             Ask::Submit(command) => match &command.op {
                 // Without its token it could hit a newer tenure.
                 Op::Release(release) => release.key.token.is_some(),
@@ -40,7 +83,8 @@ impl Asked {
                 _ => false,
             },
             _ => false,
-        }
+        };
+        is_given_back || self.insists
     }
 
     /// Whether its outcome has to be known: it may have taken something, or must be done.
@@ -52,8 +96,21 @@ impl Asked {
         takes || self.is_owed()
     }
 
+    /// Whether a caller waits who is told when the deadline has passed.
+    pub(super) fn is_impatient(&self) -> bool {
+        self.then.is_some() && !self.insists
+    }
+
+    /// Whether it has to be repeated after this reply.
+    fn is_unconfirmed_by(&self, reply: &Reply) -> bool {
+        let Reply::Unavailable(why) = reply else { return false };
+        // A caller that hears a plain no decides for itself what comes next.
+        let is_unknown = why.kind() == Kind::ConsistencyUnavailable || self.then.is_none();
+        self.insists || is_unknown && self.leaves_traces()
+    }
+
     /// What takes back what was done, if that gave something to somebody who waits no longer.
-    pub(super) fn undone_by(&self, reply: &Reply) -> Option<Op> {
+    fn undone_by(&self, reply: &Reply) -> Option<Op> {
         let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (&self.ask, reply) else {
             return None;
         };
@@ -75,51 +132,156 @@ impl Asked {
     }
 }
 
+impl Delivered {
+    fn of(ask: &Ask, reply: &Reply) -> Option<Self> {
+        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (ask, reply) else {
+            return None;
+        };
+        let Op::Acquire(ask) = &command.op else { return None };
+        let (token, ticket) = match outcome {
+            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => (Some(tenure.token), None),
+            Outcome::Waiting { ticket, .. } => (None, Some(*ticket)),
+            _ => return None,
+        };
+        Some(Self { name: ask.name.clone(), hold: ask.hold, token, ticket })
+    }
+
+    /// Whether `op` would take away what was delivered: it was meant for an earlier use of the
+    /// same open file.
+    fn supersedes(&self, op: &Op) -> bool {
+        match op {
+            Op::Release(release) => self.token.is_some() && release.key.token == self.token,
+            Op::Leave(leave) => Some(leave.ticket) == self.ticket,
+            // Whatever it got is what was delivered.
+            Op::Acquire(ask) => {
+                ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromIterator<Asked> for Leftover {
+    fn from_iter<T: IntoIterator<Item = Asked>>(unconfirmed: T) -> Self {
+        Self { unconfirmed: unconfirmed.into_iter().collect(), ..Self::default() }
+    }
+}
+
+impl Leftover {
+    /// Hands a reply to its caller, or keeps the request to be repeated.
+    pub(super) fn sort(&mut self, mut asked: Asked, reply: Reply, stamp: Stamp) {
+        if asked.is_unconfirmed_by(&reply) {
+            let then = if asked.insists { None } else { asked.then.take() };
+            self.unconfirmed.push(asked);
+            if let Some(then) = then {
+                then(Ok((reply, stamp)));
+            }
+            return;
+        }
+        match asked.then.take() {
+            Some(then) => {
+                self.delivered.extend(Delivered::of(&asked.ask, &reply));
+                then(Ok((reply, stamp)));
+            }
+            None => self.undo.extend(asked.undone_by(&reply)),
+        }
+    }
+}
+
 impl Queue {
     pub(super) fn push(&mut self, asked: Asked) {
-        self.0.push_back(asked);
+        self.new.push_back(asked);
     }
 
-    /// To be asked before all others.
-    pub(super) fn push_first(&mut self, asked: Asked) {
-        self.0.push_front(asked);
-    }
-
+    /// Whether there is nothing new.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.new.is_empty()
     }
 
-    /// As much as goes in one batch.
+    /// When unconfirmed requests are to be repeated, if there are any.
+    pub(super) fn due(&self) -> Option<Time> {
+        (!self.unconfirmed.is_empty()).then_some(self.due)
+    }
+
+    /// As much as goes in one batch, the unconfirmed first: a release must not be overtaken by
+    /// the next acquire.
     pub(super) fn take(&mut self) -> Vec<Asked> {
-        let count = self.0.len().min(ASKS_MAX);
-        self.0.drain(..count).collect()
+        let repeats = self.unconfirmed.len().min(REPEATS_MAX);
+        let until = boot_now() + REPLY_DEADLINE;
+        let repeats = self.unconfirmed.drain(..repeats).map(|asked| Asked { until, ..asked });
+        let mut batch: Vec<_> = repeats.collect();
+        let new = self.new.len().min(ASKS_MAX - batch.len());
+        batch.extend(self.new.drain(..new));
+        batch
+    }
+
+    /// Keeps what the replies to a batch have left to do.
+    pub(super) fn keep(&mut self, left: Leftover) {
+        let Leftover { unconfirmed, undo, delivered } = left;
+        let is_superseded = |op: &Op| delivered.iter().any(|had| had.supersedes(op));
+        let is_meant = |asked: &Asked| match &asked.ask {
+            Ask::Submit(command) => !is_superseded(&command.op),
+            _ => true,
+        };
+        if !delivered.is_empty() {
+            self.unconfirmed.retain(is_meant);
+        }
+        self.put_off(!unconfirmed.is_empty());
+        self.unconfirmed.extend(unconfirmed.into_iter().filter(is_meant));
+        for op in undo.into_iter().filter(|op| !is_superseded(op)) {
+            log::info!("an answer came too late, and what it gave is given back: {op:?}");
+            let ask = Ask::Submit(op.into());
+            let asked = Asked { ask, until: Time::ZERO, then: None, insists: true };
+            self.unconfirmed.push_front(asked);
+            self.due = Time::ZERO;
+        }
+        self.bound();
+    }
+
+    /// The next repetition is later after each one in vain.
+    fn put_off(&mut self, in_vain: bool) {
+        let longer = (self.pause + self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.pause = if in_vain { longer } else { Span::ZERO };
+        self.due = boot_now() + jittered(self.pause);
     }
 
     /// Takes out everything; gives who waits, to be told that there is no answer.
     pub(super) fn clear(&mut self) -> Vec<Then> {
-        self.0.drain(..).filter_map(|asked| asked.then).collect()
+        let all = self.unconfirmed.drain(..).chain(self.new.drain(..));
+        all.filter_map(|asked| asked.then).collect()
     }
 
-    /// Takes out all who wait, to be told that there is no answer; what is owed stays.
+    /// Takes out all who wait and do not insist, to be told that there is no answer; what is owed
+    /// stays.
     pub(super) fn give_up(&mut self) -> Vec<Then> {
         let mut told = Vec::new();
-        self.0.retain_mut(|asked| {
-            told.extend(asked.then.take());
+        self.new.retain_mut(|asked| {
+            if !asked.insists {
+                told.extend(asked.then.take());
+            }
             asked.is_owed()
         });
-        let excess = self.0.len().saturating_sub(OWED_MAX);
-        self.0.drain(..excess);
+        self.bound();
         told
+    }
+
+    fn bound(&mut self) {
+        let excess = self.new.len().saturating_sub(OWED_MAX);
+        self.new.drain(..excess);
+        let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
+        self.unconfirmed.drain(..excess);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, LockName, Token};
+    use crate::engine::{
+        Acquire, ClientId, Life, Line, Mode, OpenId, Patch, SessionId, Tenure, Term,
+    };
 
     fn asked(ask: Ask) -> Asked {
-        Asked { ask, until: Time::ZERO, then: Some(Box::new(|_| {})) }
+        Asked { ask, until: Time::ZERO, then: Some(Box::new(|_| {})), insists: false }
     }
 
     fn release(token: Option<u64>) -> Ask {
@@ -138,5 +300,68 @@ mod tests {
         assert_eq!(queue.give_up().len(), 4, "all are told");
         let left: Vec<_> = queue.take().into_iter().map(|asked| asked.ask).collect();
         assert_eq!(left, [release(Some(7))]);
+    }
+
+    fn acquire() -> Asked {
+        let hold = Hold::Open(OpenId { session: SessionId::named(1), number: 3 });
+        let ask = Acquire {
+            name: LockName::parse("build").expect("valid"),
+            client: ClientId::parse("a").expect("valid"),
+            mode: Mode::Exclusive,
+            hold,
+            term: Term::Session(SessionId::named(1)),
+            line: Line::Skip,
+            patch: Patch::default(),
+        };
+        asked(Ask::Submit(Op::Acquire(ask).into()))
+    }
+
+    fn tenure(token: u64) -> Tenure {
+        let token = Token::named(token);
+        Tenure { token, life: Life::Session(SessionId::named(1)), acquired_at: Time::ZERO }
+    }
+
+    fn answer_all(queue: &mut Queue, reply: impl Fn(&Ask) -> Reply) {
+        let (now, wall) = (Time::ZERO, crate::time::Wall::now());
+        let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
+        let mut left = Leftover::default();
+        for asked in queue.take() {
+            let reply = reply(&asked.ask);
+            left.sort(asked, reply, stamp);
+        }
+        queue.keep(left);
+    }
+
+    /// The program has unlocked its file and locked it again before the server could do either.
+    #[test]
+    fn a_late_release_does_not_end_what_the_same_open_file_holds_again() {
+        let full = || Unavailable::State { full: true, why: "no room".into() };
+        let mut queue = Queue::default();
+        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        answer_all(&mut queue, |_| Reply::Unavailable(full()));
+        assert!(queue.due().is_some(), "it is to be repeated");
+        queue.push(acquire());
+        answer_all(&mut queue, |ask| match ask {
+            Ask::Submit(command) if matches!(command.op, Op::Acquire(_)) => {
+                Reply::Answered(Ok(Outcome::Renewed(tenure(7))))
+            }
+            _ => Reply::Unavailable(full()),
+        });
+        assert_eq!(queue.take().len(), 0, "the tenure goes on");
+    }
+
+    #[test]
+    fn unconfirmed_requests_leave_room_for_new_ones() {
+        let mut queue = Queue::default();
+        for token in 0..600 {
+            queue.push(Asked { insists: true, ..asked(release(Some(token))) });
+        }
+        for _ in 0..10 {
+            answer_all(&mut queue, |_| Reply::Unavailable(Unavailable::Closing));
+        }
+        queue.push(asked(Ask::Now));
+        let batch = queue.take();
+        assert_eq!(batch.len(), REPEATS_MAX + 1);
+        assert!(matches!(batch.last(), Some(Asked { ask: Ask::Now, .. })));
     }
 }

@@ -242,13 +242,16 @@ fn open(
     let op = |op: Op| Ask::Submit(op.into());
     // What hung on it was lost here, so nobody needs to wait for its end there.
     let mut asks: Vec<_> = given_up.iter().map(|old| op(end_of(*old))).collect();
-    asks.push(Ask::About);
+    asks.extend([Ask::Urls, Ask::About]);
     asks.push(op(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })));
     let asked_at = boot_now();
     let mut replies = ask(hub, line, asks, PATIENCE_MAX)?;
     let opened = replies.pop();
     if let Some(Reply::About(about)) = replies.pop() {
         hub.set_about(about);
+    }
+    if let Some(Reply::Urls(urls)) = replies.pop() {
+        hub.learn(&urls);
     }
     match opened {
         Some(Reply::Answered(Ok(Outcome::SessionOpened(id)))) => {
@@ -271,7 +274,7 @@ fn sign_of_life(hub: &Hub, line: &mut dyn Line, id: SessionId, until: Time) -> R
     let left = until.since(asked_at);
     let slept = left == Span::ZERO;
     let patience = if slept { PATIENCE_MAX } else { left.min(PATIENCE_MAX) };
-    let asks = vec![Ask::Submit(Op::KeepAlive(id).into()), Ask::About];
+    let asks = vec![Ask::Submit(Op::KeepAlive(id).into()), Ask::About, Ask::Urls];
     let answered = ask(hub, line, asks, patience);
     let over = match answered {
         Ok(replies) => {
@@ -279,6 +282,9 @@ fn sign_of_life(hub: &Hub, line: &mut dyn Line, id: SessionId, until: Time) -> R
             let kept = replies.next();
             if let Some(Reply::About(about)) = replies.next() {
                 hub.set_about(about);
+            }
+            if let Some(Reply::Urls(urls)) = replies.next() {
+                hub.learn(&urls);
             }
             match kept {
                 Some(Reply::Answered(Ok(Outcome::KeptAlive(_)))) => {

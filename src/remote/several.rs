@@ -1,4 +1,5 @@
-//! Several servers for one door: nodes of one cluster, of which any may be asked.
+//! Several servers for one door: nodes of one cluster, of which any may be asked. One of them is
+//! enough to begin with: it tells the URLs of the others.
 //!
 //! All threads of a door ask the same one, and stay with it while it answers. When it does not,
 //! or says that it can't, they go on to the next. Whether the next is of the same cluster is the
@@ -6,6 +7,7 @@
 
 use super::line::{Line, Server, Stream, Trouble};
 use crate::time::{Span, boot_now};
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,30 +22,49 @@ const TRY_MAX: Span = Span::from_millis(1_000);
 /// Servers that one door knows: five nodes and their successors.
 pub const SERVERS_MAX: usize = 16;
 
+/// Makes a server of the URL of a node, if that may be asked; see [`Several::learning`].
+pub type MakeServer = Box<dyn Fn(&str) -> Option<Arc<dyn Server>> + Send + Sync>;
+
 /// Several servers.
 pub struct Several(Arc<Shared>);
 
 struct Shared {
-    servers: Vec<Arc<dyn Server>>,
-    /// All their names, for people.
+    servers: RwLock<Vec<Arc<dyn Server>>>,
+    /// The names of those that were given, for people.
     name: String,
-    /// Which one is asked, counted on and on.
+    /// Which one is asked: its index, and above that how often another one was chosen.
     at: AtomicUsize,
     /// It is the only one: its engine has no name by which another could be known as the same.
     alone: AtomicBool,
     /// How long one is waited for.
     try_ms: AtomicU64,
+    /// How to ask the other nodes of the cluster.
+    make: Option<MakeServer>,
 }
+
+/// Bits of [`Shared::at`] that are the index.
+const INDEX_BITS: u32 = 8;
+const _: () = assert!(SERVERS_MAX <= 1 << INDEX_BITS, "each server has an index");
 
 impl Several {
     /// These servers, the first of which is asked first.
     pub fn new(servers: Vec<Arc<dyn Server>>) -> Self {
+        Self::made(servers, None)
+    }
+
+    /// The same, and the other nodes of their cluster as soon as one of them tells their URLs.
+    pub fn learning(servers: Vec<Arc<dyn Server>>, make: MakeServer) -> Self {
+        Self::made(servers, Some(make))
+    }
+
+    fn made(servers: Vec<Arc<dyn Server>>, make: Option<MakeServer>) -> Self {
         assert!(!servers.is_empty(), "there is somebody to ask");
         let names: Vec<_> = servers.iter().map(|server| server.name()).collect();
         let name = names.join(",");
         let (at, alone) = (AtomicUsize::new(0), AtomicBool::new(false));
         let try_ms = AtomicU64::new(TRY_FIRST.as_millis());
-        Self(Arc::new(Shared { servers, name, at, alone, try_ms }))
+        let servers = RwLock::new(servers);
+        Self(Arc::new(Shared { servers, name, at, alone, try_ms, make }))
     }
 }
 
@@ -52,8 +73,32 @@ impl Shared {
         self.at.load(Ordering::Acquire)
     }
 
-    fn server(&self, at: usize) -> &Arc<dyn Server> {
-        &self.servers[at % self.servers.len()]
+    const fn index(at: usize) -> usize {
+        at & ((1 << INDEX_BITS) - 1)
+    }
+
+    fn server(&self, at: usize) -> Arc<dyn Server> {
+        Arc::clone(&self.servers.read()[Self::index(at)])
+    }
+
+    fn count(&self) -> usize {
+        self.servers.read().len()
+    }
+
+    /// Adds the nodes of the cluster that are not known yet.
+    fn learn(&self, urls: &[String]) {
+        let Some(make) = &self.make else { return };
+        for url in urls {
+            let is_known = |server: &Arc<dyn Server>| server.name() == url.trim_end_matches('/');
+            let mut servers = self.servers.write();
+            if servers.len() < SERVERS_MAX
+                && !servers.iter().any(is_known)
+                && let Some(server) = make(url)
+            {
+                log::info!("{}: {url} is of the same cluster, and asked when need be", self.name);
+                servers.push(server);
+            }
+        }
     }
 
     fn is_alone(&self) -> bool {
@@ -70,9 +115,11 @@ impl Shared {
         if self.is_alone() {
             return;
         }
-        let moved = self.at.compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire);
-        if moved.is_ok() && self.servers.len() > 1 {
-            let (from, to) = (self.server(at).name(), self.server(at + 1).name());
+        let next = ((at >> INDEX_BITS) + 1) << INDEX_BITS | (Self::index(at) + 1) % self.count();
+        let moved = self.at.compare_exchange(at, next, Ordering::AcqRel, Ordering::Acquire);
+        if moved.is_ok() && self.count() > 1 {
+            let (from, to) = (self.server(at), self.server(next));
+            let (from, to) = (from.name(), to.name());
             log::info!("{from} is passed over ({why}); {to} is asked next");
         }
     }
@@ -85,7 +132,7 @@ impl Shared {
     ) -> Result<T, Trouble> {
         let until = boot_now() + patience;
         let mut worst: Option<Trouble> = None;
-        let count = if self.is_alone() { 1 } else { self.servers.len() };
+        let count = if self.is_alone() { 1 } else { self.count() };
         let (try_max, mut tried_all) = (self.try_max(), true);
         for tried in 1..=count {
             let at = self.at();
@@ -131,14 +178,14 @@ impl Server for Several {
     }
 
     fn line(&self) -> Box<dyn Line> {
-        let lines = self.0.servers.iter().map(|server| server.line()).collect();
-        Box::new(SeveralLines { shared: Arc::clone(&self.0), lines, answered: 0 })
+        Box::new(SeveralLines { shared: Arc::clone(&self.0), lines: Vec::new(), answered: 0 })
     }
 
     fn follow(&self, start: u64, since: u64, patience: Span) -> Result<Box<dyn Stream>, Trouble> {
         // The one that is asked, or events would be ahead of answers, or behind.
         let at = self.0.at();
-        let patience = if self.0.is_alone() { patience } else { patience.min(self.0.try_max()) };
+        let is_one = self.0.is_alone() || self.0.count() == 1;
+        let patience = if is_one { patience } else { patience.min(self.0.try_max()) };
         match self.0.server(at).follow(start, since, patience) {
             Ok(stream) => Ok(Box::new(StreamOf { shared: Arc::clone(&self.0), at, stream })),
             Err(trouble) => {
@@ -149,7 +196,11 @@ impl Server for Several {
     }
 
     fn is_several(&self) -> bool {
-        true
+        self.0.count() > 1
+    }
+
+    fn learn(&self, urls: &[String]) {
+        self.0.learn(urls);
     }
 
     fn pass_over(&self, why: &Trouble) {
@@ -168,9 +219,11 @@ struct SeveralLines {
 impl Line for SeveralLines {
     fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble> {
         let (shared, lines) = (Arc::clone(&self.shared), &mut self.lines);
-        let count = lines.len();
         let (at, told) = shared.each(patience, |at, patience| {
-            lines[at % count].ask(batch, patience).map(|told| (at, told))
+            while lines.len() <= Shared::index(at) {
+                lines.push(shared.server(lines.len()).line());
+            }
+            lines[Shared::index(at)].ask(batch, patience).map(|told| (at, told))
         })?;
         self.answered = at;
         Ok(told)

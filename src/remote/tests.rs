@@ -10,6 +10,7 @@ use crate::engine::{
 use crate::locks::Locks;
 use crate::locks::local::Local;
 use crate::locks::porter::{Limits, Porter, Turned};
+use crate::locks::wire::{Told, encode_told};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -23,6 +24,25 @@ pub(super) struct Weather {
     pub(super) answers_lost: AtomicU64,
     /// Batches that arrived.
     pub(super) arrived: AtomicU64,
+    /// What is wrong with the server.
+    fault: Mutex<Option<Fault>>,
+}
+
+/// What a server that is reached may have to say.
+#[derive(Clone)]
+enum Fault {
+    /// It decides nothing, and says why.
+    Unable(Unavailable),
+    /// It decides, and does not know so: its log was too slow.
+    Unsure,
+    /// It does not know the credentials.
+    Unauthorized,
+}
+
+impl Fault {
+    fn unsure() -> Unavailable {
+        Unavailable::Log { why: "too slow".into() }
+    }
 }
 
 /// A server in this process.
@@ -78,9 +98,24 @@ impl Line for NearLine {
         weather.arrived.fetch_add(1, Ordering::Relaxed);
         let (send, told) = mpsc::channel();
         let batch = Porter::read(batch).expect("as it was written");
+        let fault = weather.fault.lock().clone();
+        let parts = batch.asks.len();
+        if let Some(Fault::Unauthorized) = fault {
+            return Err(Trouble::Denied("unknown token".to_owned()));
+        }
+        if let Some(Fault::Unable(why)) = &fault {
+            let stamp = self.near.porter.lock().stamp();
+            let replies = vec![Reply::Unavailable(why.clone()); parts];
+            return Ok(encode_told(&Told { stamp, replies }));
+        }
         let porter = self.near.porter.lock().clone();
         porter.ask("batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
         let told = told.recv().expect("the porter answers");
+        if let Some(Fault::Unsure) = fault {
+            let stamp = self.near.porter.lock().stamp();
+            let replies = vec![Reply::Unavailable(Fault::unsure()); parts];
+            return Ok(encode_told(&Told { stamp, replies }));
+        }
         let lost = |count: u64| count.checked_sub(1);
         if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
             return Err(gone());
@@ -404,4 +439,96 @@ fn the_end_of_a_door_frees_what_hangs_on_it_at_once() {
     door.close();
     assert!(world.holders("build").is_empty());
     assert_eq!(world.local.about().sessions, 0);
+}
+
+/// Waits until a lock is free at the server.
+fn wait_until_free(world: &World, watch: &mut Watch, of: &str) {
+    let (send, news) = mpsc::channel();
+    watch.wake_by(Arc::new(move || {
+        let _ = send.send(());
+    }));
+    while !world.holders(of).is_empty() {
+        let limit = Span::from_secs(20).as_duration();
+        news.recv_timeout(limit).unwrap_or_else(|_| panic!("'{of}' stays held"));
+    }
+}
+
+/// Findings D3: a release that the server could not carry out was forgotten.
+#[test]
+fn a_release_is_repeated_until_the_server_has_carried_it_out() {
+    let full = Unavailable::State { full: true, why: "no space left on device".into() };
+    let faults = [
+        Fault::Unable(full),
+        Fault::Unable(Unavailable::NoQuorum { why: "too few nodes".into() }),
+        Fault::Unable(Unavailable::Denied { why: "other rights".into() }),
+        Fault::Unauthorized,
+    ];
+    for fault in faults {
+        let world = world();
+        let door = world.door("a", "30s");
+        let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+        let mut watch = world.local.watch(None);
+        *world.weather.fault.lock() = Some(fault);
+        let before = world.weather.arrived.load(Ordering::Relaxed);
+        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        let (send, answer) = mpsc::channel();
+        let then = Box::new(move |got| drop(send.send(got)));
+        door.submit_until_answered(Op::Release(Release { key }).into(), then);
+        while world.weather.arrived.load(Ordering::Relaxed) < before + 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(world.holders("build"), ["a"], "it can't be done");
+        assert!(answer.try_recv().is_err(), "nor is it answered");
+        *world.weather.fault.lock() = None;
+        wait_until_free(&world, &mut watch, "build");
+        assert_eq!(answer.recv().expect("answered"), Ok(Ok(Outcome::Released)));
+    }
+}
+
+/// Findings D4: a lock whose grant was never told stayed held.
+#[test]
+fn a_lock_that_was_granted_without_an_answer_is_given_back() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let mut watch = world.local.watch(None);
+    *world.weather.fault.lock() = Some(Fault::Unsure);
+    let no = submit(&door, mkdir("build", "a"));
+    assert_eq!(no, Err(Fault::unsure()), "the caller is told that it is not known");
+    assert_eq!(world.holders("build"), ["a"]);
+    *world.weather.fault.lock() = None;
+    wait_until_free(&world, &mut watch, "build");
+}
+
+/// Findings D6: a look that was refused was not repeated, and the waiter never told.
+#[test]
+fn a_look_that_has_to_be_answered_is_once_the_server_is_back() {
+    let world = world();
+    let door = world.door("a", "30s");
+    granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    world.cut(true);
+    assert!(submit(&door, mkdir("other", "a")).is_err(), "it is known to be away");
+    let (send, seen) = mpsc::channel();
+    door.view_until_answered(&name("build"), Box::new(move |view| drop(send.send(view))));
+    world.cut(false);
+    let view = seen.recv_timeout(Span::from_secs(20).as_duration()).expect("an answer");
+    assert_eq!(view.expect("a view").holders.len(), 1);
+}
+
+#[test]
+fn the_leases_of_a_session_are_listed_page_by_page() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let session = session_of(&door);
+    let tokens: Vec<_> = (0..3)
+        .map(|n| granted(submit(&door, flock(&door, &format!("l{n}"), "a", n, InLine::Skip))))
+        .collect();
+    let page = |after: Option<&str>| {
+        let (send, page) = mpsc::channel();
+        let then = Box::new(move |got| drop(send.send(got)));
+        door.leases(session, after.map(name), then);
+        page.recv().expect("answered").expect("a page").items
+    };
+    assert_eq!(page(None).into_iter().map(|(_, token)| token).collect::<Vec<_>>(), tokens);
+    assert_eq!(page(Some("l1")), [(name("l2"), tokens[2])]);
+    assert_eq!(page(Some("l2")), []);
 }

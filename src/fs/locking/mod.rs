@@ -17,7 +17,7 @@ use super::opens::{Open, Target};
 use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
-    Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
+    Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, Lease, LeaseKey,
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
 use crate::locks::{Bond, Failure, Unavailable, feed::Watch};
@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use table::{Ask, Effect, No, Table, Waits};
+use table::{Ask, Effect, Found, No, Recall, Table, Waits};
 
 /// Events taken at once: a bound on how long the table is held.
 const EVENTS_MAX: usize = 256;
@@ -266,7 +266,7 @@ impl Locking {
             // Under the mutex, so that there is only one.
             (Bond::Own, _) => {
                 if self.own.get().is_none() {
-                    let _set = self.own.set(Running::begin(fs, open_session(fs)?));
+                    let _set = self.own.set(Running::begin(fs, Table::new(open_session(fs)?)));
                 }
                 self.own.get().cloned().ok_or(Failure::Unavailable(Unavailable::Closing))
             }
@@ -274,7 +274,7 @@ impl Locking {
                 Ok(Arc::clone(running))
             }
             (Bond::Kept(session), _) => {
-                let started = Running::begin(fs, session);
+                let started = Running::begin(fs, Table::remote(session));
                 let before = kept.replace(Arc::clone(&started));
                 drop(kept);
                 if let Some(before) = before {
@@ -296,8 +296,9 @@ impl Locking {
 
 impl Running {
     /// Locking by this session: events are heard from now on.
-    fn begin(fs: &Fs, session: SessionId) -> Arc<Self> {
-        let (desk, watch) = (Desk::new(Table::new(session)), Mutex::new(fs.locks.watch(None)));
+    fn begin(fs: &Fs, table: Table<ReplyEmpty>) -> Arc<Self> {
+        let session = table.session();
+        let (desk, watch) = (Desk::new(table), Mutex::new(fs.locks.watch(None)));
         let idle = Arc::new(AtomicBool::new(false));
         let unheard = Arc::clone(&idle);
         let started = Arc::new(Self { session, desk, watch, idle });
@@ -432,7 +433,7 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
                 settle(&fs2, &running, cookie, ino, of, answer);
             });
         }
-        Effect::Tell(op) => fs.locks.submit(*op, |_| {}),
+        Effect::Tell(op) => fs.locks.give_back(*op),
         Effect::Reply(reply, result) => reply_to(fs, reply, result),
         Effect::Speaks(fh, token) => {
             if let Some(open) = fs.opens.get(fh) {
@@ -442,7 +443,10 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
         Effect::Watch(number, tid) => {
             fs.lookout.watch(number, tid, Asker { fs: Arc::downgrade(fs), number });
         }
-        Effect::Recall((number, name)) => recall(fs, running, number, &name),
+        Effect::Recall(asked) => recall(fs, running, asked),
+        // Where the engine is in this process no answer is ever unknown.
+        Effect::Compare if fs.locking.own.get().is_some() => {}
+        Effect::Compare => compare(fs, running, None),
     }
 }
 
@@ -469,21 +473,55 @@ fn settle(
     }
 }
 
-/// Events were lost: what they would have said is asked for.
-fn recall(fs: &Fs, running: &Arc<Running>, number: u64, name: &LockName) {
+/// Asks the engine what a number holds of a lock, and whether it waits: events were lost, or an
+/// answer.
+fn recall(fs: &Fs, running: &Arc<Running>, asked: Recall) {
     let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
-    fs.locks.view(name, move |view| {
+    fs.locks.view_until_answered(&asked.name.clone(), move |view| {
         let Ok(view) = view else { return };
-        let session = running.session;
-        let own = Hold::Open(OpenId { session, number });
+        let own = Hold::Open(OpenId { session: running.session, number: asked.number });
         let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == own);
-        let key = lease.map(|lease| LeaseKey {
-            name: view.name.clone(),
-            client: lease.holder.clone(),
-            token: Some(lease.token),
-        });
-        run(&fs2, &running, |table, todo| table.recalled(number, key, todo));
+        let lease = lease.map(|lease| key_of(&view.name, lease));
+        let tickets = view.waiters.iter().map(|waiter| waiter.ticket).collect();
+        let found = Found { lease, tickets };
+        run(&fs2, &running, |table, todo| table.recalled(&asked, &found, todo));
     });
+}
+
+/// Compares what hangs on the session with what open files hold here, page by page, and gives the
+/// rest back: grants whose answers were lost, and releases that were.
+fn compare(fs: &Fs, running: &Arc<Running>, after: Option<LockName>) {
+    let (fs2, running2) = (Arc::clone(fs), Arc::clone(running));
+    fs.locks.leases(running.session, after, move |page| {
+        let Ok(page) = page else { return };
+        let is_unknown = |token| running2.desk.look(|table| table.holder(token).is_none());
+        for (name, _) in page.items.iter().filter(|(_, token)| is_unknown(*token)) {
+            give_strays_back(&fs2, &running2, name);
+        }
+        if let Some(next) = page.next.and_then(|next| LockName::parse(&next).ok()) {
+            compare(&fs2, &running2, Some(next));
+        }
+    });
+}
+
+/// Gives back what nobody here knows of among the holds of a lock that hang on the session.
+fn give_strays_back(fs: &Fs, running: &Arc<Running>, name: &LockName) {
+    let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
+    fs.locks.view_until_answered(name, move |view| {
+        let Ok(view) = view else { return };
+        for lease in view.holders.iter().map(|holder| &holder.lease) {
+            let Hold::Open(open) = lease.hold else { continue };
+            if open.session == running.session {
+                let key = key_of(&view.name, lease);
+                run(&fs2, &running, |table, todo| table.found_stray(open.number, key, todo));
+            }
+        }
+    });
+}
+
+fn key_of(name: &LockName, lease: &Lease) -> LeaseKey {
+    let (name, client) = (name.clone(), lease.holder.clone());
+    LeaseKey { name, client, token: Some(lease.token) }
 }
 
 fn reply_to(fs: &Shared, reply: ReplyEmpty, result: Result<(), No>) {

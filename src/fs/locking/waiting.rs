@@ -117,13 +117,13 @@ fn leave(fs: &Fs, wait: Wait) {
     let Wait { ask, ticket: Some(ticket), .. } = wait else { return };
     let shared = Arc::clone(fs);
     let op = Leave { name: ask.name.clone(), ticket, why: Why::Gone };
-    fs.locks.submit(Op::Leave(op), move |answer| {
+    fs.locks.submit_until_answered(Op::Leave(op), move |answer| {
         if flat(answer).is_ok() {
             return;
         }
         // Served at the last moment, and nobody there to take it.
         let door = shared.locks.clone();
-        shared.locks.view(&ask.name.clone(), move |view| {
+        shared.locks.view_until_answered(&ask.name.clone(), move |view| {
             if let Some(tenure) = view.ok().and_then(|view| granted(&view, ask.hold)) {
                 give_back(&door, ask, tenure);
             }
@@ -194,7 +194,7 @@ fn end(fs: &Shared, number: u64, how: Ended) {
 fn give_back(locks: &Locks, ask: Acquire, tenure: Tenure) {
     let (name, client) = (ask.name, ask.client);
     let key = LeaseKey { name, client, token: Some(tenure.token) };
-    locks.submit(Op::Release(Release { key }), |_| {});
+    locks.give_back(Op::Release(Release { key }));
 }
 
 /// The tenure that was granted to this attempt, if one was.
@@ -204,11 +204,11 @@ fn granted(view: &LockView, hold: Hold) -> Option<Tenure> {
     Some(Tenure { token, life, acquired_at })
 }
 
-/// Sees what has become of a waiter.
+/// Sees what has become of a waiter, as soon as that can be seen.
 fn look_again(fs: &Fs, number: u64) {
     let Some((name, hold, ticket)) = fs.locking.waits.asked(number) else { return };
     let shared = Arc::clone(fs);
-    fs.locks.view(&name, move |view| {
+    fs.locks.view_until_answered(&name, move |view| {
         let Ok(view) = view else { return };
         if let Some(tenure) = granted(&view, hold) {
             end(&shared, number, Ended::Granted(tenure));

@@ -126,6 +126,8 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         }
         "about" => return Ask::About,
         "now" => return Ask::Now,
+        "leases" => return Ask::Leases(session(), None),
+        "urls" => return Ask::Urls,
         "settle" => Op::Settle,
         "acquire" => Op::Acquire(acquire(name(), client(), Line::Skip)),
         "renew" => Op::Renew(Renew { key: key(), term: None, firm: Firm::Keep, patch }),

@@ -1,7 +1,9 @@
 //! What is asked of the table, and what it says is to be done.
 
 use super::super::ranges::{Owner, Span};
-use crate::engine::{Acquire, ClientId, LockName, Mode, Op, Patch, Refusal, Token};
+use crate::engine::{
+    Acquire, ClientId, LeaseKey, LockName, Mode, Op, Patch, Refusal, Ticket, Token,
+};
 
 /// What a program asks for.
 #[derive(Debug, Clone)]
@@ -53,6 +55,25 @@ pub(in crate::fs::locking) enum No {
     Refused(Box<Refusal>),
 }
 
+/// A question: what a number holds of a lock, or whether it waits for it.
+#[derive(Debug, Clone)]
+pub(in crate::fs::locking) struct Recall {
+    pub(in crate::fs::locking) number: u64,
+    pub(in crate::fs::locking) name: LockName,
+    /// What the number held when this was asked, as far as was known. Only that can have ended by
+    /// the time of the answer: what an event tells in between may be newer than the answer.
+    pub(in crate::fs::locking) token: Option<Token>,
+}
+
+/// What the engine says to a [`Recall`].
+#[derive(Debug, Clone)]
+pub(in crate::fs::locking) struct Found {
+    /// The lease of the number, if it has one.
+    pub(in crate::fs::locking) lease: Option<LeaseKey>,
+    /// All places in the queue of that lock.
+    pub(in crate::fs::locking) tickets: Vec<Ticket>,
+}
+
 /// What is to be done now.
 #[derive(Debug)]
 pub(in crate::fs::locking) enum Effect<R> {
@@ -73,7 +94,9 @@ pub(in crate::fs::locking) enum Effect<R> {
     Speaks(u64, Token),
     /// This number waits: look after its thread until it has been answered.
     Watch(u64, u32),
-    /// Events were lost: find out what this number holds of this lock, and say it by
-    /// [`Table::recalled`].
-    Recall((u64, LockName)),
+    /// Events or an answer were lost: find out what there is, and say it by [`Table::recalled`].
+    Recall(Recall),
+    /// Events were lost: compare what hangs on the session with what is known here, and say by
+    /// [`Table::found_stray`] what is not.
+    Compare,
 }

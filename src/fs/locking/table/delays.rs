@@ -18,6 +18,8 @@ const PROGRAMS: u32 = 5;
 const BYTES: usize = 3;
 /// Random programs, each from a seed of its own.
 const SEEDS: u64 = 4_500;
+/// And so many with losses: none of them may leave a waiter stuck.
+const LOSSES: u64 = 2_000;
 const STEPS: usize = 250;
 
 /// Numbers from a seed.
@@ -45,14 +47,16 @@ impl Drop for Seed {
 enum Sent {
     Ask { cookie: u64, ino: u64, ask: Acquire },
     Tell(Op),
+    Recall(Recall),
+    Compare,
 }
 
 /// An answer on its way back.
-struct Came {
-    cookie: u64,
-    ino: u64,
-    of: (LockName, ClientId),
-    answer: Answer,
+enum Came {
+    /// `None`: there is none, and nobody knows what was done.
+    Answer { cookie: u64, ino: u64, of: (LockName, ClientId), answer: Option<Answer> },
+    Recalled(Recall, Found),
+    Compared(Vec<(u64, LeaseKey)>),
 }
 
 /// One program: what it believes to have, and what it waits for.
@@ -74,6 +78,8 @@ enum Kind {
     /// The lock is moved to another name and back, whoever holds it. Then what one program has
     /// under one name is not in the way of another, which has the other name.
     Moves,
+    /// Events and answers are lost. What is still answered comes in order, as from a server.
+    Losses,
 }
 
 struct Far {
@@ -125,7 +131,7 @@ impl Far {
         let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
         let mut far = Self {
             engine,
-            table: Table::new(session),
+            table: if kind == Kind::Losses { Table::remote(session) } else { Table::new(session) },
             sent: VecDeque::new(),
             came: Vec::new(),
             events: VecDeque::new(),
@@ -166,7 +172,13 @@ impl Far {
                 Effect::Tell(op) => self.sent.push_back(Sent::Tell(*op)),
                 Effect::Reply(n, result) => self.told(n, &result),
                 Effect::Watch(number, _) => self.watched.push(number),
-                Effect::Speaks(..) | Effect::Recall(_) => {}
+                // Only a door whose answers come in order may be asked.
+                Effect::Recall(asked) if self.kind == Kind::Losses => {
+                    self.sent.push_back(Sent::Recall(asked));
+                }
+                Effect::Recall(_) => {}
+                Effect::Compare => self.sent.push_back(Sent::Compare),
+                Effect::Speaks(..) => {}
             }
         }
     }
@@ -284,29 +296,92 @@ impl Far {
     }
 
     /// The engine gets the next request.
-    fn arrive(&mut self) {
+    fn arrive(&mut self, dice: &mut Dice) {
         let Some(sent) = self.sent.pop_front() else { return };
-        let (op, back) = match sent {
-            Sent::Tell(op) => (op, None),
+        let came = match sent {
+            Sent::Tell(op) => {
+                let answer = self.apply(op);
+                return self.say(format_args!("arrived: {answer:?}"));
+            }
             Sent::Ask { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
-                (Op::Acquire(ask), Some((cookie, ino, of)))
+                let is_lost = self.kind == Kind::Losses && dice.below(8) == 0;
+                let answer = match is_lost {
+                    // It may not have arrived either.
+                    true if dice.below(2) == 0 => None,
+                    _ => Some(self.apply(Op::Acquire(ask))).filter(|_| !is_lost),
+                };
+                self.say(format_args!("arrived: {answer:?}"));
+                Came::Answer { cookie, ino, of, answer }
             }
+            Sent::Recall(asked) => {
+                let found = self.found(&asked);
+                Came::Recalled(asked, found)
+            }
+            Sent::Compare => Came::Compared(self.on_session()),
         };
-        let answer = self.apply(op);
-        self.say(format_args!("arrived: {answer:?}"));
-        if let Some((cookie, ino, of)) = back {
-            self.came.push(Came { cookie, ino, of, answer });
-        }
+        self.came.push(came);
+    }
+
+    /// What the engine says of a number and a lock.
+    fn found(&self, Recall { number, name, .. }: &Recall) -> Found {
+        let mut all = self.on_session().into_iter();
+        let lease = all.find(|(of, key)| of == number && key.name == *name);
+        let tickets = self.view(name).waiters.iter().map(|waiter| waiter.ticket).collect();
+        Found { lease: lease.map(|(_, key)| key), tickets }
+    }
+
+    /// All holds of the session, with their numbers.
+    fn on_session(&self) -> Vec<(u64, LeaseKey)> {
+        let views = [self.view(&named("f")), self.view(&named("g"))];
+        let of_lock = |view: &LockView| {
+            let holds = view.holders.iter().filter_map(|holder| {
+                let Hold::Open(open) = holder.lease.hold else { return None };
+                let (name, client) = (view.name.clone(), holder.lease.holder.clone());
+                Some((open.number, LeaseKey { name, client, token: Some(holder.lease.token) }))
+            });
+            holds.collect::<Vec<_>>()
+        };
+        views.iter().flat_map(of_lock).collect()
     }
 
     /// The table gets one of the answers.
     fn answer(&mut self, at: usize) {
-        if at < self.came.len() {
-            let Came { cookie, ino, of, answer } = self.came.swap_remove(at);
-            self.say(format_args!("answered {cookie}: {answer:?}"));
-            self.decide(|table, todo| table.answered(cookie, ino, of, answer, todo));
+        if at >= self.came.len() {
+            return;
         }
+        let in_order = self.kind == Kind::Losses;
+        let came = if in_order { self.came.remove(0) } else { self.came.swap_remove(at) };
+        match came {
+            Came::Answer { cookie, ino, of, answer: Some(answer) } => {
+                self.say(format_args!("answered {cookie}: {answer:?}"));
+                self.decide(|table, todo| table.answered(cookie, ino, of, answer, todo));
+            }
+            Came::Answer { cookie, ino, .. } => {
+                self.say(format_args!("no answer for {cookie}"));
+                let mut reply = None;
+                self.decide(|table, todo| reply = table.unanswered(cookie, ino, todo));
+                if let Some(n) = reply {
+                    self.told(n, &Err(No::Interrupted));
+                }
+            }
+            Came::Recalled(asked, found) => {
+                self.say(format_args!("recalled {asked:?}: {found:?}"));
+                self.decide(|table, todo| table.recalled(&asked, &found, todo));
+            }
+            Came::Compared(all) => {
+                for (number, key) in all {
+                    self.decide(|table, todo| table.found_stray(number, key, todo));
+                }
+            }
+        }
+    }
+
+    /// The stream of events breaks, and what was on its way is lost.
+    fn lose_events(&mut self) {
+        self.say(format_args!("events are lost: {:?}", self.events));
+        self.events.clear();
+        self.decide(|table, todo| table.missed(todo));
     }
 
     /// The table gets the next event.
@@ -362,7 +437,8 @@ impl Far {
                 let at = dice.below(self.watched.len().max(1));
                 self.look(at, dice.below(2) == 0);
             }
-            8..=10 => self.arrive(),
+            8 if self.kind == Kind::Losses && dice.below(8) == 0 => self.lose_events(),
+            8..=10 => self.arrive(dice),
             11..=13 => self.answer(dice.below(self.came.len().max(1))),
             _ => self.hear(),
         }
@@ -372,7 +448,7 @@ impl Far {
     fn settle(&mut self, dice: &mut Dice) {
         while !(self.sent.is_empty() && self.came.is_empty() && self.events.is_empty()) {
             match dice.below(3) {
-                0 => self.arrive(),
+                0 => self.arrive(dice),
                 1 => self.answer(dice.below(self.came.len().max(1))),
                 _ => self.hear(),
             }
@@ -398,7 +474,8 @@ impl Far {
 fn run(seed: u64, says: bool) {
     let _said = Seed(seed);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let kind = [Kind::Whole, Kind::Parts, Kind::Moves][seed as usize % 3];
+    let kinds = [Kind::Whole, Kind::Parts, Kind::Moves];
+    let kind = if seed < SEEDS { kinds[seed as usize % 3] } else { Kind::Losses };
     let mut far = Far::new(kind, says);
     for _ in 0..STEPS {
         far.step(&mut dice);
@@ -429,4 +506,9 @@ fn late_answers_in_any_order_do_no_harm() {
         return run(seed.parse().expect("LATCHFS_SEED is a number, as a failure printed it"), true);
     }
     (0..SEEDS).for_each(|seed| run(seed, false));
+}
+
+#[test]
+fn lost_answers_and_events_leave_nobody_waiting_and_nothing_held() {
+    (SEEDS..SEEDS + LOSSES).for_each(|seed| run(seed, false));
 }

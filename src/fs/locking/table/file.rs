@@ -1,7 +1,7 @@
 //! One file: its holds, its byte ranges, and the requests on their way.
 
 use super::super::ranges::{Owner, Ranges, Span};
-use super::ask::{Ask, Call, Effect, No, Waits};
+use super::ask::{Ask, Call, Effect, No, Recall, Waits};
 use crate::engine::{ClientId, LeaseKey, LockName, Mode, Patch, Ticket, Token};
 use crate::fs::numbered::Numbers;
 use std::collections::VecDeque;
@@ -157,6 +157,11 @@ impl<R> File<R> {
         self.asks.iter().any(|asking| asking.number == number)
     }
 
+    /// Whether the engine's holds and requests of this number are known here.
+    pub(super) fn uses(&self, number: u64) -> bool {
+        self.held(number).is_some() || self.is_asked(number)
+    }
+
     /// Whether it is open yet what became of an earlier request of this owner. Decided now, the
     /// owner could be in its own way.
     pub(super) fn is_awaited_by(&self, id: u64) -> bool {
@@ -229,6 +234,11 @@ impl<R> Asking<R> {
     pub(super) fn key(&self, token: Token) -> LeaseKey {
         let (name, client) = (self.ask.name.clone(), self.ask.client.clone());
         LeaseKey { name, client, token: Some(token) }
+    }
+
+    /// Asks what has become of it.
+    pub(super) fn recall(&self) -> Recall {
+        Recall { number: self.number, name: self.ask.name.clone(), token: None }
     }
 
     pub(super) fn is_parked_for(&self, ask: &Ask) -> bool {

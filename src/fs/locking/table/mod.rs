@@ -28,7 +28,7 @@ mod news;
 mod tests;
 mod ways;
 
-pub(super) use ask::{Ask, Call, Effect, No, Waits};
+pub(super) use ask::{Ask, Call, Effect, Found, No, Recall, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
@@ -48,6 +48,8 @@ const EXTRA_NUMBERS: u64 = 1 << 62;
 #[derive(Debug)]
 pub(in crate::fs::locking) struct Table<R> {
     session: SessionId,
+    /// The engine is behind a server: an answer may be lost.
+    is_remote: bool,
     files: Numbered<File<R>>,
     /// The file of each number in use.
     numbers: Numbered<u64>,
@@ -79,6 +81,7 @@ impl<R> Table<R> {
         let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
         Self {
             session,
+            is_remote: false,
             files,
             numbers,
             tenures,
@@ -92,6 +95,16 @@ impl<R> Table<R> {
             next_extra,
             next_cookie,
         }
+    }
+
+    /// The same for an engine behind a server, whose answers may be lost.
+    pub(in crate::fs::locking) fn remote(session: SessionId) -> Self {
+        Self { is_remote: true, ..Self::new(session) }
+    }
+
+    /// On which its holds hang.
+    pub(in crate::fs::locking) const fn session(&self) -> SessionId {
+        self.session
     }
 
     /// Whether there is nothing that an event or an answer could be about.

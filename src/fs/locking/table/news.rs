@@ -1,7 +1,7 @@
 //! What the engine says: answers to requests, and events.
 
 use super::Table;
-use super::ask::Effect;
+use super::ask::{Effect, Found, Recall};
 use super::file::{Asking, Early, File, Held, Wants};
 use super::leave::{leave, release};
 use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
@@ -76,7 +76,7 @@ impl<R> Table<R> {
             todo.push(Effect::Watch(asking.number, asking.ask.tid));
             if asking.news {
                 // Events were lost, perhaps that of its grant.
-                todo.push(Effect::Recall((asking.number, asking.ask.name.clone())));
+                todo.push(Effect::Recall(asking.recall()));
             }
         }
         let file = self.files.entry(ino).or_default();
@@ -153,11 +153,12 @@ impl<R> Table<R> {
         // Under another name it is the same only if that has been moved.
         let is_other = |held: &Held| held.name != key.name && moved != Some(held.token);
         let another = held.is_some_and(is_other);
+        let held_none = held.is_none();
         let known = !another && self.renamed(number, token, &key.name);
         let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
         let Some(file) = file else {
-            // Nobody here knows of it.
-            if waited.is_some() {
+            // Nobody here knows of it: an answer was lost, or came too late.
+            if waited.is_some() || self.is_remote {
                 self.give_back_unknown(key, todo);
             } else if self.unanswered > 0 {
                 self.strange = Some((number, key));
@@ -177,7 +178,9 @@ impl<R> Table<R> {
                 let ticket = waited.or(asking.early.as_ref().and_then(|early| early.ticket));
                 asking.early = Some(Early { ticket, key });
             }
-            None if waited.is_some() && !known => self.give_back_unknown(key, todo),
+            None if !known && (waited.is_some() || self.is_remote && held_none) => {
+                self.give_back_unknown(key, todo);
+            }
             None => {}
         }
     }
@@ -284,6 +287,8 @@ impl<R> Table<R> {
         todo: &mut Vec<Effect<R>>,
     ) -> Option<R> {
         let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
+        // It may have been done, or be done yet.
+        todo.push(Effect::Recall(asking.recall()));
         match asking.early {
             Some(Early { ticket: Some(_), key }) => self.give_back_unknown(key, todo),
             Some(Early { key, .. }) if key.token.is_some_and(|t| self.going.contains(t)) => {
@@ -300,48 +305,93 @@ impl<R> Table<R> {
     /// was given back nothing can be: a name that `mv` gave it was in what was lost.
     pub(in crate::fs::locking) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
         self.going.clear();
+        self.leaving.clear();
         todo.extend(self.known().into_iter().map(Effect::Recall));
+        todo.push(Effect::Compare);
     }
 
     /// All that is held or waited for, with the lock's name.
-    fn known(&self) -> Vec<(u64, LockName)> {
+    fn known(&self) -> Vec<Recall> {
         let of_file = |file: &File<R>| {
             let bundle = file.bundle.iter().map(|bundle| &bundle.held);
             let held = file.holds.iter().chain(bundle);
-            let asks = file.asks.iter().map(|asking| (asking.number, asking.ask.name.clone()));
-            held.map(|held| (held.number, held.name.clone())).chain(asks).collect::<Vec<_>>()
+            let held = held.map(|held| {
+                let (number, name, token) = (held.number, held.name.clone(), Some(held.token));
+                Recall { number, name, token }
+            });
+            held.chain(file.asks.iter().map(Asking::recall)).collect::<Vec<_>>()
         };
         self.files.values().flat_map(of_file).collect()
     }
 
-    /// What the engine says of a number after events were lost: its lease, if it has one.
+    /// What the engine says, after events or an answer were lost.
     pub(in crate::fs::locking) fn recalled(
         &mut self,
-        number: u64,
-        lease: Option<LeaseKey>,
+        asked: &Recall,
+        found: &Found,
         todo: &mut Vec<Effect<R>>,
     ) {
+        let number = asked.number;
+        let lease = found.lease.clone();
+        if let Some(key) = lease.clone().filter(|_| self.is_unknown(number)) {
+            return self.give_back_unknown(key, todo);
+        }
         let Some(ino) = self.numbers.get(&number).copied() else { return };
         let Some(file) = self.files.get_mut(&ino) else { return };
         file.hear();
-        match (file.held(number).map(|held| held.token), lease) {
-            (Some(token), None) => self.ended(token, todo),
-            (Some(token), Some(key)) => {
+        match (file.held(number).map(|held| (held.token, &held.name)), lease) {
+            (Some((token, name)), None) if *name == asked.name && Some(token) == asked.token => {
+                self.ended(token, todo);
+            }
+            // It was granted meanwhile, or `mv` has carried it over.
+            (Some(_), None) => {}
+            (Some((token, _)), Some(key)) => {
                 self.renamed(number, key.token.unwrap_or(token), &key.name);
             }
             (None, lease) => {
-                let own = |asking: &Asking<R>| asking.number == number;
-                let in_line = |asking: &Asking<R>| own(asking) && asking.ticket.is_some();
-                match lease {
-                    Some(key) => {
-                        if let Some(asking) = file.take(in_line) {
-                            self.served(asking, key, todo);
-                        }
-                    }
-                    None => drop(file.take(|asking| in_line(asking) && asking.gone)),
+                let in_line = |asking: &Asking<R>| asking.number == number && asking.ticket.is_some();
+                let asking = file.take(in_line);
+                match (asking, lease) {
+                    (Some(asking), Some(key)) => self.served(asking, key, todo),
+                    (Some(asking), None) => self.stands(asking, &found.tickets, todo),
+                    (None, _) => {}
                 }
             }
         }
         self.fit_bundle(ino, todo);
+    }
+
+    /// A waiter stays if it has its place still. A place that is gone, and not by its own doing,
+    /// is asked for again: the program waits.
+    fn stands(&mut self, asking: Asking<R>, tickets: &[Ticket], todo: &mut Vec<Effect<R>>) {
+        let ino = asking.ask.ino;
+        let has_place = asking.ticket.is_some_and(|ticket| tickets.contains(&ticket));
+        if has_place {
+            if let (true, Some(ticket)) = (asking.gone, asking.ticket) {
+                self.leaving.insert(ticket, ino);
+                todo.push(leave(asking.ask.name.clone(), ticket));
+            }
+            self.files.entry(ino).or_default().asks.push(asking);
+        } else if !asking.gone {
+            self.submit(asking, todo);
+        }
+    }
+
+    /// A hold of this session that [`Effect::Compare`] found.
+    pub(in crate::fs::locking) fn found_stray(
+        &mut self,
+        number: u64,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        if self.is_unknown(number) {
+            self.give_back_unknown(key, todo);
+        }
+    }
+
+    /// Whether nothing here holds or asks for anything by this number.
+    fn is_unknown(&self, number: u64) -> bool {
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
+        !file.is_some_and(|file| file.uses(number))
     }
 }

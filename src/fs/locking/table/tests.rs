@@ -86,7 +86,7 @@ impl Rig {
                         assert!(before.is_none(), "{program} is answered once");
                     }
                     Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
-                    Effect::Speaks(..) | Effect::Recall(_) => {}
+                    Effect::Speaks(..) | Effect::Recall(_) | Effect::Compare => {}
                 }
             }
             todo = next;
@@ -159,7 +159,7 @@ impl Rig {
                 Effect::Tell(op) => drop(self.apply(*op, &mut next)),
                 Effect::Reply(program, result) => drop(self.told.insert(program, result)),
                 Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
-                Effect::Speaks(..) | Effect::Recall(_) => {}
+                Effect::Speaks(..) | Effect::Recall(_) | Effect::Compare => {}
             }
             todo.extend(next);
         }
