@@ -9,6 +9,7 @@
 
 use super::audit::Audit;
 use super::feed::{Feed, Wakers, Watch};
+use super::owed::{Owed, Paid};
 use super::state::{StateDir, StateError};
 use super::tally::{Histogram, Tally};
 use super::timeline::Timeline;
@@ -24,6 +25,7 @@ use crate::engine::{
 use crate::said::said;
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,6 +73,9 @@ struct Core {
     record: Vec<u8>,
     /// Tokens below this may be handed out.
     reserved: u64,
+    /// Releases and the like that the journal could not take, oldest first. They go before
+    /// everything that is asked after them.
+    owed: VecDeque<Owed>,
 }
 
 /// Where a restart finds the state again.
@@ -117,8 +122,8 @@ impl Local {
             Store::Kept(dir) => dir.path().display().to_string(),
             Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
         };
-        let (events, record) = (Vec::new(), Vec::new());
-        let core = Core { engine, state, audit, events, record, reserved };
+        let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
+        let core = Core { engine, state, audit, events, record, reserved, owed };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
             feed: Arc::default(),
@@ -160,6 +165,10 @@ impl Drop for Local {
 impl Door for Local {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         then(self.shared.submit(&command));
+    }
+
+    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        self.shared.owe(Owed { command, then });
     }
 
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
@@ -258,15 +267,47 @@ impl Door for Local {
 
 impl Shared {
     fn submit(self: &Arc<Self>, command: &Command) -> Result<Answer, Unavailable> {
-        let (answer, wakers) = {
+        let (paid, (answer, wakers)) = {
             let mut core = self.core.lock();
-            self.decide(&mut core, self.timeline.now(), command)
+            let paid = self.pay(&mut core);
+            (paid, self.decide(&mut core, self.timeline.now(), command))
         };
+        paid.answer(&self.tally);
         wakers.wake();
         if let Ok(answer) = &answer {
             self.tally.count_answer(answer);
         }
         answer
+    }
+
+    /// Decides a command now or as soon as the journal takes it.
+    fn owe(self: &Arc<Self>, owed: Owed) {
+        let mut core = self.core.lock();
+        if let Store::Closed = core.state {
+            drop(core);
+            return (owed.then)(Err(Unavailable::Closing));
+        }
+        core.owed.push_back(owed);
+        let paid = self.pay(&mut core);
+        drop(core);
+        paid.answer(&self.tally);
+    }
+
+    /// Decides what is owed, as far as the journal takes it; the timer tries the rest again.
+    fn pay(self: &Arc<Self>, core: &mut Core) -> Paid {
+        let mut paid = Paid::default();
+        while let Some(owed) = core.owed.pop_front() {
+            match self.decide(core, self.timeline.now(), &owed.command) {
+                (Ok(answer), wakers) => paid.0.push((owed, answer, wakers)),
+                (Err(why), _) => {
+                    log::debug!("{} commands wait for the journal: {why}", core.owed.len() + 1);
+                    core.owed.push_front(owed);
+                    self.alarm.set(boot_now() + RETRY_AFTER);
+                    break;
+                }
+            }
+        }
+        paid
     }
 
     fn act(
@@ -276,10 +317,12 @@ impl Shared {
         after: &mut dyn FnMut(Glance<'_>),
     ) -> Done {
         let (now, mut core) = self.settled();
+        let paid = self.pay(&mut core);
         let command = ask(core.engine.glance(name));
         let done = command.map(|command| self.decide(&mut core, now, &command));
         after(core.engine.glance(name));
         drop(core);
+        paid.answer(&self.tally);
         let (answer, wakers) = done?;
         wakers.wake();
         if let Ok(answer) = &answer {
@@ -343,8 +386,10 @@ impl Shared {
             if done.is_err() {
                 self.alarm.set(boot_now() + RETRY_AFTER);
             }
+            let paid = self.pay(&mut core);
             drop(core);
             wakers.wake();
+            paid.answer(&self.tally);
         }
     }
 

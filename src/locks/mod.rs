@@ -10,6 +10,7 @@ pub mod failure;
 pub mod feed;
 pub mod known;
 pub mod local;
+mod owed;
 pub mod porter;
 mod restore;
 pub mod state;

@@ -4,6 +4,8 @@
 // The machines are those of another suite; not all of them is needed here.
 #![allow(dead_code)]
 
+#[path = "../machines/crowd.rs"]
+mod crowd;
 #[path = "../machines/net.rs"]
 mod net;
 #[path = "../support/mod.rs"]
@@ -14,6 +16,7 @@ mod talk;
 mod chaos;
 mod clocks;
 mod cutting;
+mod faults;
 mod histories;
 mod load;
 mod members;

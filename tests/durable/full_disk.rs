@@ -6,10 +6,10 @@ use crate::harness::{LATCHFS, Scratch, Server, eventually};
 use crate::support::run;
 use crate::talk::Talk;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A small file system of its own, unmounted afterwards.
 struct Disk(PathBuf);
@@ -233,4 +233,39 @@ fn a_full_tmpfs_is_an_error_and_passes() {
     let scratch = Scratch::new();
     let disk = Disk::tmpfs(&scratch);
     both_survive(&scratch, &disk);
+}
+
+/// More files are closed on a full disk than the reserve has space for: the rest is given back
+/// when there is room, before anything that is asked then.
+#[test]
+fn closes_beyond_the_reserve_are_carried_out_when_there_is_room() {
+    const FILES: usize = 5_000;
+    let scratch = Scratch::new();
+    let disk = Disk::tmpfs(&scratch);
+    let point = MountPoint(scratch.path().join("locks"));
+    let dir = &point.0;
+    let mut server = mount(&disk, dir);
+    let program = format!(
+        "import fcntl, sys\n\
+         files = [open(f'{{sys.argv[1]}}/f{{n}}', 'w') for n in range({FILES})]\n\
+         [fcntl.flock(f, fcntl.LOCK_EX) for f in files]\n\
+         print('held', flush=True)\n\
+         sys.stdin.read()"
+    );
+    let mut command = Command::new("prlimit");
+    command.args(["--nofile=20000", "python3", "-c", &program]).arg(dir);
+    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut line = String::new();
+    let out = holder.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut line).expect("it says something");
+    assert_eq!(line, "held\n");
+    disk.fill();
+    drop(holder.stdin.take());
+    holder.wait().expect("it is ours");
+    let left = || fs::read_dir(dir).expect("the mount lives").count();
+    assert!(left() > 0, "the reserve has space for fewer");
+    disk.empty();
+    eventually("all files are free", || (left() == 0).then_some(()));
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait(), Some(0), "{}", server.log());
 }

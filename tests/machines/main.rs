@@ -9,8 +9,10 @@
 mod access;
 mod cli;
 mod contact;
+mod crowd;
 mod cutoff;
 mod exclusion;
+mod faults;
 mod kept;
 mod net;
 mod proxy;

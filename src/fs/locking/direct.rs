@@ -119,10 +119,10 @@ pub(super) fn unlock(fs: &Fs, running: &Arc<Running>, asked: &Request) -> bool {
     let command = Command::from(Op::Release(release));
     let answer = fs.locks.submit_here(&command);
     DEAF.set(None);
-    let is_decided = answer.is_some();
+    let is_decided = matches!(answer, Some(Ok(_)));
     if !is_decided {
-        // Nothing depends on the answer, and events tell what became of it.
-        fs.locks.submit(command, |_| {});
+        // As soon as the journal takes it; events tell what became of it.
+        fs.locks.give_back(command.op);
     }
     let is_over = matches!(answer, Some(Ok(Ok(Outcome::Released))));
     let learn = |table: &mut Table<ReplyEmpty>| {

@@ -162,6 +162,14 @@ impl<R> File<R> {
         self.held(number).is_some() || self.is_asked(number)
     }
 
+    /// What a number has already, while its next request is on its way.
+    pub(super) fn heard_early(&mut self, number: u64, key: LeaseKey) {
+        let mut own = self.asks.iter_mut().filter(|asking| asking.number == number);
+        if let Some(asking) = own.find(|asking| asking.early.is_none()) {
+            asking.early = Some(Early { ticket: None, key });
+        }
+    }
+
     /// Whether it is open yet what became of an earlier request of this owner. Decided now, the
     /// owner could be in its own way.
     pub(super) fn is_awaited_by(&self, id: u64) -> bool {

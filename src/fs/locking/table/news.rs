@@ -23,6 +23,7 @@ impl<R> Table<R> {
         let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
         let Some(asking) = asking else { return Self::unasked(of, &answered, todo) };
         let early = asking.early.as_ref().map(|early| early.key.clone());
+        let number = asking.number;
         match answered {
             Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))
@@ -39,10 +40,14 @@ impl<R> Table<R> {
                 self.fit_bundle(ino, todo);
             }
         }
-        if let Some(key) = early.filter(|key| key.token.is_some_and(|t| self.going.contains(t))) {
+        let is_going = |key: &LeaseKey| key.token.is_some_and(|token| self.going.contains(token));
+        if let Some(key) = early.clone().filter(is_going) {
             // It was given back and moved, and is not held again after all: see `goes_on`. Where
             // it was given back just now, once more does no harm.
             todo.push(release(key));
+        } else if let Some(key) = early.filter(|_| self.is_remote) {
+            // It was granted to an earlier request of this number, whose answer was lost.
+            self.found_stray(number, key, todo);
         }
         self.answer_came();
     }
@@ -305,7 +310,6 @@ impl<R> Table<R> {
     /// was given back nothing can be: a name that `mv` gave it was in what was lost.
     pub(in crate::fs::locking) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
         self.going.clear();
-        self.leaving.clear();
         todo.extend(self.known().into_iter().map(Effect::Recall));
         todo.push(Effect::Compare);
     }
@@ -334,7 +338,7 @@ impl<R> Table<R> {
         let number = asked.number;
         let lease = found.lease.clone();
         if let Some(key) = lease.clone().filter(|_| self.is_unknown(number)) {
-            return self.give_back_unknown(key, todo);
+            return self.found_stray(number, key, todo);
         }
         let Some(ino) = self.numbers.get(&number).copied() else { return };
         let Some(file) = self.files.get_mut(&ino) else { return };
@@ -354,7 +358,8 @@ impl<R> Table<R> {
                 match (asking, lease) {
                     (Some(asking), Some(key)) => self.served(asking, key, todo),
                     (Some(asking), None) => self.stands(asking, &found.tickets, todo),
-                    (None, _) => {}
+                    (None, Some(key)) => file.heard_early(number, key),
+                    (None, None) => {}
                 }
             }
         }
@@ -365,27 +370,28 @@ impl<R> Table<R> {
     /// is asked for again: the program waits.
     fn stands(&mut self, asking: Asking<R>, tickets: &[Ticket], todo: &mut Vec<Effect<R>>) {
         let ino = asking.ask.ino;
-        let has_place = asking.ticket.is_some_and(|ticket| tickets.contains(&ticket));
-        if has_place {
-            if let (true, Some(ticket)) = (asking.gone, asking.ticket) {
-                self.leaving.insert(ticket, ino);
-                todo.push(leave(asking.ask.name.clone(), ticket));
-            }
+        let Some(ticket) = asking.ticket else { return };
+        if tickets.contains(&ticket) {
             self.files.entry(ino).or_default().asks.push(asking);
-        } else if !asking.gone {
+        } else if asking.gone {
+            self.leaving.remove(&ticket);
+        } else {
             self.submit(asking, todo);
         }
     }
 
-    /// A hold of this session that [`Effect::Compare`] found.
+    /// A hold of this session that the engine has shown: if nobody here knows of it, it is given
+    /// back.
     pub(in crate::fs::locking) fn found_stray(
         &mut self,
         number: u64,
         key: LeaseKey,
         todo: &mut Vec<Effect<R>>,
     ) {
-        if self.is_unknown(number) {
-            self.give_back_unknown(key, todo);
+        // An event may have told its end already, so none is waited for.
+        let is_going = key.token.is_some_and(|token| self.going.contains(token));
+        if self.is_unknown(number) && !is_going {
+            todo.push(release(key));
         }
     }
 
