@@ -17,6 +17,7 @@ use crate::status::status_of;
 use crate::time::{Span, boot_now};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
@@ -196,7 +197,7 @@ impl Direct {
                 }
             }
             if batch.lost > 0
-                && let Some(end) = Self::look_again(remote, ask, ticket)
+                && let ControlFlow::Break(end) = Self::look_again(remote, ask, ticket)
             {
                 return Ok(end);
             }
@@ -206,18 +207,18 @@ impl Direct {
     }
 
     /// How the wait for a place has ended, if it has, as the server says as soon as it answers.
-    fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> Option<Option<Token>> {
+    fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> ControlFlow<Option<Token>> {
         let (send, view) = channel();
         let answered = Box::new(move |view| drop(send.send(view)));
         remote.view_until_answered(&ask.name, answered);
         // Without an answer the session is over, of which an event tells.
-        let view = view.recv().ok()?.ok()?;
+        let Ok(Ok(view)) = view.recv() else { return ControlFlow::Continue(()) };
         let mut leases = view.holders.iter().map(|holder| &holder.lease);
         if let Some(own) = leases.find(|lease| lease.hold == ask.hold) {
-            return Some(Some(own.token));
+            return ControlFlow::Break(Some(own.token));
         }
         let waits = view.waiters.iter().any(|waiter| waiter.ticket == ticket);
-        (!waits).then_some(None)
+        if waits { ControlFlow::Continue(()) } else { ControlFlow::Break(None) }
     }
 
     fn renew(&self, request: &Asked<'_>) -> Done<Value> {

@@ -17,8 +17,8 @@ use crate::locks::council::{Council, Standing};
 use crate::locks::feed::Watch;
 use crate::locks::tally::Histogram;
 use crate::locks::{
-    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then, Unavailable,
-    page_of_leases,
+    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
+    Unavailable, page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;

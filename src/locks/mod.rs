@@ -9,6 +9,7 @@ pub mod council;
 pub mod failure;
 pub mod feed;
 pub mod known;
+mod leases;
 pub mod local;
 mod owed;
 pub mod porter;
@@ -30,6 +31,7 @@ use crate::time::{Span, Time, Wall};
 use council::Council;
 pub use failure::{Failure, Unavailable};
 use feed::Watch;
+pub(crate) use leases::page_of_leases;
 use std::sync::Arc;
 use tally::Histogram;
 
@@ -43,21 +45,6 @@ pub type Then<T> = Box<dyn FnOnce(T) + Send>;
 
 /// Leases shown of a session: a person looks at fewer, and the mutex is held meanwhile.
 pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
-
-/// Leases of a session on one page.
-const LEASES_PAGE: usize = 1_000;
-
-/// The page of a session's leases behind `after`.
-pub(crate) fn page_of_leases(
-    engine: &Engine,
-    session: SessionId,
-    after: Option<&LockName>,
-) -> Page<(LockName, Token)> {
-    let items = engine.leases_of(session, after, LEASES_PAGE);
-    let last = items.last().filter(|_| items.len() == LEASES_PAGE);
-    let next = last.map(|(name, _)| name.to_string());
-    Page { items, next }
-}
 
 /// What stands behind the handle.
 pub trait Door: Send + Sync {

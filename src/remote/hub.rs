@@ -6,7 +6,9 @@ use super::line::{Line, Server, Trouble};
 use super::numbers::Numbers;
 use super::queue::{Got, Queue};
 use super::session::{Keeper, Session};
-use crate::engine::{ClientId, Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What};
+use crate::engine::{
+    ClientId, Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What,
+};
 use crate::locks::feed::Feed;
 use crate::locks::wire::{Ask, Batch, Reply, Stamp, Told, decode_told, encode_batch};
 use crate::locks::{About, Contact, Far, Heard, Stands, Unavailable};

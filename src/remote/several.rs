@@ -115,7 +115,8 @@ impl Shared {
         if self.is_alone() {
             return;
         }
-        let next = ((at >> INDEX_BITS) + 1) << INDEX_BITS | (Self::index(at) + 1) % self.count();
+        let (chosen, index) = ((at >> INDEX_BITS) + 1, (Self::index(at) + 1) % self.count());
+        let next = (chosen << INDEX_BITS) | index;
         let moved = self.at.compare_exchange(at, next, Ordering::AcqRel, Ordering::Acquire);
         if moved.is_ok() && self.count() > 1 {
             let (from, to) = (self.server(at), self.server(next));

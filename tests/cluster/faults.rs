@@ -5,42 +5,47 @@
 use crate::crowd::{Chance, Crowd, TTL, patience, seed};
 use crate::net::eventually;
 use crate::nodes::Cluster;
-use std::time::Instant;
+use std::time::Duration;
 
-fn fail(cluster: &mut Cluster, fault: u64, chance: &mut Chance) {
+fn fail(cluster: &mut Cluster, fault: u64, chance: &mut Chance) -> Duration {
     let leader = cluster.leader();
     let wait = cluster.clients.clone();
-    match fault {
+    let lasted = match fault {
         0 => {
             println!("the leader is killed");
             cluster.nodes[leader].daemon.kill();
-            chance.linger(&wait);
+            let lasted = chance.linger(&wait);
             cluster.nodes[leader].daemon.again();
+            lasted
         }
         1 => {
             println!("the leader is stopped");
             cluster.nodes[leader].daemon.signal(libc::SIGSTOP);
-            chance.linger(&wait);
+            let lasted = chance.linger(&wait);
             cluster.nodes[leader].daemon.signal(libc::SIGCONT);
+            lasted
         }
         2 => {
             println!("the leader is cut off");
             cluster.nodes[leader].machine.isolate(true);
-            chance.linger(&wait);
+            let lasted = chance.linger(&wait);
             cluster.nodes[leader].machine.isolate(false);
+            lasted
         }
         _ => {
             println!("the majority is gone");
             for node in 1..3 {
                 cluster.nodes[(leader + node) % 3].daemon.kill();
             }
-            chance.linger(&wait);
+            let lasted = chance.linger(&wait);
             for node in 1..3 {
                 cluster.nodes[(leader + node) % 3].daemon.again();
             }
+            lasted
         }
-    }
+    };
     cluster.voters(3);
+    lasted
 }
 
 fn under_faults(urls: impl Fn(&Cluster) -> String) {
@@ -50,11 +55,11 @@ fn under_faults(urls: impl Fn(&Cluster) -> String) {
     let servers = urls(&cluster);
     let mount = cluster.clients.mount(&servers, &format!("--ttl {TTL}"));
     let crowd = Crowd::begin(&mount, &servers, None, seed);
-    let begun = Instant::now();
-    while begun.elapsed() < patience() / 2 {
-        chance.linger(&cluster.clients.clone());
+    let mut lasted = Duration::ZERO;
+    while lasted < patience() / 2 {
+        lasted += chance.linger(&cluster.clients.clone());
         let fault = chance.below(4);
-        fail(&mut cluster, fault, &mut chance);
+        lasted += fail(&mut cluster, fault, &mut chance);
     }
     crowd.end(&mount);
 }

@@ -244,7 +244,10 @@ fn closes_beyond_the_reserve_are_carried_out_when_there_is_room() {
     let disk = Disk::tmpfs(&scratch);
     let point = MountPoint(scratch.path().join("locks"));
     let dir = &point.0;
-    let mut server = mount(&disk, dir);
+    let socket = format!("unix:{}", scratch.path().join("socket").display());
+    let mut command = Command::new(LATCHFS);
+    command.arg("mount").arg(dir).args(["--listen", &socket, "--client", "box", "--state"]);
+    let mut server = Server::spawn(command.arg(disk.state()), Scratch::new());
     let program = format!(
         "import fcntl, sys\n\
          files = [open(f'{{sys.argv[1]}}/f{{n}}', 'w') for n in range({FILES})]\n\

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How long a lease or a session lasts, and its grace: short, so that some faults last longer.
 pub(crate) const TTL: &str = "4s";
 
-/// How long faults are made, in all runs of a suite: longer where somebody has the time.
+/// For how long faults are made in a suite.
 pub(crate) fn patience() -> Duration {
     let named = std::env::var("LATCHFS_FAULTS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(named.unwrap_or(30))
@@ -40,10 +40,11 @@ impl Chance {
     }
 
     /// Lets time pass: some faults are shorter than a request may take, some longer than a lease.
-    pub(crate) fn linger(&mut self, machine: &Machine) {
+    pub(crate) fn linger(&mut self, machine: &Machine) -> Duration {
         let longest = [300, 1_000, 2_500, 6_000][self.below(4) as usize];
-        let span = 50 + self.below(longest);
-        machine.sh(&format!("sleep {}.{:03}", span / 1_000, span % 1_000)).ok();
+        let span = Duration::from_millis(50 + self.below(longest));
+        machine.sh(&format!("sleep {:.3}", span.as_secs_f64())).ok();
+        span
     }
 }
 
@@ -108,7 +109,8 @@ impl Crowd {
                 command.arg((seed >> 1).to_string()).current_dir(mount.dir());
                 programs.push((format!("{kind} {number}"), start(&mut command)));
             }
-            programs.push((format!("run {number}"), runner(&mount.machine, (servers, token), &stop)));
+            let runner = runner(&mount.machine, (servers, token), &stop);
+            programs.push((format!("run {number}"), runner));
         }
         Self { programs, stop }
     }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::Duration;
 
 const SECRET: &str = "the secret of all";
 
@@ -61,44 +61,50 @@ struct Victim {
 }
 
 impl Victim {
-    fn fail(&mut self, fault: u64, chance: &mut Chance) {
+    fn fail(&mut self, fault: u64, chance: &mut Chance) -> Duration {
         match fault {
             0 => {
                 println!("a power cycle");
                 self.daemon.kill();
                 self.daemon.again();
+                Duration::ZERO
             }
             1 => {
                 println!("refused connections");
                 self.daemon.kill();
-                chance.linger(&self.machine);
+                let lasted = chance.linger(&self.machine);
                 self.daemon.again();
+                lasted
             }
             2 => {
                 println!("a black hole");
                 self.machine.deaf(true);
-                chance.linger(&self.machine);
+                let lasted = chance.linger(&self.machine);
                 self.machine.deaf(false);
+                lasted
             }
             3 => {
                 println!("a pulled cable");
                 self.machine.cable(false);
-                chance.linger(&self.machine);
+                let lasted = chance.linger(&self.machine);
                 self.machine.cable(true);
+                lasted
             }
             4 => {
                 println!("a full disk");
                 self.disk.fill();
-                chance.linger(&self.machine);
+                let lasted = chance.linger(&self.machine);
                 self.disk.empty();
+                lasted
             }
             _ => {
                 println!("an unknown token");
                 allow(&self.tokens, "another secret");
                 self.daemon.signal(libc::SIGHUP);
-                chance.linger(&self.machine);
+                let lasted = chance.linger(&self.machine);
                 allow(&self.tokens, SECRET);
                 self.daemon.signal(libc::SIGHUP);
+                lasted
             }
         }
     }
@@ -121,11 +127,11 @@ fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
     let mount = client.mount(&url, &format!("--ttl {TTL} --token-file {token}"));
     let mut victim = Victim { machine, daemon, disk, tokens };
     let crowd = Crowd::begin(&mount, &url, Some(&token), seed);
-    let begun = Instant::now();
-    while begun.elapsed() < patience() {
-        chance.linger(&client);
+    let mut lasted = Duration::ZERO;
+    while lasted < patience() {
+        lasted += chance.linger(&client);
         let fault = chance.below(6);
-        victim.fail(fault, &mut chance);
+        lasted += victim.fail(fault, &mut chance);
     }
     crowd.end(&mount);
 }

@@ -5,6 +5,7 @@
 //! engine, answering programs, having those that wait looked after. Byte ranges are in [`ranges`].
 
 mod asker;
+mod compare;
 mod desk;
 mod direct;
 mod ranges;
@@ -17,7 +18,7 @@ use super::opens::{Open, Target};
 use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use crate::engine::{
-    Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, Lease, LeaseKey,
+    Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
 use crate::locks::{Bond, Failure, Unavailable, feed::Watch};
@@ -29,7 +30,7 @@ use parking_lot::Mutex;
 use ranges::{Owner, Span};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use table::{Ask, Effect, Found, No, Recall, Table, Waits};
+use table::{Ask, Effect, No, Table, Waits};
 
 /// Events taken at once: a bound on how long the table is held.
 const EVENTS_MAX: usize = 256;
@@ -443,10 +444,10 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
         Effect::Watch(number, tid) => {
             fs.lookout.watch(number, tid, Asker { fs: Arc::downgrade(fs), number });
         }
-        Effect::Recall(asked) => recall(fs, running, asked),
+        Effect::Recall(asked) => compare::recall(fs, running, asked),
         // Where the engine is in this process no answer is ever unknown.
         Effect::Compare if fs.locking.own.get().is_some() => {}
-        Effect::Compare => compare(fs, running, None),
+        Effect::Compare => compare::compare(fs, running, None),
     }
 }
 
@@ -471,57 +472,6 @@ fn settle(
             }
         }
     }
-}
-
-/// Asks the engine what a number holds of a lock, and whether it waits: events were lost, or an
-/// answer.
-fn recall(fs: &Fs, running: &Arc<Running>, asked: Recall) {
-    let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
-    fs.locks.view_until_answered(&asked.name.clone(), move |view| {
-        let Ok(view) = view else { return };
-        let own = Hold::Open(OpenId { session: running.session, number: asked.number });
-        let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == own);
-        let lease = lease.map(|lease| key_of(&view.name, lease));
-        let tickets = view.waiters.iter().map(|waiter| waiter.ticket).collect();
-        let found = Found { lease, tickets };
-        run(&fs2, &running, |table, todo| table.recalled(&asked, &found, todo));
-    });
-}
-
-/// Compares what hangs on the session with what open files hold here, page by page, and gives the
-/// rest back: grants whose answers were lost, and releases that were.
-fn compare(fs: &Fs, running: &Arc<Running>, after: Option<LockName>) {
-    let (fs2, running2) = (Arc::clone(fs), Arc::clone(running));
-    fs.locks.leases(running.session, after, move |page| {
-        let Ok(page) = page else { return };
-        let is_unknown = |token| running2.desk.look(|table| table.holder(token).is_none());
-        for (name, _) in page.items.iter().filter(|(_, token)| is_unknown(*token)) {
-            give_strays_back(&fs2, &running2, name);
-        }
-        if let Some(next) = page.next.and_then(|next| LockName::parse(&next).ok()) {
-            compare(&fs2, &running2, Some(next));
-        }
-    });
-}
-
-/// Gives back what nobody here knows of among the holds of a lock that hang on the session.
-fn give_strays_back(fs: &Fs, running: &Arc<Running>, name: &LockName) {
-    let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
-    fs.locks.view_until_answered(name, move |view| {
-        let Ok(view) = view else { return };
-        for lease in view.holders.iter().map(|holder| &holder.lease) {
-            let Hold::Open(open) = lease.hold else { continue };
-            if open.session == running.session {
-                let key = key_of(&view.name, lease);
-                run(&fs2, &running, |table, todo| table.found_stray(open.number, key, todo));
-            }
-        }
-    });
-}
-
-fn key_of(name: &LockName, lease: &Lease) -> LeaseKey {
-    let (name, client) = (name.clone(), lease.holder.clone());
-    LeaseKey { name, client, token: Some(lease.token) }
 }
 
 fn reply_to(fs: &Shared, reply: ReplyEmpty, result: Result<(), No>) {

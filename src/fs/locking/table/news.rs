@@ -353,7 +353,8 @@ impl<R> Table<R> {
                 self.renamed(number, key.token.unwrap_or(token), &key.name);
             }
             (None, lease) => {
-                let in_line = |asking: &Asking<R>| asking.number == number && asking.ticket.is_some();
+                let in_line =
+                    |asking: &Asking<R>| asking.number == number && asking.ticket.is_some();
                 let asking = file.take(in_line);
                 match (asking, lease) {
                     (Some(asking), Some(key)) => self.served(asking, key, todo),

@@ -1,0 +1,19 @@
+//! The leases that hang on a session, page by page.
+
+use super::Page;
+use crate::engine::{Engine, LockName, SessionId, Token};
+
+/// Leases of a session on one page.
+const LEASES_PAGE: usize = 1_000;
+
+/// The page of a session's leases behind `after`.
+pub(crate) fn page_of_leases(
+    engine: &Engine,
+    session: SessionId,
+    after: Option<&LockName>,
+) -> Page<(LockName, Token)> {
+    let items = engine.leases_of(session, after, LEASES_PAGE);
+    let last = items.last().filter(|_| items.len() == LEASES_PAGE);
+    let next = last.map(|(name, _)| name.to_string());
+    Page { items, next }
+}
