@@ -239,7 +239,7 @@ fn a_full_tmpfs_is_an_error_and_passes() {
 /// when there is room, before anything that is asked then.
 #[test]
 fn closes_beyond_the_reserve_are_carried_out_when_there_is_room() {
-    const FILES: usize = 5_000;
+    const FILES: usize = 15_000;
     let scratch = Scratch::new();
     let disk = Disk::tmpfs(&scratch);
     let point = MountPoint(scratch.path().join("locks"));
