@@ -1,8 +1,8 @@
 //! Who leads, as far as this node knows, and the time that it stamps by when it does.
 //!
 //! A leader carries the time of the leader before it on, as far as that is known here: so it waits
-//! until it has carried out all that was decided before, and only then stamps. A stamp is for one leadership: an entry that
-//! was stamped in one is refused in the next.
+//! until it has carried out all that was decided before, and only then stamps. A stamp is for one
+//! leadership: an entry that was stamped in one is refused in the next.
 
 use super::clock::{Carried, Hands};
 use super::elections::Elections;
