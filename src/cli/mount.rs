@@ -63,7 +63,7 @@ pub(super) struct MountArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = place)]
     listen: Option<Place>,
     /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
-    /// [env: LATCHFS_SERVER, unless --listen, --state or --data asks for an engine here]
+    /// [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
@@ -227,13 +227,13 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
     decider.on_failure(move |why| drop(failed.send(News::Failed(why))));
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
-    let served = mount_all(args, each).and_then(|mounts| {
+    let ended = mount_all(args, each).and_then(|mounts| {
         let server = http.map(|config| serve::start(locks.clone(), &config)).transpose()?;
         let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
         server.into_iter().for_each(Server::drain);
         ended.and(unmount_all(&mounts))
     });
-    served.and(decider.close())
+    ended.and(decider.close())
 }
 
 /// Mounts on a server: each with a session of its own, so that each loses only its own.

@@ -1,7 +1,7 @@
 //! Target selection: which mount or server a command speaks to, and which lock of it.
 //!
-//! The command line comes first (`--dir`, `--server`, a path below a mount), then the mount that the
-//! current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
+//! The command line comes first (`--dir`, `--server`, a path below a mount), then the mount that
+//! the current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
 //! names a mount and so comes before the current directory and before `LATCHFS_SERVER`.
 
 use super::ctl::{Ask, Ctl};
@@ -21,11 +21,11 @@ use std::sync::Arc;
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct TargetArgs {
     // clap would not tell the environment from the command line, and their order matters here.
-    /// The mount to use [env: LATCHFS_DIR] [default: the only one there is]
+    /// The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     pub(super) dir: Option<PathBuf>,
     /// The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env:
-    /// LATCHFS_SERVER, unless a mount is named or the current directory lies in one]
+    /// `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// The client to ask as, at a server [default: the host's name and the user's]

@@ -332,6 +332,7 @@ pub struct Replay {
 
 impl Outcome {
     /// Returns what the request did when it was carried out, now or before.
+    #[must_use]
     pub fn first(self) -> Self {
         match self {
             Self::Replayed(replay) => replay.first,

@@ -53,9 +53,10 @@ pub(super) fn check_said(
 ) {
     let asked = name.clone();
     check(fs, caller, Act::Control, name, move |fs, caller, allowed| {
-        let allowed = allowed.map_err(|errno| match errno {
-            Errno::EACCES => (Kind::Denied, sentence(&asked)),
-            _ => {
+        let allowed = allowed.map_err(|errno| {
+            if errno == Errno::EACCES {
+                (Kind::Denied, sentence(&asked))
+            } else {
                 let sentence = format!("what lies above '{asked}' can't be seen now; try again");
                 (Kind::ConsistencyUnavailable, sentence)
             }
@@ -90,7 +91,7 @@ fn sentence(name: &LockName) -> String {
 /// The names above a name, the nearest first.
 fn ancestors(name: &LockName) -> impl Iterator<Item = LockName> {
     let above = |name: &LockName| LockName::parse(name.as_str().rsplit_once('/')?.0).ok();
-    std::iter::successors(above(name), above.clone())
+    std::iter::successors(above(name), above)
 }
 
 /// Whether the nearest lock above lets the caller; `None`: what decides is elsewhere.
@@ -112,10 +113,10 @@ fn may_here(fs: &Fs, caller: &Caller, above: &[LockName]) -> Option<bool> {
 fn may_write<'a>(
     fs: &Shared,
     caller: &Caller,
-    leases: impl Iterator<Item = &'a Lease> + Clone,
+    mut leases: impl Iterator<Item = &'a Lease> + Clone,
 ) -> bool {
     let mut holders = leases.clone();
-    let Some(lease) = leases.clone().next() else { return true };
+    let Some(lease) = leases.next() else { return true };
     if holders.any(|lease| lease.holder == caller.client) {
         return true;
     }

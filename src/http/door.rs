@@ -65,7 +65,7 @@ async fn ask(mut call: Call) -> Done<Response> {
     let (send, told) = oneshot::channel();
     // Whoever has gone meanwhile needs no answer.
     let caller = call.grant.caller("batch");
-    call.app.porter.ask(caller, batch, limits, |answer| drop(send.send(answer)));
+    call.app.porter.ask(&caller, batch, limits, |answer| drop(send.send(answer)));
     match told.await {
         Ok(Ok(bytes)) => {
             Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))

@@ -29,6 +29,7 @@ const WAIT_MAX: Span = TTL_MAX;
 
 /// All that requests say in options.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is an option that a request can set
 pub(super) struct Options {
     pub(super) client: Option<ClientId>,
     pub(super) ttl: Option<Ttl>,

@@ -83,7 +83,7 @@ impl Porter {
     /// Carries a batch of `caller` out, within its `limits`; the answer goes to `then`.
     pub fn ask(
         &self,
-        caller: Arc<str>,
+        caller: &Arc<str>,
         batch: Batch,
         limits: Limits,
         then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
@@ -92,7 +92,7 @@ impl Porter {
             return then(Err(Turned::Elsewhere));
         }
         match self.0.enter(&batch) {
-            Ok(()) => self.carry_out(&caller, batch, limits, Box::new(then)),
+            Ok(()) => self.carry_out(caller, batch, limits, Box::new(then)),
             Err(known) => then(known),
         }
     }
@@ -344,7 +344,7 @@ mod tests {
 
     fn ask(porter: &Porter, batch: &Batch, limits: &Limits) -> Result<Vec<Reply>, Turned> {
         let (send, told) = channel();
-        porter.ask("batch:a".into(), batch.clone(), limits.clone(), move |got| {
+        porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), move |got| {
             let _ = send.send(got);
         });
         let told = told.recv().expect("the porter answers");

@@ -109,7 +109,7 @@ impl Line for NearLine {
             return Ok(encode_told(&Told { stamp, replies }));
         }
         let porter = self.near.porter.lock().clone();
-        porter.ask("batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
+        porter.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
         let told = told.recv().expect("the porter answers");
         if let Some(Fault::Unsure) = fault {
             let stamp = self.near.porter.lock().stamp();

@@ -68,7 +68,8 @@ async fn replace(world: &Arc<World>) {
             let members = leader.replica.look().members().clone();
             let mut voters: BTreeSet<_> = members.voter_ids().collect();
             let leaves = *world.dice.pick(&voters.iter().copied().collect::<Vec<_>>());
-            (voters.remove(&leaves), voters.insert(fresh));
+            voters.remove(&leaves);
+            voters.insert(fresh);
             world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
             let change = leader.raft.change_membership(voters, false);
             // It may go on when nobody waits for it any more.

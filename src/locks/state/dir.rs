@@ -232,17 +232,17 @@ fn generation_in(name: &str) -> Option<(&str, u64)> {
     (ours && generation > 0).then_some((kind, generation))
 }
 
-/// Makes a file that only its owner may read, and has `fill` write it.
+/// Makes a file that only its owner may read, and has `write` fill it.
 fn write_new(
     path: &Path,
     durable: Durable,
-    fill: impl FnOnce(&mut File) -> io::Result<()>,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<File> {
     crash::point()?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(path)?;
-    fill(&mut file)?;
+    write(&mut file)?;
     if durable == Durable::Yes {
         crash::point()?;
         file.sync_all()?;
