@@ -145,7 +145,7 @@ impl Stage {
         words.end()?;
         let request = request.map(|key| request_of(caller, &key, &op));
         let mut events = vec![];
-        let answer = self.engine.apply(at, &Command { request, op }, &mut events);
+        let answer = self.engine.apply(at, &Command { request, ..op.into() }, &mut events);
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));
         for event in &events {

@@ -1,8 +1,8 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
 use super::agenda::Due;
-use super::command::{Acquire, Answer, Leave, Line, Outcome, Patch, Tenure};
-use super::event::{Event, What, Why};
+use super::command::{Acquire, Answer, Leave, Line, Outcome, Patch, Rulebook, Tenure};
+use super::event::{End, Event, What, Why};
 use super::keep::again;
 use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
@@ -19,7 +19,12 @@ use std::sync::{Arc, LazyLock};
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
-    pub(super) fn acquire(&mut self, ask: &Acquire, events: &mut Vec<Event>) -> Answer {
+    pub(super) fn acquire(
+        &mut self,
+        ask: &Acquire,
+        rules: Rulebook,
+        events: &mut Vec<Event>,
+    ) -> Answer {
         self.books.grants(&ask.name)?;
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
@@ -40,12 +45,12 @@ impl Engine {
             Stance::Conflict(_, Way::Grace) if planted(Bug::GraceForEverybody) => {
                 let lease = lock.leases()[0].clone();
                 self.books.unbook(&ask.name, &lease);
-                self.finish(&ask.name, lease.token, super::End::Lapsed, events);
+                self.finish(&ask.name, lease.token, End::Lapsed, events);
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
             Stance::Own(lease) => {
                 let token = lease.token;
-                self.go_on(ask, token, events)
+                self.go_on(ask, token, rules, events)
             }
             Stance::Beside => {
                 let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
@@ -79,10 +84,21 @@ impl Engine {
         self.books.let_in(lock, &ask.name, Entrant::at_once(ask), events)
     }
 
-    /// The tenure goes on: renewed, taken over by an open file, or in another mode.
-    fn go_on(&mut self, ask: &Acquire, token: Token, events: &mut Vec<Event>) -> Answer {
+    /// Renews a lease, hands it to an open file, or changes its mode. An upgrade begins a new
+    /// tenure: a resource may already have seen a later token, from another sharer.
+    fn go_on(
+        &mut self,
+        ask: &Acquire,
+        token: Token,
+        rules: Rulebook,
+        events: &mut Vec<Event>,
+    ) -> Answer {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that has a lease is there");
         let mode_changes = lock.mode() != ask.mode;
+        let upgrades = mode_changes
+            && ask.mode == Mode::Exclusive
+            && rules != Rulebook::First
+            && !planted(Bug::UpgradeKeepsToken);
         let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
         self.books.fits(&ask.name, ask, &lease.details)?;
         let now = self.books.clock;
@@ -106,13 +122,18 @@ impl Engine {
             Hold::Open(_) => Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details),
             Hold::Loose | Hold::Firm(_) => ask.patch.apply(&mut lease.details),
         }
+        if upgrades {
+            self.books.begin_anew(&ask.name, lease, events);
+        }
         self.books.book(&ask.name, lease);
         let (tenure, token) = (Tenure::of(lease), lease.token);
         if mode_changes {
             lock.change_mode(token, ask.mode);
         }
-        let (name, holder) = (ask.name.clone(), ask.client.clone());
-        self.books.tell(events, What::Renewed { name, holder, token });
+        if !upgrades {
+            let (name, holder) = (ask.name.clone(), ask.client.clone());
+            self.books.tell(events, What::Renewed { name, holder, token });
+        }
         if mode_changes && !planted(Bug::DowngradeServesNobody) {
             self.serve(&ask.name, events);
         }
@@ -338,6 +359,21 @@ impl Books {
         let tenure = Tenure::of(&lease);
         lock.admit(who.mode, lease);
         tenure
+    }
+
+    /// Replaces a tenure by an exclusive one of the same lease, under a new token.
+    fn begin_anew(&mut self, name: &LockName, lease: &mut Lease, events: &mut Vec<Event>) {
+        let now = self.clock;
+        let (name, holder, token) = (name.clone(), lease.holder.clone(), lease.token);
+        let (held, end) = (now.since(lease.acquired_at), End::Replaced);
+        self.tell(
+            events,
+            What::Ended { name: name.clone(), holder: holder.clone(), token, held, end },
+        );
+        lease.token = self.mint.token();
+        lease.acquired_at = now;
+        let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
+        self.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
     }
 
     /// Enters a waiter where the ends of its session and of its patience will be found.

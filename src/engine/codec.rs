@@ -6,8 +6,8 @@
 
 use super::command::{
     Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Steal,
-    Tenure, TextPatch, Whose,
+    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
+    Steal, Tenure, TextPatch, Whose,
 };
 pub use super::encoding::Malformed;
 pub(crate) use super::encoding::{Reader, Wire, require, wire_enum, wire_struct};
@@ -179,7 +179,6 @@ wire_text! {
 
 wire_struct! {
     Heritage { rules, tokens_from, tickets_from, hold_off }
-    Command { request, op }
     Replay { at, first, ends }
     Ends { expires_at, grace_until, ttl, grace }
     Acquire { name, client, mode, hold, term, line, patch }
@@ -205,6 +204,32 @@ wire_struct! {
     Session { client, ttl, grace, renewed_at; leases, waiters }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
+    }
+}
+
+/// The first byte says whether there is an id, and which rules the command follows: before there
+/// were several, it was that of the `Option`.
+impl Wire for Command {
+    fn put(&self, out: &mut Vec<u8>) {
+        let has_id = u8::from(self.request.is_some());
+        out.push(match self.rules {
+            Rulebook::First => has_id,
+            Rulebook::Second => 2 + has_id,
+        });
+        if let Some(request) = &self.request {
+            request.put(out);
+        }
+        self.op.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (has_id, rules) = match u8::take(from)? {
+            first @ (0 | 1) => (first == 1, Rulebook::First),
+            second @ (2 | 3) => (second == 3, Rulebook::Second),
+            _ => return Err(Malformed),
+        };
+        let request = if has_id { Some(Request::take(from)?) } else { None };
+        Ok(Self { request, op: Op::take(from)?, rules })
     }
 }
 

@@ -17,6 +17,19 @@ pub struct Command {
     pub request: Option<Request>,
     /// What to do.
     pub op: Op,
+    /// The rules by which it is carried out.
+    pub rules: Rulebook,
+}
+
+/// The version of the rules that a command follows. A journal written by an older latchfs replays
+/// by the rules of its time, so that it comes to the tokens that clients have been given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rulebook {
+    /// An upgrade to exclusive keeps its token.
+    First,
+    /// An upgrade to exclusive mints a token.
+    #[default]
+    Second,
 }
 
 /// Rule 10: the id of a request, and a digest of all that the request says.
@@ -365,6 +378,6 @@ pub struct Tenure {
 
 impl From<Op> for Command {
     fn from(op: Op) -> Self {
-        Self { request: None, op }
+        Self { request: None, op, rules: Rulebook::default() }
     }
 }

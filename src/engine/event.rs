@@ -31,7 +31,7 @@ pub enum What {
         /// The place in line that was served, and how long it had waited.
         waited: Option<(Ticket, Span)>,
     },
-    /// A tenure goes on: renewed, taken back within grace, or in another mode.
+    /// A tenure goes on: renewed, taken back within grace, or downgraded to shared.
     Renewed {
         /// Of this lock.
         name: LockName,
@@ -124,7 +124,7 @@ pub enum End {
         /// That name.
         to: LockName,
     },
-    /// Replaced by another hold of the same client.
+    /// Replaced by another tenure of the same client: by `mv`, or by an upgrade to exclusive.
     Replaced,
     /// Taken away.
     Stolen {

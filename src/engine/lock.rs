@@ -148,7 +148,7 @@ impl Lock {
         own_among(&self.leases().iter(), client, want)
     }
 
-    /// Changes the mode of the sole holder. The tenure stays the same.
+    /// Changes the mode of the sole holder.
     pub(super) fn change_mode(&mut self, token: Token, mode: Mode) {
         let Some(lease) = self.evict(token) else { return };
         if planted(Bug::UpgradeBesideOthers) {

@@ -49,8 +49,8 @@ mod wire;
 
 pub use command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Steal,
-    Tenure, TextPatch, Whose,
+    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
+    Steal, Tenure, TextPatch, Whose,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
 pub use heritage::Heritage;
@@ -160,21 +160,21 @@ impl Engine {
     pub fn apply(&mut self, at: Time, command: &Command, events: &mut Vec<Event>) -> Answer {
         self.settle(at, events);
         let Some(request) = &command.request else {
-            return self.carry_out(&command.op, events);
+            return self.carry_out(command, events);
         };
         if let Some(answer) = self.replay(request) {
             return answer;
         }
         self.has_room_for_reply()?;
-        let outcome = self.carry_out(&command.op, events)?;
+        let outcome = self.carry_out(command, events)?;
         self.books.remember(request, &outcome);
         Ok(outcome)
     }
 
-    fn carry_out(&mut self, op: &Op, events: &mut Vec<Event>) -> Answer {
-        match op {
+    fn carry_out(&mut self, command: &Command, events: &mut Vec<Event>) -> Answer {
+        match &command.op {
             Op::Settle => Ok(Outcome::Settled),
-            Op::Acquire(ask) => self.acquire(ask, events),
+            Op::Acquire(ask) => self.acquire(ask, command.rules, events),
             Op::Renew(ask) => self.renew(ask, events),
             Op::Annotate(ask) => self.annotate(ask, events),
             Op::Release(ask) => self.release(ask, events),

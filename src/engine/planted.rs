@@ -50,6 +50,8 @@ bugs! {
     SharedOvertakes,
     /// More sharers are let in from the line than there may be.
     LineIgnoresHolders,
+    /// An upgrade to exclusive keeps its token.
+    UpgradeKeepsToken,
     /// One of several sharers may become exclusive.
     UpgradeBesideOthers,
     /// Another program of the client changes the mode of an open file's hold.

@@ -279,6 +279,9 @@ impl Change {
     /// Binds what was renewed to the process that is to keep it alive. Returns the tenure.
     fn reached(&self, fs: &Fs, caller: &Caller, one: &Meant, outcome: &Outcome) -> Option<Token> {
         let Outcome::Renewed(tenure) = *outcome else { return one.token };
+        if self.mode.is_some() {
+            fs.tree.lock().continued(&one.name, tenure.token);
+        }
         if let Some(living) = &self.process {
             let (name, client) = (one.name.clone(), caller.client.clone());
             let key = LeaseKey { name, client, token: Some(tenure.token) };

@@ -13,11 +13,10 @@ use super::pages;
 use super::process;
 use super::requests::{CtlRequest, why_denied};
 use super::shared::{Fs, flat};
-use crate::engine::StealReason;
 use crate::engine::term::parse_span;
 use crate::engine::{
     Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release,
-    Renew, Steal, Term, Token,
+    Renew, Steal, StealReason, Term, Token,
 };
 use crate::locks::{Failure, List};
 use crate::status::status_of;
@@ -206,7 +205,7 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
             }
             Err(refused) => then(refused),
         },
-        Ok(Asked::Op((name, op))) => decide(fs, caller, name, op, then),
+        Ok(Asked::Op((name, op))) => decide_bound(fs, caller, name, op, None, then),
         Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
     }
 }
@@ -225,10 +224,6 @@ fn about(fs: &Fs) -> Value {
         answer.extend(server);
     }
     answer
-}
-
-fn decide(fs: &Fs, caller: &Caller, name: LockName, op: Op, then: Then) {
-    decide_bound(fs, caller, name, op, None, then);
 }
 
 /// The process that a request names, or the answer that refuses it.
@@ -262,6 +257,9 @@ fn decide_bound(
         {
             let key = key_of(&caller, &name, Some(tenure.token));
             process::bind(&shared, key, tenure.life, living);
+        }
+        if let Ok(Outcome::Renewed(tenure)) = &answer {
+            shared.tree.lock().continued(&name, tenure.token);
         }
         let answer = match answer {
             // Of a shared lock the status shows the first holder, and the caller may be another.

@@ -419,14 +419,15 @@ fn hear(fs: &Fs, what: What) {
                     log::warn!("lock '{name}' of a process was taken away by {by}");
                 }
                 End::Lapsed => log::warn!("lock '{name}' of a process was not renewed in time"),
-                End::Released | End::Replaced => {}
+                End::Replaced => follow(fs, &name, holder, binding.living),
+                End::Released => {}
             }
         }
         _ => {}
     }
 }
 
-/// The hold goes on under another name and token.
+/// The hold goes on under another token, and perhaps another name.
 fn follow(fs: &Fs, to: &LockName, client: ClientId, living: Living) {
     let shared = Arc::clone(fs);
     fs.locks.view_until_answered(to, move |view| {

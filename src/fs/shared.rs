@@ -8,14 +8,14 @@ use super::kept::Kept;
 use super::locking::Locking;
 use super::lookout::Lookout;
 use super::mount::MountConfig;
-use super::opens::Opens;
+use super::opens::{Open, Opens, Target};
 use super::owner::{Caller, Owners};
 use super::poll::Polls;
 use super::process::Processes;
 use super::tree::{LockPlace, Place, TOP, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
-use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome};
+use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome, Token};
 use crate::locks::{Failure, Locks, Seen};
 use crate::time::Wall;
 use fuser::{Errno, FileAttr};
@@ -190,6 +190,12 @@ impl Shared {
             Some(Place::Lock(lock)) => Some(lock),
             Some(Place::Top | Place::Control(_)) | None => None,
         }
+    }
+
+    /// The tenure that an open file is to be bound to, so that it speaks for `token`.
+    pub(super) fn origin_of(&self, open: &Open, token: Token) -> Token {
+        let Target::Lock(ino, _) = &open.target else { return token };
+        self.lock_place(*ino).map_or(token, |place| place.origin_of(token))
     }
 
     /// The name of a lock that `caller` wants to make, change or remove in a directory.

@@ -54,7 +54,8 @@ pub(super) struct Link {
     pub(super) name: LockName,
     /// The tenure under which it was last seen held; `None` for the way to locks below.
     pub(super) token: Option<Token>,
-    /// The tenure that this one goes back to by `ln` and `mv`: open files are bound to that.
+    /// The tenure that this one goes back to by `ln`, `mv` and upgrades: open files are bound to
+    /// that.
     pub(super) origin: Option<Token>,
 }
 
@@ -220,6 +221,18 @@ impl Tree {
             link.token = Some(token);
         }
         self.locks.insert(to.clone(), ino);
+    }
+
+    /// An upgrade: the hold of `name` goes on under a new token of the same origin.
+    pub(super) fn continued(&mut self, name: &LockName, token: Token) {
+        let Some(ino) = self.locks.get(name).copied() else { return };
+        let Some(lock) = self.lock_mut(ino) else { return };
+        if let Some(link) = lock.links.iter_mut().find(|link| link.name == *name)
+            && link.token < Some(token)
+        {
+            link.origin = link.origin.or(Some(token));
+            link.token = Some(token);
+        }
     }
 
     /// Whether the inode that has this name still stands for it; takes over a new tenure where

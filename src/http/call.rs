@@ -96,7 +96,7 @@ impl Call {
             self.grants()?;
         }
         self.check(&op).await?;
-        let command = Command { request, op };
+        let command = Command { request, ..op.into() };
         let answer = if let Some(answer) = self.app.locks.submit_here(&command) {
             Ok(answer)
         } else {

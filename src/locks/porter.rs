@@ -269,7 +269,7 @@ impl Inner {
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
             return then(Reply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
-        let unnamed = Command { request: None, op: command.op.clone() };
+        let unnamed = Command { request: None, ..command.clone() };
         let named = command.request.is_some();
         let locks = self.locks.clone();
         self.locks.submit(command, move |answer| match &answer {

@@ -199,7 +199,7 @@ fn a_repeat_is_known_after_a_restart() {
     let (local, locks) = open(&scratch.state());
     let id = RequestId { caller: "http:a".into(), key: "once".into() };
     let request = Some(Request { id, digest: Digest(1) });
-    let command = Command { request, op: Op::Acquire(long("x", "a")) };
+    let command = Command { request, ..Op::Acquire(long("x", "a")).into() };
     let first = does(&locks, command.clone()).expect("available");
     release(&locks, "x", "a");
     drop((local, locks));

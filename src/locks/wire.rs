@@ -93,7 +93,7 @@ impl Submission {
             let id = RequestId { caller: Arc::clone(caller), key };
             Request { id, digest: digest_of(&op) }
         });
-        Command { request, op }
+        Command { request, ..op.into() }
     }
 }
 

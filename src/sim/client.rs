@@ -128,7 +128,7 @@ impl Client {
             let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(&key) };
             // Each key is for one request.
             let request = crate::engine::Request { id, digest: Digest(0) };
-            let command = Command { request: Some(request), op: op.clone() };
+            let command = Command { request: Some(request), ..op.clone().into() };
             let reply =
                 self.world.ask(self.end, self.node, Request::Submit(command), PATIENCE).await;
             let sent = if planted(Bug::DeadlineFromReply) { self.clock.read() } else { sent };

@@ -8,8 +8,8 @@ use latchfs::engine::event::SessionEnd;
 use latchfs::engine::term::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
     Acquire, ClientId, Command, Digest, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode,
-    Move, Op, OpenId, OpenSession, Over, Release, Renew, Request, RequestId, Reset, Rules,
-    SessionId, Steal, StealReason, Term, Token, Ttl, Whose, codec,
+    Move, Op, OpenId, OpenSession, Over, Release, Renew, Request, RequestId, Reset, Rulebook,
+    Rules, SessionId, Steal, StealReason, Term, Token, Ttl, Whose, codec,
 };
 use latchfs::locks::wire::{
     self, Ask, Batch, Frame, Reply, Stamp, Submission, Told, decode_batch, decode_told,
@@ -127,7 +127,12 @@ fn command() -> impl Strategy<Value = Command> {
         let id = RequestId { caller: caller.into(), key: key.into() };
         Request { id, digest: Digest(digest) }
     });
-    (proptest::option::of(request), op()).prop_map(|(request, op)| Command { request, op })
+    let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second)];
+    (proptest::option::of(request), op(), rules).prop_map(|(request, op, rules)| Command {
+        request,
+        op,
+        rules,
+    })
 }
 
 fn decode_command(bytes: &[u8]) -> Result<(Time, Command), codec::Malformed> {

@@ -2,8 +2,8 @@
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, Request, RequestId, Reset, Steal, TextPatch,
-    Whose,
+    OpenSession, Outcome, Over, Patch, Release, Renew, Request, RequestId, Reset, Rulebook, Steal,
+    TextPatch, Whose,
 };
 use super::super::event::{SessionEnd, Why};
 use super::super::lease::{
@@ -48,6 +48,7 @@ impl Dice {
 /// Draws commands, and remembers the numbers that the answers gave.
 pub(super) struct Draw {
     dice: Dice,
+    old_rules: Dice,
     names: Vec<LockName>,
     clients: Vec<ClientId>,
     sessions: Vec<SessionId>,
@@ -63,6 +64,7 @@ impl Draw {
         let client = |text: &&str| ClientId::parse(text).expect("a client");
         Self {
             dice: Dice::new(seed),
+            old_rules: Dice::new(!seed),
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
             sessions: vec![],
@@ -93,7 +95,7 @@ impl Draw {
         }
         let op = self.op();
         let request = self.dice.one_in(8).then(|| self.request(&op));
-        let command = Command { request, op };
+        let command = Command { request, op, rules: self.rulebook() };
         self.last = Some(command.clone());
         (self.now, command)
     }
@@ -138,6 +140,11 @@ impl Draw {
             // A clock that went back.
             _ => now - Span::from_millis(self.dice.next() % 3_000),
         }
+    }
+
+    /// Mostly the current one; the older one as a journal brings it back.
+    fn rulebook(&mut self) -> Rulebook {
+        if self.old_rules.one_in(16) { Rulebook::First } else { Rulebook::Second }
     }
 
     fn op(&mut self) -> Op {

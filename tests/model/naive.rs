@@ -4,8 +4,8 @@
 use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Steal, Tenure,
-    TextPatch, Whose,
+    Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook, Steal,
+    Tenure, TextPatch, Whose,
 };
 use super::super::event::{End, Event, SessionEnd, What, Why};
 use super::super::lease::TEXT_BYTES_MAX;
@@ -102,7 +102,7 @@ impl Naive {
 
     /// Rule 10.
     fn answer(&mut self, command: &Command) -> Answer {
-        let Some(request) = &command.request else { return self.carry_out(&command.op) };
+        let Some(request) = &command.request else { return self.carry_out(command) };
         if let Some((known, _, replay)) = self.replies.iter().find(|(r, ..)| r.id == request.id) {
             if known.digest != request.digest {
                 return self.no(Reason::KeyReused(request.id.key.clone()));
@@ -112,7 +112,7 @@ impl Naive {
         if self.replies.len() >= self.rules.requests_max {
             return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
         }
-        let outcome = self.carry_out(&command.op)?;
+        let outcome = self.carry_out(command)?;
         let until = self.now + self.rules.requests_kept;
         let ends = match &outcome {
             Outcome::SessionOpened(id) => self.session(*id).map(Bond::ends),
@@ -127,10 +127,10 @@ impl Naive {
         Ok(outcome)
     }
 
-    fn carry_out(&mut self, op: &Op) -> Answer {
-        match op {
+    fn carry_out(&mut self, command: &Command) -> Answer {
+        match &command.op {
             Op::Settle => Ok(Outcome::Settled),
-            Op::Acquire(ask) => self.acquire(ask),
+            Op::Acquire(ask) => self.acquire(ask, command.rules),
             Op::Renew(ask) => self.renew(ask),
             Op::Annotate(ask) => self.annotate(ask),
             Op::Release(ask) => self.release(ask),
@@ -396,7 +396,7 @@ impl Naive {
 // --- rules 1 to 3, 6 ---
 
 impl Naive {
-    fn acquire(&mut self, ask: &Acquire) -> Answer {
+    fn acquire(&mut self, ask: &Acquire, rules: Rulebook) -> Answer {
         let Acquire { name, client, mode, .. } = ask;
         for id in leans_on(ask.hold, ask.term).into_iter().flatten() {
             self.is_session(id)?;
@@ -423,7 +423,7 @@ impl Naive {
             match other {
                 _ if own.mode != *mode && by_file => (own.lease.clone(), Way::Own),
                 Some(other) if own.mode != *mode => (other.lease, Way::Held),
-                _ => return self.go_on(ask, own),
+                _ => return self.go_on(ask, own, rules),
             }
         } else if self.mode(name) == Mode::Shared && *mode == Mode::Shared {
             if self.waiting_for(name).next().is_none() {
@@ -500,8 +500,8 @@ impl Naive {
         tenure
     }
 
-    /// The client holds it already: the same tenure goes on.
-    fn go_on(&mut self, ask: &Acquire, own: &Held) -> Answer {
+    /// The client holds it already: the same tenure goes on, but for an upgrade.
+    fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
         held.lease.life = match (ask.hold, own.lease.life, ask.term) {
@@ -516,11 +516,25 @@ impl Naive {
         held.mode = ask.mode;
         let of_file = matches!(ask.hold, Hold::Open(_));
         let looks = ask.patch.looks.filter(|_| !of_file);
-        let outcome = self.renewed(held, &Patch { looks, ..ask.patch.clone() });
+        let patch = Patch { looks, ..ask.patch.clone() };
+        if own.mode == Mode::Shared && ask.mode == Mode::Exclusive && rules == Rulebook::Second {
+            return Ok(Outcome::Renewed(self.upgraded(held, &patch)));
+        }
+        let outcome = self.renewed(held, &patch);
         if own.mode != ask.mode {
             self.serve(&ask.name);
         }
         Ok(outcome)
+    }
+
+    /// Rule 6: an upgrade is a new tenure, under a new token.
+    fn upgraded(&mut self, held: Held, patch: &Patch) -> Tenure {
+        self.end(held.lease.token, End::Replaced);
+        let mut lease = held.lease;
+        lease.token = Token::named(self.number());
+        (lease.acquired_at, lease.renewed_at) = (self.now, self.now);
+        lease.details = Arc::new(patched(&lease.details, patch));
+        self.hold(&held.name, held.mode, lease, None)
     }
 
     /// Puts a renewed lease in the place of the old one.

@@ -3,7 +3,8 @@
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// A sole shared holder becomes the exclusive one, and back: upgrade and downgrade of one tenure.
+/// A sole shared holder becomes the exclusive one, under a new token, and shares again under it.
+/// What the mount holds goes on by that token: it can be unlocked, and written through.
 #[test]
 fn up_and_down() {
     let m = mount();
@@ -16,7 +17,9 @@ fn up_and_down() {
             one(f'lock(fd, "{kind}_sh")')
             token = status(kind)['token']
             one(f'lock(fd, "{kind}_ex")')
-            eq((status(kind)['mode'], status(kind)['token']), ('exclusive', token))
+            alone = status(kind)
+            eq((alone['mode'], alone['token'] > token), ('exclusive', True))
+            token = alone['token']
             eq(other(f'no(lock, fd, "{kind}_sh")'), 'EAGAIN')
             one(f'lock(fd, "{kind}_sh")')
             eq((status(kind)['mode'], status(kind)['token']), ('shared', token))
@@ -35,6 +38,41 @@ fn up_and_down() {
             eq(other.answer(), None)
             for peer in (one, other): peer.end()
         until(lambda: listed() == [])
+        "#,
+    )
+    .ok();
+}
+
+/// Other open files of the holder go on speaking for the lock when one of them upgrades it.
+#[test]
+fn an_upgrade_leaves_other_open_files_writable() {
+    let m = mount();
+    locks_py(
+        &m,
+        r#"
+        def writes(fd, text):
+            os.write(fd, text)
+            eq(pathlib.Path('.latchfs/content/' + name).read_bytes()[-len(text):], text)
+        for kind in ('flock', 'fcntl', 'ofd'):
+            name = 'writes_' + kind
+            one = opened(name)
+            lock(one, kind + '_sh')
+            other = os.open(name, os.O_RDWR)
+            shared_by = status(name)['token']
+            for part in (b'first', b'second'):
+                lock(one, kind + '_ex')
+                os.stat(name)
+                writes(other, part)
+                writes(one, part)
+                lock(one, kind + '_sh')
+            eq(status(name)['token'] > shared_by + 1, True)
+        # By a write, which names the tenure of its own open file.
+        one = opened('by_text')
+        other = os.open('by_text', os.O_RDWR)
+        for mode in ('shared', 'exclusive', 'shared', 'exclusive'):
+            os.write(one, json.dumps({'mode': mode}).encode())
+            eq(status('by_text')['mode'], mode)
+        os.write(other, b'60s')
         "#,
     )
     .ok();

@@ -396,6 +396,9 @@ fn hear(
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
         What::Ended { end: End::Moved { .. }, name, token, .. } => table.moved(*token, name, todo),
+        What::Ended { end: End::Replaced, name, token, .. } if table.is_known(*token) => {
+            table.moved(*token, name, todo);
+        }
         What::Left { ticket, name, .. } => table.left(*ticket, name, todo),
         What::Ended { token, name, .. } => {
             table.ended(*token, todo);
@@ -438,9 +441,11 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
         Effect::Reply(reply, result) => reply_to(fs, reply, result),
         Effect::Speaks(fh, token) => {
             if let Some(open) = fs.opens.get(fh) {
+                let token = fs.origin_of(&open, token);
                 open.state.lock().tenure = Some(token);
             }
         }
+        Effect::Continues(name, token) => fs.tree.lock().continued(&name, token),
         Effect::Watch(number, tid) => {
             fs.lookout.watch(number, tid, Asker { fs: Arc::downgrade(fs), number });
         }

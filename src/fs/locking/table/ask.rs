@@ -90,6 +90,8 @@ pub(in crate::fs::locking) enum Effect<R> {
     Tell(Box<Op>),
     /// Answer the program.
     Reply(R, Result<(), No>),
+    /// The hold of this name goes on under this token, perhaps a new one.
+    Continues(LockName, Token),
     /// The open file speaks for this tenure from now on.
     Speaks(u64, Token),
     /// This number waits: look after its thread until it has been answered.

@@ -182,7 +182,7 @@ impl Far {
                     self.sent.push_back(Sent::Recall(asked));
                 }
                 Effect::Compare => self.sent.push_back(Sent::Compare),
-                Effect::Recall(_) | Effect::Speaks(..) => {}
+                Effect::Recall(_) | Effect::Speaks(..) | Effect::Continues(..) => {}
             }
         }
     }
@@ -369,6 +369,11 @@ impl Far {
                 self.decide(|table, todo| table.granted(open.number, ticket, key, todo));
             }
             Some(What::Ended { end: End::Moved { .. }, name, token, .. }) => {
+                self.decide(|table, todo| table.moved(token, &name, todo));
+            }
+            Some(What::Ended { end: End::Replaced, name, token, .. })
+                if self.table.is_known(token) =>
+            {
                 self.decide(|table, todo| table.moved(token, &name, todo));
             }
             Some(What::Left { ticket, name, .. }) => {

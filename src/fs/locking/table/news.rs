@@ -24,6 +24,11 @@ impl<R> Table<R> {
         let Some(asking) = asking else { return Self::unasked(of, &answered, todo) };
         let early = asking.early.as_ref().map(|early| early.key.clone());
         let number = asking.number;
+        if let Ok(Outcome::Renewed(tenure)) = answered {
+            // An upgrade gives what is held a new token, and `mv` may have moved it away and back.
+            self.renamed(number, tenure.token, &asking.ask.name);
+            todo.push(Effect::Continues(asking.ask.name.clone(), tenure.token));
+        }
         match answered {
             Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))
@@ -112,10 +117,6 @@ impl<R> Table<R> {
     /// The engine has answered what nobody wants any more.
     fn undo(&mut self, mut asking: Asking<R>, answered: &Answer, todo: &mut Vec<Effect<R>>) {
         let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
-        if matches!(answered, Ok(Outcome::Renewed(_))) {
-            // What it had, moved away and back.
-            self.renamed(asking.number, tenure.token, &asking.ask.name);
-        }
         let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
         if held.is_none_or(|held| held.token < tenure.token) {
             // `mv` may have carried it over before this answer came.
@@ -245,8 +246,13 @@ impl<R> Table<R> {
         self.requeue(ino, todo);
     }
 
-    /// `mv` has ended a tenure. The grant under the new name follows, and finds the hold by its
-    /// number.
+    /// Whether a hold of this mount has this token, or had it until just now.
+    pub(in crate::fs::locking) fn is_known(&self, token: Token) -> bool {
+        self.tenures.contains_key(&token) || self.going.contains(token)
+    }
+
+    /// `mv` or an upgrade has ended a tenure. The grant of the next one follows, and finds the
+    /// hold by its number.
     pub(in crate::fs::locking) fn moved(
         &mut self,
         token: Token,

@@ -86,7 +86,10 @@ impl Rig {
                         assert!(before.is_none(), "{program} is answered once");
                     }
                     Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
-                    Effect::Speaks(..) | Effect::Recall(_) | Effect::Compare => {}
+                    Effect::Continues(..)
+                    | Effect::Speaks(..)
+                    | Effect::Recall(_)
+                    | Effect::Compare => {}
                 }
             }
             todo = next;
@@ -105,6 +108,11 @@ impl Rig {
                     self.table.granted(open.number, ticket, key, next);
                 }
                 What::Ended { end: End::Moved { .. }, name, token, .. } => {
+                    self.table.moved(token, &name, next);
+                }
+                What::Ended { end: End::Replaced, name, token, .. }
+                    if self.table.is_known(token) =>
+                {
                     self.table.moved(token, &name, next);
                 }
                 What::Left { ticket, name, .. } => self.table.left(ticket, &name, next),
@@ -159,7 +167,10 @@ impl Rig {
                 Effect::Tell(op) => drop(self.apply(*op, &mut next)),
                 Effect::Reply(program, result) => drop(self.told.insert(program, result)),
                 Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
-                Effect::Speaks(..) | Effect::Recall(_) | Effect::Compare => {}
+                Effect::Continues(..)
+                | Effect::Speaks(..)
+                | Effect::Recall(_)
+                | Effect::Compare => {}
             }
             todo.extend(next);
         }
