@@ -364,14 +364,16 @@ impl Books {
     /// Replaces a tenure by an exclusive one of the same lease, under a new token.
     fn begin_anew(&mut self, name: &LockName, lease: &mut Lease, events: &mut Vec<Event>) {
         let now = self.clock;
-        let (name, holder, token) = (name.clone(), lease.holder.clone(), lease.token);
-        let (held, end) = (now.since(lease.acquired_at), End::Replaced);
-        self.tell(
-            events,
-            What::Ended { name: name.clone(), holder: holder.clone(), token, held, end },
-        );
-        lease.token = self.mint.token();
-        lease.acquired_at = now;
+        let (name, holder) = (name.clone(), lease.holder.clone());
+        let ended = What::Ended {
+            name: name.clone(),
+            holder: holder.clone(),
+            token: lease.token,
+            held: now.since(lease.acquired_at),
+            end: End::Replaced,
+        };
+        self.tell(events, ended);
+        (lease.token, lease.acquired_at) = (self.mint.token(), now);
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
         self.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
     }
