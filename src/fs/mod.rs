@@ -5,10 +5,8 @@
 //! open file, `remove` gives back. None of them knows who may hold what: they parse, ask the
 //! engine, and put its answer into an errno by the one table in `errno`.
 //!
-//! The reply rides in the callback that gets the answer, so a slow answer keeps one program
-//! waiting and never the thread that reads the kernel's requests; and no mutex is held while
-//! replying. What the kernel keeps it is told to forget when it changes (`kept`); behind an engine
-//! in this process it keeps nothing, for asking is cheap.
+//! The callback that gets the answer replies, so a slow answer never blocks the thread that reads
+//! the kernel's requests. Kernel caches are invalidated by `kept`.
 
 pub mod device;
 pub mod mount;

@@ -52,8 +52,6 @@ struct Came {
     to: Time,
     /// `None`: unknown.
     answer: Option<(u16, Value)>,
-    /// Whether it was sent more than once.
-    again: bool,
 }
 
 /// How often what was done.
@@ -106,9 +104,13 @@ impl Client {
 
     /// Asks until there is an answer. Repeats carry the same key, so they have no second effect.
     fn ask(&mut self, method: &str, path: &str, key: &str) -> Came {
+        self.ask_at_most(TRIES, method, path, key)
+    }
+
+    fn ask_at_most(&mut self, tries_max: usize, method: &str, path: &str, key: &str) -> Came {
         let (from, mut answer) = (boot_now(), None);
         let mut tries = 0;
-        while answer.is_none() && tries < TRIES {
+        while answer.is_none() && tries < tries_max {
             tries += 1;
             answer = self.ask_once(method, path, key).filter(|(code, _)| *code != 503);
             if answer.is_none() {
@@ -122,7 +124,7 @@ impl Client {
         }
         // The test may have seen enough.
         let _ = self.done.send(());
-        Came { from, to: boot_now(), answer, again: tries > 1 }
+        Came { from, to: boot_now(), answer }
     }
 
     fn ask_once(&mut self, method: &str, path: &str, key: &str) -> Option<(u16, Value)> {
@@ -169,7 +171,10 @@ impl Client {
         let who: Who = format!("c{key}").into();
         let wait = if waits { format!("&wait={QUEUE_SECONDS}s") } else { String::new() };
         let path = format!("/locks/lin{lock}?client={who}&ttl=1s&grace=0s{wait}");
-        let came = self.ask("POST", &path, &key);
+        // A key does not name a place in the queue yet: a node that was stopped gives a grant back
+        // when it goes on, also one that a repeat was told of by another node.
+        let tries_max = if waits { 1 } else { TRIES };
+        let came = self.ask_at_most(tries_max, "POST", &path, &key);
         match &came.answer {
             Some((200, body)) => {
                 let token = body["token"].as_u64().expect("a token");
@@ -179,9 +184,6 @@ impl Client {
                     let what = What::Granted(token, Sharing::Alone);
                     history.act(lock, came.from, Some(came.to), what);
                 });
-                if came.again && waits {
-                    self.note(|history| history.left_open(lock, &who, came.from));
-                }
                 self.secured(token, came.from);
                 let abandoned = self.below(100) < 4;
                 if abandoned {

@@ -7,12 +7,12 @@ use latchfs::engine::{
     Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Term,
 };
 use latchfs::locks::wire::{Ask, Batch, Reply as Told, Submission, decode_told, encode_batch};
+use latchfs::time::{Span, boot_now};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 const TOKENS: &str = r#"
 [[token]]
@@ -39,7 +39,7 @@ const RIVAL: &str = "Authorization: Bearer the secret of its rival";
 const EVE: &str = "Authorization: Bearer the secret of the attacker";
 
 /// A right answer comes within this, whatever an attacker does.
-const PROMPT: Duration = Duration::from_secs(1);
+const PROMPT: Span = Span::from_secs(1);
 
 fn start(scratch: &Scratch) -> Server {
     let path = scratch.path().join("tokens.toml");
@@ -51,9 +51,10 @@ fn start(scratch: &Scratch) -> Server {
 /// A keyed request of the victim, which must be answered at once.
 #[track_caller]
 fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
-    let asked = Instant::now();
+    let asked = boot_now();
     let reply = server.curl(&["-H", VICTIM, "-H", key, "-X", method, path]);
-    assert!(asked.elapsed() < PROMPT, "{method} {path} took {:?}", asked.elapsed());
+    let took = boot_now().since(asked);
+    assert!(took < PROMPT, "{method} {path} took {took}");
     reply
 }
 

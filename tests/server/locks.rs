@@ -168,7 +168,7 @@ fn a_repeat_opens_no_second_session() {
     assert_eq!(again["current"]["phase"], "free");
 }
 
-/// A replay says what the first answer said. Both read the wall clock when they are written, and the
+/// A replay says what the first answer said. Both read the wall clock when they are written. The
 /// first answer counts the time left from then, the replay from when the request was carried out.
 #[track_caller]
 fn same_but_for_the_milliseconds(first: &Value, again: &Value) {

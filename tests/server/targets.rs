@@ -1,4 +1,4 @@
-//! Which mount or server a command speaks to when LATCHFS_SERVER is set as well.
+//! Which mount or server a command speaks to when `LATCHFS_SERVER` is set as well.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use crate::support::{Output, run};
@@ -19,7 +19,7 @@ impl Mount {
         self.0.path().join("fst")
     }
 
-    /// A command beside the mount point, with LATCHFS_SERVER as given.
+    /// A command beside the mount point, with `LATCHFS_SERVER` as given.
     fn command(&self, server: &str, args: &[&str]) -> Output {
         let mut command = Command::new(LATCHFS);
         command.args(args).current_dir(self.0.path());
@@ -52,7 +52,7 @@ fn the_command_line_comes_before_the_environment() {
     assert!(both.exits(64).contains("cannot be used with"));
 }
 
-/// Inside a mount a name is that mount's, and so is it under LATCHFS_DIR.
+/// Inside a mount a name is that mount's, and so is it under `LATCHFS_DIR`.
 #[test]
 fn a_mount_that_is_named_or_stood_in_comes_before_the_servers_variable() {
     let (server, mount) = (Server::start(&[]), Mount::new());
@@ -77,7 +77,7 @@ fn a_command_under_a_lock_finds_where_the_lock_is() {
     assert_eq!(run(&mut outer).ok(), format!("none {}\n", server.url));
 }
 
-/// `mount` mounts the locks of the server that LATCHFS_SERVER names, and says so; options for an
+/// `mount` mounts the locks of the server that `LATCHFS_SERVER` names, and says so; options for an
 /// engine of its own come first, and are told of.
 #[test]
 fn mount_heeds_the_servers_variable() {
