@@ -6,8 +6,8 @@
 
 use super::command::{
     Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
-    Steal, Tenure, TextPatch, Whose,
+    OpenSession, Outcome, Over, Patch, REQUEST_KEY_BYTES_MAX, Release, Renew, Replay, Request,
+    RequestId, Reset, Rulebook, Steal, Tenure, TextPatch, Whose,
 };
 pub use super::encoding::Malformed;
 pub(crate) use super::encoding::{Reader, Wire, require, wire_enum, wire_struct};
@@ -16,8 +16,8 @@ use super::event::{SessionEnd, Why};
 use super::heritage::Heritage;
 use super::known::Known;
 use super::lease::{
-    Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Process, Reads, SessionId,
-    StealReason, Term, Ticket, Token,
+    Details, Ends, Face, HOLDER_ID_BYTES_MAX, Hold, Lease, Life, Looks, Mode, NOTE_BYTES_MAX,
+    OpenId, Process, Reads, SessionId, StealReason, Term, Ticket, Token,
 };
 use super::lock::{Lock, Queue, Tenancy, Waiter};
 use super::mint::Mint;
@@ -128,7 +128,9 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     }
     for _ in 0..u64::take(from)? {
         let (id, reply) = (RequestId::take(from)?, Reply::take(from)?);
-        require(engine.books.replies.last().is_none_or(|last| *last < id))?;
+        // Keys that had no limit then are others now, and in another order.
+        let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
+        require(in_order || format < WITH_CALLERS)?;
         engine.books.restore_reply(id, reply);
     }
     if !from.is_empty() {
@@ -185,7 +187,6 @@ wire_struct! {
     Renew { key, term, firm, patch }
     LeaseKey { name, client, token }
     Annotate { key, patch }
-    Patch { holder_id, note, text, process, looks }
     Release { key }
     Leave { name, ticket, why }
     Move { from, to, over }
@@ -249,9 +250,21 @@ impl Wire for RequestId {
         } else {
             Wire::take(from)?
         };
-        let key: Arc<str> = Wire::take(from)?;
+        let mut key: Arc<str> = Wire::take(from)?;
+        if from.format() < WITH_CALLERS && !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) {
+            // Nothing limited it then; all of it still tells it from others.
+            key = format!("{:032x}", long_key(&key)).into();
+        }
         Ok(Self { caller, key })
     }
+}
+
+/// FNV-1a, 128 bits: enough to tell old keys apart for the ten minutes that they are known.
+fn long_key(key: &str) -> u128 {
+    let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    key.bytes().fold(start, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
 }
 
 impl Wire for Request {
@@ -304,6 +317,40 @@ impl Wire for Queue {
     }
 }
 
+impl Wire for Patch {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.holder_id.put(out);
+        self.note.put(out);
+        self.text.put(out);
+        self.process.put(out);
+        self.looks.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (holder_id, note) = take_words(from)?;
+        let (text, process, looks) = (Wire::take(from)?, Wire::take(from)?, Wire::take(from)?);
+        Ok(Self { holder_id, note, text, process, looks })
+    }
+}
+
+/// What a program may say, if it does.
+type Words = Option<Arc<str>>;
+
+/// Reads a holder id and a note. Before [`WITH_CALLERS`] nothing limited them here: a command that
+/// was carried out then must be carried out again, so they are cut and not refused.
+fn take_words(from: &mut Reader<'_>) -> Result<(Words, Words), Malformed> {
+    let (holder_id, note): (Words, Words) = (Wire::take(from)?, Wire::take(from)?);
+    if from.format() >= WITH_CALLERS {
+        return Ok((holder_id, note));
+    }
+    let cut = |text: Arc<str>, max: usize| {
+        let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        text[..end.unwrap_or_default()].into()
+    };
+    let holder_id = holder_id.map(|id| cut(id, HOLDER_ID_BYTES_MAX));
+    Ok((holder_id, note.map(|note| cut(note, NOTE_BYTES_MAX))))
+}
+
 impl Wire for Details {
     fn put(&self, out: &mut Vec<u8>) {
         self.holder_id().cloned().put(out);
@@ -314,8 +361,9 @@ impl Wire for Details {
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let details = Self::default().with_holder_id(Wire::take(from)?);
-        let details = details.with_note(Wire::take(from)?).with_text(Wire::take(from)?);
+        let (holder_id, note) = take_words(from)?;
+        let details = Self::default().with_holder_id(holder_id).with_note(note);
+        let details = details.with_text(Wire::take(from)?);
         Ok(details.with_process(Wire::take(from)?).with_looks(Wire::take(from)?))
     }
 }

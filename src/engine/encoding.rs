@@ -25,18 +25,46 @@ pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     /// The [`FORMAT_VERSION`] of the program that wrote them.
     format: u8,
+    /// Bytes of memory that what is read may still take.
+    room: usize,
 }
 
+/// Items for which a list has memory before they are read. Most lists are shorter.
+const RESERVED_MAX: usize = 256;
+
+/// What an allocation takes beside what it holds.
+const ALLOCATION: usize = 32;
+
 impl<'a> Reader<'a> {
-    /// Reads what this version of the program wrote.
+    /// Reads what this version of the program wrote, from a source that is trusted.
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, format: FORMAT_VERSION }
+        Self::within(usize::MAX, bytes)
+    }
+
+    /// Reads what anybody may have sent; what is read takes `room` bytes of memory at most.
+    pub(crate) const fn within(room: usize, bytes: &'a [u8]) -> Self {
+        Self { bytes, format: FORMAT_VERSION, room }
     }
 
     /// Reads what was written in `format`, if that is known here.
     pub(crate) fn of_format(format: u8, bytes: &'a [u8]) -> Result<Self, Malformed> {
         require((FORMAT_OLDEST..=FORMAT_VERSION).contains(&format))?;
-        Ok(Self { bytes, format })
+        Ok(Self { bytes, format, room: usize::MAX })
+    }
+
+    /// Reads the length of a list of `T`, before there is any memory for it: each item has a byte
+    /// at least, so there can't be more of them than bytes.
+    pub(crate) fn take_length<T>(&mut self) -> Result<usize, Malformed> {
+        let length = usize::take(self)?;
+        require(length <= self.bytes.len())?;
+        self.claim(length.checked_mul(size_of::<T>()).ok_or(Malformed)?)?;
+        Ok(length)
+    }
+
+    /// Takes memory out of what there may be.
+    fn claim(&mut self, bytes: usize) -> Result<(), Malformed> {
+        self.room = self.room.checked_sub(bytes.saturating_add(ALLOCATION)).ok_or(Malformed)?;
+        Ok(())
     }
 
     pub(crate) const fn format(&self) -> u8 {
@@ -144,7 +172,7 @@ impl Wire for Arc<[u8]> {
 }
 
 pub(super) fn take_bytes<'a>(from: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
-    let length = usize::take(from)?;
+    let length = from.take_length::<u8>()?;
     let (bytes, rest) = from.bytes.split_at_checked(length).ok_or(Malformed)?;
     from.bytes = rest;
     Ok(bytes)
@@ -213,8 +241,12 @@ impl<T: Wire> Wire for Vec<T> {
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        // No reserve: the length is only believed as far as the bytes go.
-        (0..usize::take(from)?).map(|_| T::take(from)).collect()
+        let length = from.take_length::<T>()?;
+        let mut list = Self::with_capacity(length.min(RESERVED_MAX));
+        for _ in 0..length {
+            list.push(T::take(from)?);
+        }
+        Ok(list)
     }
 }
 
@@ -229,7 +261,7 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut map = Self::new();
-        for _ in 0..usize::take(from)? {
+        for _ in 0..from.take_length::<(K, V)>()? {
             let (key, value) = <(K, V)>::take(from)?;
             require(map.last_key_value().is_none_or(|(last, _)| *last < key))?;
             map.insert(key, value);

@@ -110,6 +110,8 @@ pub enum Phase {
 
 /// A note is a word to a person, not a document.
 pub const NOTE_BYTES_MAX: usize = 1_024;
+/// A host, a user, a pid and its start fit, the first two as long as clients may be.
+pub const HOLDER_ID_BYTES_MAX: usize = 512;
 /// Programs write pids, host names, small JSON.
 pub const TEXT_BYTES_MAX: usize = 4_096;
 

@@ -16,8 +16,9 @@
 //! Where to look: `acquire` rules 1, 5, 6, by `stance`; `keep` rules 2 and 3; `transfer` moving
 //! and rule 9, which `reset` is for all locks; `session` rule 8; `settle` rule 4; `mint` rule 7;
 //! `replies` rule 10; `heritage` what outlives the loss of all replicas; `show` what can be seen;
-//! `check` the invariants; `codec` the bytes that outlive a process, `wire` those that only cross
-//! to another one, `encoding` how each value is written in both.
+//! `limits` how long parts of a command may be; `check` the invariants; `codec` the bytes that
+//! outlive a process, `wire` those that only cross to another one, `encoding` how each value is
+//! written in both.
 
 mod acquire;
 mod agenda;
@@ -30,6 +31,7 @@ mod heritage;
 mod keep;
 mod known;
 pub mod lease;
+pub mod limits;
 mod lock;
 mod mint;
 pub mod name;
@@ -159,6 +161,9 @@ impl Engine {
     /// An `at` before the latest one counts as that: time never goes back.
     pub fn apply(&mut self, at: Time, command: &Command, events: &mut Vec<Event>) -> Answer {
         self.settle(at, events);
+        if let Some(part) = command.oversized() {
+            return Err(self.books.refuse(Reason::Oversized(part)));
+        }
         let Some(request) = &command.request else {
             return self.carry_out(command, events);
         };

@@ -1,6 +1,7 @@
 //! Why the engine says no. A refusal is an answer: deterministic, and it leaves nothing behind.
 
 use super::lease::{Ends, Mode, SessionId, Token};
+use super::limits::Part;
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 use std::fmt;
@@ -55,6 +56,8 @@ pub enum Reason {
     Limit(Limit),
     /// The text would be longer than [`super::lease::TEXT_BYTES_MAX`].
     TextTooLong(LockName),
+    /// A part of the command is longer than it may be.
+    Oversized(Part),
     /// The caller has used this key for another request.
     KeyReused(Arc<str>),
 }
@@ -181,7 +184,10 @@ impl Refusal {
                 Kind::LockExpired
             }
             Reason::StaleToken { .. } => Kind::FencingMismatch,
-            Reason::SameName(_) | Reason::TextTooLong(_) | Reason::KeyReused(_) => Kind::Invalid,
+            Reason::SameName(_)
+            | Reason::TextTooLong(_)
+            | Reason::Oversized(_)
+            | Reason::KeyReused(_) => Kind::Invalid,
             Reason::Limit(_) => Kind::Limit,
         }
     }
@@ -216,6 +222,7 @@ impl fmt::Display for Refusal {
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => limit.fmt(f),
+            Reason::Oversized(part) => f.write_str(&part.excess()),
             Reason::KeyReused(key) => {
                 write!(f, "request key '{key}' was used before for another request; ")?;
                 write!(f, "choose a new key for each request, and repeat only the same request")

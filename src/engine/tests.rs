@@ -495,3 +495,58 @@ fn who_is_gone_without_a_word_may_come_back() {
     lab.at(100_005).does(Op::Settle).expect("settled");
     assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
 }
+
+/// Whatever a front end has checked: an oversized part is refused, and leaves nothing behind.
+#[test]
+fn parts_of_a_command_have_limits() {
+    let mut lab = Lab::new();
+    lab.granted(ask("x", "a"));
+    let long = |bytes| Some("x".repeat(bytes).into());
+    let noted = |bytes| Patch { note: long(bytes), ..Patch::default() };
+    let by = |bytes| Patch { holder_id: long(bytes), ..Patch::default() };
+    for (fits, patch) in [(true, noted(1_024)), (false, noted(1_025)), (false, by(513))] {
+        let key = key("x", "a", None);
+        let annotate = Op::Annotate(Annotate { key: key.clone(), patch: patch.clone() });
+        assert_eq!(lab.does(annotate).is_ok(), fits);
+        let renew = Renew { key, term: None, firm: Firm::Keep, patch: patch.clone() };
+        assert_eq!(lab.does(Op::Renew(renew)).is_ok(), fits);
+        for asked in [ask("y", "a"), waiting_for("x", "b")] {
+            let refusal = lab.does(Op::Acquire(Acquire { patch: patch.clone(), ..asked })).err();
+            assert_eq!(refusal.map(|refusal| refusal.kind()), (!fits).then_some(Kind::Invalid));
+        }
+        lab.engine.check();
+    }
+    for key in ["", &"k".repeat(73)] {
+        let id = RequestId { caller: "http:a".into(), key: key.into() };
+        let request = Some(Request { id, digest: Digest(1) });
+        let refusal = lab.does_command(&Command { request, ..Op::Settle.into() });
+        assert_eq!(refusal.expect_err("no such key").kind(), Kind::Invalid);
+    }
+    assert_eq!(lab.engine.books.replies.len(), 0);
+}
+
+fn waiting_for(lock: &str, who: &str) -> Acquire {
+    Acquire { line: Line::Join(None), ..ask(lock, who) }
+}
+
+/// What an older version has kept without limits is cut, so that its commands do what they did.
+#[test]
+fn old_commands_without_limits_are_carried_out() {
+    let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };
+    let op = Op::Acquire(Acquire { patch, ..ask("x", "a") });
+    let mut bytes = Vec::new();
+    // In the format of then: time, a request of a client and a key, the op.
+    codec::encode_command(Time::ZERO, &op.into(), &mut bytes);
+    let at = bytes.len() - bytes[2..].len();
+    let mut old = bytes[..at - 1].to_vec();
+    old.extend_from_slice(&[1, 1, b'a', 100]);
+    old.extend_from_slice(&[b'k'; 100]);
+    old.extend_from_slice(&bytes[at..]);
+    let (_, command) = codec::decode_command(codec::FORMAT_OLDEST, &old).expect("it is known");
+    assert!(codec::decode_command(codec::FORMAT_VERSION, &old).is_err());
+    let mut lab = Lab::new();
+    lab.does_command(&command).expect("it was granted then");
+    let view = lab.engine.view(&name("x"), lab.now);
+    assert_eq!(view.holders[0].lease.details.note().map(|note| note.len()), Some(1_024));
+    assert_eq!(lab.engine.books.replies.len(), 1);
+}

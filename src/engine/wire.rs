@@ -3,6 +3,7 @@
 
 use super::encoding::{Malformed, Reader, Wire, wire_enum, wire_struct};
 use super::event::{End, Event, What};
+use super::limits::Part;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::view::{Child, Holder, LockView, WaiterView};
 
@@ -55,7 +56,9 @@ wire_enum! {
         7 Limit(limit),
         8 TextTooLong(name),
         9 KeyReused(key),
+        10 Oversized(part),
     }
+    Part { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
     Limit {
         0 Locks(max), 1 Waiters(max), 2 Holders(max), 3 Sessions(max), 4 Requests(max), 5 Tokens,

@@ -3,6 +3,7 @@
 //! What stands behind the door decides who orders the commands: [`local`] does it on the calling
 //! thread, under one short critical section. The rules are the engine's in every case.
 
+mod answers;
 pub(crate) mod audit;
 pub mod backup;
 pub mod council;

@@ -3,21 +3,24 @@
 //! It knows how far each client has come. A batch that comes again, because its answer was lost,
 //! gets that answer; one that comes late, because the network kept it, is not carried out.
 
+use super::answers::{Answers, Known};
 use super::wire::{
-    ANY_START, ASKS_MAX, Ask, Batch, FRAME_EVENTS_MAX, Frame, PAGE_MAX, Reply, Stamp, Told,
-    decode_batch, encode_frame, encode_told,
+    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, Ask, Batch, FRAME_EVENTS_MAX, Frame, PAGE_MAX, Reply,
+    Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
 };
 use super::{About, Children, List, Locks, Unavailable, feed::Watch, within};
 use crate::chance::random;
 use crate::engine::codec::Malformed;
 use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason};
-use crate::time::Span;
+use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Clients whose last answer is kept: more than a server has sessions for is somebody's mistake.
-const CLIENTS_MAX: usize = 100_000;
+/// Bytes of what one batch may be shown. The rest of an answer is for outcomes, which are short.
+const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
+/// More than that is asked for.
+const TOO_MUCH: &str = "what one batch shows would be too long; ask for less at once";
 /// A sign of life is sent when nothing has happened for so long. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
 
@@ -58,21 +61,14 @@ pub struct Porter(Arc<Inner>);
 struct Inner {
     locks: Locks,
     start: u64,
-    clients: Mutex<HashMap<u64, Came>>,
-}
-
-/// How far a client has come.
-struct Came {
-    number: u64,
-    /// `None`: it is being carried out.
-    told: Option<Arc<[u8]>>,
+    answers: Mutex<Answers>,
 }
 
 impl Porter {
     /// A porter for these locks.
     pub fn new(locks: Locks) -> Self {
         let start = random();
-        Self(Arc::new(Inner { locks, start, clients: Mutex::default() }))
+        Self(Arc::new(Inner { locks, start, answers: Mutex::default() }))
     }
 
     /// The batch that `bytes` are.
@@ -91,7 +87,7 @@ impl Porter {
         if batch.engine != 0 && batch.engine != self.0.locks.engine_id() {
             return then(Err(Turned::Elsewhere));
         }
-        match self.0.enter(&batch) {
+        match self.0.enter(caller, &batch) {
             Ok(()) => self.carry_out(caller, batch, limits, Box::new(then)),
             Err(known) => then(known),
         }
@@ -101,16 +97,18 @@ impl Porter {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
         let Batch { from, number, asks, .. } = batch;
-        let porter = self.clone();
-        let done = move |replies| {
-            let told: Arc<[u8]> = encode_told(&Told { stamp, replies }).into();
-            porter.0.leave(from, number, &told);
+        let (porter, sender) = (self.clone(), Arc::clone(caller));
+        let done = move |replies: Vec<Vec<u8>>| {
+            let told: Arc<[u8]> = encode_replies(&stamp, &replies).into();
+            porter.0.answers.lock().end(&sender, from, number, &told);
             then(Ok(told));
         };
         let gathering = Gathering::new(asks.len(), done);
+        let page = page_share(&asks);
         for (place, ask) in asks.into_iter().enumerate() {
+            let ask = with_limit(ask, page);
             let gathering = Arc::clone(&gathering);
-            let put = move |reply| gathering.put(place, reply);
+            let put = move |reply| gathering.put(place, &reply);
             match limits.remove(&place) {
                 None => self.0.ask(caller, ask, put),
                 Some(Sight::Nothing(why)) => put(Reply::Unavailable(why)),
@@ -179,29 +177,15 @@ impl Following {
 
 impl Inner {
     /// Whether a batch is new; if not, what there is to say to it.
-    fn enter(&self, batch: &Batch) -> Result<(), Result<Arc<[u8]>, Turned>> {
+    fn enter(&self, caller: &Arc<str>, batch: &Batch) -> Result<(), Result<Arc<[u8]>, Turned>> {
         if batch.number == 0 {
             return Ok(());
         }
-        let mut clients = self.clients.lock();
-        if let Some(came) = clients.get(&batch.from).filter(|came| came.number >= batch.number) {
-            let told = came.told.clone().filter(|_| came.number == batch.number);
-            return Err(told.ok_or(Turned::Late));
-        }
-        if clients.len() >= CLIENTS_MAX {
-            // Nobody is told wrong by this: who repeats a batch now has it carried out again,
-            // and the engine knows the requests that must not be.
-            clients.clear();
-        }
-        clients.insert(batch.from, Came { number: batch.number, told: None });
-        Ok(())
-    }
-
-    fn leave(&self, from: u64, number: u64, told: &Arc<[u8]>) {
-        let mut clients = self.clients.lock();
-        if let Some(came) = clients.get_mut(&from).filter(|came| came.number == number) {
-            came.told = Some(Arc::clone(told));
-        }
+        let known = self.answers.lock().begin(caller, batch.from, batch.number, boot_now());
+        known.map_err(|known| match known {
+            Known::Told(told) => Ok(told),
+            Known::Late => Err(Turned::Late),
+        })
     }
 
     fn ask(
@@ -215,11 +199,9 @@ impl Inner {
             Ask::Submit(submission) => self.submit(submission.into_command(caller), then),
             Ask::View(name) => locks.view(&name, |view| then(or_not(view, Reply::Viewed))),
             Ask::List(query) => {
-                let query = List { limit: query.limit.min(PAGE_MAX), ..query };
                 locks.list(query, |page| then(or_not(page, Reply::Listed)));
             }
             Ask::Children(query) => {
-                let query = Children { limit: query.limit.min(PAGE_MAX), ..query };
                 locks.children(query, |page| then(or_not(page, Reply::Found)));
             }
             Ask::About => then(Reply::About(locks.about())),
@@ -245,11 +227,9 @@ impl Inner {
                 within::lead(locks, name, prefixes, |view| then(or_not(view, Reply::Viewed)));
             }
             Ask::List(query) => {
-                let query = List { limit: query.limit.min(PAGE_MAX), ..query };
                 within::list(locks, prefixes, query, |page| then(or_not(page, Reply::Listed)));
             }
             Ask::Children(query) => {
-                let query = Children { limit: query.limit.min(PAGE_MAX), ..query };
                 within::children(locks, prefixes, query, |page| then(or_not(page, Reply::Found)));
             }
             Ask::About => {
@@ -285,37 +265,59 @@ impl Inner {
     }
 }
 
+/// Items on each page of a batch: all of them together have as many as one may have alone.
+fn page_share(asks: &[Ask]) -> usize {
+    let pages = asks.iter().filter(|ask| matches!(ask, Ask::List(_) | Ask::Children(_))).count();
+    (PAGE_MAX / pages.max(1)).max(1)
+}
+
+fn with_limit(ask: Ask, max: usize) -> Ask {
+    match ask {
+        Ask::List(query) => Ask::List(List { limit: query.limit.min(max), ..query }),
+        Ask::Children(query) => Ask::Children(Children { limit: query.limit.min(max), ..query }),
+        other => other,
+    }
+}
+
 fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> Reply) -> Reply {
     result.map_or_else(Reply::Unavailable, reply)
 }
 
-/// Replies that are still to come.
+/// Where replies go when all of them are there, in bytes.
+type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
+
+/// Replies that are still to come, and those that are there, in bytes.
 struct Gathering(Mutex<Gathered>);
 
 struct Gathered {
-    replies: Vec<Option<Reply>>,
+    replies: Vec<Vec<u8>>,
+    bytes: usize,
     missing: usize,
-    then: Option<Box<dyn FnOnce(Vec<Reply>) + Send>>,
+    then: Option<Gather>,
 }
 
 impl Gathering {
-    fn new(count: usize, then: impl FnOnce(Vec<Reply>) + Send + 'static) -> Arc<Self> {
+    fn new(count: usize, then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
         assert!(count <= ASKS_MAX, "the batch was checked when it was read");
+        let mut gathered =
+            Gathered { replies: vec![Vec::new(); count], bytes: 0, missing: count, then: None };
         if count == 0 {
             then(Vec::new());
-            return Arc::new(Self(Mutex::new(Gathered {
-                replies: Vec::new(),
-                missing: 0,
-                then: None,
-            })));
+        } else {
+            gathered.then = Some(Box::new(then));
         }
-        let (replies, then) = ((0..count).map(|_| None).collect(), Some(Box::new(then) as _));
-        Arc::new(Self(Mutex::new(Gathered { replies, missing: count, then })))
+        Arc::new(Self(Mutex::new(gathered)))
     }
 
-    fn put(&self, place: usize, reply: Reply) {
+    fn put(&self, place: usize, reply: &Reply) {
+        let mut bytes = encode_reply(reply);
         let mut gathered = self.0.lock();
-        gathered.replies[place] = Some(reply);
+        if gathered.bytes + bytes.len() > REPLIES_BYTES_MAX && !matches!(reply, Reply::Answered(_))
+        {
+            bytes = encode_reply(&Reply::Unavailable(Unavailable::Denied { why: TOO_MUCH.into() }));
+        }
+        gathered.bytes += bytes.len();
+        gathered.replies[place] = bytes;
         gathered.missing -= 1;
         if gathered.missing > 0 {
             return;
@@ -324,7 +326,7 @@ impl Gathering {
         let then = gathered.then.take();
         drop(gathered);
         if let Some(then) = then {
-            then(replies.into_iter().flatten().collect());
+            then(replies);
         }
     }
 }

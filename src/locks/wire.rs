@@ -22,12 +22,15 @@ pub const VERSION: u8 = 3;
 pub const ASKS_MAX: usize = 256;
 /// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.
 pub const BATCH_BYTES_MAX: usize = ASKS_MAX * 8_192;
-/// Bytes of one answer: a page of 4,096 locks with long names and texts fits.
-pub const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Items on one page that crosses.
-pub const PAGE_MAX: usize = 4_096;
+/// Bytes of one answer: what a client takes from a server that it can't trust.
+pub const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Memory of one answer when it is read: lists of short items take more of it than bytes.
+const ANSWER_MEMORY_MAX: usize = 3 * ANSWER_BYTES_MAX;
+/// Items on one page that crosses: 1,024 locks with the longest names, notes and texts fit an
+/// answer.
+pub const PAGE_MAX: usize = 1_024;
 /// Bytes of one frame of the stream of events: some thousand events.
-pub const FRAME_BYTES_MAX: usize = 8 << 20;
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
 /// Events in one frame.
 pub const FRAME_EVENTS_MAX: usize = 1_024;
 
@@ -164,7 +167,6 @@ pub enum Frame {
 }
 
 wire_struct! {
-    Batch { engine, from, number, asks }
     Submission { key, op }
     Told { stamp, replies }
     Stamp { engine, start, now, wall, next_event }
@@ -189,6 +191,23 @@ wire_enum! {
     }
     Stands { 0 Embedded, 1 Server }
     Contact { 0 Connected, 1 Jeopardy, 2 Lost }
+}
+
+impl Wire for Batch {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.engine.put(out);
+        self.from.put(out);
+        self.number.put(out);
+        self.asks.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (engine, by, number) = (Wire::take(from)?, Wire::take(from)?, Wire::take(from)?);
+        let count = from.take_length::<Ask>()?;
+        require(count <= ASKS_MAX)?;
+        let asks = (0..count).map(|_| Ask::take(from)).collect::<Result<_, _>>()?;
+        Ok(Self { engine, from: by, number, asks })
+    }
 }
 
 impl<T: Wire> Wire for Page<T> {
@@ -220,9 +239,7 @@ pub fn encode_batch(batch: &Batch) -> Vec<u8> {
 /// Reads what [`encode_batch`] wrote.
 pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Malformed> {
     require(bytes.len() <= BATCH_BYTES_MAX)?;
-    let batch: Batch = decode(bytes)?;
-    require(batch.asks.len() <= ASKS_MAX)?;
-    Ok(batch)
+    decode(2 * BATCH_BYTES_MAX, bytes)
 }
 
 /// The answer to a batch, in bytes.
@@ -230,10 +247,29 @@ pub fn encode_told(told: &Told) -> Vec<u8> {
     encode(told)
 }
 
+/// A reply, in bytes: replies wait in this form for the others of their batch, in which a page of
+/// locks takes no more than it will on the way.
+pub(super) fn encode_reply(reply: &Reply) -> Vec<u8> {
+    let mut out = Vec::new();
+    reply.put(&mut out);
+    out
+}
+
+/// The same as [`encode_told`], of replies that [`encode_reply`] wrote.
+pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    stamp.put(&mut out);
+    replies.len().put(&mut out);
+    for reply in replies {
+        out.extend_from_slice(reply);
+    }
+    out
+}
+
 /// Reads what [`encode_told`] wrote.
 pub fn decode_told(bytes: &[u8]) -> Result<Told, Malformed> {
     require(bytes.len() <= ANSWER_BYTES_MAX)?;
-    decode(bytes)
+    decode(ANSWER_MEMORY_MAX, bytes)
 }
 
 /// A frame, in bytes, behind the four bytes of its length.
@@ -250,7 +286,7 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     let length = u32::from_le_bytes(*length) as usize;
     require(length <= FRAME_BYTES_MAX)?;
     let Some(frame) = rest.get(..length) else { return Ok(None) };
-    let frame = decode(frame)?;
+    let frame = decode(2 * FRAME_BYTES_MAX, frame)?;
     bytes.drain(..length + size_of::<u32>());
     Ok(Some(frame))
 }
@@ -261,8 +297,9 @@ fn encode(value: &impl Wire) -> Vec<u8> {
     out
 }
 
-fn decode<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Reader::new(bytes);
+/// Reads a value that takes `room` bytes of memory at most.
+fn decode<T: Wire>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Reader::within(room, bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let value = T::take(&mut from)?;
     from.end()?;

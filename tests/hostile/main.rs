@@ -23,5 +23,6 @@ mod server_harness;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod floods;
 mod links;
 mod request_ids;

@@ -297,11 +297,12 @@ impl Draw {
             1 => Some(TextPatch::Append(vec![b'y'; self.dice.pick(&[1, 2_000, 4_097])].into())),
             _ => None,
         };
+        let too_long = "x".repeat(1_025);
         let process = Process { pid: 7, start: 70, boot: 700 };
         let looks = Looks { face: Face::Directory, uid: 1_000, ..Looks::default() };
         Patch {
             holder_id: self.dice.one_in(3).then(|| "host:ann:7:70".into()),
-            note: self.dice.one_in(3).then(|| self.dice.pick(&["", "busy"]).into()),
+            note: self.dice.one_in(3).then(|| self.dice.pick(&["", "busy", &too_long]).into()),
             text,
             process: self.dice.one_in(4).then(|| self.dice.pick(&[None, Some(process)])),
             looks: self.dice.one_in(4).then_some(looks),

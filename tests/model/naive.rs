@@ -8,10 +8,11 @@ use super::super::command::{
     Tenure, TextPatch, Whose,
 };
 use super::super::event::{End, Event, SessionEnd, What, Why};
-use super::super::lease::TEXT_BYTES_MAX;
 use super::super::lease::{
     Details, Ends, Hold, Lease, Life, Mode, Phase, SessionId, Term, Ticket, Token,
 };
+use super::super::lease::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use super::super::limits::Part;
 use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::super::term::{Grace, TTL_DEFAULT, Ttl};
 use super::super::view::{Holder, LockView, WaiterView};
@@ -102,6 +103,14 @@ impl Naive {
 
     /// Rule 10.
     fn answer(&mut self, command: &Command) -> Answer {
+        if let Op::Acquire(Acquire { patch, .. })
+        | Op::Renew(Renew { patch, .. })
+        | Op::Annotate(Annotate { patch, .. })
+        | Op::Steal(Steal { patch, .. }) = &command.op
+            && patch.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX)
+        {
+            return self.no(Reason::Oversized(Part::Note));
+        }
         let Some(request) = &command.request else { return self.carry_out(command) };
         if let Some((known, _, replay)) = self.replies.iter().find(|(r, ..)| r.id == request.id) {
             if known.digest != request.digest {

@@ -1,0 +1,200 @@
+//! The last answer to each sender of batches, for a batch that comes again because its answer was
+//! lost. Senders choose their numbers themselves, so they belong to the credential that they were
+//! sent with, and what is kept for one credential has a limit in bytes and an age.
+//!
+//! An answer that is forgotten too early is not given wrong: the batch is carried out again, and
+//! the engine knows the keys of the commands that must not be.
+
+use crate::time::{Span, Time};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Bytes kept for one credential: 100,000 mounts with short answers, or 16 with the longest.
+const CALLER_BYTES_MAX: usize = 16 << 20;
+/// Bytes kept in all.
+const BYTES_MAX: usize = 32 << 20;
+/// What a sender takes beside its answer.
+const SENDER_BYTES: usize = 128;
+/// As long as the engine knows keys: a sender that repeats later has its keys forgotten as well.
+const AGE_MAX: Span = Span::from_secs(600);
+/// How often answers are looked through for those that are too old.
+const SWEEP: Span = Span::from_secs(60);
+
+/// The answers of all callers.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    callers: HashMap<Arc<str>, OfCaller>,
+    bytes: usize,
+    swept_at: Time,
+}
+
+/// The answers to the senders of one credential.
+#[derive(Debug, Default)]
+struct OfCaller {
+    senders: HashMap<u64, Last>,
+    /// Senders by when they last sent something.
+    by_age: BTreeMap<u64, u64>,
+    next: u64,
+    bytes: usize,
+}
+
+/// The last batch of a sender.
+#[derive(Debug)]
+struct Last {
+    number: u64,
+    /// `None`: it is being carried out.
+    told: Option<Arc<[u8]>>,
+    at: Time,
+    /// Its key in `by_age`.
+    turn: u64,
+}
+
+/// What is known of a batch that is not new.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Known {
+    /// This was its answer.
+    Told(Arc<[u8]>),
+    /// It is being carried out, or a later one of the sender came first.
+    Late,
+}
+
+impl Last {
+    fn bytes(&self) -> usize {
+        SENDER_BYTES + self.told.as_ref().map_or(0, |told| told.len())
+    }
+}
+
+impl Answers {
+    /// Notes that a batch is being carried out, unless it is known.
+    pub(super) fn begin(
+        &mut self,
+        caller: &Arc<str>,
+        from: u64,
+        number: u64,
+        now: Time,
+    ) -> Result<(), Known> {
+        self.sweep(now);
+        let of_caller = self.callers.get(caller);
+        let last = of_caller.and_then(|of_caller| of_caller.senders.get(&from));
+        match last {
+            Some(last) if last.number == number => {
+                return Err(last.told.clone().map_or(Known::Late, Known::Told));
+            }
+            Some(last) if last.number > number => return Err(Known::Late),
+            _ => {}
+        }
+        self.put(caller, from, Last { number, told: None, at: now, turn: 0 });
+        Ok(())
+    }
+
+    /// Keeps the answer to a batch that was begun.
+    pub(super) fn end(&mut self, caller: &Arc<str>, from: u64, number: u64, told: &Arc<[u8]>) {
+        let of_caller = self.callers.get(caller);
+        let Some(last) = of_caller.and_then(|of_caller| of_caller.senders.get(&from)) else {
+            return;
+        };
+        if last.number == number {
+            let at = last.at;
+            self.put(caller, from, Last { number, told: Some(Arc::clone(told)), at, turn: 0 });
+        }
+    }
+
+    fn put(&mut self, caller: &Arc<str>, from: u64, mut last: Last) {
+        let of_caller = self.callers.entry(Arc::clone(caller)).or_default();
+        let before = of_caller.bytes;
+        of_caller.remove(from);
+        last.turn = of_caller.next;
+        of_caller.next += 1;
+        of_caller.by_age.insert(last.turn, from);
+        of_caller.bytes += last.bytes();
+        of_caller.senders.insert(from, last);
+        while of_caller.bytes > CALLER_BYTES_MAX {
+            of_caller.forget_oldest();
+        }
+        self.bytes = self.bytes - before + of_caller.bytes;
+        while self.bytes > BYTES_MAX {
+            // Whoever has most pays.
+            let Some(greatest) = self.callers.values_mut().max_by_key(|of| of.bytes) else { break };
+            self.bytes -= greatest.forget_oldest();
+        }
+    }
+
+    fn sweep(&mut self, now: Time) {
+        if now.since(self.swept_at) < SWEEP {
+            return;
+        }
+        self.swept_at = now;
+        self.callers.retain(|_, of_caller| {
+            let old = |of: &OfCaller| of.oldest().is_some_and(|at| now.since(at) > AGE_MAX);
+            while old(of_caller) {
+                self.bytes -= of_caller.forget_oldest();
+            }
+            !of_caller.senders.is_empty()
+        });
+    }
+}
+
+impl OfCaller {
+    fn oldest(&self) -> Option<Time> {
+        let (_, from) = self.by_age.first_key_value()?;
+        self.senders.get(from).map(|last| last.at)
+    }
+
+    /// Forgets the sender that has been silent for longest; returns how many bytes it took.
+    fn forget_oldest(&mut self) -> usize {
+        let oldest = self.by_age.first_key_value().map(|(_, from)| *from);
+        oldest.map_or(0, |from| self.remove(from))
+    }
+
+    fn remove(&mut self, from: u64) -> usize {
+        let Some(last) = self.senders.remove(&from) else { return 0 };
+        self.by_age.remove(&last.turn);
+        self.bytes -= last.bytes();
+        last.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(bytes: usize) -> Arc<[u8]> {
+        vec![7; bytes].into()
+    }
+
+    #[test]
+    fn a_sender_of_one_credential_is_not_that_of_another() {
+        let (mut answers, now) = (Answers::default(), Time::from_secs(1));
+        let (ann, eve): (Arc<str>, Arc<str>) = ("ann".into(), "eve".into());
+        answers.begin(&ann, 7, 3, now).expect("new");
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(Known::Late));
+        answers.end(&ann, 7, 3, &told(5));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(Known::Told(told(5))));
+        assert_eq!(answers.begin(&eve, 7, 3, now), Ok(()), "another sender");
+        assert_eq!(answers.begin(&eve, 7, u64::MAX, now), Ok(()));
+        assert_eq!(answers.begin(&ann, 7, 4, now), Ok(()));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(Known::Late));
+    }
+
+    #[test]
+    fn what_is_kept_has_a_limit_and_an_age() {
+        let (mut answers, now) = (Answers::default(), Time::from_secs(1));
+        let ann: Arc<str> = "ann".into();
+        answers.begin(&ann, 1, 1, now).expect("new");
+        answers.end(&ann, 1, 1, &told(10));
+        for eve in ["eve", "eva", "evi"].map(Arc::<str>::from) {
+            for from in 0..100 {
+                answers.begin(&eve, from, 1, now).expect("new");
+                answers.end(&eve, from, 1, &told(1 << 20));
+                assert!(answers.callers[&eve].bytes <= CALLER_BYTES_MAX);
+                assert!(answers.bytes <= BYTES_MAX);
+            }
+        }
+        let sum: usize = answers.callers.values().map(|of_caller| of_caller.bytes).sum();
+        assert_eq!(sum, answers.bytes);
+        assert_eq!(answers.begin(&ann, 1, 1, now), Err(Known::Told(told(10))), "beside the flood");
+        let later = now + AGE_MAX + SWEEP;
+        assert_eq!(answers.begin(&ann, 1, 1, later), Ok(()), "forgotten by then");
+        assert_eq!(answers.bytes, SENDER_BYTES);
+    }
+}

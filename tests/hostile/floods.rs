@@ -1,0 +1,232 @@
+//! Floods: a client that sends batches which would take much memory, and a server that answers so.
+
+use crate::server_harness::{LATCHFS, Server, latchfs};
+use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::{
+    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Renew, Term,
+};
+use latchfs::locks::List;
+use latchfs::locks::wire::{
+    self, Ask, Batch, Reply, Stamp, Submission, Told, decode_told, encode_batch, encode_told,
+};
+use latchfs::time::{Span, Time, Wall, boot_now};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// What a flood may take of the memory of a process, beside what it takes anyway.
+const FLOOD_KIB: u64 = 64 << 10;
+
+/// A server of which anybody may ask anything.
+fn start() -> Server {
+    Server::listen(&["--state", "none"])
+}
+
+/// The most memory that a process has taken, in KiB; 0 when it has ended.
+fn peak_kib(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()
+}
+
+/// The code and the body of the answer to a batch of these bytes.
+fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
+    let address = server.url.strip_prefix("http://").expect("plain HTTP");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let length = batch.len();
+    let head = "POST /door/v1/ask HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    let head = format!("{head}content-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("it reads");
+    // It may have refused the body already.
+    let _ = stream.write_all(batch);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let end = answer.windows(4).position(|end| end == b"\r\n\r\n").expect("a head");
+    let code = String::from_utf8_lossy(&answer[9..12]).parse().expect("a code");
+    (code, answer.split_off(end + 4))
+}
+
+fn ask(server: &Server, from: u64, asks: Vec<Ask>) -> Vec<Reply> {
+    let (code, body) = send(server, &encode_batch(&Batch { engine: 0, from, number: 1, asks }));
+    assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
+    decode_told(&body).expect("an answer").replies
+}
+
+/// The victim beside the flood is served within a second.
+#[track_caller]
+fn serves_the_victim(server: &Server) {
+    let asked = boot_now();
+    server.curl(&["-X", "POST", "/locks/victim?client=victim"]).is(200);
+    server.curl(&["-X", "DELETE", "/locks/victim?client=victim"]).is(200);
+    let took = boot_now().since(asked);
+    assert!(took < Span::from_secs(1), "it took {took}");
+}
+
+fn acquire(lock: &str, note: &str) -> Op {
+    Op::Acquire(Acquire {
+        name: LockName::parse(lock).expect("a name"),
+        client: ClientId::parse("eve").expect("a client"),
+        mode: Mode::Exclusive,
+        hold: Hold::Loose,
+        term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        line: Line::Skip,
+        patch: Patch { note: Some(note.into()), ..Patch::default() },
+    })
+}
+
+fn submit(op: Op) -> Ask {
+    Ask::Submit(Submission { key: None, op })
+}
+
+/// Two million parts of one byte each are refused before there is a place for any of them.
+#[test]
+fn a_batch_of_many_parts_takes_no_memory() {
+    let server = start();
+    serves_the_victim(&server);
+    let before = peak_kib(server.pid());
+    let count = wire::BATCH_BYTES_MAX - 64;
+    let mut batch = encode_batch(&Batch { engine: 0, from: 7, number: 1, asks: vec![Ask::Now] });
+    // The last two bytes are the count of the parts and the only one.
+    let part = batch.pop().expect("a part");
+    batch.pop();
+    for shift in (0..21).step_by(7) {
+        let more = if shift == 14 { 0 } else { 0x80 };
+        batch.push((count >> shift) as u8 & 0x7f | more);
+    }
+    batch.resize(batch.len() + count, part);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    assert_eq!(send(&server, &batch).0, 400);
+                }
+            });
+        }
+        serves_the_victim(&server);
+    });
+    let grown = peak_kib(server.pid()) - before;
+    assert!(grown < FLOOD_KIB, "{grown} KiB for batches that are refused");
+}
+
+/// A note that the API refuses is refused here as well, and a listing goes on to work.
+#[test]
+fn a_batch_leaves_no_long_notes() {
+    let server = start();
+    let long = "x".repeat(1 << 20);
+    let mut refused = 0;
+    for number in 0..8 {
+        let lock = format!("eve/{number}");
+        let fits = ask(&server, number + 1, vec![submit(acquire(&lock, "short"))]);
+        assert!(matches!(&fits[..], [Reply::Answered(Ok(_))]), "{fits:?}");
+        let key = LeaseKey {
+            name: LockName::parse(&lock).expect("a name"),
+            client: ClientId::parse("eve").expect("a client"),
+            token: None,
+        };
+        let patch = Patch { holder_id: Some(long.as_str().into()), ..Patch::default() };
+        let renew = Renew { key, term: None, firm: latchfs::engine::Firm::Keep, patch };
+        let parts = vec![submit(acquire(&format!("{lock}x"), &long)), submit(Op::Renew(renew))];
+        for part in parts {
+            match &ask(&server, number * 10 + 100 + refused, vec![part])[..] {
+                [Reply::Answered(Err(refusal))] => {
+                    assert_eq!(refusal.kind().as_str(), "E_INVALID");
+                    refused += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(refused, 16);
+    serves_the_victim(&server);
+    let (code, said) = latchfs(&["ls", "--server", &server.url]);
+    assert!(code == Some(0) && said.contains("eve/7") && !said.contains("eve/7x"), "{said}");
+}
+
+/// A sender's last answer is kept for a repeat, but not those of thousands of invented senders.
+#[test]
+fn answers_for_invented_senders_have_a_bound() {
+    let server = start();
+    let note = "n".repeat(1_024);
+    for block in 0..4 {
+        let locks = (0..250).map(|number| format!("eve/{block}/{number}"));
+        let asks = locks.map(|lock| submit(acquire(&lock, &note))).collect();
+        ask(&server, 1_000 + block, asks);
+    }
+    let list = || Ask::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
+    // Warm: one answer, and one that is as long as an answer may be.
+    ask(&server, 1, vec![list()]);
+    let before = peak_kib(server.pid());
+    for from in 0..150 {
+        let replies = ask(&server, 2_000 + from, vec![list()]);
+        let [Reply::Listed(page)] = &replies[..] else { panic!("no page") };
+        assert_eq!(page.items.len(), 1_000);
+    }
+    // Many pages in one batch share what one page may have.
+    let replies = ask(&server, 3_000, (0..256).map(|_| list()).collect());
+    let items = |reply: &Reply| match reply {
+        Reply::Listed(page) => page.items.len(),
+        _ => 0,
+    };
+    assert!(
+        (1..=1_024).contains(&replies.iter().map(items).sum::<usize>()),
+        "a share of one page each"
+    );
+    serves_the_victim(&server);
+    let grown = peak_kib(server.pid()) - before;
+    assert!(grown < FLOOD_KIB, "{grown} KiB for senders that nobody has seen before");
+}
+
+/// A server that answers every batch with millions of empty parts makes no client take much
+/// memory, nor does one that never stops.
+#[test]
+fn a_hostile_server_takes_no_memory_of_its_clients() {
+    let stamp = Stamp {
+        engine: 9,
+        start: 8,
+        now: Time::from_secs(1),
+        wall: Wall { secs: 1_790_000_000, nanos: 0 },
+        next_event: 1,
+    };
+    let replies = vec![Reply::Now; 1 << 20];
+    let mut body = encode_told(&Told { stamp, replies });
+    for (name, size) in [("parts", body.len()), ("bytes", 256 << 20)] {
+        body.resize(size, 5);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let answer = body.clone();
+        // It ends with the test.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                flood(stream, &answer);
+            }
+        });
+        let mut command = Command::new(LATCHFS);
+        command.args(["ls", "--server", &url]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        let mut peak = 0;
+        let code = loop {
+            peak = peak.max(peak_kib(child.id().cast_signed()));
+            if let Some(status) = child.try_wait().expect("our child") {
+                break status.code();
+            }
+            thread::yield_now();
+        };
+        assert_eq!(code, Some(69), "{name}");
+        assert!((1..FLOOD_KIB).contains(&peak), "{name}: {peak} KiB");
+    }
+}
+
+/// Answers the first request of a connection.
+fn flood(mut stream: TcpStream, body: &[u8]) {
+    let mut request = [0; 4_096];
+    let _ = stream.read(&mut request);
+    let length = body.len();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+    // The client may have had enough before the end.
+    let _ = stream.write_all(head.as_bytes());
+    let _ = stream.write_all(body);
+}
