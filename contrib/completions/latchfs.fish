@@ -55,7 +55,7 @@ note\t'The text'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'What keeps a lease alive that was made by file' -r -f -a "renewal\t'Renewals, by whoever holds it'
 session\t'The login session that made it: released when its leader ends'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well: unix:PATH, for this machine\'s users, or an address, by --tokens' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here [env: LATCHFS_SERVER, unless --listen, --state or --data asks for an engine here]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
@@ -195,8 +195,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -206,8 +206,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a 
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l stale -d 'What the first node that answers knows, at once, however old that is'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -216,8 +216,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The k
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l stale -d 'What the first node that answers knows, at once, however old that is'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -230,8 +230,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Pri
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l fresh -d 'Be refused also when you hold it already, instead of renewing'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -244,8 +244,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l timeout -d 'Giv
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -257,8 +257,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l note -d 'A wor
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -267,8 +267,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The 
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -279,8 +279,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l note -d 'A word to whoever finds the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
@@ -289,8 +289,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l key -d 'The k
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Begin with event N, if it is kept still, and not now' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [env: LATCHFS_DIR] [default: the only one there is]' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: LATCHFS_SERVER, unless a mount is named or the current directory lies in one]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l token-file -d 'A file with the token that says who asks' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
