@@ -66,6 +66,16 @@ impl Signals {
         if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 
+    /// Lets them through again.
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    pub(super) fn let_through(&self) {
+        // SAFETY: the mask is read, and no old one is written.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, ptr::null_mut());
+        }
+    }
+
     /// The next signal, if one comes in time.
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
@@ -123,15 +133,14 @@ pub(super) fn unblock(command: &mut Command) {
 }
 
 impl Group {
-    /// Starts the command in a group of its own, which has the terminal if we have it.
+    /// Starts the command in a group of its own, which has the terminal if the group `own` has it.
     #[allow(unsafe_code)]
-    pub(super) fn start(mut command: Command) -> io::Result<Self> {
+    pub(super) fn start(mut command: Command, own: libc::pid_t) -> io::Result<Self> {
         // SAFETY: these take numbers and touch no memory.
-        let (has_terminal, own) = unsafe {
+        let has_terminal = unsafe {
             #[cfg(target_os = "linux")]
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-            let own = libc::getpgrp();
-            (io::stdin().is_terminal() && libc::tcgetpgrp(libc::STDIN_FILENO) == own, own)
+            io::stdin().is_terminal() && libc::tcgetpgrp(libc::STDIN_FILENO) == own
         };
         command.process_group(0);
         // SAFETY: between fork and exec only system calls are made.
@@ -186,8 +195,10 @@ impl Group {
     /// The user has stopped the command at the terminal, and means us as well: the shell gets the
     /// terminal, until it continues us.
     fn stop_with_it(&self) {
-        let Some(_) = self.terminal_of else { return };
+        let Some(own) = self.terminal_of else { return };
         self.take_terminal();
+        kill(-own, libc::SIGSTOP);
+        // The front process passes SIGCONT on when it is continued.
         kill(0, libc::SIGSTOP);
         self.give_terminal();
         self.signal(libc::SIGCONT);
@@ -254,12 +265,34 @@ impl Group {
     }
 }
 
+/// Kills all that descends from this process, and waits until it is dead.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+pub(super) fn kill_descendants() {
+    for _ in 0..LOOKS_MAX {
+        let left = descendants();
+        if left.is_empty() {
+            return;
+        }
+        for pid in left {
+            kill(pid, libc::SIGKILL);
+        }
+        // SAFETY: no status is asked for.
+        while unsafe { libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) } > 0 {}
+        thread::sleep(LOOK);
+    }
+}
+
 /// Sends a signal to a process, or to a group (a negative number).
 #[allow(unsafe_code)]
 pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
     // SAFETY: takes two numbers. Whoever is gone needs no signal.
     unsafe { libc::kill(pid, signal) };
 }
+
+/// The number of threads in `/proc/PID/stat`, behind the command: field 20 of all, from 1.
+#[cfg(target_os = "linux")]
+const THREADS_FIELD: usize = 20 - 3;
 
 /// All that descend from us and live: as their subreaper we inherit whoever loses its parent.
 #[cfg(target_os = "linux")]
@@ -272,9 +305,12 @@ fn descendants() -> Vec<libc::pid_t> {
         };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
-        let mut fields = rest.split(' ');
-        let is_dead = matches!(fields.next(), Some("Z" | "X"));
-        let parent: Option<libc::pid_t> = fields.next().and_then(|field| field.parse().ok());
+        let fields: Vec<_> = rest.split(' ').collect();
+        let is_zombie = matches!(fields.first(), Some(&("Z" | "X")));
+        // A process whose first thread has ended is shown as a zombie while others work on.
+        let threads = fields.get(THREADS_FIELD).and_then(|field| field.parse::<usize>().ok());
+        let is_dead = is_zombie && threads.is_none_or(|threads| threads < 2);
+        let parent: Option<libc::pid_t> = fields.get(1).and_then(|field| field.parse().ok());
         if let (Some(parent), false) = (parent, is_dead) {
             parents.push((pid, parent));
         }
@@ -286,4 +322,50 @@ fn descendants() -> Vec<libc::pid_t> {
         at += 1;
     }
     found.split_off(1)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    extern "C" fn wait_for_signals(_: *mut libc::c_void) -> *mut libc::c_void {
+        loop {
+            thread::park();
+        }
+    }
+
+    /// Starts a process whose first thread ends while another one goes on.
+    #[allow(unsafe_code)]
+    fn headless() -> libc::pid_t {
+        // SAFETY: the child makes a thread by libc alone, and ends its own by the bare system call.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut thread = MaybeUninit::uninit();
+                libc::pthread_create(
+                    thread.as_mut_ptr(),
+                    ptr::null(),
+                    wait_for_signals,
+                    ptr::null_mut(),
+                );
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            child
+        }
+    }
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn a_process_lives_as_long_as_any_of_its_threads() {
+        let child = headless();
+        let stat = || fs::read_to_string(format!("/proc/{child}/stat")).expect("not reaped");
+        while !stat().contains(") Z ") {
+            thread::yield_now();
+        }
+        assert!(descendants().contains(&child), "{}", stat());
+        kill(child, libc::SIGKILL);
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+        assert!(!descendants().contains(&child));
+    }
 }

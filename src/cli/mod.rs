@@ -24,6 +24,8 @@ mod server;
 mod signals;
 mod sim;
 mod stale;
+#[cfg_attr(not(target_os = "linux"), path = "supervisor_elsewhere.rs")]
+mod supervisor;
 mod table;
 mod target;
 mod tenure;

@@ -5,6 +5,7 @@ use super::children::{self, Signals};
 use super::ctl::Ask;
 use super::exit::{Done, Exit, Failure};
 use super::out;
+use super::supervisor::{self, Front};
 use super::target::{Asking, NameArg, TargetArgs};
 use super::tenure::{Sight, Tenure};
 use crate::engine::term::parse_span;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 /// What a command has between SIGTERM and SIGKILL when the lock was taken away: well within
 /// the steal grace of 1 s, in which nobody may use it.
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
+/// The same when `run` was killed by SIGKILL, whose sender expects an end at once.
+const NOTICE_WHEN_KILLED: Span = Span::from_millis(300);
 /// With less grace than this the command is told before the lease has run out.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
 /// How long a slot stays done by default.
@@ -74,9 +77,13 @@ enum Ended {
     Exited(ExitStatus),
     /// By us, for the lock is lost.
     Lost(String),
+    /// By us, for the process in front of us was killed.
+    Killed,
 }
 
 pub(super) fn run(args: &RunArgs) -> Done {
+    // Before anything starts a thread.
+    let front = supervisor::split()?;
     let Asking { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
     let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
@@ -92,8 +99,9 @@ pub(super) fn run(args: &RunArgs) -> Done {
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
     // A command under a server's lock must not find the mount that was exported before it.
     command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
-    let ended = match children::Group::start(command) {
-        Ok(mut group) => held.look_after(&mut group, &signals, tenure),
+    front.outlive();
+    let ended = match children::Group::start(command, front.group()) {
+        Ok(mut group) => held.look_after(&mut group, (&signals, &front), tenure),
         Err(error) => {
             let _ = held.release();
             let shown = args.command[0].display();
@@ -107,6 +115,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
             lost(args, &held, &place);
             Err(Failure::Said(Exit::Lost, why))
         }
+        Ended::Killed => held.release(),
         Ended::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             // Last of all, when the work is done.
@@ -168,7 +177,12 @@ impl Held {
     ///
     /// What counts is the time until which it was last seen to be ours: a daemon that is stopped
     /// or dead may come back in time, and until then nobody else can be served.
-    fn look_after(&self, group: &mut children::Group, signals: &Signals, tenure: Tenure) -> Ended {
+    fn look_after(
+        &self,
+        group: &mut children::Group,
+        (signals, front): (&Signals, &Front),
+        tenure: Tenure,
+    ) -> Ended {
         // A signal that we await anyway, and that says nothing by itself.
         let known =
             tenure.follow(|| children::kill(std::process::id().cast_signed(), libc::SIGCHLD));
@@ -183,6 +197,10 @@ impl Held {
                     "lock '{name}' was lost (token {token}), so the command was ended; \
                      see 'latchfs status {name}' for who has it now"
                 ));
+            }
+            if !front.lives() {
+                group.end_all(NOTICE_WHEN_KILLED.as_duration());
+                return Ended::Killed;
             }
             match signals.next(left.min(known.period()).as_duration()) {
                 Some(libc::SIGCHLD) | None => {}

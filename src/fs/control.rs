@@ -294,6 +294,7 @@ pub(super) fn open(fs: &Fs, caller: &Caller, control: Control, flags: i32, reply
         append: false,
         made_new: false,
         state: State { stream, ..State::default() }.into(),
+        share: None,
     };
     let fh = FileHandle(fs.opens.insert(open));
     // Nothing of ours can be locked, so a close needs no answer: a program that ends while the

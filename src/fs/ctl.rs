@@ -2,6 +2,7 @@
 //! what is read is what was not yet read of the answers.
 
 use super::below;
+use super::ctl_list as list;
 use super::errno::Act;
 use super::living::{self, Living};
 use super::locking::waiting::{self, Ended, Held};
@@ -13,6 +14,7 @@ use super::pages;
 use super::process;
 use super::requests::{CtlRequest, why_denied};
 use super::shared::{Fs, flat};
+use super::shares::Pool;
 use crate::engine::term::parse_span;
 use crate::engine::{
     Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release,
@@ -27,36 +29,27 @@ use std::sync::Arc;
 
 /// A request is a few names and a note of 1 KiB.
 pub(super) const REQUEST_BYTES_MAX: usize = 8_192;
-/// Locks in one answer: about 1 MB of JSON at most.
-const LIST_MAX: usize = 2_048;
-/// Answers that were not read yet: what the longest list takes, some times over.
-const UNREAD_BYTES_MAX: usize = 16 << 20;
+/// Waiters shown in the answer to a request that waited: the answers to all who wait for one lock
+/// must not take the square of their number.
+pub(super) const WAITERS_SHOWN_MAX: usize = 16;
 
 /// Where an answer goes.
-type Then = Box<dyn FnOnce(Value) + Send>;
-
-/// Takes what was not yet read of the answers, `size` bytes at most.
-pub(super) fn take(open: &Open, size: u32) -> Arc<[u8]> {
-    let mut state = open.state.lock();
-    let unread = Arc::clone(&state.bytes);
-    if unread.len() <= size as usize {
-        state.bytes = Arc::default();
-        return unread;
-    }
-    let (now, later) = unread.split_at(size as usize);
-    state.bytes = later.into();
-    now.into()
-}
+pub(super) type Then = Box<dyn FnOnce(Value) + Send>;
 
 /// Reads what was not yet read; while an answer is still to come, and nothing else is there, the
 /// read waits for it.
 pub(super) fn read(fs: &Fs, caller: &Caller, fh: u64, open: &Open, size: u32, reply: ReplyData) {
-    let state = open.state.lock();
-    if state.bytes.is_empty() && state.pending > 0 {
-        return waiting::hold(fs, fh, state, (size, caller.pid), reply);
+    let mut state = open.state.lock();
+    if !state.answers.is_empty() || state.pending == 0 {
+        let bytes = state.answers.take(size);
+        drop(state);
+        return reply.data(&bytes);
     }
-    drop(state);
-    reply.data(&take(open, size));
+    if let Err(full) = fs.shares.room(Pool::Threads, caller.uid) {
+        drop(state);
+        return reply.error(fs.refuse_full(caller, Act::Read, None, full));
+    }
+    waiting::hold(fs, fh, state, (size, caller.pid), reply);
 }
 
 /// Answers the request in `data`. The write has done its work when the answer can be read; that
@@ -69,7 +62,11 @@ pub(super) fn request(
     data: &[u8],
     reply: ReplyWrite,
 ) {
-    let (open, length) = (Arc::clone(open), data.len() as u32);
+    let length = data.len() as u32;
+    // Before anything is done: a program that never reads learns of nothing that it does.
+    if let Err(full) = fs.shares.room(Pool::Bytes, open.uid) {
+        return reply.error(fs.refuse_full(caller, Act::Control, None, full));
+    }
     let request = parse(data);
     let waits = request.as_ref().is_ok_and(Request::waits);
     let reply = if waits {
@@ -77,32 +74,13 @@ pub(super) fn request(
         reply.written(length);
         None
     } else {
-        Some(reply)
+        Some((reply, length))
     };
-    let you = caller.client.clone();
+    let (shared, open, you) = (Arc::clone(fs), Arc::clone(open), caller.client.clone());
     let then: Then = Box::new(move |mut answer: Value| {
         // Who asks can find itself among holders and waiters.
         answer["you"] = you.as_str().into();
-        let line = format!("{answer}\n");
-        let mut state = open.state.lock();
-        let mut unread = state.bytes.to_vec();
-        if unread.len() + line.len() > UNREAD_BYTES_MAX {
-            // Whoever asks without ever reading loses what it did not want.
-            unread.clear();
-        }
-        unread.extend_from_slice(line.as_bytes());
-        state.bytes = unread.into();
-        let Some(reply) = reply else {
-            state.pending -= 1;
-            let held = std::mem::take(&mut state.held);
-            drop(state);
-            for Held { size, reply, .. } in held {
-                reply.data(&take(&open, size));
-            }
-            return;
-        };
-        drop(state);
-        reply.written(length);
+        tell(&shared, &open, answer, reply);
     });
     match request {
         Ok(request) => answer(fs, caller, fh, &request, then),
@@ -110,14 +88,40 @@ pub(super) fn request(
     }
 }
 
+/// Keeps an answer to be read, and ends the write, or the reads that wait for it.
+fn tell(fs: &Fs, open: &Open, mut answer: Value, reply: Option<(ReplyWrite, u32)>) {
+    let mut state = open.state.lock();
+    if let Err(full) = state.answers.add(&fs.shares, open.uid, &format!("{answer}\n")) {
+        // What was done is told in any case; what it looks like can be asked again.
+        if answer.get("locks").is_some() {
+            answer = wrong(Kind::Limit, &full.to_string());
+        } else if let Value::Object(fields) = &mut answer {
+            fields.remove("status");
+        }
+        state.answers.add_always(&fs.shares, open.uid, &format!("{answer}\n"));
+    }
+    if let Some((reply, length)) = reply {
+        drop(state);
+        return reply.written(length);
+    }
+    state.pending -= 1;
+    let held = std::mem::take(&mut state.held);
+    let told = held.into_iter().map(|Held { size, reply, .. }| (reply, state.answers.take(size)));
+    let told: Vec<_> = told.collect();
+    drop(state);
+    for (reply, bytes) in told {
+        reply.data(&bytes);
+    }
+}
+
 /// A request, before its parts are looked at.
-struct Request {
+pub(super) struct Request {
     what: String,
-    fields: Map<String, Value>,
+    pub(super) fields: Map<String, Value>,
 }
 
 impl Request {
-    fn text(&self, key: &str) -> Result<Option<&str>, String> {
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, String> {
         match self.fields.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -143,7 +147,7 @@ impl Request {
         }
     }
 
-    fn name(&self) -> Result<LockName, String> {
+    pub(super) fn name(&self) -> Result<LockName, String> {
         let text = self.text("name")?.ok_or("the request lacks a 'name'")?;
         LockName::parse(text).map_err(|error| {
             let shown = message::short(&text.escape_debug().to_string());
@@ -152,7 +156,7 @@ impl Request {
     }
 }
 
-fn parse(data: &[u8]) -> Result<Request, String> {
+pub(super) fn parse(data: &[u8]) -> Result<Request, String> {
     if data.len() > REQUEST_BYTES_MAX {
         return Err(format!("a request has at most {REQUEST_BYTES_MAX} bytes"));
     }
@@ -167,7 +171,7 @@ fn parse(data: &[u8]) -> Result<Request, String> {
     }
 }
 
-fn wrong(kind: Kind, sentence: &str) -> Value {
+pub(super) fn wrong(kind: Kind, sentence: &str) -> Value {
     json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
 }
 
@@ -182,7 +186,7 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
     }
     let done = match what {
         CtlRequest::About => return then(about(fs)),
-        CtlRequest::List => list_of(request).map(Asked::List),
+        CtlRequest::List => list::asked(request).map(Asked::List),
         CtlRequest::Status => request.name().map(Asked::Status),
         CtlRequest::Acquire => acquiring(request).map(Asked::Acquire),
         CtlRequest::Renew => match renewing(fs, caller, request) {
@@ -193,7 +197,7 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         CtlRequest::Steal => steal_of(fs, caller, request).map(Asked::Op),
     };
     match done {
-        Ok(Asked::List(query)) => list(fs, query, then),
+        Ok(Asked::List(query)) => list::answer(fs, query, then),
         Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
         Ok(Asked::Acquire(ask)) => match process_of(fs, caller, &ask.options, &ask.name) {
             Ok(process) => {
@@ -234,7 +238,7 @@ fn process_of(
     name: &LockName,
 ) -> Result<Option<Living>, Value> {
     let Some(pid) = options.pid else { return Ok(None) };
-    living::named(caller, pid).map(Some).map_err(|(errno, why)| {
+    living::named(fs, caller, pid).map(Some).map_err(|(errno, why)| {
         let sentence = format!("lock '{name}': {why}");
         fs.refuse_own(caller, Act::Control, Some(name), errno, sentence.clone());
         wrong(living::kind_of(errno), &sentence)
@@ -285,43 +289,21 @@ fn decide_bound(
 }
 
 /// Adds the status of a lock to an answer.
-fn status(fs: &Fs, name: &LockName, mut answer: Value, then: Then) {
+fn status(fs: &Fs, name: &LockName, answer: Value, then: Then) {
+    status_with(fs, name, usize::MAX, answer, then);
+}
+
+/// The same with so many waiters at most.
+fn status_with(fs: &Fs, name: &LockName, waiters: usize, mut answer: Value, then: Then) {
     let shared = Arc::clone(fs);
     fs.locks.view(name, move |view| match view {
-        Ok(view) => {
+        Ok(mut view) => {
+            view.waiters.truncate(waiters);
             answer["status"] = status_of(&view, |at| shared.locks.wall(at));
             then(answer);
         }
         Err(why) => then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
     });
-}
-
-fn list(fs: &Fs, query: List, then: Then) {
-    let shared = Arc::clone(fs);
-    fs.locks.list(query, move |page| match page {
-        Ok(page) => {
-            let shown = |view| status_of(view, |at| shared.locks.wall(at));
-            let locks: Vec<Value> = page.items.iter().map(shown).collect();
-            then(json!({ "ok": true, "locks": locks, "next": page.next }));
-        }
-        Err(why) => then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
-    });
-}
-
-fn list_of(request: &Request) -> Result<List, String> {
-    let after = match request.text("after")? {
-        None => None,
-        Some(text) => Some(LockName::parse(text).map_err(|error| format!("'after': {error}"))?),
-    };
-    let limit = match request.fields.get("limit") {
-        None | Some(Value::Null) => LIST_MAX,
-        Some(value) => value
-            .as_u64()
-            .filter(|limit| *limit > 0)
-            .map(|limit| usize::try_from(limit).unwrap_or(LIST_MAX).min(LIST_MAX))
-            .ok_or_else(|| format!("'limit' is a number from 1, not {value}"))?,
-    };
-    Ok(List { prefix: request.text("prefix")?.unwrap_or("").to_owned(), after, limit })
 }
 
 fn term_of(fs: &Fs, options: &Options) -> Term {
@@ -415,7 +397,7 @@ fn wait(
     then: Then,
 ) {
     let (shared, caller, name) = (Arc::clone(fs), caller.clone(), ask.name.clone());
-    waiting::join(fs, fh, patience, ask, move |ended| match ended {
+    waiting::join(fs, (fh, caller.uid), patience, ask, move |ended| match ended {
         Ended::Granted(tenure) => {
             if let Some(living) = &process {
                 process::bind(
@@ -425,12 +407,17 @@ fn wait(
                     living,
                 );
             }
-            status(&shared, &name, json!({ "ok": true, "token": tenure.token.as_u64() }), then);
+            let answer = json!({ "ok": true, "token": tenure.token.as_u64() });
+            status_with(&shared, &name, WAITERS_SHOWN_MAX, answer, then);
         }
         Ended::Failed(failure) => {
             let answer = wrong(failure.kind(), &failure.to_string());
             shared.refuse(&caller, Act::Control, Some(&name), failure);
             then(answer);
+        }
+        Ended::NoRoom(full) => {
+            shared.refuse_full(&caller, Act::Control, Some(&name), full);
+            then(wrong(Kind::Limit, &full.to_string()));
         }
         Ended::TimedOut => {
             let patience = patience.unwrap_or_default();
@@ -438,7 +425,8 @@ fn wait(
                 "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' \
                  for who has it, or wait longer"
             );
-            status(&shared, &name, wrong(Kind::LockConflict, &sentence), then);
+            let answer = wrong(Kind::LockConflict, &sentence);
+            status_with(&shared, &name, WAITERS_SHOWN_MAX, answer, then);
         }
     });
 }
@@ -509,15 +497,5 @@ mod tests {
             assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert_eq!(parse(b"{\"do\":\"about\"}\n").map(|request| request.what), Ok("about".into()));
-    }
-
-    #[test]
-    fn a_list_has_bounds() {
-        let list = |text: &str| list_of(&parse(text.as_bytes()).expect("a request"));
-        assert_eq!(list(r#"{"do":"list"}"#).expect("fine").limit, LIST_MAX);
-        assert_eq!(list(r#"{"do":"list","limit":5,"after":"a"}"#).expect("fine").limit, 5);
-        assert_eq!(list(r#"{"do":"list","limit":99999999}"#).expect("fine").limit, LIST_MAX);
-        assert!(list(r#"{"do":"list","limit":0}"#).is_err());
-        assert!(list(r#"{"do":"list","after":"a//b"}"#).is_err());
     }
 }

@@ -9,6 +9,7 @@ use super::message::{self, Message, Options};
 use super::opens::{Access, End, Open, Target, window};
 use super::owner::{Caller, groups_of};
 use super::shared::{Fs, attr_of_one};
+use super::shares::Pool;
 use super::tree::Place;
 use super::{attr, change, ctl, living, poll, process, stream, wait, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
@@ -23,6 +24,9 @@ use std::sync::Arc;
 
 /// open of what the kernel knows already.
 pub(super) fn open(fs: &Fs, caller: &Caller, ino: u64, flags: i32, reply: ReplyOpen) {
+    if let Err(full) = fs.shares.room(Pool::Files, caller.uid) {
+        return reply.error(fs.refuse_full(caller, Act::Open, None, full));
+    }
     match fs.place(ino) {
         Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name.clone()), flags, reply),
         Some(Place::Control(Control::Fact(Fact::Ctl, name))) => {
@@ -65,7 +69,7 @@ pub(super) fn read(
 ) {
     let Some(open) = fs.opens.get(fh) else { return reply.error(Errno::EBADF) };
     if let Some(stream) = stream::of(&open) {
-        return stream::read(fs, &stream, caller.pid, (size, flags), reply);
+        return stream::read(fs, &stream, caller, (size, flags), reply);
     }
     if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
         return ctl::read(fs, caller, fh, &open, size, reply);
@@ -74,17 +78,17 @@ pub(super) fn read(
         return wait::read(fs, caller, (fh, &open), name, (offset, size, flags), reply);
     }
     if offset > 0 {
-        let bytes = Arc::clone(&open.state.lock().bytes);
+        let bytes = Arc::clone(&open.state.lock().bytes.0);
         return reply.data(window(&bytes, offset, size));
     }
     fs.polls.reads(fh);
-    let kept = Arc::clone(&open);
-    let then = move |bytes: Result<Arc<[u8]>, Errno>| match bytes {
-        Ok(bytes) => {
-            kept.state.lock().bytes = Arc::clone(&bytes);
-            reply.data(window(&bytes, 0, size));
+    let (kept, shared, reader) = (Arc::clone(&open), Arc::clone(fs), caller.clone());
+    let then = move |bytes: Result<Arc<[u8]>, Errno>| {
+        let refuse = |full| shared.refuse_full(&reader, Act::Read, None, full);
+        match bytes.and_then(|bytes| kept.keep(&shared.shares, bytes).map_err(refuse)) {
+            Ok(bytes) => reply.data(window(&bytes, 0, size)),
+            Err(errno) => reply.error(errno),
         }
-        Err(errno) => reply.error(errno),
     };
     match &open.target {
         Target::Control(control) => control::render(fs, caller, &open, control, then),
@@ -155,7 +159,7 @@ pub(super) fn write(
     let mut process = None;
     if let Message::Options(Options { pid, token, .. }) = &message {
         if let Some(pid) = pid {
-            process = match living::named(caller, *pid) {
+            process = match living::named(fs, caller, *pid) {
                 Ok(living) => Some(Arc::new(living)),
                 Err((errno, why)) => {
                     return reply.error(refuse(errno, format!("lock '{name}': {why}")));
@@ -185,6 +189,16 @@ pub(super) fn write(
         }
         Err(errno) => reply.error(errno),
     });
+}
+
+/// The last descriptor of an open file is closed.
+pub(super) fn closed(fs: &Fs, fh: u64) {
+    fs.polls.closed(fh);
+    if let Some(open) = fs.opens.remove(fh)
+        && open.waits_for().is_some()
+    {
+        wait::closed(fs, &open);
+    }
 }
 
 /// Whether a text at `offset` would lie behind all that can be kept, and does not just follow what

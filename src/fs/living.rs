@@ -1,11 +1,14 @@
 //! A process that a lease can be bound to, and who may name it.
 
 use super::owner::{Caller, ids_of, is_alive, pidfd_of, start_of};
+use super::shared::Shared;
+use super::shares::{Pool, Share};
 use crate::engine::{Kind, Process};
 use crate::time::this_boot;
 use fuser::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// A process, and the descriptor that tells of its end.
 #[derive(Debug)]
@@ -13,13 +16,21 @@ pub(super) struct Living {
     /// Which.
     pub(super) process: Process,
     pub(super) alive: OwnedFd,
+    /// What it takes of its user's share.
+    pub(super) share: Option<Arc<Share>>,
 }
 
 /// Why a lease can't be bound to a process: the errno, and a sentence.
 pub(super) type Unbound = (Errno, String);
 
-/// The process `pid`, if `caller` may name it.
-pub(super) fn named(caller: &Caller, pid: u32) -> Result<Living, Unbound> {
+/// The process `pid`, if `caller` may name it and has room for another binding.
+pub(super) fn named(fs: &Shared, caller: &Caller, pid: u32) -> Result<Living, Unbound> {
+    let share = fs.shares.take(Pool::Bindings, caller.uid, 1);
+    let share = share.map_err(|full| (Errno::ENOSPC, full.to_string()))?;
+    Ok(Living { share: Some(Arc::new(share)), ..found(caller, pid)? })
+}
+
+fn found(caller: &Caller, pid: u32) -> Result<Living, Unbound> {
     if caller.pid == 0 || ids_of(caller.pid).is_some_and(|ids| ids.spaces > 1) {
         let sentence = format!(
             "process {pid} can't be named by a caller that counts processes in a pid namespace \
@@ -66,7 +77,7 @@ impl Living {
         if !is_alive(&alive) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive })
+        Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive, share: None })
     }
 
     /// That very process, if it still lives.
@@ -75,7 +86,8 @@ impl Living {
     }
 
     pub(super) fn copy(&self) -> io::Result<Self> {
-        Ok(Self { process: self.process, alive: self.alive.try_clone()? })
+        let (process, share) = (self.process, self.share.clone());
+        Ok(Self { process, alive: self.alive.try_clone()?, share })
     }
 }
 
@@ -98,15 +110,15 @@ mod tests {
     fn only_ones_own_process_can_be_named() {
         let mut child = sleeper();
         let uid = ids_of(child.id()).expect("it runs").users[0];
-        assert!(named(&caller(uid), child.id()).is_ok());
-        assert!(named(&caller(0), child.id()).is_ok(), "root names any");
-        let (errno, sentence) = named(&caller(uid + 1), child.id()).expect_err("another's");
+        assert!(found(&caller(uid), child.id()).is_ok());
+        assert!(found(&caller(0), child.id()).is_ok(), "root names any");
+        let (errno, sentence) = found(&caller(uid + 1), child.id()).expect_err("another's");
         assert_eq!(errno.code(), libc::EPERM, "{sentence}");
         let foreign = Caller { pid: 0, ..caller(uid) };
-        assert_eq!(named(&foreign, child.id()).expect_err("foreign").0.code(), libc::EPERM);
+        assert_eq!(found(&foreign, child.id()).expect_err("foreign").0.code(), libc::EPERM);
         child.kill().expect("it runs");
         child.wait().expect("it ends");
-        let (errno, sentence) = named(&caller(uid), child.id()).expect_err("gone");
+        let (errno, sentence) = found(&caller(uid), child.id()).expect_err("gone");
         assert_eq!(errno.code(), libc::ESRCH, "{sentence}");
     }
 

@@ -1,31 +1,22 @@
-//! The forms that only look: lookup, stat, readlink, `ls`.
+//! The forms that only look: lookup, stat, readlink.
 
 use super::attr;
 use super::control::{self, Control, Fact};
 use super::errno::{Act, errno_of_lookup};
 use super::kept;
 use super::make::{GENERATION, NO_CACHE};
-use super::opens::Entry;
 use super::owner::Caller;
 use super::shared::{Fs, Shared, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
-use crate::engine::{Child, Face, LockName, LockView, NameError};
-use crate::locks::{Children, Failure};
-use fuser::{
-    Errno, FileAttr, FileType, INodeNo, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry,
-    ReplyStatfs,
-};
+use crate::engine::{Face, LockName, LockView, NameError};
+use fuser::{Errno, FileAttr, INodeNo, ReplyAttr, ReplyData, ReplyEntry, ReplyStatfs};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What never changes may be kept by the kernel.
 pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
-/// Names asked for at a time when a directory is read.
-const PAGE: usize = 4_096;
-/// The number of a name that the kernel does not know, as libfuse gives it; 0 would hide it.
-const INO_UNKNOWN: u64 = 0xffff_ffff;
 /// The size of a block in statfs.
 const BLOCK_BYTES: u32 = 4_096;
 /// Room that statfs shows: locks take none, but many programs refuse to write to a full disk.
@@ -188,102 +179,4 @@ fn text_of<'a>(place: &LockPlace, view: &'a LockView) -> Option<&'a [u8]> {
     let token = place.links.iter().find(|link| link.name == view.name)?.token;
     let lease = &view.holder()?.lease;
     (token == Some(lease.token)).then_some(lease.details.text())
-}
-
-/// `ls`. A listing is of one moment: it is taken when reading begins, and again when the reader
-/// goes back to the beginning.
-pub(super) fn readdir(
-    fs: &Fs,
-    caller: &Caller,
-    (ino, fh): (u64, u64),
-    offset: u64,
-    reply: ReplyDirectory,
-) {
-    let Some(listing) = fs.opens.listing(fh) else { return reply.error(Errno::EBADF) };
-    if offset > 0 {
-        let entries = Arc::clone(&listing.entries.lock());
-        return fill(ino, &entries, offset, reply);
-    }
-    let kept = move |entries: Result<Vec<Entry>, Errno>| match entries {
-        Ok(entries) => {
-            let entries = Arc::new(entries);
-            *listing.entries.lock() = Arc::clone(&entries);
-            fill(ino, &entries, offset, reply);
-        }
-        Err(errno) => reply.error(errno),
-    };
-    let parent = match fs.place(ino) {
-        Some(Place::Control(dir)) => return kept(Ok(control::entries(&dir))),
-        Some(Place::Lock(place)) => Some(place.name.clone()),
-        Some(Place::Top) => None,
-        None => return kept(Err(Errno::ESTALE)),
-    };
-    children(fs, caller, parent, move |fs, children| {
-        kept(children.map(|children| {
-            let tree = fs.tree.lock();
-            children
-                .into_iter()
-                .map(|child| Entry {
-                    ino: tree.number_seen(&child.name, child.lock.as_ref().map(|l| l.token)),
-                    kind: kind_of(&child),
-                    name: child.name.last_part().into(),
-                })
-                .collect()
-        }));
-    });
-}
-
-fn kind_of(child: &Child) -> FileType {
-    match &child.lock {
-        Some(lease) => attr::kind_of(lease.details.looks().face),
-        None => FileType::Directory,
-    }
-}
-
-fn fill(ino: u64, entries: &[Entry], offset: u64, mut reply: ReplyDirectory) {
-    let dots = [".", ".."].map(|name| (ino, FileType::Directory, name));
-    let rest = entries.iter().map(|e| (e.ino.unwrap_or(INO_UNKNOWN), e.kind, &*e.name));
-    let from = usize::try_from(offset).unwrap_or(usize::MAX);
-    for (index, (ino, kind, name)) in dots.into_iter().chain(rest).enumerate().skip(from) {
-        if reply.add(INodeNo(ino), index as u64 + 1, kind, name) {
-            break;
-        }
-    }
-    reply.ok();
-}
-
-/// All that lies directly below a name, page by page.
-pub(super) fn children(
-    fs: &Fs,
-    caller: &Caller,
-    parent: Option<LockName>,
-    then: impl FnOnce(&Fs, Result<Vec<Child>, Errno>) + Send + 'static,
-) {
-    let query = Children { parent, cursor: None, limit: PAGE };
-    page(fs, caller, query, Vec::new(), Box::new(then));
-}
-
-/// Where the children go.
-type Found = Box<dyn FnOnce(&Fs, Result<Vec<Child>, Errno>) + Send>;
-
-fn page(fs: &Fs, caller: &Caller, query: Children, mut found: Vec<Child>, then: Found) {
-    let (shared, caller) = (Arc::clone(fs), caller.clone());
-    let again = query.clone();
-    fs.locks.children(query, move |page_or| match page_or {
-        Ok(got) => {
-            found.extend(got.items);
-            match got.next {
-                Some(cursor) => {
-                    let query = Children { cursor: Some(cursor), ..again };
-                    page(&shared, &caller, query, found, then);
-                }
-                None => then(&shared, Ok(found)),
-            }
-        }
-        Err(why) => {
-            let failure = Failure::Unavailable(why);
-            let errno = shared.refuse(&caller, Act::List, again.parent.as_ref(), failure);
-            then(&shared, Err(errno));
-        }
-    });
 }

@@ -2,14 +2,14 @@
 //! when a signal comes. Who waits for a lock, and who waits to read something.
 //!
 //! It does not exist before somebody waits, and sleeps while nobody does. While somebody does, it
-//! looks at each waiter every 20 ms, or less often when there are so many that looking would cost
-//! more than 2 % of a processor.
+//! looks at each waiter every 20 ms, or less often when its user has so many that looking at those
+//! would cost more than 2 % of a processor: one user's waiters do not delay those of another.
 
+use super::shares::{Pool, Share, Shares};
 use super::signals::{Sight, Watched};
 use crate::time::{Span, Time, boot_now, thread_work};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use std::time::Duration;
 const PERIOD_MIN: Duration = Duration::from_millis(20);
 /// How long between two looks at most, however many wait.
 const PERIOD_MAX: Duration = Duration::from_millis(800);
-/// Sleeping this many times as long as looking took keeps looking below 2 %, with a tenth to spare.
+/// Sleeping this many times as long as looking took keeps looking at one user's waiters below 2 %,
+/// with a tenth to spare.
 const REST_PER_WORK: u32 = 55;
 /// How long the place of an interrupted waiter is kept while its thread is seen at rest. A
 /// restarted system call asks again within a millisecond; a signal handler of a shell takes some.
@@ -25,6 +26,9 @@ const PLACE_KEPT: Span = Span::from_millis(200);
 /// And how long if it never is: on a loaded machine it may be on its way back all that time. Who
 /// computes for longer does something else.
 const PLACE_KEPT_MAX: Span = Span::from_secs(5);
+
+/// The user of threads in another pid namespace, which can't be looked at.
+const UNKNOWN_USER: u32 = u32::MAX;
 
 /// Somebody who waits, as whoever keeps the answer sees it.
 pub(super) trait Waiter: Send {
@@ -50,8 +54,10 @@ pub(super) enum Waiting {
 }
 
 /// The thread, and whom it looks after.
-#[derive(Default)]
-pub(super) struct Lookout(Arc<Inner>);
+pub(super) struct Lookout {
+    inner: Arc<Inner>,
+    shares: Shares,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -61,18 +67,23 @@ struct Inner {
 
 #[derive(Default)]
 struct Posts {
-    /// Who waits, each under a number of its own.
-    waiters: HashMap<u64, Post>,
+    /// The waiters of each user who has had any since they were looked at last.
+    users: HashMap<u32, User>,
     started: bool,
     stopped: bool,
-    /// The thread sleeps until somebody waits. Otherwise it looks soon by itself, and waking it at
-    /// each wait would cost more than most waits take.
-    idle: bool,
+}
+
+/// The waiters of one user, each under a number of its own.
+struct User {
+    waiters: HashMap<u64, Post>,
+    /// When they are looked at next.
+    due: Time,
 }
 
 /// One who waits.
 struct Post {
     waiter: Box<dyn Waiter>,
+    _share: Share,
     watched: Option<Watched>,
     /// Seen with a signal that another thread of its process may take.
     doubtful: bool,
@@ -81,75 +92,103 @@ struct Post {
 }
 
 impl Lookout {
+    /// Looks after nobody yet; its waiters will take of `shares`.
+    pub(super) fn new(shares: Shares) -> Self {
+        Self { inner: Arc::default(), shares }
+    }
+
     /// `number` waits in thread `tid`, from now on or again.
     pub(super) fn watch(&self, number: u64, tid: u32, waiter: impl Waiter + 'static) {
         let watched = Watched::new(tid);
         if watched.is_none() {
             log::debug!("thread {tid} waits in another pid namespace, and can't be interrupted");
         }
+        let uid = watched.as_ref().and_then(Watched::user).unwrap_or(UNKNOWN_USER);
+        let share = self.shares.take_always(Pool::Threads, uid, 1);
         let waiter = Box::new(waiter);
-        let post = Post { waiter, watched, doubtful: false, parked: None };
-        let mut posts = self.0.posts.lock();
-        posts.waiters.insert(number, post);
+        let post = Post { waiter, _share: share, watched, doubtful: false, parked: None };
+        let mut posts = self.inner.posts.lock();
+        // Else the thread comes by itself soon, and waking it at each wait would cost more than
+        // most waits take.
+        let is_new = !posts.users.contains_key(&uid);
+        let user = posts.users.entry(uid).or_insert_with(User::new);
+        user.waiters.insert(number, post);
         if !posts.started {
             posts.started = true;
-            let inner = Arc::clone(&self.0);
+            let inner = Arc::clone(&self.inner);
             let thread = std::thread::Builder::new().name("lookout".to_owned());
             if let Err(error) = thread.spawn(move || inner.keep_looking()) {
+                posts.started = false;
                 log::error!("no thread for signals ({error}): who waits can't be interrupted");
             }
         }
-        let wakes = std::mem::take(&mut posts.idle);
         drop(posts);
-        if wakes {
-            self.0.called.notify_one();
+        if is_new {
+            self.inner.called.notify_one();
         }
     }
 }
 
 impl Drop for Lookout {
     fn drop(&mut self) {
-        self.0.posts.lock().stopped = true;
-        self.0.called.notify_one();
+        self.inner.posts.lock().stopped = true;
+        self.inner.called.notify_one();
+    }
+}
+
+impl User {
+    fn new() -> Self {
+        Self { waiters: HashMap::new(), due: boot_now() + Span::from(PERIOD_MIN) }
     }
 }
 
 impl Inner {
     fn keep_looking(&self) {
-        let mut period = PERIOD_MIN;
         // Time on the processor: on a loaded machine the thread itself waits, which costs nobody
         // anything, and is no reason to look less often.
         let mut worked = thread_work();
-        while let Some(mut waiters) = self.next_round(period) {
+        while let Some((uid, mut waiters)) = self.next_round() {
             waiters.retain(|_, post| post.look());
-            let mut posts = self.posts.lock();
-            for (number, post) in waiters {
-                // Who came or came back while we looked has the newer post.
-                if let Entry::Vacant(place) = posts.waiters.entry(number) {
-                    place.insert(post);
-                }
-            }
-            drop(posts);
             // All of a round, what it takes to wake up included: at times more than to look.
             let before = std::mem::replace(&mut worked, thread_work());
-            period = (worked.saturating_sub(before) * REST_PER_WORK).clamp(PERIOD_MIN, PERIOD_MAX);
+            let period = worked.saturating_sub(before) * REST_PER_WORK;
+            self.end_round(uid, waiters, period.clamp(PERIOD_MIN, PERIOD_MAX));
         }
     }
 
-    /// Sleeps until somebody waits, and then for a period more, whoever else comes: or a thousand
-    /// who come one after the other would each have all the others looked at. `None`: no more.
-    fn next_round(&self, mut period: Duration) -> Option<HashMap<u64, Post>> {
+    /// Sleeps until the waiters of some user are to be looked at, and takes them. `None`: no more.
+    fn next_round(&self) -> Option<(u32, HashMap<u64, Post>)> {
         let mut posts = self.posts.lock();
-        while posts.waiters.is_empty() && !posts.stopped {
-            posts.idle = true;
-            self.called.wait(&mut posts);
-            period = PERIOD_MIN;
+        loop {
+            if posts.stopped {
+                return None;
+            }
+            let now = boot_now();
+            match posts.users.iter_mut().min_by_key(|(_, user)| user.due) {
+                Some((uid, user)) if user.due <= now => {
+                    return Some((*uid, std::mem::take(&mut user.waiters)));
+                }
+                Some((_, user)) => {
+                    let sleep = user.due.since(now).as_duration();
+                    self.called.wait_for(&mut posts, sleep);
+                }
+                None => self.called.wait(&mut posts),
+            }
         }
-        let ends = boot_now() + Span::from(period);
-        while boot_now() < ends && !posts.stopped {
-            self.called.wait_for(&mut posts, ends.since(boot_now()).as_duration());
+    }
+
+    /// Puts back those of a user who wait on, to be looked at again after `period`.
+    fn end_round(&self, uid: u32, looked_at: HashMap<u64, Post>, period: Duration) {
+        let mut posts = self.posts.lock();
+        let Some(user) = posts.users.get_mut(&uid) else { return };
+        for (number, post) in looked_at {
+            // Who came or came back while we looked has the newer post.
+            user.waiters.entry(number).or_insert(post);
         }
-        (!posts.stopped).then(|| std::mem::take(&mut posts.waiters))
+        user.due = boot_now() + Span::from(period);
+        if user.waiters.is_empty() {
+            posts.users.remove(&uid);
+        }
     }
 }
 
@@ -258,7 +297,7 @@ mod tests {
     fn each_waiter_is_dealt_with_as_it_stands() {
         let mut gone = std::process::Command::new("true").spawn().expect("true is there");
         let (send, told) = channel();
-        let lookout = Lookout::default();
+        let lookout = Lookout::new(Shares::default());
         let waiter = |waiting: &[Waiting]| Told(send.clone(), Mutex::new(waiting.to_vec()));
         lookout.watch(1, gone.id(), waiter(&[Waiting::Asks, Waiting::Parked]));
         gone.wait().expect("it ends");
@@ -268,7 +307,7 @@ mod tests {
         lookout.watch(2, own, waiter(&[Waiting::Asks, Waiting::Unclaimed]));
         assert_eq!(told.recv(), Ok("expired"));
         lookout.watch(3, own, waiter(&[Waiting::Asks, Waiting::Over]));
-        while !lookout.0.posts.lock().waiters.is_empty() {
+        while !lookout.inner.posts.lock().users.is_empty() {
             std::thread::yield_now();
         }
         assert!(told.try_recv().is_err());

@@ -7,6 +7,7 @@ use super::opens::{Access, Open, State, Target};
 use super::owner::Caller;
 use super::process;
 use super::shared::{Fs, attr_of_one, flat};
+use super::shares::Pool;
 use super::{attr, below, change};
 use crate::engine::{
     Acquire, Annotate, Details, Face, Hold, Kind, LeaseKey, Life, Line, LockName, LockView, Looks,
@@ -87,6 +88,9 @@ pub(super) fn create(
     reply: ReplyCreate,
 ) {
     let act = act_of(flags);
+    if let Err(full) = fs.shares.room(Pool::Files, caller.uid) {
+        return reply.error(fs.refuse_full(caller, act, None, full));
+    }
     let name = match fs.name_in(caller, act, parent, name) {
         Ok(name) => name,
         Err(errno) => return reply.error(errno),
@@ -423,6 +427,7 @@ pub(super) fn open_of(caller: &Caller, ino: u64, name: LockName, flags: i32) -> 
         append: flags & libc::O_APPEND != 0,
         made_new: false,
         state: State::default().into(),
+        share: None,
     }
 }
 

@@ -12,17 +12,22 @@ pub mod device;
 pub mod mount;
 pub mod mountinfo;
 
+mod answers;
 mod attr;
+mod bell;
 mod below;
 mod change;
 mod config;
 mod control;
 mod ctl;
+mod ctl_list;
+mod descriptors;
 mod errno;
 mod files;
 mod join;
 mod keeper;
 mod kept;
+mod listing;
 mod living;
 mod locking;
 mod look;
@@ -38,6 +43,7 @@ mod process;
 mod remove;
 mod requests;
 mod shared;
+mod shares;
 mod signals;
 mod stream;
 mod tree;
@@ -48,12 +54,13 @@ mod xattr;
 use crate::locks::Locks;
 use errno::Act;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
+use locking::ioctls;
 use mount::MountConfig;
 use owner::Caller;
 use remove::End;
@@ -68,11 +75,6 @@ use std::time::SystemTime;
 /// Requests that the kernel sends without a program waiting for them, such as the closing of
 /// files: with fuser's 16, a thousand programs that exit at once would close one by one.
 const BACKGROUND_MAX: u16 = 1_024;
-
-/// The `ioctl` by which a program gives up what it waits for through an open file, `_IO('L', 1)`.
-/// It is how one that waits in a thread of its own can wait for a time and keep its place in line;
-/// a signal would do, and belongs to the whole process.
-const GIVE_UP: u32 = 0x4c01;
 
 /// One mount, as fuser drives it.
 pub struct LatchFs(Fs);
@@ -291,12 +293,7 @@ impl Filesystem for LatchFs {
     ) {
         // By the handle and not by the kernel's owner: for OFD locks it names none.
         locking::closed(&self.0, ino.0, fh.0);
-        self.0.polls.closed(fh.0);
-        if let Some(open) = self.0.opens.remove(fh.0)
-            && open.waits_for().is_some()
-        {
-            wait::closed(&self.0, &open);
-        }
+        files::closed(&self.0, fh.0);
         reply.ok();
     }
 
@@ -305,8 +302,8 @@ impl Filesystem for LatchFs {
         reply.ok();
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(self.0.opens.insert_listing()), FopenFlags::empty());
+    fn opendir(&self, req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        listing::opendir(&self.0, &self.0.owners.caller(req), reply);
     }
 
     fn readdir(
@@ -318,7 +315,7 @@ impl Filesystem for LatchFs {
         reply: ReplyDirectory,
     ) {
         let caller = self.caller(req, Act::List);
-        look::readdir(&self.0, &caller, (ino.0, fh.0), offset, reply);
+        listing::readdir(&self.0, &caller, (ino.0, fh.0), offset, reply);
     }
 
     fn releasedir(
@@ -386,7 +383,7 @@ impl Filesystem for LatchFs {
 
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         _flags: IoctlFlags,
@@ -395,11 +392,12 @@ impl Filesystem for LatchFs {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd == GIVE_UP {
-            locking::give_up(&self.0, ino.0, fh.0);
-            return reply.ioctl(0, &[]);
+        let caller = self.0.owners.caller(req);
+        match cmd {
+            ioctls::TOKEN => ioctls::token(&self.0, &caller, ino.0, fh.0, reply),
+            ioctls::GIVE_UP => ioctls::give_up(&self.0, ino.0, fh.0, reply),
+            _ => reply.error(self.unsupported(Errno::ENOTTY)),
         }
-        reply.error(self.unsupported(Errno::ENOTTY));
     }
 
     fn getlk(

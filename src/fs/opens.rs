@@ -1,9 +1,12 @@
 //! Open files: one number for every open and create, and what each of them may speak for.
 
-use super::control::{Control, Report};
+use super::answers::Answers;
+use super::control::{Control, Page, Report};
+use super::listing::Listing;
 use super::locking::waiting::Held;
 use super::numbered::Numbered;
 use super::poll::Seen;
+use super::shares::{Full, Pool, Share, Shares};
 use super::stream::Stream;
 use super::wait::Place;
 use crate::engine::{ClientId, LockName, Token};
@@ -16,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     last: AtomicU64,
+    shares: Shares,
     files: Mutex<Numbered<Arc<Open>>>,
     listings: Mutex<Numbered<Arc<Listing>>>,
 }
@@ -39,6 +43,8 @@ pub(super) struct Open {
     pub(super) made_new: bool,
     /// What changes while it is open.
     pub(super) state: Mutex<State>,
+    /// What it takes of its user's share; set when it is kept.
+    pub(super) share: Option<Share>,
 }
 
 /// What an open file is of.
@@ -83,8 +89,10 @@ pub(super) struct State {
     pub(super) seen: Option<Seen>,
     /// The place in the feed, for a reader of events.
     pub(super) stream: Option<Arc<Stream>>,
-    /// What is being read, or the answers of a control file that were not read yet.
-    pub(super) bytes: Arc<[u8]>,
+    /// What is being read, and what it takes of its user's share.
+    pub(super) bytes: (Arc<[u8]>, Option<Share>),
+    /// The answers of a control file that were not read yet.
+    pub(super) answers: Answers,
 }
 
 /// The end of a message.
@@ -94,13 +102,6 @@ pub(super) struct End {
     pub(super) at: u64,
     /// Whether it was a text, which another may follow.
     pub(super) is_text: bool,
-}
-
-/// An open directory: its entries as they were when reading began.
-#[derive(Debug, Default)]
-pub(super) struct Listing {
-    /// The entries, in order.
-    pub(super) entries: Mutex<Arc<Vec<Entry>>>,
 }
 
 /// One entry of a directory.
@@ -115,6 +116,11 @@ pub(super) struct Entry {
 }
 
 impl Opens {
+    /// None yet; they will take of `shares`.
+    pub(super) fn new(shares: Shares) -> Self {
+        Self { shares, ..Self::default() }
+    }
+
     /// Keeps an open file under a new number.
     pub(super) fn insert(&self, open: Open) -> u64 {
         let fh = self.number();
@@ -123,7 +129,8 @@ impl Opens {
     }
 
     /// Keeps an open file under a number that was taken for it.
-    pub(super) fn insert_as(&self, fh: u64, open: Open) {
+    pub(super) fn insert_as(&self, fh: u64, mut open: Open) {
+        open.share = Some(self.shares.take_always(Pool::Files, open.uid, 1));
         self.files.lock().insert(fh, Arc::new(open));
     }
 
@@ -138,11 +145,12 @@ impl Opens {
         self.files.lock().remove(&fh)
     }
 
-    /// Keeps an open directory under a new number.
-    pub(super) fn insert_listing(&self) -> u64 {
+    /// Keeps a directory that a user opens under a new number.
+    pub(super) fn insert_listing(&self, uid: u32) -> Result<u64, Full> {
+        let listing = Listing::new(self.shares.take(Pool::Directories, uid, 1)?);
         let fh = self.number();
-        self.listings.lock().insert(fh, Arc::default());
-        fh
+        self.listings.lock().insert(fh, Arc::new(listing));
+        Ok(fh)
     }
 
     /// The open directory of this number.
@@ -153,7 +161,7 @@ impl Opens {
     /// The directory is closed.
     pub(super) fn remove_listing(&self, fh: u64) {
         let listing = self.listings.lock().remove(&fh);
-        drop(listing); // After the mutex: this may free 100,000 names.
+        drop(listing); // After the mutex: this frees a page of names.
     }
 
     /// How many files are open.
@@ -204,6 +212,21 @@ impl Open {
     pub(super) fn tenure(&self) -> Option<Token> {
         self.state.lock().tenure
     }
+
+    /// Keeps what is read for the reads that follow, if its user has room for it.
+    pub(super) fn keep(&self, shares: &Shares, bytes: Arc<[u8]>) -> Result<Arc<[u8]>, Full> {
+        // What was kept before goes first.
+        self.state.lock().bytes = Default::default();
+        let share = match &self.target {
+            // It tells what was refused, this as well.
+            Target::Control(Control::Page(Page::Why)) => {
+                shares.take_always(Pool::Bytes, self.uid, bytes.len())
+            }
+            _ => shares.take(Pool::Bytes, self.uid, bytes.len())?,
+        };
+        self.state.lock().bytes = (Arc::clone(&bytes), Some(share));
+        Ok(bytes)
+    }
 }
 
 /// The part of `bytes` that a read of `size` at `offset` gets.
@@ -228,9 +251,9 @@ mod tests {
     #[test]
     fn numbers_are_never_used_twice() {
         let opens = Opens::default();
-        let first = opens.insert_listing();
+        let first = opens.insert_listing(0).expect("room");
         opens.remove_listing(first);
-        assert_ne!(opens.insert_listing(), first);
+        assert_ne!(opens.insert_listing(0).expect("room"), first);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::living::Living;
 use super::mount::HoldBy;
 use super::owner::{Caller, session_of};
 use super::shared::{Fs, Shared, flat};
+use super::shares::Pool;
 use crate::engine::term::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
     ClientId, End, EndSession, Firm, LeaseKey, Life, LockName, LockView, Op, OpenSession, Outcome,
@@ -59,8 +60,13 @@ struct Binding {
 /// What a lease is bound to that says nothing of it: on a mount with `--hold session` the leader
 /// of the login session that makes it, while that lives.
 pub(super) fn by_default(fs: &Shared, caller: &Caller) -> Option<Living> {
-    let leader = || Living::open(session_of(caller.pid)).ok();
-    if fs.config.hold == HoldBy::Session { leader() } else { None }
+    if fs.config.hold != HoldBy::Session {
+        return None;
+    }
+    // Without room for another binding the lock is held by renewal, as on other mounts.
+    let share = fs.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
+    let leader = Living::open(session_of(caller.pid)).ok()?;
+    Some(Living { share: Some(Arc::new(share)), ..leader })
 }
 
 /// The session on which leases hang that last as long as a process, if what decides is in this
@@ -111,20 +117,31 @@ pub(super) fn resume(fs: &Fs) {
     resume_from(fs, None);
 }
 
-fn resume_from(fs: &Fs, after: Option<LockName>) {
-    let shared = Arc::clone(fs);
-    let query = List { after, limit: PAGE, ..List::default() };
-    fs.locks.list(query, move |page| {
-        let Ok(page) = page else {
-            return log::warn!("the locks can't be listed, so none is bound to its process again");
-        };
-        for view in &page.items {
-            resume_lock(&shared, view);
+/// Reads pages as long as each is there when the call returns, so that their number does not make
+/// the stack grow; a page that comes later goes on from there.
+fn resume_from(fs: &Fs, mut after: Option<LockName>) {
+    loop {
+        let (send, receive) = std::sync::mpsc::channel();
+        let shared = Arc::clone(fs);
+        let query = List { after: after.take(), limit: PAGE, ..List::default() };
+        fs.locks.list(query, move |page| {
+            let Ok(page) = page else {
+                log::warn!("the locks can't be listed, so none is bound to its process again");
+                return;
+            };
+            page.items.iter().for_each(|view| resume_lock(&shared, view));
+            let next = page.next.and_then(|next| LockName::parse(&next).ok());
+            if let Some(next) = next
+                && let Err(late) = send.send(next)
+            {
+                resume_from(&shared, Some(late.0));
+            }
+        });
+        match receive.try_recv() {
+            Ok(next) => after = Some(next),
+            Err(_) => return,
         }
-        if let Some(next) = page.next.and_then(|next| LockName::parse(&next).ok()) {
-            resume_from(&shared, Some(next));
-        }
-    });
+    }
 }
 
 fn resume_lock(fs: &Fs, view: &LockView) {
@@ -136,6 +153,10 @@ fn resume_lock(fs: &Fs, view: &LockView) {
         }
         let key = key_of(&view.name, &lease.holder, lease.token);
         if let Some(living) = Living::again(process) {
+            // It was bound before the restart, so it is not refused now.
+            let user = lease.details.looks().uid;
+            let share = fs.shares.take_always(Pool::Bindings, user, 1);
+            let living = Living { share: Some(Arc::new(share)), ..living };
             if let Some(session) = session(fs).filter(|_| has_hung(lease.life)) {
                 hang(fs, key, session, living);
             } else {

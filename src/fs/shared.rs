@@ -12,6 +12,7 @@ use super::opens::{Open, Opens, Target};
 use super::owner::{Caller, Owners};
 use super::poll::Polls;
 use super::process::Processes;
+use super::shares::{Full, Shares};
 use super::tree::{LockPlace, Place, TOP, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     /// Whether the kernel follows the symlinks in it: it can't be told not to before Linux 5.10,
     /// nor by a helper that does not know how.
     pub(super) follows_symlinks: bool,
+    /// What each user may have of it.
+    pub(super) shares: Shares,
 }
 
 /// A handle that rides in callbacks.
@@ -112,15 +115,16 @@ impl Counters {
 impl Shared {
     /// A mount of `locks` that nothing was done in yet.
     pub(super) fn new(locks: Locks, config: &MountConfig, follows_symlinks: bool) -> Self {
+        let shares = Shares::new(own_uid());
         Self {
             locks,
             config: config.clone(),
             tree: Mutex::new(Tree::default()),
-            opens: Opens::default(),
+            opens: Opens::new(shares.clone()),
             locking: Locking::default(),
             polls: Polls::default(),
             processes: Processes::default(),
-            lookout: Lookout::default(),
+            lookout: Lookout::new(shares.clone()),
             kept: Kept::default(),
             owners: Owners::new(config),
             whys: Whys::default(),
@@ -128,6 +132,7 @@ impl Shared {
             since: Wall::now(),
             mounter: own_uid(),
             follows_symlinks,
+            shares,
         }
     }
 
@@ -156,10 +161,21 @@ impl Shared {
             libc::EPERM => Kind::LockNotHeld,
             libc::EBUSY => Kind::LockConflict,
             libc::EACCES => Kind::Denied,
-            libc::EMLINK => Kind::Limit,
+            libc::EMLINK | libc::ENOSPC => Kind::Limit,
             _ => Kind::Invalid,
         };
         self.keep(caller, act, name, errno, Said::Own(kind, sentence.into()))
+    }
+
+    /// The same for what is more than a user's share.
+    pub(super) fn refuse_full(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        full: Full,
+    ) -> Errno {
+        self.refuse_own(caller, act, name, Errno::ENOSPC, full.to_string())
     }
 
     fn keep(

@@ -43,6 +43,17 @@ impl Watched {
         (tid != 0).then_some(Self { status })
     }
 
+    /// The user as whom the thread acts on files.
+    pub(super) fn user(&self) -> Option<u32> {
+        let mut bytes = [0; STATUS_BYTES];
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        let mut lines = bytes[..length].split(|byte| *byte == b'\n');
+        let ids = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+        // Real, effective, saved, and that of the file system.
+        let id = ids.split(|byte| *byte == b'\t').nth(4)?;
+        number(id, 10)?.try_into().ok()
+    }
+
     /// Looks.
     pub(super) fn look(&self) -> Sight {
         let mut bytes = [0; STATUS_BYTES];
@@ -147,5 +158,8 @@ mod tests {
         let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
         assert_eq!(Watched::new(tid).expect("this thread has a status").look(), Sight::Running);
         assert!(Watched::new(0).is_none());
+        let status = std::fs::metadata("/proc/thread-self/status").expect("this thread has one");
+        let user = std::os::unix::fs::MetadataExt::uid(&status);
+        assert_eq!(Watched::new(tid).and_then(|thread| thread.user()), Some(user));
     }
 }

@@ -4,9 +4,12 @@
 //! read follows from where the last reading ended, whatever the offset. Nobody waits for a reader:
 //! one that is too slow is told how many events it lost.
 
+use super::errno::Act;
 use super::lookout::{Waiter, Waiting};
 use super::opens::Open;
+use super::owner::Caller;
 use super::shared::Fs;
+use super::shares::Pool;
 use crate::event::{event_of, lost};
 use crate::locks::Locks;
 use crate::locks::feed::Watch;
@@ -161,7 +164,7 @@ pub(super) fn of(open: &Open) -> Option<Arc<Stream>> {
 pub(super) fn read(
     fs: &Fs,
     stream: &Arc<Stream>,
-    tid: u32,
+    caller: &Caller,
     (size, flags): (u32, i32),
     reply: ReplyData,
 ) {
@@ -175,10 +178,14 @@ pub(super) fn read(
         drop(inner);
         return reply.error(Errno::EAGAIN);
     }
+    if let Err(full) = fs.shares.room(Pool::Threads, caller.uid) {
+        drop(inner);
+        return reply.error(fs.refuse_full(caller, Act::Read, None, full));
+    }
     let number = fs.opens.number();
     inner.readers.push_back(Reader { number, size, reply });
     drop(inner);
-    fs.lookout.watch(number, tid, Follower { stream: Arc::downgrade(stream), number });
+    fs.lookout.watch(number, caller.pid, Follower { stream: Arc::downgrade(stream), number });
 }
 
 /// poll: readable when there is more.

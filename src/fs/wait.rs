@@ -5,6 +5,7 @@
 //! file ends the wait, and gives back a lock that came and was never read of.
 
 use super::below;
+use super::ctl::WAITERS_SHOWN_MAX;
 use super::errno::Act;
 use super::living::Living;
 use super::locking::waiting::{self, Ended, Held};
@@ -13,6 +14,7 @@ use super::opens::{Open, State, window};
 use super::owner::Caller;
 use super::process;
 use super::shared::{Fs, Shared, flat};
+use super::shares::Pool;
 use crate::engine::{
     Acquire, Face, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op, Patch, Release,
     Tenure, Term,
@@ -50,7 +52,7 @@ pub(super) fn read(
 ) {
     let mut state = open.state.lock();
     if offset > 0 {
-        let bytes = Arc::clone(&state.bytes);
+        let bytes = Arc::clone(&state.bytes.0);
         drop(state);
         return reply.data(window(&bytes, offset, size));
     }
@@ -69,6 +71,10 @@ pub(super) fn read(
         held.reply
     };
     if flags & libc::O_NONBLOCK == 0 {
+        if let Err(full) = fs.shares.room(Pool::Threads, caller.uid) {
+            drop(state);
+            return reply.error(fs.refuse_full(caller, Act::Read, Some(name), full));
+        }
         return waiting::hold(fs, fh, state, (size, caller.pid), reply);
     }
     drop(state);
@@ -145,12 +151,15 @@ fn join(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: LockName) 
         patch,
     };
     let (shared, caller) = (Arc::clone(fs), caller.clone());
-    waiting::join(fs, fh, None, ask, move |ended| match ended {
+    waiting::join(fs, (fh, caller.uid), None, ask, move |ended| match ended {
         Ended::Granted(tenure) => {
             let key = bound(&shared, &caller, &name, tenure, process.as_ref());
             tell(&shared, &caller, &open, &name, Some(key));
         }
         Ended::Failed(failure) => refuse(&shared, &caller, &open, &name, failure),
+        Ended::NoRoom(full) => {
+            fail(&open, shared.refuse_full(&caller, Act::Read, Some(&name), full));
+        }
         Ended::TimedOut => {
             let sentence = format!("the place in the line of lock '{name}' is lost; read again");
             let (act, name) = (Act::Read, Some(&name));
@@ -180,11 +189,15 @@ fn tell(fs: &Fs, caller: &Caller, open: &Arc<Open>, name: &LockName, new: Option
     let open = Arc::clone(open);
     fs.view(caller, Act::Read, name, move |fs, _, view| {
         let bytes: Arc<[u8]> = match view {
-            Ok(view) => pretty(&status_of(&view, |at| fs.locks.wall(at))).into_bytes().into(),
+            Ok(mut view) => {
+                view.waiters.truncate(WAITERS_SHOWN_MAX);
+                pretty(&status_of(&view, |at| fs.locks.wall(at))).into_bytes().into()
+            }
             Err(errno) => return fail(&open, errno),
         };
+        let share = fs.shares.take_always(Pool::Bytes, open.uid, bytes.len());
         let mut state = open.state.lock();
-        state.bytes = Arc::clone(&bytes);
+        state.bytes = (Arc::clone(&bytes), Some(share));
         let held = std::mem::take(&mut state.held);
         let unwanted = settle(&mut state, new, held.is_empty());
         drop(state);

@@ -2,6 +2,7 @@
 
 use crate::engine::Event;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -32,15 +33,62 @@ struct Ring {
 #[must_use = "who follows is to be woken"]
 pub struct Wakers(Option<Arc<Vec<(u64, Waker)>>>);
 
+thread_local! {
+    /// Wake-ups that became due while this thread was calling wakers; `None` while it calls none.
+    static DUE: RefCell<Option<VecDeque<Wakers>>> = const { RefCell::new(None) };
+}
+
 impl Wakers {
-    /// Calls them all.
+    /// Calls them all. A waker may look at a lock, which carries out the next deadline and makes
+    /// the next wake-up due: the outermost call on a thread makes all of them, one after the
+    /// other, so the depth of the stack does not depend on how many deadlines there are.
     pub fn wake(self) {
-        self.0.iter().flat_map(|wakers| wakers.iter()).for_each(|(_, waker)| waker());
+        if self.0.is_none() {
+            return;
+        }
+        let Some(_calling) = Calling::begin(&self) else { return };
+        let mut next = Some(self);
+        while let Some(wakers) = next {
+            wakers.0.iter().flat_map(|wakers| wakers.iter()).for_each(|(_, waker)| waker());
+            next = DUE.with_borrow_mut(|due| due.as_mut().and_then(VecDeque::pop_front));
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        matches!((&self.0, &other.0), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
     }
 
     fn without(&self, id: u64) -> Vec<(u64, Waker)> {
         let all = self.0.iter().flat_map(|wakers| wakers.iter());
         all.filter(|(other, _)| *other != id).cloned().collect()
+    }
+}
+
+/// Marks this thread as calling wakers, until it is dropped.
+struct Calling;
+
+impl Calling {
+    /// `None`: the thread does so further out, and `wakers` are called there.
+    fn begin(wakers: &Wakers) -> Option<Self> {
+        DUE.with_borrow_mut(|due| match due {
+            None => {
+                *due = Some(VecDeque::new());
+                Some(Self)
+            }
+            Some(due) => {
+                // A waker takes all that has come, so one call serves many wake-ups.
+                if !due.back().is_some_and(|last| last.is_same(wakers)) {
+                    due.push_back(wakers.clone());
+                }
+                None
+            }
+        })
+    }
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        DUE.take();
     }
 }
 

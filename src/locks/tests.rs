@@ -262,3 +262,39 @@ fn what_hung_on_the_killed_process_is_in_grace() {
     assert_eq!(view(&locks, "x").phase(), Phase::Grace);
     assert_eq!(granted(&locks, long("x", "a")).token, bound.token);
 }
+
+/// A waker that looks at a lock carries out the next deadline, which wakes it again. With one
+/// stack frame per deadline this overflowed the stack.
+#[test]
+fn waits_that_time_out_one_after_the_other_do_not_nest() {
+    const WAITS: u64 = 100_000;
+    const LOCKS: u64 = 20;
+    let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")));
+    for n in 0..LOCKS {
+        granted(&locks, long(&format!("held{n}"), "a"));
+    }
+    let (send, all_ended) = mpsc::channel();
+    let watch = Arc::new(parking_lot::Mutex::new(locks.watch(None)));
+    let (watching, looking) = (Arc::downgrade(&watch), locks.clone());
+    watch.lock().wake_by(Arc::new(move || {
+        let Some(watch) = watching.upgrade() else { return };
+        let events = watch.lock().take(usize::MAX).events;
+        let ended = events.iter().filter(|(_, event)| matches!(event.what, What::Left { .. }));
+        ended.for_each(|_| looking.view(&name("free"), |_| {}));
+        if looking.about().waiters == 0 {
+            send.send(()).ok();
+        }
+    }));
+    let begun = locks.now();
+    for n in 0..WAITS {
+        // One deadline every 5 us, from a moment on when all are waiting.
+        let ends = begun + Span::from_secs(5) + Span::from_nanos(5_000 * n);
+        let left = ends.since(locks.now()).max(Span::from_millis(1));
+        let line = Line::Join(Some(left));
+        let (hold, client) = (Hold::Firm(None), client(&format!("b{n}")));
+        let ask = Acquire { client, hold, line, ..long(&format!("held{}", n % LOCKS), "b") };
+        let answer = does(&locks, Op::Acquire(ask));
+        assert!(matches!(answer, Ok(Ok(Outcome::Waiting { .. }))), "{answer:?}");
+    }
+    all_ended.recv().expect("the last wait ends");
+}

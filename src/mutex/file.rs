@@ -49,6 +49,8 @@ pub(super) fn take(
 
 /// The `ioctl` of a lock's file by which a program gives up what it waits for.
 const GIVE_UP: libc::c_ulong = 0x4c01;
+/// The `ioctl` that tells the token by which an open file holds its lock.
+const TOKEN: libc::c_ulong = 0x8008_4c02;
 /// A clock that sleeps with the machine measures no longer than this at a time.
 const LOOK_EVERY: Span = Span::from_secs(1);
 /// How long an answer to giving up is waited for before it is said again: it may have come before
@@ -99,6 +101,17 @@ fn give_up(file: &File) -> io::Result<()> {
     // SAFETY: the file is open, and this request takes no argument.
     match unsafe { libc::ioctl(file.as_raw_fd(), GIVE_UP) } {
         0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The token by which this open file holds its lock; an error when it does not hold it.
+#[allow(unsafe_code)]
+pub(super) fn token_of(file: &File) -> io::Result<u64> {
+    let mut token = 0_u64;
+    // SAFETY: the file is open, and the request writes the eight bytes of a number.
+    match unsafe { libc::ioctl(file.as_raw_fd(), TOKEN, &raw mut token) } {
+        0 => Ok(token),
         _ => Err(io::Error::last_os_error()),
     }
 }

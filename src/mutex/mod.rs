@@ -217,8 +217,8 @@ fn granted(guard: Option<Guard<'_>>) -> io::Result<Guard<'_>> {
 }
 
 impl Guard<'_> {
-    /// The fencing token: greater than that of every tenure before. Of a shared lock it is the
-    /// newest there was when this one was granted.
+    /// The fencing token: greater than that of every tenure before. Each holder of a shared lock
+    /// has its own.
     pub fn token(&self) -> u64 {
         self.hold.token
     }

@@ -25,4 +25,5 @@ mod support;
 
 mod floods;
 mod links;
+mod mount_floods;
 mod request_ids;

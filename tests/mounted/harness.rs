@@ -105,13 +105,15 @@ pub(crate) struct Setup {
     args: Vec<String>,
     state: bool,
     behind: Behind,
+    descriptors: Option<(u64, u64)>,
 }
 
 impl Setup {
     pub(crate) fn new() -> Self {
         assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is missing: nothing can be mounted");
         let args = ["--client", "laptop1"].map(str::to_owned).to_vec();
-        Self { scratch: Scratch::new(), dirs: 1, args, state: true, behind: Behind::chosen() }
+        let (scratch, behind) = (Scratch::new(), Behind::chosen());
+        Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
     }
 
     /// Mounts what something else decides, twice: the second mount, beside the first, is that of
@@ -142,6 +144,13 @@ impl Setup {
     /// Without a `--state` of the test.
     pub(crate) fn no_state(mut self) -> Self {
         self.state = false;
+        self
+    }
+
+    /// With these limits of open files, the soft one and the hard one.
+    #[allow(dead_code)] // only the suite of attacks uses it
+    pub(crate) fn descriptors(mut self, limits: (u64, u64)) -> Self {
+        self.descriptors = Some(limits);
         self
     }
 
@@ -183,7 +192,8 @@ impl Setup {
             let option = if crate::DURABLE { "--data" } else { "--state" };
             args.extend([option.to_owned(), self.scratch.path("state").display().to_string()]);
         }
-        Mount { dirs, args, daemon: None, beside, _servers: servers, scratch: self.scratch }
+        let (scratch, descriptors) = (self.scratch, self.descriptors);
+        Mount { dirs, args, daemon: None, beside, _servers: servers, scratch, descriptors }
     }
 }
 
@@ -203,6 +213,7 @@ pub(crate) struct Mount {
     /// Ended after the mounts.
     _servers: Vec<Node>,
     scratch: Scratch,
+    descriptors: Option<(u64, u64)>,
 }
 
 /// A mount as most tests need it.
@@ -238,7 +249,12 @@ impl Mount {
 
     /// The command that mounts, in the foreground.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(LATCHFS);
+        let mut command = Command::new("prlimit");
+        if let Some((soft, hard)) = self.descriptors {
+            command.arg(format!("--nofile={soft}:{hard}")).arg(LATCHFS);
+        } else {
+            command = Command::new(LATCHFS);
+        }
         command.arg("mount").args(&self.dirs).arg("--foreground").args(&self.args);
         command
     }

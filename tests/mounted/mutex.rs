@@ -3,10 +3,10 @@
 use crate::harness::*;
 use latchfs::Mutex;
 use latchfs::mutex::{Mode, Notice, Unexpected};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -225,4 +225,80 @@ fn an_unasked_hold_is_told() {
     assert!(guard.is_held());
     drop((guard, file));
     assert!(told.try_recv().is_err(), "told once");
+}
+
+/// The token is that of the guard's own open file: whatever happens between the grant and the
+/// question, another holder's token is never given out.
+#[test]
+fn the_token_of_another_holder_is_never_given_out() {
+    /// So often each has it.
+    const TIMES: usize = 200;
+    let m = mount();
+    let mutex = open(&m, "build");
+    let (thefts, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (taken, seen) = thread::scope(|scope| {
+        let thief = scope.spawn(|| {
+            let file = m.dir().join("build");
+            let mut tokens = Vec::new();
+            while !ended.load(Ordering::Acquire) {
+                // Root may remove any lock; what it makes then is its own for a moment.
+                let _gone = fs::remove_file(&file);
+                if fs::create_dir(&file).is_ok() {
+                    tokens.extend(m.status("build")["token"].as_u64());
+                    thefts.fetch_add(1, Ordering::AcqRel);
+                    let _gone = fs::remove_dir(&file);
+                }
+            }
+            tokens
+        });
+        let mut seen = Vec::new();
+        while seen.len() < TIMES || thefts.load(Ordering::Acquire) < TIMES {
+            // An error says that it was lost at once, or is a directory now.
+            if let Ok(Some(guard)) = mutex.try_lock() {
+                seen.push(guard.token());
+            }
+        }
+        ended.store(true, Ordering::Release);
+        (thief.join().expect("no panic"), seen)
+    });
+    let stolen: Vec<_> = seen.iter().filter(|token| taken.contains(token)).collect();
+    assert!(stolen.is_empty(), "tokens of others: {stolen:?}");
+}
+
+/// A stolen lock is told by the open file that held it, whoever holds it now.
+#[test]
+fn an_open_file_tells_its_own_token() {
+    let m = mount();
+    let seen = m.py(r#"
+        def token(fd):
+            return int.from_bytes(fcntl.ioctl(fd, 0x80084c02, b'\0' * 8), sys.byteorder)
+        own, other = os.open('build', os.O_RDWR | os.O_CREAT), os.open('build', os.O_RDWR)
+        eq(no(token, own), 'ESTALE')
+        fcntl.flock(own, fcntl.LOCK_EX)
+        eq(token(own), status('build')['token'])
+        eq(no(token, other), 'ESTALE')
+        subprocess.run(['latchfs', 'steal', 'build', '--reason', 'test'], check=True)
+        assert status('build')['phase'] == 'held'
+        eq(no(token, own), 'ESTALE')
+        assert 'has lost it' in why(), why()
+        eq(no(token, os.open('.latchfs/ctl', os.O_RDWR)), 'ESTALE')
+    "#);
+    seen.ok();
+}
+
+/// Before, the status of a lock with others below its name was a directory, and nothing was held.
+#[test]
+fn a_lock_below_the_name_makes_no_difference() {
+    let m = mount();
+    let mutex = open(&m, "build");
+    let guard = mutex.lock().expect("granted");
+    assert!(guard.is_held());
+    let below = r#"
+        ctl = os.open('.latchfs/ctl', os.O_RDWR)
+        os.write(ctl, b'{"do":"acquire","name":"build/below"}')
+        assert json.loads(os.read(ctl, 1 << 20))['ok']
+    "#;
+    m.py(below).ok();
+    assert!(guard.is_held());
+    assert_eq!(mutex.lock().expect("the same thread").token(), guard.token());
 }

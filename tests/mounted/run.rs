@@ -247,3 +247,69 @@ fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
     drop(stopped);
     assert!(took < Span::from_secs(4 + 2), "{took}");
 }
+
+/// A command that leaves its group and works on, and says its number; `run` is the job itself.
+const LEAVES_ITS_GROUP: &str = "latchfs run build -- sh -c \
+    'setsid sh -c \"echo \\$\\$; while :; do sleep 0.01; done\" & wait'";
+
+/// Whether a process does anything still.
+fn works(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// SIGKILL of `run` ends all that its command has started, and the lock is free only then. Before,
+/// it was free at once, and what had left the group worked on.
+#[test]
+fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
+    let m = mount();
+    users();
+    let by_user = format!("setpriv --reuid={ALICE} --regid={ALICE} --clear-groups ");
+    for become_user in ["", &by_user] {
+        let mut job = Job::new(&m, &format!("exec {become_user}{LEAVES_ITS_GROUP}"));
+        let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of the worker");
+        let worker = line.parse().expect("a pid");
+        assert!(works(worker) && m.phase("build") == "held");
+        signal(job.pid(), libc::SIGKILL);
+        m.until("build", "free");
+        assert!(!works(worker), "it works although its lock is free");
+        job.ends();
+    }
+}
+
+/// What is started under a lock does not outlive the supervisor either, and the exit code says so.
+#[test]
+fn all_is_dead_when_the_supervisor_is_killed() {
+    let m = mount();
+    let mut job = Job::new(&m, &format!("exec {LEAVES_ITS_GROUP}"));
+    let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of the worker");
+    let worker = line.parse().expect("a pid");
+    let children = format!("/proc/{0}/task/{0}/children", job.pid());
+    let supervisor = std::fs::read_to_string(children).expect("it runs");
+    signal(supervisor.trim().parse().expect("one child"), libc::SIGKILL);
+    eventually("the worker's end", || (!works(worker)).then_some(()));
+    assert_eq!(job.ends(), None, "killed by the same signal");
+    m.until("build", "free");
+}
+
+/// Who waits in line below a killed `run` waits no longer, and runs nothing.
+#[test]
+fn a_killed_run_leaves_the_queue() {
+    let m = mount();
+    let mut first = Job::new(&m, "exec latchfs run build -- sh -c 'echo on; exec sleep 100'");
+    first.says("on");
+    let mut second = Job::new(&m, "exec latchfs run build -- echo second");
+    let waiting = |count: usize| {
+        eventually("the line", || {
+            let line = m.status("build")["waiters"].as_array().map(Vec::len);
+            (line.unwrap_or(0) == count).then_some(())
+        });
+    };
+    waiting(1);
+    signal(second.pid(), libc::SIGKILL);
+    second.ends();
+    waiting(0);
+    signal(first.pid(), libc::SIGTERM);
+    assert_eq!(first.ends(), Some(128 + libc::SIGTERM));
+    assert!(second.1.recv().is_err(), "it says nothing");
+}

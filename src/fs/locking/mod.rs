@@ -8,6 +8,7 @@ mod asker;
 mod compare;
 mod desk;
 mod direct;
+pub(super) mod ioctls;
 mod ranges;
 mod table;
 pub(super) mod waiting;
@@ -17,6 +18,7 @@ use super::make::looks;
 use super::opens::{Open, Target};
 use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
+use super::shares::Pool;
 use crate::engine::{
     Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
@@ -113,6 +115,9 @@ pub(super) fn set(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply:
         Direct::Not(no) => return reply_to(fs, reply, Err(no)),
         Direct::Unusual(ask) => ask,
     };
+    if sleep && let Err(full) = fs.shares.room(Pool::Threads, caller.uid) {
+        return reply.error(fs.refuse_full(caller, Act::Lock, Some(&ask.name), full));
+    }
     match fs.locking.start(fs) {
         Ok(running) => run(fs, &running, |table, todo| table.lock(ask, reply, todo)),
         Err(failure) => reply.error(fs.refuse(caller, Act::Lock, Some(&ask.name), failure)),
@@ -200,13 +205,6 @@ pub(super) fn closed(fs: &Fs, ino: u64, fh: u64) {
     waiting::closed(fs, fh);
     if let Some(running) = fs.locking.running() {
         run(fs, &running, |table, todo| table.closed(ino, fh, todo));
-    }
-}
-
-/// A program gives up what it waits for through an open file: its call ends by EAGAIN.
-pub(super) fn give_up(fs: &Fs, ino: u64, fh: u64) {
-    if let Some(running) = fs.locking.running() {
-        run(fs, &running, |table, todo| table.give_up(ino, fh, todo));
     }
 }
 

@@ -4,9 +4,11 @@
 //! Each waiter asks in the name of an attempt of its own (an [`OpenId`]), by which its grant is
 //! known among the events.
 
+use super::super::bell::Bell;
 use super::super::lookout::{Waiter, Waiting};
 use super::super::opens::State;
 use super::super::shared::{Fs, Shared, flat};
+use super::super::shares::{Full, Pool, Share};
 use super::EVENTS_MAX;
 use crate::engine::command::Leave;
 use crate::engine::lease::Ticket;
@@ -15,22 +17,34 @@ use crate::engine::{
     Release, SessionId, Tenure, What, Why,
 };
 use crate::locks::feed::Watch;
-use crate::locks::{Failure, Locks};
+use crate::locks::{Failure, Locks, Unavailable};
 use crate::time::Span;
 use fuser::{Errno, ReplyData};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
-/// Who waits through files of one mount.
+/// The requests of one mount that wait in a queue through a file of `.latchfs`.
+///
+/// They are answered by a thread of their own: as many can end at once as may wait, and the thread
+/// that happened to decide so has other requests to serve.
 #[derive(Default)]
-pub(super) struct Waits(Mutex<Inner>);
+pub(super) struct Waits {
+    inner: Mutex<Inner>,
+    bell: Arc<Bell>,
+}
 
 #[derive(Default)]
 struct Inner {
     waits: HashMap<u64, Wait>,
+    /// The numbers of the waits, by ticket.
+    by_ticket: HashMap<Ticket, u64>,
+    /// The numbers of the waits, behind that of their file.
+    by_file: BTreeSet<(u64, u64)>,
     /// Followed while anybody waits.
     watch: Option<Watch>,
+    /// Whether the thread runs that answers.
+    answering: bool,
 }
 
 /// One waiter.
@@ -40,6 +54,7 @@ struct Wait {
     ticket: Option<Ticket>,
     /// `None`: the file was closed before the answer came, which is to be undone.
     then: Option<Then>,
+    _share: Share,
 }
 
 /// How a wait ends.
@@ -50,6 +65,8 @@ pub(in super::super) enum Ended {
     Failed(Failure),
     /// Its patience was over.
     TimedOut,
+    /// Its user has all the places that one user may have.
+    NoRoom(Full),
 }
 
 type Then = Box<dyn FnOnce(Ended) + Send>;
@@ -74,11 +91,15 @@ pub(in super::super) struct Held {
 /// Takes the lock that `ask` names for the open file `fh`, or waits for it.
 pub(in super::super) fn join(
     fs: &Fs,
-    fh: u64,
+    (fh, uid): (u64, u32),
     patience: Option<Span>,
     mut ask: Acquire,
     then: impl FnOnce(Ended) + Send + 'static,
 ) {
+    let share = match fs.shares.take(Pool::Waits, uid, 1) {
+        Ok(share) => share,
+        Err(full) => return then(Ended::NoRoom(full)),
+    };
     let session = match fs.locking.session(fs) {
         Ok(session) => session,
         Err(failure) => return then(Ended::Failed(failure)),
@@ -87,9 +108,12 @@ pub(in super::super) fn join(
     ask.hold = Hold::Firm(Some(OpenId { session, number }));
     ask.line = Line::Join(patience);
     let op = Op::Acquire(ask.clone());
-    let wait = Wait { fh, ask, ticket: None, then: Some(Box::new(then)) };
+    let wait = Wait { fh, ask, ticket: None, then: Some(Box::new(then)), _share: share };
     // Before asking: the grant may be told before the answer.
-    fs.locking.waits.insert(fs, number, wait);
+    if let Err(then) = fs.locking.waits.insert(fs, number, wait) {
+        let why = "this daemon can't start another thread".into();
+        return then(Ended::Failed(Failure::Unavailable(Unavailable::State { full: true, why })));
+    }
     let shared = Arc::clone(fs);
     fs.locks.submit(op, move |answer| match flat(answer) {
         Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
@@ -186,7 +210,7 @@ fn end(fs: &Shared, number: u64, how: Ended) {
     match (then, how) {
         (Some(then), how) => then(how),
         (None, Ended::Granted(tenure)) => give_back(&fs.locks, ask, tenure),
-        (None, Ended::Failed(_) | Ended::TimedOut) => {}
+        (None, Ended::Failed(_) | Ended::TimedOut | Ended::NoRoom(_)) => {}
     }
 }
 
@@ -218,18 +242,20 @@ fn look_again(fs: &Fs, number: u64) {
     });
 }
 
-/// Called on the thread that decided a command, with no lock held.
-fn on_events(fs: &Weak<Shared>) {
-    let Some(fs) = fs.upgrade() else { return };
+/// Answers the waits that the latest events concern.
+fn on_events(fs: &Fs) {
     loop {
-        let (numbers, over, more) = fs.locking.waits.concerned();
+        let News { numbers, left, over, more } = fs.locking.waits.concerned();
         for (number, session) in over {
             let reason = Box::new(Reason::NoSession(session));
             let refusal = Refusal { at: fs.locks.now(), reason };
-            end(&fs, number, Ended::Failed(Failure::Refused(refusal)));
+            end(fs, number, Ended::Failed(Failure::Refused(refusal)));
+        }
+        for number in left {
+            end(fs, number, Ended::TimedOut);
         }
         for number in numbers {
-            look_again(&fs, number);
+            look_again(fs, number);
         }
         if !more {
             return;
@@ -237,21 +263,69 @@ fn on_events(fs: &Weak<Shared>) {
     }
 }
 
+/// What the latest events say about waits.
+#[derive(Default)]
+struct News {
+    /// They may have been served.
+    numbers: Vec<u64>,
+    /// They have left the queue without.
+    left: Vec<u64>,
+    /// Their session is over.
+    over: Vec<(u64, SessionId)>,
+    /// Whether there are more events.
+    more: bool,
+}
+
+/// Starts the thread that answers waits. It ends with the mount.
+fn start_answering(fs: &Fs) -> std::io::Result<()> {
+    let (bell, fs) = (Arc::clone(&fs.locking.waits.bell), Arc::downgrade(fs));
+    let answer = move || {
+        while bell.wait() {
+            let Some(fs) = fs.upgrade() else { return };
+            on_events(&fs);
+        }
+    };
+    std::thread::Builder::new().name("waits".to_owned()).spawn(answer).map(drop)
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.bell.stop();
+    }
+}
+
 impl Waits {
-    fn insert(&self, fs: &Fs, number: u64, wait: Wait) {
-        let mut inner = self.0.lock();
+    /// Keeps a wait, or gives back how it ends where there is no thread to answer it.
+    fn insert(&self, fs: &Fs, number: u64, mut wait: Wait) -> Result<(), Then> {
+        let mut inner = self.inner.lock();
+        if !inner.answering {
+            let started = start_answering(fs);
+            inner.answering = started.is_ok();
+            if let (Err(error), Some(then)) = (started, wait.then.take()) {
+                log::error!("no thread to answer waits ({error}), so they are refused");
+                return Err(then);
+            }
+        }
         if inner.watch.is_none() {
             let mut watch = fs.locks.watch(None);
-            let events_of = Arc::downgrade(fs);
-            watch.wake_by(Arc::new(move || on_events(&events_of)));
+            let bell = Arc::clone(&self.bell);
+            watch.wake_by(Arc::new(move || bell.ring()));
             inner.watch = Some(watch);
         }
+        inner.by_file.insert((wait.fh, number));
         inner.waits.insert(number, wait);
+        Ok(())
     }
 
     fn take(&self, number: u64) -> Option<Wait> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let wait = inner.waits.remove(&number);
+        if let Some(wait) = &wait {
+            inner.by_file.remove(&(wait.fh, number));
+            if let Some(ticket) = wait.ticket {
+                inner.by_ticket.remove(&ticket);
+            }
+        }
         let watch = if inner.waits.is_empty() { inner.watch.take() } else { None };
         drop(inner);
         drop(watch);
@@ -259,10 +333,12 @@ impl Waits {
     }
 
     fn in_line(&self, number: u64, ticket: Ticket) -> Option<Stays> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let wait = inner.waits.get_mut(&number)?;
         wait.ticket = Some(ticket);
-        if wait.then.is_some() {
+        let stays = wait.then.is_some();
+        inner.by_ticket.insert(ticket, number);
+        if stays {
             return Some(Stays::Yes);
         }
         drop(inner);
@@ -270,7 +346,7 @@ impl Waits {
     }
 
     fn asked(&self, number: u64) -> Option<(LockName, Hold, Option<Ticket>)> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let wait = inner.waits.get(&number)?;
         Some((wait.ask.name.clone(), wait.ask.hold, wait.ticket))
     }
@@ -280,53 +356,43 @@ impl Waits {
     fn of_file(&self, fh: u64) -> Vec<Wait> {
         let mut left = Vec::new();
         {
-            let mut inner = self.0.lock();
-            for (number, wait) in inner.waits.iter_mut().filter(|(_, wait)| wait.fh == fh) {
-                if wait.ticket.is_some() {
-                    left.push(*number);
-                } else {
-                    wait.then = None;
+            let mut inner = self.inner.lock();
+            let Inner { waits, by_file, .. } = &mut *inner;
+            for (_, number) in by_file.range((fh, 0)..=(fh, u64::MAX)) {
+                match waits.get_mut(number) {
+                    Some(wait) if wait.ticket.is_none() => wait.then = None,
+                    _ => left.push(*number),
                 }
             }
         }
         left.into_iter().filter_map(|number| self.take(number)).collect()
     }
 
-    /// Whom the latest events concern, and whether there are more.
-    fn concerned(&self) -> (Vec<u64>, Vec<(u64, SessionId)>, bool) {
-        let mut inner = self.0.lock();
-        let Inner { waits, watch } = &mut *inner;
-        let Some(watch) = watch else { return (Vec::new(), Vec::new(), false) };
+    /// Which waits the latest events concern.
+    fn concerned(&self) -> News {
+        let mut inner = self.inner.lock();
+        let Inner { waits, by_ticket, watch, .. } = &mut *inner;
+        let Some(watch) = watch else { return News::default() };
         let batch = watch.take(EVENTS_MAX);
+        let mut news = News { more: batch.events.len() == EVENTS_MAX, ..News::default() };
         let known = |number: &u64| waits.get(number).is_some_and(|wait| wait.ticket.is_some());
-        let of_ticket = |ticket| {
-            let mut all = waits.iter();
-            all.find(|(_, wait)| wait.ticket == Some(ticket)).map(|(number, _)| *number)
-        };
-        let numbers = if batch.lost > 0 {
-            waits.keys().copied().filter(known).collect()
-        } else {
-            let concerned = batch.events.iter().filter_map(|(_, event)| match &event.what {
+        if batch.lost > 0 {
+            news.numbers.extend(waits.keys().filter(|number| known(number)));
+        }
+        for (_, event) in &batch.events {
+            match &event.what {
                 What::Granted { hold: Hold::Firm(Some(open)), waited: Some(_), .. } => {
-                    Some(open.number).filter(known)
+                    news.numbers.extend(Some(open.number).filter(known));
                 }
-                What::Left { ticket, .. } => of_ticket(*ticket),
-                _ => None,
-            });
-            concerned.collect()
-        };
-        let sessions = batch.events.iter().filter_map(|(_, event)| match event.what {
-            What::SessionOver { session, .. } => Some(session),
-            _ => None,
-        });
-        let of_session = |session: SessionId| {
-            let of = move |wait: &Wait| wait.ask.hold.open().is_some_and(|o| o.session == session);
-            waits
-                .iter()
-                .filter(move |(_, wait)| of(wait))
-                .map(move |(number, _)| (*number, session))
-        };
-        let over = sessions.flat_map(of_session).collect();
-        (numbers, over, batch.events.len() == EVENTS_MAX)
+                What::Left { ticket, .. } => news.left.extend(by_ticket.get(ticket)),
+                What::SessionOver { session, .. } => {
+                    let of = |wait: &Wait| wait.ask.hold.open().map(|open| open.session);
+                    let of_session = waits.iter().filter(|(_, wait)| of(wait) == Some(*session));
+                    news.over.extend(of_session.map(|(number, _)| (*number, *session)));
+                }
+                _ => {}
+            }
+        }
+        news
     }
 }

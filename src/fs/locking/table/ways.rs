@@ -4,7 +4,7 @@ use super::super::ranges::{Owner, Span};
 use super::Table;
 use super::ask::{Ask, Effect, No};
 use super::file::{Asking, Held, answer};
-use crate::engine::{Mode, Token};
+use crate::engine::{LockName, Mode, Token};
 use std::collections::HashSet;
 
 impl<R> Table<R> {
@@ -47,6 +47,17 @@ impl<R> Table<R> {
         let file = self.files.get(self.tenures.get(&token)?)?;
         let bundle = file.bundle.iter().map(|bundle| &bundle.held);
         file.holds.iter().chain(bundle).find(|held| held.token == token).map(|held| held.owner)
+    }
+
+    /// The lock that an open file holds as a whole, and the token by which it does.
+    pub(in crate::fs::locking) fn held_through(
+        &self,
+        ino: u64,
+        fh: u64,
+    ) -> Option<(LockName, Token)> {
+        let mut holds = self.files.get(&ino)?.holds.iter();
+        let held = holds.find(|held| held.owner.fh == fh && !held.unclaimed)?;
+        Some((held.name.clone(), held.token))
     }
 
     /// Whether whoever is in the way waits, over any number of corners, for the asker.

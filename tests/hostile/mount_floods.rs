@@ -1,0 +1,347 @@
+//! A local user who takes what all users of root's mount share: waits, descriptors, memory, and the
+//! time of the daemon.
+
+use crate::mounted_harness::{
+    ALICE, BOB, Mount, PRELUDE, Setup, dedent, eventually, json, lines, memory_kb, mount, users,
+};
+use latchfs::time::{Time, boot_now};
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// Root's own work is done within this, whatever another user does.
+const VICTIM_LIMIT: Duration = Duration::from_secs(1);
+/// An attack lasts at most so long.
+const ATTACK_LIMIT: Duration = Duration::from_secs(60);
+
+fn since(begun: Time) -> Duration {
+    boot_now().since(begun).as_duration()
+}
+
+/// A Python program of some user, which says each stage of its attack in a line.
+struct Attacker {
+    child: Child,
+    said: Receiver<String>,
+}
+
+impl Attacker {
+    /// Starts `program` in the mount point.
+    fn start(m: &Mount, user: &str, program: &str) -> Self {
+        users();
+        // The interpreter may lie where only root may look.
+        let become_user = format!(
+            "me = pwd.getpwnam('{user}'); os.setgroups([]); os.setgid(me.pw_gid); \
+             os.setuid(me.pw_uid)"
+        );
+        let program = format!("{PRELUDE}\n{become_user}\n{}", dedent(program));
+        let mut command = Command::new("python3");
+        command.args(["-c", &program]).stdout(Stdio::piped());
+        let mut child = m.within(&mut command).spawn().expect("python3 is there");
+        let said = lines(child.stdout.take().expect("piped"));
+        Self { child, said }
+    }
+
+    /// Waits for the line that begins with `stage`, while root works. Gives the rest of it.
+    #[track_caller]
+    fn until(&self, m: &Mount, stage: &str) -> String {
+        let begun = boot_now();
+        while since(begun) < ATTACK_LIMIT {
+            victim(m);
+            match self.said.recv_timeout(Duration::from_millis(20)) {
+                Ok(line) => match line.strip_prefix(stage) {
+                    Some(rest) => return rest.trim().to_owned(),
+                    None => panic!("the attacker says {line:?} before {stage:?}"),
+                },
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => panic!("the attacker ended: {}", m.log()),
+            }
+        }
+        panic!("the attack never came to {stage:?}");
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// What root does all the time: takes a lock, looks at it, gives it back. The attack goes on all
+/// that time; a machine that was busy otherwise for a moment is not to blame for it.
+#[track_caller]
+fn victim(m: &Mount) {
+    let works = || {
+        let (begun, lock) = (boot_now(), m.dir().join("victim"));
+        fs::create_dir(&lock).expect("root gets its lock");
+        assert!(fs::metadata(&lock).expect("it is there").is_dir());
+        fs::remove_dir(&lock).expect("root gives it back");
+        since(begun)
+    };
+    let took = [(); 3].map(|()| works());
+    let least = took.into_iter().min().expect("three tries");
+    assert!(least < VICTIM_LIMIT, "root was kept waiting for {took:?}");
+}
+
+/// Waits whose ends follow each other closely, so that answering one comes upon the next.
+const TIMED_WAITS: &str = r#"
+    COUNT = 20_000
+    ctl = os.open('.latchfs/ctl', os.O_RDWR)
+    ends = time.monotonic() + 5
+    for n in range(COUNT):
+        wait = f'{max(ends + n * 20e-6 - time.monotonic(), 0.001):.6f}s'
+        asked = {'do': 'acquire', 'name': f'held{n % 10}', 'wait': wait, 'fresh': True}
+        os.write(ctl, json.dumps(asked).encode())
+    print('asked', flush=True)
+    seen, conflicts, limits, rest = 0, 0, 0, b''
+    while seen < COUNT:
+        *answers, rest = (rest + os.read(ctl, 1 << 20)).split(b'\n')
+        seen += len(answers)
+        conflicts += sum(b'"E_LOCK_CONFLICT"' in answer for answer in answers)
+        limits += sum(b'"E_LIMIT"' in answer for answer in answers)
+    print('answered', conflicts, limits, flush=True)
+"#;
+
+/// Before, the daemon overflowed its stack.
+#[test]
+fn timed_waits_through_one_file_all_end() {
+    let m = mount();
+    m.sh_as(BOB, "for n in 0 1 2 3 4 5 6 7 8 9; do echo 10m > held$n; done").ok();
+    for (user, count, share) in [(ALICE, 4_000, 2_048), ("root", 20_000, 20_000)] {
+        let program = TIMED_WAITS.replace("20_000", &count.to_string());
+        let attacker = Attacker::start(&m, user, &program);
+        attacker.until(&m, "asked");
+        let answers = attacker.until(&m, "answered");
+        let (conflicts, limits) = answers.split_once(' ').expect("two numbers");
+        let numbers = [conflicts, limits].map(|number| number.parse::<usize>().expect("it is"));
+        assert_eq!(numbers.iter().sum::<usize>(), count, "{user}: {answers}");
+        // On a slow machine some waits end before the last is asked for.
+        assert!(numbers[0] >= share && (user == ALICE || numbers[1] == 0), "{user}: {answers}");
+    }
+}
+
+/// The daemon's soft limit of open files, as systemd and shells set it, and the hard one.
+const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
+/// What one user may bind, or have wait, of the 4,096.
+const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
+/// What a flood may take of the daemon's memory beside what it was granted.
+const MEMORY_MAX_KB: u64 = 64 << 10;
+
+/// A mount by a daemon with the usual limits.
+fn limited() -> Mount {
+    Setup::new().descriptors(DESCRIPTORS).start()
+}
+
+/// Before, 1,010 bindings took all descriptors: no journal could be compacted any more, and every
+/// change failed. Another user has as many left for itself as the attacker has.
+#[test]
+fn bindings_leave_descriptors_to_storage_and_to_others() {
+    const BIND: &str = r"
+        bound, full = 0, 0
+        for n in range(1_200):
+            fd = exclusive(f'{os.getuid()}-{n}')
+            said = no(os.write, fd, b'pid=%d' % os.getpid())
+            bound += said == 'ok'
+            full += said == 'ENOSPC'
+            os.close(fd)
+        said = why()
+        assert 'one user' in said and 'locks bound to processes' in said, said
+        print('bound', bound, 'full', full, flush=True)
+        time.sleep(60)
+    ";
+    let m = limited();
+    let before = memory_kb(&m);
+    for user in [ALICE, BOB] {
+        let attacker = Attacker::start(&m, user, BIND);
+        let said = attacker.until(&m, "bound");
+        assert_eq!(said, format!("{WATCHED_OF_USER} full {}", 1_200 - WATCHED_OF_USER), "{user}");
+        // A process that ends gives all back.
+        drop(attacker);
+        eventually("its locks are free", || (bound(&m) == 0).then_some(()));
+    }
+    let both = [ALICE, BOB].map(|user| Attacker::start(&m, user, &BIND.replace("-{n}", "+{n}")));
+    for attacker in &both {
+        attacker.until(&m, "bound");
+    }
+    assert_eq!(bound(&m), 2 * WATCHED_OF_USER);
+    m.sh("(set -C; : > bound-by-root); echo pid=$$ > bound-by-root").ok();
+    m.sh("echo x > by-root; rm by-root").ok();
+    assert!(memory_kb(&m) < before + MEMORY_MAX_KB, "{} kB", memory_kb(&m) - before);
+}
+
+fn bound(m: &Mount) -> usize {
+    let server = m.sh("cat .latchfs/server").ok();
+    json(&server)["bound_to_processes"].as_u64().expect("a number") as usize
+}
+
+/// Before, a thousand waits took all descriptors, and nobody's wait could be ended by a signal.
+#[test]
+fn waits_of_one_user_leave_those_of_others_killable() {
+    let m = limited();
+    m.sh_as(BOB, "echo 10m > held").ok();
+    let attacker = Attacker::start(
+        &m,
+        ALICE,
+        r"
+        import threading
+        threading.stack_size(256 << 10)
+        said, all_there = [], threading.Semaphore(0)
+        def wait(n):
+            fd = os.open('held', os.O_RDONLY)
+            all_there.release()
+            said.append(no(fcntl.flock, fd, fcntl.LOCK_EX))
+        for n in range(1_100):
+            threading.Thread(target=wait, args=(n,), daemon=True).start()
+        for n in range(1_100):
+            all_there.acquire()
+        while len(said) < 1_100 - 240:
+            time.sleep(0.01)
+        assert set(said) == {'ENOSPC'}, set(said)
+        assert 'waiting programs' in why(), why()
+        print('waiting', 1_100 - len(said), flush=True)
+        time.sleep(60)
+        ",
+    );
+    assert_eq!(attacker.until(&m, "waiting"), WATCHED_OF_USER.to_string());
+    for program in ["flock held true", "cat .latchfs/wait/held", "cat .latchfs/events"] {
+        let mut waiter = Command::new("sh");
+        waiter.args(["-c", &format!("exec {program}")]).stdout(Stdio::null());
+        let mut waiter = m.within(&mut waiter).spawn().expect("sh is there");
+        eventually("it waits", || is_waiting(waiter.id()).then_some(()));
+        let begun = boot_now();
+        waiter.kill().expect("it runs");
+        waiter.wait().expect("it ends");
+        let took = since(begun);
+        assert!(took < VICTIM_LIMIT, "{program} ended {took:?} after it was killed");
+    }
+}
+
+/// Whether a process sleeps within a request to a mount.
+fn is_waiting(pid: u32) -> bool {
+    let place = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let call = place.split(' ').next().and_then(|number| number.parse::<i64>().ok());
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let sleeps = state.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['S', 'D']));
+    sleeps && call.is_some_and(|call| [libc::SYS_flock, libc::SYS_read].contains(&call))
+}
+
+/// Before, each open control file kept 16 MiB of answers that nobody read.
+#[test]
+fn unread_answers_have_a_bound() {
+    let m = mount();
+    m.sh("n=0; while [ $n -lt 1500 ]; do n=$((n + 1)); : > $n; done").ok();
+    let before = memory_kb(&m);
+    let attacker = Attacker::start(
+        &m,
+        ALICE,
+        r#"
+        files, answered, full = [], 0, 0
+        for n in range(60):
+            ctl = os.open('.latchfs/ctl', os.O_RDWR)
+            files.append(ctl)
+            for n in range(120):
+                said = no(os.write, ctl, b'{"do":"list"}')
+                answered += said == 'ok'
+                full += said == 'ENOSPC'
+        assert answered + full == 60 * 120, (answered, full)
+        assert 'unread bytes' in why(), why()
+        # What is read makes room again.
+        for ctl in files:
+            while os.read(ctl, 1 << 20):
+                pass
+        os.write(ctl, b'{"do":"list"}')
+        said = b''
+        while not said.endswith(b'\n'):
+            said += os.read(ctl, 1 << 20)
+        said = json.loads(said)
+        assert said['ok'] and len(said['locks']) == 512, said
+        for ctl in files:
+            for n in range(20):
+                no(os.write, ctl, b'{"do":"list"}')
+        print('answered', answered, flush=True)
+        time.sleep(60)
+        "#,
+    );
+    let answered: usize = attacker.until(&m, "answered").parse().expect("a number");
+    assert!((30..600).contains(&answered), "{answered} answers were kept");
+    let took = memory_kb(&m).saturating_sub(before);
+    assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");
+}
+
+/// Before, each open directory kept all names, and to list them kept everybody waiting.
+#[test]
+fn open_directories_keep_a_page_and_a_long_listing_delays_nobody() {
+    const LOCKS: usize = 12_000;
+    let m = mount();
+    make_locks(&m, LOCKS);
+    let before = memory_kb(&m);
+    let attacker = Attacker::start(
+        &m,
+        ALICE,
+        r"
+        opened, full = [], 'ok'
+        while len(opened) < 600 and full == 'ok':
+            def open_one():
+                opened.append(os.scandir('many'))
+                next(opened[-1])
+            full = no(open_one)
+        assert 'open directories' in why(), why()
+        opened.pop().close()
+        names = os.listdir('many')
+        assert len(names) == len(set(names)), 'a name twice'
+        print('opened', len(opened) + 1, full, len(names), flush=True)
+        time.sleep(60)
+        ",
+    );
+    assert_eq!(attacker.until(&m, "opened"), format!("512 ENOSPC {LOCKS}"));
+    let took = memory_kb(&m).saturating_sub(before);
+    assert!(took < MEMORY_MAX_KB, "{took} kB for open directories");
+    going_back_finds_the_same_names(&m.dir().join("many"), LOCKS);
+}
+
+/// Reads a directory, and again from places that it gave out.
+#[allow(unsafe_code)]
+fn going_back_finds_the_same_names(dir: &Path, count: usize) {
+    let path = CString::new(dir.as_os_str().as_bytes()).expect("no zeros");
+    // SAFETY: the path lives through the call, and the stream is checked, and closed at the end.
+    let stream = unsafe { libc::opendir(path.as_ptr()) };
+    assert!(!stream.is_null(), "root may open directories");
+    // SAFETY: the stream is open; an entry is read before the next is asked for.
+    let next = || unsafe {
+        let entry = libc::readdir(stream).as_ref()?;
+        Some(CStr::from_ptr(entry.d_name.as_ptr()).to_string_lossy().into_owned())
+    };
+    // SAFETY: the stream is open.
+    let place = || unsafe { libc::telldir(stream) };
+    let mut seen = Vec::new();
+    while let Some(entry) = {
+        let at = place();
+        next().map(|name| (at, name))
+    } {
+        seen.push(entry);
+    }
+    assert_eq!(seen.len(), count + 2, "all names, and the dots");
+    for (at, name) in seen.iter().rev().step_by(997).chain([&seen[0]]) {
+        // SAFETY: the stream is open, and the place is of it.
+        unsafe { libc::seekdir(stream, *at) };
+        assert_eq!(next().as_ref(), Some(name), "from place {at}");
+    }
+    // SAFETY: it was opened above, and is not used any more.
+    unsafe { libc::closedir(stream) };
+}
+
+/// Makes locks below `many`, for ten minutes.
+fn make_locks(m: &Mount, count: usize) {
+    let program = r#"
+        ctl = os.open('.latchfs/ctl', os.O_RDWR)
+        for n in range(COUNT):
+            os.write(ctl, b'{"do":"acquire","name":"many/a-lock-of-root-%d","ttl":"10m"}' % n)
+            if n % 1_000 == 0:
+                os.read(ctl, 1 << 20)
+    "#;
+    m.py(&program.replace("COUNT", &count.to_string())).ok();
+}
