@@ -68,7 +68,10 @@ pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     if behind == Behind::Server {
         return vec![Node::start("server", scratch, &["--state".to_owned(), data(0)])];
     }
-    let own = |n: usize| ["--data", &data(n), "--insecure"].map(str::to_owned).to_vec();
+    let certs = scratch.path("certs").display().to_string();
+    run(Command::new(LATCHFS).args(["cert", "secret", "--dir", &certs])).ok();
+    let secret = format!("{certs}/peers.pem");
+    let own = |n: usize| ["--data", &data(n)].map(str::to_owned).to_vec();
     // A cluster begins as a node without peers.
     drop(Node::start("begin", scratch, &own(0)));
     let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
@@ -76,6 +79,7 @@ pub(super) fn nodes(scratch: &Scratch, behind: Behind) -> Vec<Node> {
     let node = |n: usize| {
         let mut args = own(n);
         args.extend(["--peer-listen".to_owned(), peers(n)]);
+        args.extend(["--peer-secret-file".to_owned(), secret.clone()]);
         if n > 0 {
             args.extend(["--seed".to_owned(), peers(0)]);
         }
