@@ -299,12 +299,11 @@ impl Waits {
     fn insert(&self, fs: &Fs, number: u64, mut wait: Wait) -> Result<(), Then> {
         let mut inner = self.inner.lock();
         if !inner.answering {
-            let started = start_answering(fs);
-            inner.answering = started.is_ok();
-            if let (Err(error), Some(then)) = (started, wait.then.take()) {
+            if let Err(error) = start_answering(fs) {
                 log::error!("no thread to answer waits ({error}), so they are refused");
-                return Err(then);
+                return wait.then.take().map_or(Ok(()), Err);
             }
+            inner.answering = true;
         }
         if inner.watch.is_none() {
             let mut watch = fs.locks.watch(None);
