@@ -4,7 +4,7 @@ use super::change::{Change, Reached, Text, Times};
 use super::control::{self, Control, Fact};
 use super::errno::Act;
 use super::look::attr_of_top;
-use super::make::{NO_CACHE, open_of, tenure_of};
+use super::make::{NO_CACHE, open_of, speaks_for_held};
 use super::message::{self, Message, Options};
 use super::opens::{Access, End, Open, Target, window};
 use super::owner::{Caller, groups_of};
@@ -13,7 +13,8 @@ use super::shares::Pool;
 use super::tree::Place;
 use super::{attr, change, ctl, living, poll, process, stream, wait, why};
 use crate::engine::lease::TEXT_BYTES_MAX;
-use crate::engine::{Firm, LockName, LockView, Reads};
+use crate::engine::{Firm, LockName, LockView, Reads, Reason, Refusal};
+use crate::locks::Failure;
 use crate::status::{pretty, status_of};
 use crate::time::Wall;
 use fuser::{
@@ -50,7 +51,7 @@ fn open_lock(fs: &Fs, caller: &Caller, of: (u64, LockName), flags: i32, reply: R
             Err(errno) => return reply.error(errno),
         };
         let open = open_of(caller, ino, name, flags);
-        open.state.lock().tenure = tenure_of(fs, caller, ino, &view);
+        speaks_for_held(fs, caller, ino, &view, &open);
         poll::saw(&open, &view);
         change::truncate_at_open(fs, caller, view, flags, move |fs, _, _| {
             let fh = FileHandle(fs.opens.insert(open));
@@ -154,6 +155,9 @@ pub(super) fn write(
             return reply.error(refuse(Errno::EINVAL, format!("lock '{name}': {sentence}")));
         }
     };
+    if let Some(lost) = lost(fs, &open, name) {
+        return reply.error(fs.refuse(caller, act, Some(name), lost));
+    }
     let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::ESTALE) };
     let mut meant = change::meant_by_open(&place, &open);
     let mut process = None;
@@ -179,8 +183,12 @@ pub(super) fn write(
     let hangs = process.as_ref().and_then(|_| process::session(fs));
     let wanted = Change { process, hangs, ..change::of_message(message, data, offset, &open) };
     let length = data.len() as u32;
-    change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
+    change::apply(fs, caller, act, meant, wanted, move |fs, caller, done| match done {
         Ok(Reached { token, .. }) => {
+            // Lost while the server was asked.
+            if let Some(lost) = open.lock().and_then(|name| lost(fs, &open, name)) {
+                return reply.error(fs.refuse(caller, act, open.lock(), lost));
+            }
             let mut state = open.state.lock();
             state.tenure = state.tenure.or(token.map(|token| place.origin_of(token)));
             state.end = Some(End { at: offset + u64::from(length), is_text });
@@ -189,6 +197,20 @@ pub(super) fn write(
         }
         Err(errno) => reply.error(errno),
     });
+}
+
+/// Why an open file may not write any more: what it holds hangs on a session that is over. The
+/// server may have it in grace still, in which its client may renew it, but the program that
+/// locked was told that it has lost.
+fn lost(fs: &Fs, open: &Open, name: &LockName) -> Option<Failure> {
+    let (tenure, session) = {
+        let state = open.state.lock();
+        (state.tenure?, state.session?)
+    };
+    fs.locks.is_over(session).then(|| {
+        let reason = Box::new(Reason::Expired { name: name.clone(), token: tenure });
+        Failure::Refused(Refusal { at: fs.locks.now(), reason })
+    })
 }
 
 /// The last descriptor of an open file is closed.

@@ -10,10 +10,10 @@ use super::shared::{Fs, attr_of_one, flat};
 use super::shares::Pool;
 use super::{attr, below, change};
 use crate::engine::{
-    Acquire, Annotate, Details, Face, Hold, Kind, LeaseKey, Life, Line, LockName, LockView, Looks,
-    Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch, Token,
+    Acquire, Annotate, Details, Face, Hold, Kind, Lease, LeaseKey, Life, Line, LockName, LockView,
+    Looks, Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch,
 };
-use crate::locks::Failure;
+use crate::locks::{Bond, Failure};
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, ReplyCreate, ReplyEntry};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ fn open_as_it_is(fs: &Fs, caller: &Caller, name: &LockName, flags: i32, reply: R
         }
         let ino = fs.tree.lock().seen(&view.name, face, token);
         let open = open_of(caller, ino, view.name.clone(), flags);
-        open.state.lock().tenure = tenure_of(fs, caller, ino, &view);
+        speaks_for_held(fs, caller, ino, &view, &open);
         change::truncate_at_open(fs, caller, view, flags, move |fs, _, view| {
             let attr = match fs.lock_place(ino) {
                 Some(place) => attr_of_one(fs, ino, &place, &Sight::of_view(fs, &view)),
@@ -390,10 +390,17 @@ fn held_key(view: &LockView, caller: &Caller) -> LeaseKey {
     }
 }
 
-/// The tenure that an open file of the caller is bound to, if the caller has one.
-pub(super) fn tenure_of(fs: &Fs, caller: &Caller, ino: u64, view: &LockView) -> Option<Token> {
-    let token = view.held_by(&caller.client)?.lease.token;
-    Some(fs.lock_place(ino).map_or(token, |place| place.origin_of(token)))
+/// Binds an open file of the caller to the tenure that the caller has, if there is one.
+pub(super) fn speaks_for_held(fs: &Fs, caller: &Caller, ino: u64, view: &LockView, open: &Open) {
+    let Some(held) = view.held_by(&caller.client) else { return };
+    let Lease { token, life, .. } = held.lease;
+    let session = match (life, fs.locks.bond()) {
+        (Life::Session(session), Ok(Bond::Kept(own))) if session == own => Some(own),
+        _ => None,
+    };
+    let origin = fs.lock_place(ino).map_or(token, |place| place.origin_of(token));
+    let mut state = open.state.lock();
+    (state.tenure, state.session) = (Some(origin), session);
 }
 
 /// The attributes of a tenure that began just now, without asking for what is known.

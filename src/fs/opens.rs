@@ -9,7 +9,7 @@ use super::poll::Seen;
 use super::shares::{Full, Pool, Share, Shares};
 use super::stream::Stream;
 use super::wait::Place;
-use crate::engine::{ClientId, LockName, Token};
+use crate::engine::{ClientId, LockName, SessionId, Token};
 use fuser::FileType;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -73,6 +73,9 @@ pub(super) struct State {
     /// The tenure that it speaks for: the one that it began, or that its owner held when it was
     /// opened, or had come to hold at its first write.
     pub(super) tenure: Option<Token>,
+    /// The session of this mount on which that tenure hangs, where it hangs on one. When the
+    /// session is lost, so is the tenure: the server may still have it in grace, for its client.
+    pub(super) session: Option<SessionId>,
     /// Whether something was written, in vain or not.
     pub(super) wrote: bool,
     /// Whether it was ever locked, in vain or not.

@@ -125,6 +125,11 @@ pub trait Door: Send + Sync {
     fn bond(&self) -> Result<Bond, Unavailable> {
         Ok(Bond::Own)
     }
+    /// Whether a session that [`Door::bond`] gave is over, so that what hung on it is lost.
+    fn is_over(&self, session: SessionId) -> bool {
+        let _ = session;
+        false
+    }
     /// The engine's time now, or later: who goes by it never believes in a lease for too long.
     fn now(&self) -> Time;
     /// What the wall clock shows at an engine time. For display only.
@@ -427,6 +432,11 @@ impl Locks {
     /// The session on which the holds of an edge hang.
     pub fn bond(&self) -> Result<Bond, Unavailable> {
         self.0.bond()
+    }
+
+    /// Whether a session that [`Self::bond`] gave is over, so that what hung on it is lost.
+    pub fn is_over(&self, session: SessionId) -> bool {
+        self.0.is_over(session)
     }
 
     /// The engine's time now, or later.

@@ -243,6 +243,11 @@ impl Hub {
         self.state.lock().session.bond(boot_now())
     }
 
+    /// Whether a session is over that was kept here.
+    pub(super) fn is_session_over(&self, session: SessionId) -> bool {
+        self.state.lock().session.is_over(session)
+    }
+
     /// Until when the session surely lives, if there is one.
     pub(super) fn session_until(&self) -> Option<Time> {
         self.state.lock().session.until(boot_now())

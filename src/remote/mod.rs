@@ -294,6 +294,10 @@ impl Door for Remote {
         self.hub.bond().map(Bond::Kept).ok_or_else(|| self.hub.no_answer())
     }
 
+    fn is_over(&self, session: SessionId) -> bool {
+        self.hub.is_session_over(session)
+    }
+
     fn now(&self) -> Time {
         self.hub.clock.lock().now()
     }

@@ -88,6 +88,11 @@ impl Session {
         self.id.is_some() && now >= self.until
     }
 
+    /// Whether this session was lost. After a sleep, when that is not known yet, it was not.
+    pub(super) fn is_over(&self, session: SessionId) -> bool {
+        self.id != Some(session)
+    }
+
     /// It is over; gives whose it was, if it was this one.
     pub(super) fn lose(&mut self, lost: SessionId) -> Option<ClientId> {
         if self.id != Some(lost) {

@@ -135,6 +135,38 @@ fn a_server_that_stood_still_has_lost_its_sessions() {
     a.sh("mkdir y && rmdir y").ok();
 }
 
+/// A server that ends a session by itself leaves its locks in grace, in which the client may come
+/// back. The open file was told that its lock is lost, and no later write of it renews the lease.
+#[test]
+fn a_write_does_not_renew_what_its_open_file_has_lost() {
+    let mut net = Net::new();
+    let (server, a, b) = (net.machine(), net.machine(), net.machine());
+    let _served = server.serve("");
+    let a = a.mount(&server.url(), "--ttl 1s --grace 1m");
+    let b = b.mount(&server.url(), "");
+    let phase = || {
+        let status = std::fs::read(b.dir().join(".latchfs/status/x")).expect("it answers");
+        let status: serde_json::Value = serde_json::from_slice(&status).expect("JSON");
+        status["phase"].as_str().map(str::to_owned)
+    };
+    let mut holder = a.python(HOLDER, &["x"]);
+    holder.says("mine");
+    holder.tell("write");
+    holder.says("OK");
+    a.machine.cable(false);
+    eventually("the server ends the session", || (phase()? == "grace").then_some(()));
+    a.machine.cable(true);
+    a.is("connected");
+    holder.tell("write");
+    holder.says("ESTALE");
+    assert_eq!(phase().as_deref(), Some("grace"), "nothing was renewed");
+    // Its owner comes back in grace by name, which does not give the lock back to the open file.
+    a.sh("touch x && echo 60s > x").ok();
+    assert_eq!(phase().as_deref(), Some("held"));
+    holder.tell("write");
+    holder.says("ESTALE");
+}
+
 /// Holds a lock by flock, and writes to it when told.
 pub(crate) const HOLDER: &str = "
     f = open(sys.argv[1], 'w')

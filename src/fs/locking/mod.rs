@@ -440,7 +440,8 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
         Effect::Speaks(fh, token) => {
             if let Some(open) = fs.opens.get(fh) {
                 let token = fs.origin_of(&open, token);
-                open.state.lock().tenure = Some(token);
+                let mut state = open.state.lock();
+                (state.tenure, state.session) = (Some(token), Some(running.session));
             }
         }
         Effect::Continues(name, token) => fs.tree.lock().continued(&name, token),
