@@ -120,6 +120,7 @@ mod tests {
             life: Life::Own { ttl, grace, expires_at },
             acquired_at: Time::ZERO,
             renewed_at: Time::ZERO,
+            acquisition: 0,
             details: Arc::new(Details::default().with_note(Some("hi".into()))),
         };
         let ends = Ends { expires_at, grace_until: Time::from_secs(35), ttl, grace };

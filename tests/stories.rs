@@ -178,7 +178,11 @@ impl Stage {
                 let key = key(client, words)?;
                 Op::Annotate(Annotate { key, patch: words.patch() })
             }
-            "release" => Op::Release(Release { key: key(client, words)? }),
+            "release" => {
+                let key = key(client, words)?;
+                let acquisition = words.parsed("acquisition", |text| text.parse().ok())?;
+                Op::Release(Release { key, acquisition })
+            }
             "leave" => {
                 let name = words.name()?;
                 let number = words.number("ticket")?.ok_or("which ticket?")?;

@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(may("team/x", "laptop10"), Err(Denial::Client(client("laptop10"))));
         assert_eq!(may("team", "laptop1"), Err(Denial::Lock(name("team"))));
         let key = LeaseKey { name: name("other"), client: client("laptop1"), token: None };
-        let release = Op::Release(Release { key: key.clone() });
+        let release = Op::Release(Release::of(key.clone()));
         assert_eq!(laptop().may_submit(&release, &[]), Err(Denial::Lock(name("other"))));
         let from = LeaseKey { name: name("home"), ..key };
         let to = Op::Move(Move { from, to: name("other"), over: Over::Refuse });

@@ -246,7 +246,7 @@ impl Direct {
     fn release(&self, request: &Asked<'_>) -> Done<Value> {
         let (remote, name) = (self.remote(None)?, request.name()?);
         let key = self.key(request, &name);
-        Self::decide(remote, Op::Release(Release { key }))?;
+        Self::decide(remote, Op::Release(Release::of(key)))?;
         self.shown(remote, &name, None)
     }
 

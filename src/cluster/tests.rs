@@ -114,7 +114,7 @@ fn acquire(lock: &str, who: &str) -> Command {
 
 fn release(lock: &str, who: &str) -> Command {
     let key = LeaseKey { name: name(lock), client: client(who), token: None };
-    Op::Release(Release { key }).into()
+    Op::Release(Release::of(key)).into()
 }
 
 fn ask(node: &Node, command: Command) -> Result<Answer, Unavailable> {

@@ -117,6 +117,7 @@ impl Engine {
             lease.token = self.books.mint.token();
         }
         lease.renewed_at = now;
+        lease.acquisition = lease.acquisition.saturating_add(1);
         match ask.hold {
             // An open file that takes a lock over leaves it looking as its maker wanted it.
             Hold::Open(_) => Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details),
@@ -349,6 +350,7 @@ impl Books {
             life: who.term.begin(now),
             acquired_at: now,
             renewed_at: now,
+            acquisition: 0,
             details,
         };
         self.book(name, &lease);
@@ -405,6 +407,7 @@ impl Books {
 
 impl Tenure {
     pub(super) const fn of(lease: &Lease) -> Self {
-        Self { token: lease.token, life: lease.life, acquired_at: lease.acquired_at }
+        let Lease { token, life, acquired_at, acquisition, .. } = *lease;
+        Self { token, life, acquired_at, acquisition }
     }
 }

@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The version of these bytes. A change of any layout below raises it.
-pub const FORMAT_VERSION: u8 = 3;
+pub const FORMAT_VERSION: u8 = 4;
 
 /// The oldest version that is still read.
 pub const FORMAT_OLDEST: u8 = 2;
@@ -187,16 +187,17 @@ wire_struct! {
     Renew { key, term, firm, patch }
     LeaseKey { name, client, token }
     Annotate { key, patch }
-    Release { key }
+    Release { key } [since WITH_ACQUISITIONS: acquisition]
     Leave { name, ticket, why }
     Move { from, to, over }
     Steal { name, client, reason, term, patch }
     OpenSession { client, ttl, grace }
     EndSession { session, end }
     Reset { whose, by, reason }
-    Tenure { token, life, acquired_at }
+    Tenure { token, life, acquired_at } [since WITH_ACQUISITIONS: acquisition]
     OpenId { session, number }
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
+        [since WITH_ACQUISITIONS: acquisition]
     Process { pid, start, boot }
     Looks { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
@@ -236,6 +237,8 @@ impl Wire for Command {
 
 /// The first format in which a request names its authenticated caller and carries a digest.
 const WITH_CALLERS: u8 = 3;
+/// The first format in which a lease counts its acquires.
+const WITH_ACQUISITIONS: u8 = 4;
 
 impl Wire for RequestId {
     fn put(&self, out: &mut Vec<u8>) {

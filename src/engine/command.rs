@@ -196,6 +196,16 @@ pub enum TextPatch {
 pub struct Release {
     /// Whose lease.
     pub key: LeaseKey,
+    /// The acquire whose effect it ends, as [`Tenure::acquisition`] told it: refused once a later
+    /// acquire was answered with the same tenure. `None`: whichever was last.
+    pub acquisition: Option<u32>,
+}
+
+impl Release {
+    /// Ends the hold of `key`, whichever acquire began or renewed it.
+    pub const fn of(key: LeaseKey) -> Self {
+        Self { key, acquisition: None }
+    }
 }
 
 /// A waiter goes.
@@ -374,6 +384,8 @@ pub struct Tenure {
     pub life: Life,
     /// When it began, or will begin.
     pub acquired_at: Time,
+    /// See [`Lease::acquisition`](super::lease::Lease::acquisition).
+    pub acquisition: u32,
 }
 
 impl From<Op> for Command {

@@ -67,6 +67,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Reads a value that was written from `format` on; before that it is the default.
+    pub(crate) fn take_since<T: Wire + Default>(&mut self, format: u8) -> Result<T, Malformed> {
+        if self.format < format { Ok(T::default()) } else { T::take(self) }
+    }
+
     pub(crate) const fn format(&self) -> u8 {
         self.format
     }
@@ -290,18 +295,23 @@ impl<T: Wire> Wire for Arc<T> {
     }
 }
 
-/// Structs: their fields, in the order given.
+/// Structs: their fields, in the order given. A field that an older format lacks is its default.
 macro_rules! wire_struct {
-    ($($type:ident { $($field:ident),* $(; $($derived:ident),*)? })*) => {$(
+    ($(
+        $type:ident { $($field:ident),* $(; $($derived:ident),*)? }
+        $([since $format:ident: $new:ident])?
+    )*) => {$(
         impl Wire for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
+                $(self.$new.put(out);)?
             }
 
             fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
                 $(let $field = Wire::take(from)?;)*
                 $($(let $derived = Default::default();)*)?
-                Ok(Self { $($field,)* $($($derived,)*)? })
+                $(let $new = from.take_since($format)?;)?
+                Ok(Self { $($field,)* $($($derived,)*)? $($new)? })
             }
         }
     )*};

@@ -62,7 +62,7 @@ impl Engine {
         let name = &ask.key.name;
         let place = self.locks.taken(name);
         let leases = place.as_ref().map_or(&[][..], |place| place.lock().leases());
-        let token = self.books.meant_by_release(&ask.key, leases)?;
+        let token = self.books.meant_by_release(ask, leases)?;
         let mut place = place.expect("the lease meant has its lock");
         let lock = place.lock_mut();
         let lease = lock.lease_mut(token).expect("the lease meant is there");
@@ -160,15 +160,21 @@ impl Books {
         }
     }
 
-    fn meant_by_release(&self, key: &LeaseKey, leases: &[Lease]) -> Result<Token, Refusal> {
-        if planted(Bug::ReleaseIgnoresToken) {
-            let any = LeaseKey { token: None, ..key.clone() };
-            return self.meant(&any, leases).map(|lease| lease.token);
+    fn meant_by_release(&self, ask: &Release, leases: &[Lease]) -> Result<Token, Refusal> {
+        let key = &ask.key;
+        let lease = match leases.first() {
+            _ if planted(Bug::ReleaseIgnoresToken) => {
+                self.meant(&LeaseKey { token: None, ..key.clone() }, leases)?
+            }
+            Some(lease) if planted(Bug::ReleaseIgnoresClient) => lease,
+            _ => self.meant(key, leases)?,
+        };
+        let is_late = ask.acquisition.is_some_and(|named| named < lease.acquisition);
+        if is_late && !planted(Bug::ReleaseIgnoresAcquisition) {
+            let (name, token) = (key.name.clone(), lease.token);
+            return Err(self.refuse(Reason::AcquiredAgain { name, token }));
         }
-        match leases.first() {
-            Some(lease) if planted(Bug::ReleaseIgnoresClient) => Ok(lease.token),
-            _ => self.meant(key, leases).map(|lease| lease.token),
-        }
+        Ok(lease.token)
     }
 }
 

@@ -93,6 +93,9 @@ pub struct Lease {
     pub acquired_at: Time,
     /// When it was last renewed.
     pub renewed_at: Time,
+    /// How often an acquire was answered with this lease after the one that began it: a release
+    /// that was meant for an earlier one does not end it.
+    pub acquisition: u32,
     /// What the holder said about it. No rule reads it.
     pub details: Arc<Details>,
 }

@@ -34,6 +34,8 @@ bugs! {
     TokenReusedByRestore,
     /// A release does not look at the token it names.
     ReleaseIgnoresToken,
+    /// A release does not look at the acquire that it names.
+    ReleaseIgnoresAcquisition,
     /// Anybody may release.
     ReleaseIgnoresClient,
     /// A refused request waits all the same.

@@ -46,6 +46,13 @@ pub enum Reason {
         /// The current one.
         current: Token,
     },
+    /// The holder has acquired the lock again, under the same token, after what a release names.
+    AcquiredAgain {
+        /// Which lock.
+        name: LockName,
+        /// The tenure, which goes on.
+        token: Token,
+    },
     /// The session is over, or never was.
     NoSession(SessionId),
     /// There is no such place in the line.
@@ -183,7 +190,7 @@ impl Refusal {
             Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
                 Kind::LockExpired
             }
-            Reason::StaleToken { .. } => Kind::FencingMismatch,
+            Reason::StaleToken { .. } | Reason::AcquiredAgain { .. } => Kind::FencingMismatch,
             Reason::SameName(_)
             | Reason::TextTooLong(_)
             | Reason::Oversized(_)
@@ -213,6 +220,13 @@ impl fmt::Display for Refusal {
             Reason::StaleToken { name, named, current } => {
                 write!(f, "token {named} of lock '{name}' is not the current one ({current}); ")?;
                 write!(f, "stop the work that it guarded: another tenure has begun")
+            }
+            Reason::AcquiredAgain { name, token } => {
+                write!(
+                    f,
+                    "lock '{name}' was acquired again, under the same token ({token}), after "
+                )?;
+                write!(f, "the acquire that this release names; it stays held: name the last one")
             }
             Reason::NoSession(id) => {
                 write!(f, "session {id} is over, and what hung on it is lost; open a new one")

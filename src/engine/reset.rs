@@ -101,6 +101,7 @@ impl Engine {
             life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
             acquired_at: begins,
             renewed_at: begins,
+            acquisition: 0,
             details: Arc::default(),
         };
         self.books.book(name, &lease);

@@ -137,6 +137,7 @@ impl Engine {
             life: ask.term.begin(begins),
             acquired_at: begins,
             renewed_at: begins,
+            acquisition: 0,
             details,
         };
         self.books.book(&ask.name, &lease);

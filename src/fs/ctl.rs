@@ -467,7 +467,7 @@ fn renewing(
 
 fn release_of(caller: &Caller, request: &Request) -> Result<(LockName, Op), String> {
     let (name, options) = (request.name()?, message::options_of(&request.fields)?);
-    let op = Op::Release(Release { key: key_of(caller, &name, options.token) });
+    let op = Op::Release(Release::of(key_of(caller, &name, options.token)));
     Ok((name, op))
 }
 

@@ -107,7 +107,7 @@ pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Life, living: &Living) {
     if let Err(error) = bound {
         // The lease says that it is bound; to let it run out would be the later surprise.
         log::error!("lock '{name}' can't be bound to process {pid} ({error}), so it is released");
-        fs.locks.give_back(Op::Release(Release { key }));
+        fs.locks.give_back(Op::Release(Release::of(key)));
     }
 }
 
@@ -165,7 +165,7 @@ fn resume_lock(fs: &Fs, view: &LockView) {
             }
         } else {
             log::info!("process {} is gone, so lock '{}' is released", process.pid, view.name);
-            fs.locks.give_back(Op::Release(Release { key }));
+            fs.locks.give_back(Op::Release(Release::of(key)));
         }
     }
 }
@@ -364,7 +364,7 @@ fn keep(fs: &Weak<Shared>, keeper: &Keeper) {
 fn process_ended(fs: &Fs, token: Token) {
     let Some(Binding { key, living, .. }) = fs.processes.unbind(token) else { return };
     log::debug!("process {} has ended, so lock '{}' is free", living.process.pid, key.name);
-    fs.locks.give_back(Op::Release(Release { key }));
+    fs.locks.give_back(Op::Release(Release::of(key)));
 }
 
 fn renew(fs: &Fs, key: LeaseKey) {

@@ -77,7 +77,7 @@ fn release_here(fs: &Fs, caller: &Caller, act: Act, name: &LockName) -> Option<(
             return None;
         }
         let (name, client, token) = (name.clone(), caller.client.clone(), Some(own.token));
-        Some(Op::Release(Release { key: LeaseKey { name, client, token } }).into())
+        Some(Op::Release(Release::of(LeaseKey { name, client, token })).into())
     };
     fs.locks.act_here(name, ask, |_| ())
 }
@@ -128,7 +128,7 @@ fn release_token(
     let (fs, caller) = (Arc::clone(fs), caller.clone());
     let door = fs.locks.clone();
     let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
-    door.submit(Op::Release(Release { key }), move |answer| {
+    door.submit(Op::Release(Release::of(key)), move |answer| {
         released(&fs, &caller, act, name, flat(answer), reply);
     });
 }
@@ -174,7 +174,7 @@ fn release_for(
 
 fn release_of(name: &LockName, client: &ClientId) -> Op {
     let (name, client) = (name.clone(), client.clone());
-    Op::Release(Release { key: LeaseKey { name, client, token: None } })
+    Op::Release(Release::of(LeaseKey { name, client, token: None }))
 }
 
 fn local_holder(fs: &Fs, caller: &Caller, failure: &Failure) -> Option<ClientId> {

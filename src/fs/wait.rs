@@ -85,7 +85,7 @@ pub(super) fn read(
 pub(super) fn closed(fs: &Fs, open: &Open) {
     let before = std::mem::replace(&mut open.state.lock().place, Place::Closed);
     if let Place::Unread(key) = before {
-        fs.locks.give_back(Op::Release(Release { key }));
+        fs.locks.give_back(Op::Release(Release::of(key)));
     }
 }
 
@@ -205,7 +205,7 @@ fn tell(fs: &Fs, caller: &Caller, open: &Arc<Open>, name: &LockName, new: Option
             reply.data(window(&bytes, 0, size));
         }
         if let Some(key) = unwanted {
-            fs.locks.give_back(Op::Release(Release { key }));
+            fs.locks.give_back(Op::Release(Release::of(key)));
         }
     });
 }

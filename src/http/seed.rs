@@ -86,7 +86,7 @@ pub(super) async fn release(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
     let key = LeaseKey { name: default_lock(), client, token: None };
-    match call.decide(Op::Release(Release { key }), None).await? {
+    match call.decide(Op::Release(Release::of(key)), None).await? {
         Outcome::Released => Ok(json(StatusCode::OK, &json!({ "released": true }))),
         other => Err(unexpected(&other)),
     }

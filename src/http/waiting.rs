@@ -264,7 +264,7 @@ impl Drop for Waiter {
 
 fn give_back(locks: &Locks, name: &LockName, client: &ClientId, token: Token) {
     let key = LeaseKey { name: name.clone(), client: client.clone(), token: Some(token) };
-    locks.submit(Op::Release(Release { key }), |answer| {
+    locks.submit(Op::Release(Release::of(key)), |answer| {
         log::debug!("who waited is gone, so the lock goes on: {answer:?}");
     });
 }
@@ -321,7 +321,7 @@ async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
 async fn show(call: &Call, ask: &Acquire, token: Token) -> Done {
     let now = call.app.locks.now();
     let life = ask.term.begin(now);
-    let tenure = Tenure { token, life, acquired_at: now };
+    let tenure = Tenure { token, life, acquired_at: now, acquisition: 0 };
     lock::show_tenure(call, &ask.name, &tenure, false).await
 }
 
@@ -421,7 +421,7 @@ mod tests {
             submit(&places, Op::Acquire(first));
             let (gone, next) = (stand(&places, "gone"), stand(&places, "next"));
             let serving = Arc::clone(&places);
-            let serve = thread::spawn(move || submit(&serving, Op::Release(Release { key })));
+            let serve = thread::spawn(move || submit(&serving, Op::Release(Release::of(key))));
             drop(gone);
             serve.join().expect("it does not panic");
             let holder = look(&places).holder().map(|holder| holder.lease.holder.clone());

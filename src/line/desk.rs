@@ -119,7 +119,7 @@ impl Desk {
             }
             Request::Unlock(name, client) => {
                 let key = LeaseKey { name, client, token: None };
-                self.decide(grant, Op::Release(Release { key })).await
+                self.decide(grant, Op::Release(Release::of(key))).await
             }
             Request::Own(name) => self.owner(grant, &name).await,
             Request::Register(address) => self.register(address),

@@ -81,7 +81,7 @@ fn granted(locks: &Locks, ask: Acquire) -> Tenure {
 
 fn release(locks: &Locks, lock: &str, who: &str) {
     let key = LeaseKey { name: name(lock), client: client(who), token: None };
-    does(locks, Op::Release(Release { key })).expect("available").expect("released");
+    does(locks, Op::Release(Release::of(key))).expect("available").expect("released");
 }
 
 fn view(locks: &Locks, lock: &str) -> LockView {

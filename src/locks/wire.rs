@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
 /// The version of these bytes: both ends must be of the same.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Parts of one batch: what queues up in the time of one answer, on a busy mount.
 pub const ASKS_MAX: usize = 256;
 /// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.

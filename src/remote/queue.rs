@@ -122,7 +122,7 @@ impl Asked {
         match outcome {
             Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                Some(Op::Release(Release { key }))
+                Some(Op::Release(Release::of(key)))
             }
             Outcome::Waiting { ticket, .. } => {
                 Some(Op::Leave(Leave { name, ticket: *ticket, why: Why::Gone }))
@@ -288,7 +288,7 @@ mod tests {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
         let key = LeaseKey { name, client, token: token.map(Token::named) };
-        Ask::Submit(Op::Release(Release { key }).into())
+        Ask::Submit(Op::Release(Release::of(key)).into())
     }
 
     #[test]
@@ -318,7 +318,8 @@ mod tests {
 
     fn tenure(token: u64) -> Tenure {
         let token = Token::named(token);
-        Tenure { token, life: Life::Session(SessionId::named(1)), acquired_at: Time::ZERO }
+        let life = Life::Session(SessionId::named(1));
+        Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 }
     }
 
     fn answer_all(queue: &mut Queue, reply: impl Fn(&Ask) -> Reply) {

@@ -256,7 +256,7 @@ fn what_a_server_decides_is_what_a_door_says() {
     let refused = submit(&other, mkdir("build", "b")).expect("answered").expect_err("held");
     assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
     let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
-    assert_eq!(submit(&door, Op::Release(Release { key })), Ok(Ok(Outcome::Released)));
+    assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
     let (send, page) = mpsc::channel();
     door.list(List { limit: 10, ..List::default() }, Box::new(move |p| drop(send.send(p))));
     assert_eq!(page.recv().expect("answered").expect("a page").items.len(), 0);
@@ -301,7 +301,7 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
         door.submit(ask.into(), Box::new(move |got| drop(send.send(got))));
         // Without a token: whatever is held by then.
         let key = LeaseKey { name: name("build"), client: client("a"), token: None };
-        door.submit(Op::Release(Release { key }).into(), Box::new(|_| {}));
+        door.submit(Op::Release(Release::of(key)).into(), Box::new(|_| {}));
     }
     drop(send);
     let answers: Vec<_> = answers.iter().collect();
@@ -342,7 +342,7 @@ fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
     assert!(no.is_err(), "{no:?}");
     assert_eq!(world.holders("build"), ["a"], "nobody knows");
     let key = LeaseKey { name: name("held"), client: client("a"), token: Some(token) };
-    assert!(submit(&door, Op::Release(Release { key })).is_err(), "not now");
+    assert!(submit(&door, Op::Release(Release::of(key))).is_err(), "not now");
     let mut watch = world.local.watch(None);
     world.weather.answers_lost.store(0, Ordering::Release);
     let mut over = [false, false];
@@ -473,7 +473,7 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
         let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
         let (send, answer) = mpsc::channel();
         let then = Box::new(move |got| drop(send.send(got)));
-        door.submit_until_answered(Op::Release(Release { key }).into(), then);
+        door.submit_until_answered(Op::Release(Release::of(key)).into(), then);
         while world.weather.arrived.load(Ordering::Relaxed) < before + 3 {
             std::thread::yield_now();
         }

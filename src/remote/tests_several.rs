@@ -110,7 +110,7 @@ fn any_node_will_do_and_the_session_survives_the_move() {
     assert_eq!(session_of(&door), session);
     assert_eq!(one.holders("build"), ["a"]);
     let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
-    assert_eq!(submit(&door, Op::Release(Release { key })), Ok(Ok(Outcome::Released)));
+    assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
     door.close();
     assert_eq!(engine.about().sessions, 0);
 }
@@ -143,7 +143,7 @@ fn what_one_node_has_done_another_does_not_do_again() {
         let key = LeaseKey { name: name(lock), client: client("a"), token };
         one.weather.answers_lost.store(1, Ordering::Release);
         two.weather.answers_lost.store(1, Ordering::Release);
-        let released = submit(&door, Op::Release(Release { key }));
+        let released = submit(&door, Op::Release(Release::of(key)));
         assert_eq!(released, Ok(Ok(Outcome::Released)), "{lock}");
         assert_eq!(one.holders(lock), [""; 0]);
     }

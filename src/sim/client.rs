@@ -392,7 +392,7 @@ impl Client {
         let Held { lock, token, .. } = held;
         let key = self.key(lock, token);
         let from = now();
-        let came = self.ask(Op::Release(Release { key })).await;
+        let came = self.ask(Op::Release(Release::of(key))).await;
         match &came.answer {
             Some(Ok(Outcome::Released)) => self.world.record.history(|history| {
                 history.act(lock, came.from, Some(came.to), What::Released(token));

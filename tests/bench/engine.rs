@@ -51,7 +51,7 @@ pub(crate) fn acquire(number: usize, term: Term, note: Option<&str>) -> Command 
 
 pub(crate) fn release(number: usize) -> Command {
     let key = LeaseKey { name: name(number), client: client(number), token: None };
-    Op::Release(Release { key }).into()
+    Op::Release(Release::of(key)).into()
 }
 
 /// An engine in which `count` locks are held: those with even numbers.

@@ -104,7 +104,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => acquire,
         2 => renew,
-        2 => key().prop_map(|key| Op::Release(Release { key })),
+        2 => key().prop_map(|key| Op::Release(Release::of(key))),
         1 => (key(), patch()).prop_map(|(key, patch)| Op::Annotate(Annotate { key, patch })),
         1 => moved,
         1 => steal,

@@ -98,7 +98,7 @@ fn acquire(lock: &str, who: &str) -> Op {
 
 fn release(lock: &str, who: &str) -> Op {
     let key = LeaseKey { name: name(lock), client: client(who), token: None };
-    Op::Release(Release { key })
+    Op::Release(Release::of(key))
 }
 
 /// The attacker plants answers under keys that the victim will use. Neither is the victim told

@@ -49,6 +49,7 @@ impl Dice {
 pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
+    acquisitions: Dice,
     names: Vec<LockName>,
     clients: Vec<ClientId>,
     sessions: Vec<SessionId>,
@@ -65,6 +66,7 @@ impl Draw {
         Self {
             dice: Dice::new(seed),
             old_rules: Dice::new(!seed),
+            acquisitions: Dice::new(seed.rotate_left(32)),
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
             sessions: vec![],
@@ -156,7 +158,10 @@ impl Draw {
                 Op::Renew(Renew { key: self.key(), term, firm, patch: self.patch() })
             }
             21 => Op::Annotate(Annotate { key: self.key(), patch: self.patch() }),
-            22..=25 => Op::Release(Release { key: self.key() }),
+            22..=25 => {
+                let key = self.key();
+                Op::Release(Release { key, acquisition: self.acquisition() })
+            }
             26..=28 => Op::Leave(self.leave()),
             29 | 30 => {
                 let over = self.dice.pick(&[Over::Replace, Over::Replace, Over::Refuse]);
@@ -241,6 +246,12 @@ impl Draw {
         let (name, client, token) = self.dice.pick(&self.tokens[recent..]);
         let client = if self.dice.one_in(8) { self.client() } else { client };
         LeaseKey { name, client, token: self.dice.one_in(2).then_some(token) }
+    }
+
+    /// Mostly none; else that of the grant or of one of the next acquires.
+    fn acquisition(&mut self) -> Option<u32> {
+        let drawn = self.acquisitions.below(6);
+        u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
     }
 
     /// An id, with a digest that few requests share.

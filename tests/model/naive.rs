@@ -490,6 +490,7 @@ impl Naive {
             life: ask.term.begin(self.now),
             acquired_at: self.now,
             renewed_at: self.now,
+            acquisition: 0,
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
         self.hold(&ask.name, ask.mode, lease, waited)
@@ -513,6 +514,7 @@ impl Naive {
     fn go_on(&mut self, ask: &Acquire, own: &Held, rules: Rulebook) -> Answer {
         self.fits(&ask.name, &ask.patch, &own.lease.details)?;
         let mut held = own.clone();
+        held.lease.acquisition += 1;
         held.lease.life = match (ask.hold, own.lease.life, ask.term) {
             (Hold::Open(_), ..) => ask.term.begin(self.now),
             _ if self.is_open(own.lease.hold) => again(own.lease.life, self.now),
@@ -673,6 +675,12 @@ impl Naive {
 
     fn release(&mut self, ask: &Release) -> Answer {
         let held = self.meant(&ask.key)?;
+        if let Some(named) = ask.acquisition
+            && held.lease.acquisition > named
+        {
+            let (name, token) = (held.name, held.lease.token);
+            return self.no(Reason::AcquiredAgain { name, token });
+        }
         self.give_back(held.lease.token, self.ends(held.lease.life).ttl);
         self.serve(&held.name);
         Ok(Outcome::Released)
@@ -744,6 +752,7 @@ impl Naive {
             life: ask.term.begin(begins),
             acquired_at: begins,
             renewed_at: begins,
+            acquisition: 0,
             details: Arc::new(patched(&Details::default(), &ask.patch)),
         };
         Ok(Outcome::Stolen(self.hold(&ask.name, Mode::Exclusive, lease, None)))
@@ -791,6 +800,7 @@ impl Naive {
                 life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
                 acquired_at: begins,
                 renewed_at: begins,
+                acquisition: 0,
                 details: Arc::default(),
             };
             self.hold(name, if shares { mode } else { Mode::Exclusive }, lease, None);
@@ -889,7 +899,8 @@ fn again(life: Life, now: Time) -> Life {
 }
 
 fn tenure(lease: &Lease) -> Tenure {
-    Tenure { token: lease.token, life: lease.life, acquired_at: lease.acquired_at }
+    let Lease { token, life, acquired_at, acquisition, .. } = *lease;
+    Tenure { token, life, acquired_at, acquisition }
 }
 
 /// What a lease says after a change.

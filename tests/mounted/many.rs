@@ -51,7 +51,7 @@ fn acquire(name: LockName) -> Op {
 }
 
 fn release(name: LockName) -> Op {
-    Op::Release(Release { key: LeaseKey { name, client: root(), token: None } })
+    Op::Release(Release::of(LeaseKey { name, client: root(), token: None }))
 }
 
 /// 1,048,576 locks are held through a restart; the next one is refused with ENOSPC and a

@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes: all nodes must be of the same.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Whoever has the address.
 pub(in crate::cluster) const ANYBODY: NodeId = 0;

@@ -13,7 +13,7 @@ use super::EVENTS_MAX;
 use crate::engine::command::Leave;
 use crate::engine::lease::Ticket;
 use crate::engine::{
-    Acquire, Hold, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Reason, Refusal,
+    Acquire, Hold, Lease, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Reason, Refusal,
     Release, SessionId, Tenure, What, Why,
 };
 use crate::locks::feed::Watch;
@@ -218,14 +218,14 @@ fn end(fs: &Shared, number: u64, how: Ended) {
 fn give_back(locks: &Locks, ask: Acquire, tenure: Tenure) {
     let (name, client) = (ask.name, ask.client);
     let key = LeaseKey { name, client, token: Some(tenure.token) };
-    locks.give_back(Op::Release(Release { key }));
+    locks.give_back(Op::Release(Release::of(key)));
 }
 
 /// The tenure that was granted to this attempt, if one was.
 fn granted(view: &LockView, hold: Hold) -> Option<Tenure> {
     let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
-    let (token, life, acquired_at) = (lease.token, lease.life, lease.acquired_at);
-    Some(Tenure { token, life, acquired_at })
+    let Lease { token, life, acquired_at, acquisition, .. } = *lease;
+    Some(Tenure { token, life, acquired_at, acquisition })
 }
 
 /// Sees what has become of a waiter, as soon as that can be seen.

@@ -132,7 +132,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         "acquire" => Op::Acquire(acquire(name(), client(), Line::Skip)),
         "renew" => Op::Renew(Renew { key: key(), term: None, firm: Firm::Keep, patch }),
         "annotate" => Op::Annotate(Annotate { key: key(), patch }),
-        "release" => Op::Release(Release { key: key() }),
+        "release" => Op::Release(Release::of(key())),
         "leave" => {
             let ticket = queue(sites, site, case);
             Op::Leave(Leave { name: name(), ticket, why: Why::Asked })

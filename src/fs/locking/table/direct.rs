@@ -65,7 +65,7 @@ impl<R> Table<R> {
         self.going.add(held.token);
         self.tidy(ino);
         let Held { name, client, token, .. } = held;
-        Some(Release { key: LeaseKey { name, client, token: Some(token) } })
+        Some(Release::of(LeaseKey { name, client, token: Some(token) }))
     }
 
     /// The engine has ended it.

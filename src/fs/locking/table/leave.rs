@@ -201,5 +201,5 @@ pub(super) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
 }
 
 pub(super) fn release<R>(key: LeaseKey) -> Effect<R> {
-    Effect::Tell(Box::new(Op::Release(Release { key })))
+    Effect::Tell(Box::new(Op::Release(Release::of(key))))
 }

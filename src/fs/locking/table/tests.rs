@@ -744,7 +744,7 @@ fn what_has_ended_is_not_begun_by_a_late_answer() {
     let lease = rig.view(&name(FILE)).holders[0].lease.clone();
     let key = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
     let mut todo = Vec::new();
-    rig.apply(Op::Release(Release { key }), &mut todo).expect("it is held");
+    rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
     assert!(rig.carry(todo).is_empty());
     rig.answered(late);
     assert!(rig.table.files.is_empty(), "nobody holds what is over");
