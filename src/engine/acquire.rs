@@ -66,12 +66,12 @@ impl Engine {
                     && lock.own(&ask.client, ask.hold).is_none()
                 {
                     let until = patience.map(|span| self.books.clock + span);
-                    return self.join(ask, until, events);
+                    return self.join(ask, until, rules, events);
                 }
                 let conflict = self.books.conflict(&ask.name, lock, lease, way);
                 let refusal = self.books.refuse(Reason::Conflict(conflict));
                 if ask.line == Line::Skip && planted(Bug::RefusalLeavesWaiter) {
-                    let _ = self.join(ask, None, events);
+                    let _ = self.join(ask, None, rules, events);
                 }
                 Err(refusal)
             }
@@ -141,13 +141,24 @@ impl Engine {
         Ok(Outcome::Renewed(tenure))
     }
 
-    /// Behind all who wait already. Who waits already keeps the place it has, and what it asks
-    /// for now is what it will get.
-    fn join(&mut self, ask: &Acquire, until: Option<Time>, events: &mut Vec<Event>) -> Answer {
+    /// Enters the request at the end of the queue. An open file that waits already keeps its
+    /// place, and what it asks for now is what it will get; so does whoever speaks for the client.
+    /// Another program of the client ([`Hold::Firm`] of no open file) gets a place of its own: two
+    /// programs that share a place would both be told of the one grant.
+    fn join(
+        &mut self,
+        ask: &Acquire,
+        until: Option<Time>,
+        rules: Rulebook,
+        events: &mut Vec<Event>,
+    ) -> Answer {
         self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
+        let own_place = ask.hold == Hold::Firm(None)
+            && !matches!(rules, Rulebook::First | Rulebook::Second)
+            && !planted(Bug::ProgramsSharePlace);
         let same = |waiter: &Waiter| waiter.client == ask.client && waiter.hold == ask.hold;
-        let place = lock.line.iter().find(|(_, waiter)| same(waiter));
+        let place = lock.line.iter().find(|(_, waiter)| !own_place && same(waiter));
         if let Some((ticket, _)) = place {
             let ticket = *ticket;
             return Ok(self.ask_again(ask, ticket, until, events));
@@ -193,6 +204,16 @@ impl Engine {
         Outcome::Granted(Tenure::of(lease.expect("who has left the line was served")))
     }
 
+    /// Sets how long a waiter waits from now on.
+    pub(super) fn wait_until(&mut self, name: &LockName, ticket: Ticket, until: Option<Time>) {
+        let Some(lock) = self.locks.get_mut(name) else { return };
+        let Some(mut waiter) = lock.line.remove(ticket) else { return };
+        self.books.unbook_waiter(name, ticket, &waiter);
+        waiter.until = until;
+        self.books.book_waiter(name, ticket, &waiter);
+        lock.line.insert(ticket, waiter);
+    }
+
     /// A waiter goes, and who stood behind it may be next.
     pub(super) fn leave(&mut self, ask: &Leave, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
@@ -216,6 +237,7 @@ impl Engine {
         let waiter = self.locks.get_mut(name).and_then(|lock| lock.line.remove(ticket));
         let Some(waiter) = waiter else { return false };
         self.books.unbook_waiter(name, ticket, &waiter);
+        self.books.wait_is_over(ticket, &Outcome::Left);
         let (name, client) = (name.clone(), waiter.client);
         self.books.tell(events, What::Left { name, client, ticket, why });
         true
@@ -231,12 +253,15 @@ impl Engine {
             let waiter = lock.line.remove(ticket).expect("who is next is in line");
             self.books.unbook_waiter(name, ticket, &waiter);
             if self.books.is_alive(&waiter) {
-                self.books.let_in(lock, name, Entrant::from_line(ticket, &waiter), events);
+                let entrant = Entrant::from_line(ticket, &waiter);
+                let tenure = self.books.let_in(lock, name, entrant, events);
+                self.books.wait_is_over(ticket, &Outcome::Granted(tenure));
                 if waiter.mode == Mode::Exclusive && planted(Bug::WaiterServedTwice) {
                     self.books.book_waiter(name, ticket, &waiter);
                     lock.line.insert(ticket, waiter);
                 }
             } else {
+                self.books.wait_is_over(ticket, &Outcome::Left);
                 let (name, client) = (name.clone(), waiter.client);
                 let why = if waiter.until.is_some_and(|until| until <= self.books.clock) {
                     Why::TimedOut

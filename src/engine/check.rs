@@ -1,9 +1,11 @@
 //! The invariants, in one place: what must be true between any two commands.
 
-use super::lease::{Hold, Life};
+use super::command::Outcome;
+use super::lease::{Hold, Life, Ticket};
 use super::lock::{Lock, Tenancy};
 use super::name::LockName;
 use super::{Books, Engine};
+use crate::time::Time;
 use std::collections::BTreeSet;
 
 impl Engine {
@@ -28,12 +30,13 @@ impl Engine {
         assert_eq!(below, self.locks.below(), "names with parts are counted");
         assert_eq!(waiting, self.books.waiting, "waiters are counted");
         due += self.books.sessions.values().filter(|session| session.ttl.is_some()).count();
-        due += self.books.replies.len();
+        due += self.books.replies.iter().filter(|(_, reply)| reply.until < Time::NEVER).count();
         assert_eq!(due, self.books.agenda.len(), "what ends by itself is on the agenda, once");
         if let Some(next) = self.books.agenda.next() {
             assert!(next > self.books.clock, "what is due has happened");
         }
         self.check_sessions();
+        self.check_waiting_replies();
         self.check_limits();
     }
 
@@ -62,7 +65,9 @@ impl Engine {
         for (ticket, waiter) in lock.line.iter() {
             assert!(self.books.is_alive(waiter), "the dead do not wait");
             assert!(ticket.as_u64() < self.books.next_ticket, "places are given out once");
-            assert!(seen.insert((&waiter.client, waiter.hold)), "nobody waits twice in one line");
+            let once =
+                waiter.hold == Hold::Firm(None) || seen.insert((&waiter.client, waiter.hold));
+            assert!(once, "an open file waits once in a queue");
             for id in waiter.sessions() {
                 let hangs = self.books.sessions[&id].waiters.contains(&(name.clone(), *ticket));
                 assert!(hangs, "a session knows its waiters");
@@ -87,6 +92,18 @@ impl Engine {
                 let there = lock.is_some_and(|lock| lock.line.contains_key(ticket));
                 assert!(there, "a session's waiter is in line");
             }
+        }
+    }
+
+    fn check_waiting_replies(&self) {
+        let tickets = self.locks.values().flat_map(|lock| lock.line.keys());
+        let tickets: BTreeSet<Ticket> = tickets.copied().collect();
+        for (_, reply) in self.books.replies.iter().filter(|(_, reply)| reply.until == Time::NEVER)
+        {
+            let Outcome::Waiting { ticket, .. } = reply.replay.first else {
+                panic!("only the answer to a request that waits is kept without end");
+            };
+            assert!(tickets.contains(&ticket), "a request that waits has its place");
         }
     }
 

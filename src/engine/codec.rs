@@ -28,7 +28,7 @@ use super::session::Session;
 use super::term::{Grace, Ttl};
 use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The version of these bytes. A change of any layout below raises it.
@@ -112,6 +112,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.sessions.insert(id, session);
     }
     let mut known = Known::default();
+    let mut waiting = BTreeSet::new();
     for _ in 0..u64::take(from)? {
         let (name, mut lock) = (LockName::take(from)?, Lock::take(from)?);
         for lease in lock.leases_mut() {
@@ -123,6 +124,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         lock.leases().iter().for_each(|lease| engine.books.book(&name, lease));
         for (ticket, waiter) in lock.line.iter() {
             engine.books.book_waiter(&name, *ticket, waiter);
+            waiting.insert(*ticket);
         }
         *engine.locks.get_or_new(&name) = lock;
     }
@@ -131,6 +133,9 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         // Keys that had no limit then are others now, and in another order.
         let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
         require(in_order || format < WITH_CALLERS)?;
+        require(
+            reply.until < Time::NEVER || reply.place().is_some_and(|at| waiting.contains(&at)),
+        )?;
         engine.books.restore_reply(id, reply);
     }
     if !from.is_empty() {
@@ -217,6 +222,7 @@ impl Wire for Command {
         out.push(match self.rules {
             Rulebook::First => has_id,
             Rulebook::Second => 2 + has_id,
+            Rulebook::Third => 4 + has_id,
         });
         if let Some(request) = &self.request {
             request.put(out);
@@ -228,6 +234,7 @@ impl Wire for Command {
         let (has_id, rules) = match u8::take(from)? {
             first @ (0 | 1) => (first == 1, Rulebook::First),
             second @ (2 | 3) => (second == 3, Rulebook::Second),
+            third @ (4 | 5) => (third == 5, Rulebook::Third),
             _ => return Err(Malformed),
         };
         let request = if has_id { Some(Request::take(from)?) } else { None };

@@ -27,9 +27,14 @@ pub struct Command {
 pub enum Rulebook {
     /// An upgrade to exclusive keeps its token.
     First,
-    /// An upgrade to exclusive mints a token.
-    #[default]
+    /// An upgrade to exclusive mints a token. The answer to a request that waits is forgotten
+    /// after a while, and requests of one client that no open file makes share a place in the
+    /// queue.
     Second,
+    /// The id of a request that waits names its place, and later the grant. Each exclusive
+    /// request that no open file makes has a place of its own.
+    #[default]
+    Third,
 }
 
 /// Rule 10: the id of a request, and a digest of all that the request says.

@@ -167,12 +167,12 @@ impl Engine {
         let Some(request) = &command.request else {
             return self.carry_out(command, events);
         };
-        if let Some(answer) = self.replay(request) {
+        if let Some(answer) = self.replay(request, &command.op) {
             return answer;
         }
         self.has_room_for_reply()?;
         let outcome = self.carry_out(command, events)?;
-        self.books.remember(request, &outcome);
+        self.books.remember(request, &outcome, command.rules);
         Ok(outcome)
     }
 
@@ -266,6 +266,9 @@ impl Engine {
             self.books.replies.iter().map(|(id, reply)| (id.clone(), reply.until)).collect();
         for (request, until) in known {
             self.books.replies.forget(&request);
+            if until == Time::NEVER {
+                continue;
+            }
             self.books.agenda.remove(until, Due::Reply(std::sync::Arc::new(request)));
         }
     }

@@ -48,6 +48,14 @@ bugs! {
     PatienceIgnored,
     /// Who waits to share and then asks to be alone is served to share.
     AskingAgainKeepsMode,
+    /// Two programs of one client have one place in the queue.
+    ProgramsSharePlace,
+    /// The id of a request that was served goes on to say that it waits.
+    ServedIdStillWaits,
+    /// The id of a request that waits is forgotten, though its place is kept.
+    WaitingIdForgotten,
+    /// A repeat of a request that waits does not make it wait longer.
+    RepeatKeepsPatience,
     /// A shared request overtakes a waiting exclusive one.
     SharedOvertakes,
     /// More sharers are let in from the line than there may be.

@@ -264,9 +264,10 @@ impl Conflict {
                 write!(f, "for {left} more; try again then")
             }
             Way::Own => {
-                write!(f, "lock '{name}' is held by {holder} itself ")?;
+                write!(f, "lock '{name}' is held by your own user, {holder}, ")?;
                 ends.say_left(at, f)?;
-                write!(f, ", by another program or open file; renew it by 'touch', or wait")
+                write!(f, " ({waiting} waiting), for another program or open file; ")?;
+                write!(f, "wait with 'latchfs run', or renew the lease if it is yours")
             }
             Way::Behind => {
                 write!(f, "lock '{name}' is shared by {holder}, and {waiting} wait before you; ")?;

@@ -127,7 +127,7 @@ fn command() -> impl Strategy<Value = Command> {
         let id = RequestId { caller: caller.into(), key: key.into() };
         Request { id, digest: Digest(digest) }
     });
-    let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second)];
+    let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second), Just(Rulebook::Third)];
     (proptest::option::of(request), op(), rules).prop_map(|(request, op, rules)| Command {
         request,
         op,

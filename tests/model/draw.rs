@@ -146,7 +146,8 @@ impl Draw {
 
     /// Mostly the current one; the older one as a journal brings it back.
     fn rulebook(&mut self) -> Rulebook {
-        if self.old_rules.one_in(16) { Rulebook::First } else { Rulebook::Second }
+        let old = self.old_rules.one_in(8).then_some([Rulebook::First, Rulebook::Second]);
+        old.map_or(Rulebook::Third, |old| self.old_rules.pick(&old))
     }
 
     fn op(&mut self) -> Op {

@@ -116,14 +116,32 @@ impl Naive {
             if known.digest != request.digest {
                 return self.no(Reason::KeyReused(request.id.key.clone()));
             }
-            return Ok(Outcome::Replayed(Box::new(replay.clone())));
+            let replay = replay.clone();
+            if let (Op::Acquire(ask), Outcome::Waiting { ticket, .. }) =
+                (&command.op, &replay.first)
+                && let Line::Join(patience) = ask.line
+                && patience != Some(Span::ZERO)
+                && self.waits_by_id(&request.id)
+            {
+                let until = patience.map(|patience| self.now + patience);
+                let waiting = self.line.iter_mut().find(|waiting| waiting.ticket == *ticket);
+                waiting.expect("an id that waits has its place").until = until;
+            }
+            return Ok(Outcome::Replayed(Box::new(replay)));
         }
         if self.replies.len() >= self.rules.requests_max {
             return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
         }
         let outcome = self.carry_out(command)?;
-        let until = self.now + self.rules.requests_kept;
-        let ends = match &outcome {
+        let waits = matches!(outcome, Outcome::Waiting { .. }) && command.rules == Rulebook::Third;
+        let until = if waits { Time::NEVER } else { self.now + self.rules.requests_kept };
+        let replay = self.replay(&outcome);
+        self.replies.push((request.clone(), until, replay));
+        Ok(outcome)
+    }
+
+    fn replay(&self, outcome: &Outcome) -> Replay {
+        let ends = match outcome {
             Outcome::SessionOpened(id) => self.session(*id).map(Bond::ends),
             Outcome::Granted(tenure)
             | Outcome::Renewed(tenure)
@@ -131,9 +149,23 @@ impl Naive {
             | Outcome::Stolen(tenure) => Some(self.ends(tenure.life)),
             _ => None,
         };
-        let replay = Replay { at: self.now, first: outcome.clone(), ends };
-        self.replies.push((request.clone(), until, replay));
-        Ok(outcome)
+        Replay { at: self.now, first: outcome.clone(), ends }
+    }
+
+    fn waits_by_id(&self, id: &RequestId) -> bool {
+        self.replies.iter().any(|(known, until, _)| known.id == *id && *until == Time::NEVER)
+    }
+
+    /// What waited at `ticket` under an id has come to `end`.
+    fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
+        let (replay, kept) = (self.replay(end), self.now + self.rules.requests_kept);
+        for (_, until, known) in &mut self.replies {
+            if *until == Time::NEVER
+                && matches!(known.first, Outcome::Waiting { ticket: at, .. } if at == ticket)
+            {
+                (*known, *until) = (replay.clone(), kept);
+            }
+        }
     }
 
     fn carry_out(&mut self, command: &Command) -> Answer {
@@ -279,7 +311,8 @@ impl Naive {
             let due = if held.expired { ends.grace_until } else { ends.expires_at };
             (due, Next::Lease(held.lease.token))
         });
-        let replies = self.replies.iter().map(|(r, until, _)| (*until, Next::Forget(r.id.clone())));
+        let replies = self.replies.iter().filter(|(_, until, _)| *until < Time::NEVER);
+        let replies = replies.map(|(r, until, _)| (*until, Next::Forget(r.id.clone())));
         sessions.chain(patience).chain(leases).chain(replies).min()
     }
 
@@ -347,6 +380,7 @@ impl Naive {
     fn unqueue(&mut self, ticket: Ticket, why: Why) -> LockName {
         let place = self.line.iter().position(|waiting| waiting.ticket == ticket);
         let Waiting { name, ask, .. } = self.line.remove(place.expect("it is in line"));
+        self.wait_is_over(ticket, &Outcome::Left);
         self.tell(What::Left { name: name.clone(), client: ask.client, ticket, why });
         name
     }
@@ -371,7 +405,9 @@ impl Naive {
                 self.unqueue(first.ticket, Why::SessionOver);
             } else {
                 self.line.retain(|waiting| waiting.ticket != first.ticket);
-                self.grant(&first.ask, Some((first.ticket, self.now.since(first.since))));
+                let waited = Some((first.ticket, self.now.since(first.since)));
+                let tenure = self.grant(&first.ask, waited);
+                self.wait_is_over(first.ticket, &Outcome::Granted(tenure));
             }
         }
     }
@@ -451,7 +487,7 @@ impl Naive {
         };
         match ask.line {
             Line::Join(patience) if !would_wait_for_itself && patience != Some(Span::ZERO) => {
-                self.join(ask, patience.map(|patience| self.now + patience))
+                self.join(ask, patience.map(|patience| self.now + patience), rules)
             }
             _ => self.no(Reason::Conflict(self.conflict(name, &in_the_way.0, in_the_way.1))),
         }
@@ -528,7 +564,7 @@ impl Naive {
         let of_file = matches!(ask.hold, Hold::Open(_));
         let looks = ask.patch.looks.filter(|_| !of_file);
         let patch = Patch { looks, ..ask.patch.clone() };
-        if own.mode == Mode::Shared && ask.mode == Mode::Exclusive && rules == Rulebook::Second {
+        if own.mode == Mode::Shared && ask.mode == Mode::Exclusive && rules != Rulebook::First {
             return Ok(Outcome::Renewed(self.upgraded(held, &patch)));
         }
         let outcome = self.renewed(held, &patch);
@@ -567,10 +603,12 @@ impl Naive {
         matches!(hold, Hold::Open(open) if self.session(open.session).is_some())
     }
 
-    fn join(&mut self, ask: &Acquire, until: Option<Time>) -> Answer {
+    fn join(&mut self, ask: &Acquire, until: Option<Time>, rules: Rulebook) -> Answer {
         let name = &ask.name;
         self.fits(name, &ask.patch, &Details::default())?;
-        let same = |w: &&Waiting| w.ask.client == ask.client && w.ask.hold == ask.hold;
+        let has_own_place = ask.hold == Hold::Firm(None) && rules == Rulebook::Third;
+        let same =
+            |w: &&Waiting| !has_own_place && w.ask.client == ask.client && w.ask.hold == ask.hold;
         let known = self.waiting_for(name).find(same).map(|waiting| waiting.ticket);
         if let Some(known) = known {
             let waiting = self.line.iter_mut().find(|waiting| waiting.ticket == known);

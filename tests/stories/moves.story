@@ -33,7 +33,7 @@ t=4s bob acquire own ttl=60s
   = own: held, exclusive; bob token 4 until t=64s
   = tmp: held, exclusive; bob token 3 until t=12s
 t=5s bob move tmp to=own noreplace
-  -> refused, E_LOCK_CONFLICT: lock 'own' is held by bob itself for 59s more, by another program or open file; renew it by 'touch', or wait
+  -> refused, E_LOCK_CONFLICT: lock 'own' is held by your own user, bob, for 59s more (0 waiting), for another program or open file; wait with 'latchfs run', or renew the lease if it is yours
   = final: held, exclusive; ann token 2 until t=12s
   = own: held, exclusive; bob token 4 until t=64s
   = tmp: held, exclusive; bob token 3 until t=12s
