@@ -5,7 +5,7 @@
 //!
 //! The id of a request that waits names its place in the queue: it is kept as long as the place,
 //! each repeat sets anew how long the request waits, and when the place is served the id names the
-//! grant. When the place is left unserved, the id says so: a repeat that was on its way must not
+//! grant. When the place is left unserved, a repeat is refused: one that was on its way must not
 //! enter the queue again.
 
 use super::agenda::Due;
@@ -73,22 +73,25 @@ impl Engine {
     /// Returns the answer to a request that was carried out before, or that uses the id of another
     /// one; `None` if the id is new.
     pub(super) fn replay(&mut self, request: &Request, op: &Op) -> Option<Answer> {
-        let reply = self.books.replies.by_id.get(&request.id)?;
+        let known = self.books.replies.by_id.get(&request.id)?;
         if planted(Bug::RepeatsAreApplied) {
             return None;
         }
-        if reply.digest != request.digest && !planted(Bug::KeyOfAnotherRequest) {
+        if known.digest != request.digest && !planted(Bug::KeyOfAnotherRequest) {
             let reason = Reason::KeyReused(Arc::clone(&request.id.key));
             return Some(Err(self.books.refuse(reason)));
         }
-        let replay = reply.replay.clone();
-        if let (Some(ticket), Op::Acquire(ask)) = (reply.place(), op)
+        let replay = known.replay.clone();
+        if let (Some(ticket), Op::Acquire(ask)) = (known.place(), op)
             && let Line::Join(patience) = ask.line
             && patience != Some(Span::ZERO)
             && !planted(Bug::RepeatKeepsPatience)
         {
             let until = patience.map(|span| self.books.clock + span);
             self.wait_until(&ask.name, ticket, until);
+        }
+        if let (Outcome::Left, Op::Acquire(ask)) = (&replay.first, op) {
+            return Some(Err(self.books.refuse(Reason::NotInLine(ask.name.clone()))));
         }
         Some(Ok(Outcome::Replayed(Box::new(replay))))
     }
@@ -122,10 +125,10 @@ impl Books {
     /// The wait at this place has come to `end`: so say from now on the ids that named the place.
     pub(super) fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         for id in self.replies.waiting.remove(&ticket).unwrap_or_default() {
-            let reply = self.replies.by_id.get(&id).expect("a request that waits has its reply");
-            let (digest, until) = (reply.digest, self.clock + self.rules.requests_kept);
+            let waited = self.replies.by_id.get(&id).expect("a request that waits has its reply");
+            let (digest, until) = (waited.digest, self.clock + self.rules.requests_kept);
             let replay = if planted(Bug::ServedIdStillWaits) {
-                reply.replay.clone()
+                waited.replay.clone()
             } else {
                 self.replay_of(end)
             };

@@ -127,6 +127,9 @@ impl Naive {
                 let waiting = self.line.iter_mut().find(|waiting| waiting.ticket == *ticket);
                 waiting.expect("an id that waits has its place").until = until;
             }
+            if let (Op::Acquire(ask), Outcome::Left) = (&command.op, &replay.first) {
+                return self.no(Reason::NotInLine(ask.name.clone()));
+            }
             return Ok(Outcome::Replayed(Box::new(replay)));
         }
         if self.replies.len() >= self.rules.requests_max {

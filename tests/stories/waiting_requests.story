@@ -8,7 +8,7 @@ t=0s b acquire x firm wait=30s ttl=20s request=one
   -> waiting with ticket 1, 0 ahead
   * x: b waits, ticket 1
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
-# Each repeat says how long the request waits from then on, and its answer outlives all others.
+# Each repeat says how long the request waits from then on. The id is kept as long as the place.
 t=20s b acquire x firm wait=30s ttl=20s request=one
   -> replayed from t=0s: waiting with ticket 1, 0 ahead
   = x: held, exclusive; a token 1 until t=60s; waiting: b (exclusive)
@@ -39,17 +39,17 @@ t=60s b acquire x firm wait=30s ttl=20s request=one
   * x: granted to b, token 3, exclusive
   = x: held, exclusive; b token 3 until t=80s, firm
 
-# Who does not repeat its request loses its place, and the id says so for as long as any other.
+# Who does not repeat its request loses its place, and a late repeat does not enter the queue again.
 t=61s c acquire x firm wait=5s request=two
   -> waiting with ticket 2, 0 ahead
   * x: c waits, ticket 2
   = x: held, exclusive; b token 3 until t=80s, firm; waiting: c (exclusive)
 t=66s c acquire x firm wait=5s request=two
-  -> replayed from t=66s: left
+  -> refused, E_LOCK_EXPIRED: no such place in the line of lock 'x'; ask for the lock anew
   * x: c left, ticket 2, out of patience
   = x: held, exclusive; b token 3 until t=80s, firm
 t=75.999999999s c acquire x firm wait=5s request=two
-  -> replayed from t=66s: left
+  -> refused, E_LOCK_EXPIRED: no such place in the line of lock 'x'; ask for the lock anew
   = x: held, exclusive; b token 3 until t=80s, firm
 t=76s c acquire x firm wait=5s request=two
   -> waiting with ticket 3, 0 ahead
