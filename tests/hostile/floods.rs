@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 /// What a flood may take of the memory of a process, beside what it takes anyway.
-const FLOOD_KIB: u64 = 64 << 10;
+pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
 /// A server of which anybody may ask anything.
 fn start() -> Server {
@@ -26,7 +26,7 @@ fn start() -> Server {
 }
 
 /// The most memory that a process has taken, in KiB; 0 when it has ended.
-fn peak_kib(pid: i32) -> u64 {
+pub(crate) fn peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()

@@ -1,11 +1,14 @@
-//! A local user at the port of the nodes, and a token that may steal at the cluster's controls.
+//! A local user at the port of the nodes, with and without their secret, and a token that may steal
+//! at the cluster's controls.
 
+use crate::floods::{FLOOD_KIB, peak_kib};
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 const TOKENS: &str = r#"
@@ -109,7 +112,7 @@ fn a_local_user_can_not_act_as_a_node() {
     let secret = format!("{foreign}/peers.pem");
     let mut joining = Command::new(crate::server_harness::LATCHFS);
     joining.args(&joins).args(["--peer-secret-file", &secret]);
-    let mut joining = joining.stderr(std::process::Stdio::null()).spawn().expect("it starts");
+    let mut joining = joining.stderr(Stdio::null()).spawn().expect("it starts");
     eventually("it has been turned away", || {
         node.server.log().contains("not let in").then_some(())
     });
@@ -155,4 +158,105 @@ fn a_thief_can_not_change_the_cluster() {
     }
     assert_eq!(acts[0]["outcome"], "begun");
     assert!(acts[1]["outcome"].as_str().is_some_and(|how| how.starts_with("not done: ")), "{log}");
+}
+
+/// The body of a call that forwards so many commands of two bytes each, as a node of this version
+/// may write it.
+fn forwards(version: u8, count: usize) -> Vec<u8> {
+    // No cluster, from nobody to anybody, commands, and their count.
+    let mut body = vec![version, 0, 0, 0, 5];
+    let mut rest = count;
+    while rest >= 0x80 {
+        body.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    body.push(rest as u8);
+    // Each has no id, and settles what is due.
+    body.resize(body.len() + 2 * count, 0);
+    body
+}
+
+/// Thousands of strangers send as much as they can, in the clear and as the first message of TLS,
+/// and hold their connections: nothing of that is kept, and clients are served meanwhile.
+#[test]
+fn strangers_take_no_memory_at_the_port_of_the_nodes() {
+    let node = Node::start();
+    node.serves_the_victim();
+    let before = peak_kib(node.server.pid());
+    let body = forwards(0, 24 << 20);
+    let head = format!(
+        "POST /raft/v1/forward HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    // A first message that says that 64 KiB of it follow, in records of 16 KiB.
+    let mut hello = vec![1, 0, 0xff, 0xf0];
+    hello.resize(3 << 14, 0);
+    let hello: Vec<u8> =
+        hello.chunks(1 << 14).flat_map(|part| [&[22, 3, 1, 0x40, 0], part].concat()).collect();
+    let mut connections = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..8 {
+                let mut stream = TcpStream::connect(&node.peers).expect("it listens");
+                // It is broken off.
+                let _ = stream.write_all(head.as_bytes());
+                let _ = stream.write_all(&body);
+            }
+        });
+        for _ in 0..400 {
+            let mut stream = TcpStream::connect(&node.peers).expect("it listens");
+            let patience = Some(Duration::from_millis(100));
+            stream.set_write_timeout(patience).expect("a limit");
+            let _ = stream.write_all(&hello);
+            connections.push(stream);
+        }
+        node.serves_the_victim();
+    });
+    node.serves_the_victim();
+    let grown = peak_kib(node.server.pid()) - before;
+    assert!(grown < FLOOD_KIB, "{grown} KiB for strangers");
+}
+
+/// Whoever has the secret may do what a node may, but a call takes no multiple of what was sent,
+/// and only entries and snapshots may be long.
+#[test]
+fn a_call_of_a_node_takes_no_multiple_of_its_bytes() {
+    let node = Node::start();
+    let secret = node.scratch.path().join("certs/peers.pem");
+    let url = |call: &str| format!("https://{}/raft/v1/{call}", node.peers);
+    let call = |call: &str, body: &[u8]| -> Output {
+        let mut curl = Command::new("curl");
+        curl.args(["-sk", "--max-time", "30", "--data-binary", "@-", "--cert"]).arg(&secret);
+        curl.arg("--key").arg(&secret).args(["-H", "Expect:", &url(call)]);
+        curl.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = curl.spawn().expect("curl is there");
+        // The node may have heard enough before the end.
+        let _ = child.stdin.take().expect("piped").write_all(body);
+        child.wait_with_output().expect("it ends")
+    };
+    // The version, an error, and that it is malformed.
+    let malformed = call("forward", b"anything").stdout;
+    let [version, 1, 0] = malformed[..] else { panic!("{malformed:?}") };
+    let stranger = call("forward", &forwards(version, 1));
+    assert!(stranger.status.success(), "it is heard: {stranger:?}");
+    assert_ne!(stranger.stdout, malformed, "and understood, but of no cluster");
+    node.serves_the_victim();
+    let before = peak_kib(node.server.pid());
+    let (fits, long) = (forwards(version, 7 << 20), forwards(version, 24 << 20));
+    let sent = (2 * long.len() as u64) >> 10;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..4 {
+                assert_eq!(call("forward", &fits).stdout, malformed);
+                for name in ["forward", "status", "append"] {
+                    let told = call(name, &long).stdout;
+                    assert!(told.is_empty() || told == malformed, "{name}: {told:?}");
+                }
+            }
+        });
+        node.serves_the_victim();
+    });
+    node.serves_the_victim();
+    let grown = peak_kib(node.server.pid()) - before;
+    assert!(grown < sent + FLOOD_KIB, "{grown} KiB for calls of {} KiB", long.len() >> 10);
 }

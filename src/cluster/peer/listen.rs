@@ -1,7 +1,7 @@
 //! The listening end: connections of other nodes, and the calls on them.
 
 use super::tls::{PeerTls, is_peers};
-use super::words::{Letter, Told, Turned, decode_letter, encode_answer};
+use super::words::{Letter, Told, Turned, call_bytes_max, decode_letter, encode_answer};
 use crate::said::said;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -20,8 +20,6 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Bytes of one call. The longest is a snapshot: a million locks with their texts fit.
-const CALL_BYTES_MAX: usize = 1 << 30;
 /// Connections at once: seven nodes have five each with this one, and some are about to end.
 const CONNECTIONS_MAX: usize = 256;
 /// A handshake takes two turns of the line.
@@ -107,16 +105,17 @@ where
 }
 
 async fn answer(request: Request<Incoming>, who: Arc<impl Answers>) -> Response<Full<Bytes>> {
-    let is_call = request.method() == Method::POST && request.uri().path().starts_with("/raft/v1/");
-    if !is_call {
+    let name = request.uri().path().strip_prefix("/raft/v1/").unwrap_or_default().to_owned();
+    let bytes_max = call_bytes_max(&name).filter(|_| request.method() == Method::POST);
+    let Some(bytes_max) = bytes_max else {
         let mut response = Response::new(Full::new(Bytes::from_static(
             b"nodes speak with each other here; see the server for locks\n",
         )));
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
-    }
-    let body = Limited::new(request.into_body(), CALL_BYTES_MAX).collect().await;
-    let letter = body.ok().and_then(|body| decode_letter(&body.to_bytes()).ok());
+    };
+    let body = Limited::new(request.into_body(), bytes_max).collect().await;
+    let letter = body.ok().and_then(|body| decode_letter(&name, &body.to_bytes()).ok());
     let answer = match letter {
         Some(letter) => who.answer(letter).await,
         None => Err(Turned::Malformed),

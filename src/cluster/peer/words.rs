@@ -19,6 +19,20 @@ use std::sync::Arc;
 /// The version of these bytes: all nodes must be of the same.
 const VERSION: u8 = 3;
 
+/// Bytes of the longest call: a snapshot of a million locks with their texts, or entries of the
+/// log, each of which may be long.
+const LONG_BYTES_MAX: usize = 1 << 30;
+/// Bytes of forwarded commands: what is asked while one entry is on its way.
+const FORWARD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of any other call: numbers, addresses and names.
+const SHORT_BYTES_MAX: usize = 64 << 10;
+
+/// Memory that a call or an answer may take, beyond its bytes: the shortest command takes hundreds
+/// of times as much memory as bytes, and no node sends many of only those.
+const MEMORY_MAX: usize = 32 << 20;
+/// The same of entries: those of one call are 300 at most.
+const ENTRIES_MEMORY_MAX: usize = 256 << 20;
+
 /// Whoever has the address.
 pub(in crate::cluster) const ANYBODY: NodeId = 0;
 
@@ -147,14 +161,29 @@ impl Call {
     }
 }
 
+/// The most bytes that a call of this name may have, if there is such a call.
+pub(in crate::cluster) fn call_bytes_max(name: &str) -> Option<usize> {
+    match name {
+        "append" | "snapshot" => Some(LONG_BYTES_MAX),
+        "forward" => Some(FORWARD_BYTES_MAX),
+        "vote" | "prevote" | "transfer" | "read" | "join" | "enroll" | "change" | "status" => {
+            Some(SHORT_BYTES_MAX)
+        }
+        _ => None,
+    }
+}
+
 /// A letter as bytes.
 pub(in crate::cluster) fn encode_letter(letter: &Letter) -> Vec<u8> {
     encode(letter)
 }
 
-/// Reads what [`encode_letter`] wrote.
-pub(in crate::cluster) fn decode_letter(bytes: &[u8]) -> Result<Letter, Malformed> {
-    decode(bytes)
+/// Reads what [`encode_letter`] wrote of a call of this name.
+pub(in crate::cluster) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Letter, Malformed> {
+    let room = if name == "append" { ENTRIES_MEMORY_MAX } else { MEMORY_MAX };
+    let letter: Letter = decode(room, bytes)?;
+    require(letter.call.name() == name)?;
+    Ok(letter)
 }
 
 /// An answer as bytes.
@@ -175,7 +204,7 @@ pub(in crate::cluster) fn encode_answer(answer: &Result<Told, Turned>) -> Vec<u8
 
 /// Reads what [`encode_answer`] wrote.
 pub(in crate::cluster) fn decode_answer(bytes: &[u8]) -> Result<Result<Told, Turned>, Malformed> {
-    let mut from = Reader::new(bytes);
+    let mut from = Reader::within(bytes.len().saturating_add(MEMORY_MAX), bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let answer = match u8::take(&mut from)? {
         0 => Ok(Told::take(&mut from)?),
@@ -192,8 +221,9 @@ fn encode(value: &impl Wire) -> Vec<u8> {
     out
 }
 
-fn decode<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Reader::new(bytes);
+/// Reads a value that takes `room` bytes of memory at most, beyond its own.
+fn decode<T: Wire>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Reader::within(bytes.len().saturating_add(room), bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let value = T::take(&mut from)?;
     from.end()?;
@@ -387,14 +417,42 @@ mod tests {
     fn letters_are_read_as_they_were_written() {
         for letter in letters() {
             let bytes = encode_letter(&letter);
-            let read = decode_letter(&bytes).expect("as it was written");
+            let name = letter.call.name();
+            let read = decode_letter(name, &bytes).expect("as it was written");
             assert_eq!(format!("{read:?}"), format!("{letter:?}"));
             for length in 0..bytes.len() {
-                assert!(decode_letter(&bytes[..length]).is_err(), "{length} of {}", bytes.len());
+                assert!(
+                    decode_letter(name, &bytes[..length]).is_err(),
+                    "{length} of {}",
+                    bytes.len()
+                );
             }
-            assert!(decode_letter(&[&bytes[..], &[0]].concat()).is_err());
-            assert!(decode_letter(&[&[VERSION + 1], &bytes[1..]].concat()).is_err());
+            assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
+            assert!(decode_letter(name, &[&[VERSION + 1], &bytes[1..]].concat()).is_err());
         }
+    }
+
+    /// Two bytes of a command are enough for hundreds of bytes of memory: they are not believed.
+    #[test]
+    fn a_call_takes_little_more_memory_than_it_has_bytes() {
+        let call = |count| Call::Forward(vec![crate::engine::Op::Settle.into(); count]);
+        let letter = |count| Letter { cluster: None, from: 1, to: 2, call: call(count) };
+        let few = encode_letter(&letter(crate::cluster::desk::REQUESTS_MAX));
+        assert!(decode_letter("forward", &few).is_ok());
+        assert!(decode_letter("status", &few).is_err(), "it is no such call");
+        let many = encode_letter(&letter(2 * MEMORY_MAX / size_of::<Command>()));
+        assert!(many.len() < FORWARD_BYTES_MAX);
+        assert!(decode_letter("forward", &many).is_err());
+    }
+
+    /// Every call has a limit, under the name by which it is sent.
+    #[test]
+    fn every_call_has_a_limit() {
+        for letter in letters() {
+            let name = letter.call.name();
+            assert!(call_bytes_max(name).is_some_and(|max| encode_letter(&letter).len() < max));
+        }
+        assert_eq!(call_bytes_max("anything"), None);
     }
 
     #[test]
@@ -431,7 +489,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut changed = bytes.clone();
                     changed[at] ^= 1 << bit;
-                    let _ = decode_letter(&changed);
+                    let _ = decode_letter(letter.call.name(), &changed);
                 }
             }
         }
