@@ -5,10 +5,14 @@ use super::dice::Dice;
 use super::kind::sleep;
 use super::planted::{Bug, planted};
 use crate::cluster::kind::{LogId, Vote};
+use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+
+/// How long a large snapshot takes at most to be written, or read.
+pub(super) const SNAPSHOT_TAKES_MAX: Span = Span::from_secs(6);
 
 /// One write to the journal.
 #[derive(Debug, Clone)]
@@ -143,9 +147,11 @@ impl Disk {
 }
 
 impl Open {
-    /// What a reader sees.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Files) -> T) -> T {
-        look(&self.disk.state.lock().seen)
+    /// What a reader sees. A node that is dead sees nothing: the disk is another run's.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Files) -> T) -> io::Result<T> {
+        let state = self.disk.state.lock();
+        self.usable(&state)?;
+        Ok(look(&state.seen))
     }
 
     /// Writes, without syncing. The number is what a sync must cover.
@@ -208,9 +214,10 @@ impl Open {
     }
 
     /// Reads the snapshot, which takes its time.
-    pub(super) async fn read_snapshot(&self) -> Option<Arc<[u8]>> {
+    pub(super) async fn read_snapshot(&self) -> io::Result<Option<Arc<[u8]>>> {
         sleep(self.disk.snapshot_takes()).await;
-        self.snapshot()
+        self.usable(&self.disk.state.lock())?;
+        Ok(self.snapshot())
     }
 
     fn usable(&self, state: &State) -> io::Result<()> {
@@ -226,12 +233,32 @@ impl Open {
 
 impl Disk {
     /// A large snapshot takes seconds.
-    fn snapshot_takes(&self) -> crate::time::Span {
-        if self.dice.percent(30) { self.dice.millis(200, 6_000) } else { self.sync_takes() }
+    fn snapshot_takes(&self) -> Span {
+        if self.dice.percent(30) {
+            self.dice.millis(200, SNAPSHOT_TAKES_MAX.as_millis())
+        } else {
+            self.sync_takes()
+        }
     }
 
     /// Most syncs take a millisecond or two; some take long.
-    fn sync_takes(&self) -> crate::time::Span {
+    fn sync_takes(&self) -> Span {
         if self.dice.percent(3) { self.dice.millis(20, 120) } else { self.dice.millis(0, 3) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_dead_sees_nothing_of_the_disk() {
+        let disk = Disk::new(&Dice::new(1));
+        let dead = disk.open();
+        assert!(dead.look(|_| ()).is_ok());
+        disk.crash();
+        assert!(dead.look(|_| ()).is_err());
+        let alive = disk.open();
+        assert!(alive.look(|_| ()).is_ok() && dead.look(|_| ()).is_err());
     }
 }

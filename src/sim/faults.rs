@@ -100,7 +100,7 @@ pub(super) async fn retire(world: &Arc<World>) {
 /// All is well again.
 async fn calm(world: &Arc<World>) {
     world.record.note(format_args!("all is mended"));
-    world.net.mend();
+    world.net.mend(Weather::MENDED);
     for id in world.nodes() {
         if world.host(id).is_none() {
             world.start(id).await;
@@ -142,7 +142,7 @@ async fn bear(world: &Arc<World>) {
         crash_for(world, &[any], world.dice.millis(5, 300)).await;
     }
     sleep(world.dice.millis(50, 750)).await;
-    world.net.mend();
+    world.net.mend(Weather::FAIR);
 }
 
 /// Two halves, nodes and clients, of which no one reaches the other.

@@ -34,7 +34,9 @@ impl Log {
     async fn sync(&self, written: u64, last: Option<LogId>) -> io::Result<()> {
         self.disk.sync(written).await?;
         let there = |id: &LogId| {
-            self.disk.look(|files| files.entries.get(&id.index).is_some_and(|(at, _)| at == id))
+            let is_there =
+                |files: &Files| files.entries.get(&id.index).is_some_and(|(at, _)| at == id);
+            self.disk.look(is_there).unwrap_or(false)
         };
         if let Some(last) = last.filter(there) {
             self.record.promised(self.node, last);
@@ -54,11 +56,11 @@ impl RaftLogReader<Kind> for Log {
                 Ok(Entry { log_id: *log_id, payload })
             };
             files.entries.range(range).map(|(_, entry)| read(entry)).collect()
-        })
+        })?
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.disk.look(|files| files.vote))
+        self.disk.look(|files| files.vote)
     }
 }
 
@@ -70,7 +72,7 @@ impl RaftLogStorage<Kind> for Log {
             last_purged_log_id: files.purged,
             last_log_id: files.last(),
         };
-        Ok(self.disk.look(state))
+        self.disk.look(state)
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -89,7 +91,7 @@ impl RaftLogStorage<Kind> for Log {
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        Ok(self.disk.look(|files| files.committed))
+        self.disk.look(|files| files.committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Kind>) -> io::Result<()>

@@ -103,7 +103,7 @@ impl RaftStateMachine<Kind> for Machine {
         let read = |bytes: Arc<[u8]>| {
             snapshot::from_file(Path::new("snapshot"), &bytes).map_err(io::Error::other)
         };
-        self.disk.read_snapshot().await.map(read).transpose()
+        self.disk.read_snapshot().await?.map(read).transpose()
     }
 }
 

@@ -60,8 +60,12 @@ use world::World;
 
 /// Clients: as many as make each lock wanted by some, and waited for.
 const CLIENTS: u64 = 6;
-/// How long after all is mended the cluster may take until it works.
-const RECOVERY: Span = Span::from_secs(20);
+/// How long after all is mended the cluster may take until it works: twice what it takes to give
+/// up a snapshot that was lost on its way just before, and to read, send and write another one for
+/// each of four followers, one after the other.
+const RECOVERY: Span = Span::from_millis(
+    2 * (node::INSTALL_PATIENCE_MS + 4 * 2 * disk::SNAPSHOT_TAKES_MAX.as_millis()),
+);
 /// How often it is looked whether it does.
 const LOOK_AGAIN: Span = Span::from_millis(200);
 

@@ -34,7 +34,7 @@ const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Entries kept behind a snapshot.
 const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
-const INSTALL_PATIENCE_MS: u64 = 10_000;
+pub(super) const INSTALL_PATIENCE_MS: u64 = 10_000;
 /// How long a node waits for another one to whom it hands a request on.
 const HOP_PATIENCE: Span = Span::from_millis(250);
 /// How long a reader waits for what it is to see.
@@ -118,7 +118,9 @@ pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, S
     let run = world.next_run(id);
     let disk = seat.disk.open();
     let machine = Machine::open(id, &disk, &world.record)?;
-    let (vote, last, purged) = disk.look(|files| (files.vote, files.last(), files.purged));
+    let (vote, last, purged) = disk
+        .look(|files| (files.vote, files.last(), files.purged))
+        .map_err(|error| error.to_string())?;
     world.record.remembers(id, vote, last);
     if purged > machine.applied() {
         return Err("what was forgotten of the log is in no snapshot".to_owned());
