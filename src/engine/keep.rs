@@ -171,8 +171,8 @@ impl Books {
         };
         let is_late = ask.acquisition.is_some_and(|named| named < lease.acquisition);
         if is_late && !planted(Bug::ReleaseIgnoresAcquisition) {
-            let (name, token) = (key.name.clone(), lease.token);
-            return Err(self.refuse(Reason::AcquiredAgain { name, token }));
+            let (name, token, current) = (key.name.clone(), lease.token, lease.acquisition);
+            return Err(self.refuse(Reason::AcquiredAgain { name, token, current }));
         }
         Ok(lease.token)
     }

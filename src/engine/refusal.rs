@@ -52,6 +52,8 @@ pub enum Reason {
         name: LockName,
         /// The tenure, which goes on.
         token: Token,
+        /// The last acquire that was answered with it.
+        current: u32,
     },
     /// The session is over, or never was.
     NoSession(SessionId),
@@ -221,12 +223,13 @@ impl fmt::Display for Refusal {
                 write!(f, "token {named} of lock '{name}' is not the current one ({current}); ")?;
                 write!(f, "stop the work that it guarded: another tenure has begun")
             }
-            Reason::AcquiredAgain { name, token } => {
+            Reason::AcquiredAgain { name, token, current } => {
                 write!(
                     f,
-                    "lock '{name}' was acquired again, under the same token ({token}), after "
+                    "lock '{name}' was acquired again under token {token} after the acquire "
                 )?;
-                write!(f, "the acquire that this release names; it stays held: name the last one")
+                write!(f, "that this release names, and stays held; name acquisition {current} ")?;
+                write!(f, "to end it")
             }
             Reason::NoSession(id) => {
                 write!(f, "session {id} is over, and what hung on it is lost; open a new one")

@@ -17,6 +17,7 @@ pub(super) struct Granted<'a> {
     grace_until: Option<String>,
     phase: &'static str,
     token: u64,
+    acquisition: u32,
     expires_in_ms: Option<u64>,
     /// Until then nobody may use it, after a steal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +73,7 @@ impl<'a> Granted<'a> {
             grace_until: shown(ends.grace_until),
             phase: ends.phase(now).as_str(),
             token: tenure.token.as_u64(),
+            acquisition: tenure.acquisition,
             expires_in_ms: lasts.then(|| ends.left(now).as_millis()),
             begins_in_ms: (early > 0).then_some(early),
             ttl_ms: ends.ttl.span().as_millis(),

@@ -138,7 +138,8 @@ pub(super) async fn release(mut call: Call) -> Done {
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let key = LeaseKey { name: name.clone(), client, token: options.token };
-    let outcome = call.decide(Op::Release(Release::of(key)), request).await?;
+    let release = Release { key, acquisition: options.acquisition };
+    let outcome = call.decide(Op::Release(release), request).await?;
     let released = json!({ "name": name.as_str(), "released": true });
     match outcome {
         Outcome::Released => Ok(json(StatusCode::OK, &released)),

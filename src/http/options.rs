@@ -37,6 +37,7 @@ pub(super) struct Options {
     pub(super) mode: Option<Mode>,
     pub(super) note: Option<Arc<str>>,
     pub(super) token: Option<Token>,
+    pub(super) acquisition: Option<u32>,
     pub(super) wait: Option<Span>,
     pub(super) fresh: bool,
     pub(super) session: Option<SessionId>,
@@ -165,6 +166,7 @@ impl Options {
             "mode" => self.mode = Some(mode(said.text()?)?),
             "note" => self.note = Some(note(said.text()?)?),
             "token" => self.token = Some(Token::named(said.id()?)),
+            "acquisition" => self.acquisition = Some(said.acquisition()?),
             "wait" => self.wait = Some(wait(said.text()?)?),
             "fresh" => self.fresh = said.flag()?,
             "session" => self.session = Some(SessionId::named(said.id()?)),
@@ -235,6 +237,10 @@ impl<'a> Said<'a> {
             number if number > TOKEN_MAX => Err(format!("this is {TOKEN_MAX} at most")),
             number => Ok(number),
         }
+    }
+
+    fn acquisition(self) -> Result<u32, String> {
+        u32::try_from(self.number()?).map_err(|_| format!("this is {} at most", u32::MAX))
     }
 
     fn count(self) -> Result<usize, String> {

@@ -134,6 +134,7 @@ impl Problem {
             Reason::Conflict(conflict) => problem.about(conflict, refusal.at),
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
             Reason::StaleToken { current, .. } => problem.with("token", current.as_u64()),
+            Reason::AcquiredAgain { current, .. } => problem.with("acquisition", *current),
             Reason::KeyReused(_) => problem.under(StatusCode::UNPROCESSABLE_ENTITY),
             _ => problem,
         }

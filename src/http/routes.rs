@@ -3,9 +3,9 @@
 use super::call::{Answering, Call};
 use super::schema::Schema;
 use super::shape::{
-    AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, FRESH, GRACE, IDEMPOTENCY_KEY,
-    IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON, SESSION, SESSION_ID,
-    SINCE, TOKEN, TTL, WAIT,
+    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, FRESH, GRACE,
+    IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
+    SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
 use super::{
     admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions,
@@ -363,7 +363,7 @@ const LOCK: &[Act] = &[
         doc(
             "release",
             "Release; with a token that tenure and nothing newer.",
-            &[NAME, CLIENT, TOKEN, IF_MATCH, IDEMPOTENCY_KEY],
+            &[NAME, CLIENT, TOKEN, ACQUISITION, IF_MATCH, IDEMPOTENCY_KEY],
             (200, Schema::Released),
             &[400, 403, 410, 412, 415, 503],
         ),

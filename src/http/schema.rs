@@ -127,6 +127,7 @@ fn granted() -> Value {
         ("grace_until", time()),
         ("phase", phase()),
         ("token", number()),
+        ("acquisition", number()),
         ("expires_in_ms", number_or_null()),
         ("begins_in_ms?", number()),
         ("ttl_ms", number()),

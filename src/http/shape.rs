@@ -38,6 +38,7 @@ pub(super) enum Shape {
     Note,
     Reason,
     Token,
+    Acquisition,
     Session,
     Flag,
     Count,
@@ -73,6 +74,7 @@ impl Shape {
             Self::Token | Self::Session => {
                 json!({ "type": "integer", "minimum": 1, "maximum": TOKEN_MAX })
             }
+            Self::Acquisition => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
             Self::Flag => json!({ "type": "boolean" }),
             Self::Count => json!({ "type": "integer", "minimum": 1 }),
             Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
@@ -124,6 +126,12 @@ pub(super) const NOTE: Param =
     option("note", Shape::Note, "A word to whoever finds the lock held.");
 pub(super) const TOKEN: Param =
     option("token", Shape::Token, "The tenure that is meant; the same as If-Match.");
+pub(super) const ACQUISITION: Param = option(
+    "acquisition",
+    Shape::Acquisition,
+    "The acquire that the release ends, by `acquisition` of its answer: refused once the client has \
+     acquired the lock again since.",
+);
 pub(super) const WAIT: Param = option(
     "wait",
     Shape::Duration,

@@ -71,7 +71,10 @@ impl Client {
 
     /// Moves a hold to another name.
     pub(super) async fn move_one(&mut self, to: Lock) {
-        let Some(held) = self.held.first().cloned() else { return };
+        // A late copy of a refused move would take away what is acquired again by name.
+        let Some(held) = self.held.iter().find(|held| held.hold != Hold::Loose).cloned() else {
+            return;
+        };
         if self.held.iter().any(|held| held.lock == to) {
             return;
         }

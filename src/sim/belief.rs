@@ -28,6 +28,8 @@ pub(super) struct Held {
     pub(super) token: u64,
     pub(super) hold: Hold,
     pub(super) mode: Mode,
+    /// The acquire by which it holds, for its release to name.
+    pub(super) acquisition: u32,
     /// Since when, in virtual time.
     pub(super) from: Time,
     /// Its own end, on the client's clock; `None`: that of the session.

@@ -5,7 +5,7 @@
 use super::belief::{Held, Session, less, sharing};
 use super::clock::Clock;
 use super::history::{Lock, What, Who};
-use super::kind::{now, sleep};
+use super::kind::{Kind, now, sleep};
 use super::net::End;
 use super::node::{Reply, Request};
 use super::planted::{Bug, planted};
@@ -18,6 +18,7 @@ use crate::engine::{
     Renew, RequestId, SessionEnd, Tenure, Term, Token, Ttl,
 };
 use crate::time::{Span, Time};
+use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
 /// How many locks all clients want.
@@ -26,6 +27,8 @@ pub(super) const LOCKS: usize = 3;
 const PATIENCE: Span = Span::from_millis(400);
 /// How often it asks.
 const TRIES: u32 = 8;
+/// The longest ttl of a lease.
+const TTL_MAX: Span = Span::from_millis(2_500);
 /// A client process.
 pub(super) struct Client {
     pub(super) world: Arc<World>,
@@ -125,12 +128,8 @@ impl Client {
             if attempt > 0 && planted(Bug::NewIdOnRetry) {
                 key = format!("{}-{attempt}", self.requests).into();
             }
-            let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(&key) };
-            // Each key is for one request.
-            let request = crate::engine::Request { id, digest: Digest(0) };
-            let command = Command { request: Some(request), ..op.clone().into() };
-            let reply =
-                self.world.ask(self.end, self.node, Request::Submit(command), PATIENCE).await;
+            let request = Request::Submit(self.command(&key, op.clone()));
+            let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
             let sent = if planted(Bug::DeadlineFromReply) { self.clock.read() } else { sent };
             if let Some(Reply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
@@ -143,6 +142,13 @@ impl Client {
         self.world.record.note(format_args!("{} {op:?}: no answer", self.who));
         self.world.record.history(|history| history.unknown += 1);
         Came { sent, from, to: now(), answer: None }
+    }
+
+    /// A command under this key, which is for no other.
+    fn command(&self, key: &Arc<str>, op: Op) -> Command {
+        let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
+        let request = crate::engine::Request { id, digest: Digest(0) };
+        Command { request: Some(request), ..op.into() }
     }
 
     /// Asks another node from now on: the one that was named, or any.
@@ -202,6 +208,10 @@ impl Client {
             return;
         }
         let ask = self.attempt(lock, line);
+        self.take(lock, ask).await;
+    }
+
+    async fn take(&mut self, lock: Lock, ask: Acquire) {
         let came = self.ask(Op::Acquire(ask.clone())).await;
         match &came.answer {
             Some(Ok(Outcome::Granted(tenure))) => {
@@ -210,8 +220,9 @@ impl Client {
                 self.has(&ask, lock, &came, tenure, what);
             }
             Some(Ok(Outcome::Renewed(tenure))) => {
-                let (to, mode) = (tenure.token.as_u64(), sharing(ask.mode));
-                self.has(&ask, lock, &came, tenure, What::Changed { from: to, to, mode });
+                let token = tenure.token.as_u64();
+                self.world.record.history(|history| history.held_again(token));
+                self.has(&ask, lock, &came, tenure, What::Kept(token));
             }
             Some(Ok(Outcome::Waiting { ticket, .. })) => {
                 self.wait(lock, &came, *ticket, &ask).await;
@@ -222,11 +233,12 @@ impl Client {
     }
 
     /// A request by name, or of a new open file of the session, which may share. It says which
-    /// request it is, so that a reader knows what it has come to. No request means a lease that
-    /// the client has already: a late copy of it could shorten or lengthen that.
+    /// request it is, so that a reader knows what it has come to. But for those of
+    /// [`Client::by_name`], no request means a lease that the client has already: a late copy of
+    /// it could shorten that.
     fn attempt(&mut self, lock: Lock, line: Line) -> Acquire {
         let dice = self.world.dice.clone();
-        let ttl = Ttl::new(dice.millis(1_000, 2_500)).expect("long enough");
+        let ttl = Ttl::new(dice.millis(1_000, TTL_MAX.as_millis())).expect("long enough");
         let own = Term::Own(ttl, self.grace());
         let session = self.session.as_ref().map(|session| session.id);
         let session = session.filter(|_| dice.percent(60));
@@ -237,12 +249,26 @@ impl Client {
                 let mode = if dice.percent(50) { Mode::Shared } else { Mode::Exclusive };
                 (Hold::Open(open), mode, Term::Session(session))
             }
+            None if dice.percent(40) => return self.by_name(lock, line),
             session => (Hold::Firm(None), Mode::Exclusive, session.map_or(own, Term::Session)),
         };
-        let (name, client) = (name(lock), self.id());
-        let attempt = Some(format!("{}", self.requests + 1).into());
-        let patch = Patch { holder_id: attempt, ..Patch::default() };
+        let (name, client, patch) = (name(lock), self.id(), self.marked());
         Acquire { name, client, mode, hold, term, line, patch }
+    }
+
+    /// A request that means whatever the client holds by this name. A late copy of it only makes
+    /// a lease last longer: no other request asks for a longer ttl.
+    fn by_name(&self, lock: Lock, line: Line) -> Acquire {
+        let ttl = Ttl::new(TTL_MAX).expect("long enough");
+        let (hold, mode, term) = (Hold::Loose, Mode::Exclusive, Term::Own(ttl, Grace::NONE));
+        let (name, client, patch) = (name(lock), self.id(), self.marked());
+        Acquire { name, client, mode, hold, term, line, patch }
+    }
+
+    /// Says of the next request which one it is.
+    fn marked(&self) -> Patch {
+        let attempt = Some(format!("{}", self.requests + 1).into());
+        Patch { holder_id: attempt, ..Patch::default() }
     }
 
     pub(super) fn id(&self) -> ClientId {
@@ -278,10 +304,11 @@ impl Client {
         };
         self.world.record.history(|history| history.secure(token, secured));
         if let Some(held) = self.held.iter_mut().find(|held| held.token == token) {
-            held.until = until;
+            (held.until, held.acquisition) = (until, tenure.acquisition);
         } else {
             let runs_out = until.is_some() && self.world.dice.percent(40);
-            self.held.push(Held { lock, token, hold, mode, from: came.to, until, runs_out });
+            let (acquisition, from) = (tenure.acquisition, came.to);
+            self.held.push(Held { lock, token, hold, mode, acquisition, from, until, runs_out });
         }
     }
 
@@ -389,10 +416,23 @@ impl Client {
     pub(super) async fn give_back(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
         self.believed(&held);
-        let Held { lock, token, .. } = held;
-        let key = self.key(lock, token);
-        let from = now();
-        let came = self.ask(Op::Release(Release::of(key))).await;
+        let Held { lock, token, hold, mut acquisition, .. } = held;
+        let (from, key) = (now(), self.key(lock, token));
+        let release = |acquisition| Release { key: key.clone(), acquisition: Some(acquisition) };
+        if hold == Hold::Loose && self.world.dice.percent(60) {
+            self.world.record.history(|history| history.free(token, from));
+            return self.change_its_mind(lock, release(acquisition)).await;
+        }
+        let came = loop {
+            let came = self.ask(Op::Release(release(acquisition))).await;
+            let reason = match &came.answer {
+                Some(Err(refusal)) => Some(&*refusal.reason),
+                _ => None,
+            };
+            // A late copy of a request has acquired it again.
+            let Some(Reason::AcquiredAgain { current, .. }) = reason else { break came };
+            acquisition = *current;
+        };
         match &came.answer {
             Some(Ok(Outcome::Released)) => self.world.record.history(|history| {
                 history.act(lock, came.from, Some(came.to), What::Released(token));
@@ -400,6 +440,22 @@ impl Client {
             Some(_) => self.not_kept(lock, token, &came),
             None => self.world.record.history(|history| history.free(token, from)),
         }
+    }
+
+    /// Sends a release, does not wait for the answer, and acquires the lock again: the release may
+    /// arrive before that, later, or never.
+    async fn change_its_mind(&mut self, lock: Lock, release: Release) {
+        self.requests += 1;
+        let key = self.requests.to_string().into();
+        let request = Request::Submit(self.command(&key, Op::Release(release)));
+        let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
+        let later = world.dice.millis(0, 100);
+        Kind::spawn(async move {
+            sleep(later).await;
+            world.ask(end, node, request, PATIENCE).await;
+        });
+        let ask = self.by_name(lock, Line::Skip);
+        self.take(lock, ask).await;
     }
 
     /// Ends, with or without a word, and comes back under another name.

@@ -196,6 +196,11 @@ impl History {
         *freed = from.min(*freed);
     }
 
+    /// Notes that a client acquired a tenure again: a release from before does not end it.
+    pub fn held_again(&mut self, token: Token) {
+        self.freed.remove(&token);
+    }
+
     /// Notes the answer to a request that carries an id: a repeat gets the same.
     pub fn replied(&mut self, who: &Who, key: &Arc<str>, answer: &str) {
         let of = (Arc::clone(who), Arc::clone(key));

@@ -64,6 +64,7 @@ bugs! { with_bug, Bug:
 
 bugs! { with_rule, Rule:
     repeats_that_are_applied_are_found: RepeatsAreApplied breaks OneEffect,
+    a_late_release_is_found: ReleaseIgnoresAcquisition breaks OneHolder,
     a_queue_served_from_behind_is_found: LastServedFirst breaks FirstComeFirstServed,
     a_token_reused_after_a_restore_is_found: TokenReusedByRestore breaks TokensAreUnique,
     a_forgotten_renewal_is_found: RenewalForgets breaks Linearizable,

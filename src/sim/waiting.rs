@@ -74,8 +74,9 @@ impl Client {
             history.secure(token, secured);
         });
         if !elsewhere && !self.held.iter().any(|held| held.token == token) {
-            let (hold, mode, from) = (ask.hold, ask.mode, now());
-            self.held.push(Held { lock, token, hold, mode, from, until, runs_out: false });
+            let (hold, mode, acquisition) = (ask.hold, ask.mode, holder.lease.acquisition);
+            let (from, runs_out) = (now(), false);
+            self.held.push(Held { lock, token, hold, mode, acquisition, from, until, runs_out });
         }
     }
 }

@@ -719,8 +719,8 @@ impl Naive {
         if let Some(named) = ask.acquisition
             && held.lease.acquisition > named
         {
-            let (name, token) = (held.name, held.lease.token);
-            return self.no(Reason::AcquiredAgain { name, token });
+            let Lease { token, acquisition: current, .. } = held.lease;
+            return self.no(Reason::AcquiredAgain { name: held.name, token, current });
         }
         self.give_back(held.lease.token, self.ends(held.lease.life).ttl);
         self.serve(&held.name);

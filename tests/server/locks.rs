@@ -84,6 +84,29 @@ fn a_token_names_a_tenure() {
     server.curl(&["-X", "DELETE", &format!("/locks/build?client=a&token={second}")]).is(200);
 }
 
+/// A client gives a release up, and acquires the lock again before that release arrives.
+#[test]
+fn a_late_release_does_not_end_what_was_acquired_again() {
+    let server = Server::start(&[]);
+    let session = server.curl(&["-X", "POST", "/sessions?client=a"]).is(201)["session"].clone();
+    let acquire = format!("/locks/build?client=a&session={session}");
+    let first = server.curl(&["-X", "POST", &acquire]).is(200);
+    let again = server.curl(&["-X", "POST", &acquire]).is(200);
+    assert_eq!((&first["acquisition"], &again["acquisition"]), (&json!(0), &json!(1)));
+    assert_eq!(first["token"], again["token"]);
+    let release = |acquisition: &Value| {
+        let token = &first["token"];
+        let path = format!("/locks/build?client=a&token={token}&acquisition={acquisition}");
+        server.curl(&["-X", "DELETE", &path])
+    };
+    let late = release(&first["acquisition"]).is(412);
+    assert_eq!((&late["kind"], &late["acquisition"]), (&json!("E_FENCING_MISMATCH"), &json!(1)));
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "held");
+    release(&again["acquisition"]).is(200);
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "free");
+    server.curl(&["-X", "DELETE", "/locks/build?client=a&acquisition=x"]).is(400);
+}
+
 #[test]
 fn a_renewal_changes_only_what_it_says() {
     let server = Server::start(&[]);
