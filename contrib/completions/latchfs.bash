@@ -776,7 +776,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__mount)
-            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --foreground --background --detached --help"
+            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --max-ttl --grant-at-once --foreground --background --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -851,6 +851,10 @@ _latchfs() {
                     return 0
                     ;;
                 --data)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1028,7 +1032,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__serve)
-            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
+            opts="-h --listen --line-listen --tokens --tls-cert --tls-key --client-ca --insecure --ttl --grace --state --data --max-ttl --grant-at-once --peer-listen --peer-address --seed --peer-cert --peer-key --peer-ca --peer-secret-file --node-name --url --pace --print-permissions --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1071,6 +1075,10 @@ _latchfs() {
                     return 0
                     ;;
                 --data)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -66,9 +66,11 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-key -d 'Th
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client-ca -d 'Let clients show certificates that this one has signed' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l max-ttl -d 'With --state none: the longest ttl of a lease, and with the grace for how long nothing is granted after a start [default: 1m, or --ttl if that is longer]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d 'Serve all users [default: as root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve nobody but the one who mounts [default: as anybody but root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l foreground -d 'Stay until Ctrl-C or SIGTERM, then unmount; this is the default'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l background -d 'Return as soon as the mount can be used'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Somebody waits for a report on standard output'
@@ -83,6 +85,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l ttl -d 'How lo
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grace -d 'How long after that only its holder may take it back' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l state -d 'Where to keep what a restart needs, or \'none\' [default: /var/lib/latchfs as root, else latchfs in the XDG state directory]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l data -d 'Keep it in a log here instead: nothing is answered before the disk has it, so that a power failure loses nothing either' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l max-ttl -d 'With --state none: the longest ttl of a lease, and with the grace for how long nothing is granted after a start [default: 1m, or --ttl if that is longer]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-listen -d 'Listen for other nodes, of which a majority decides' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-address -d 'Where other nodes find this one, if that is another address' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l seed -d 'Nodes that know the others: a new node joins them' -r
@@ -94,6 +97,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d '
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l print-permissions -d 'Print who may do what, by which credentials, and end'
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and not __fish_seen_subcommand_from ca server peer secret client" -l dir -d 'Where keys and certificates are kept' -r -F

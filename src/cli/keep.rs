@@ -4,9 +4,10 @@
 use super::exit::{Done, Failure};
 use super::mount::{absolute, state_dir};
 use crate::cluster::{Node, Peering, Stop};
-use crate::engine::Rules;
+use crate::engine::{Grace, Rules, Ttl};
 use crate::locks::local::Local;
 use crate::locks::{Door, Locks};
+use crate::time::{Span, Wall, boot_now};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,17 @@ pub(super) struct KeepArgs {
     /// failure loses nothing either
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// With --state none: the longest ttl of a lease, and with the grace for how long nothing is
+    /// granted after a start [default: 1m, or --ttl if that is longer]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    max_ttl: Option<Ttl>,
+    /// With --state none: grant locks from the start, since no holder from before it can be alive
+    #[arg(long, conflicts_with = "max_ttl")]
+    grant_at_once: bool,
 }
+
+/// The longest ttl where no state is kept: nobody waits longer than a minute for a restart.
+const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
 
 /// Where it is kept.
 #[derive(Debug)]
@@ -31,8 +42,8 @@ pub(super) enum Kept {
     State(PathBuf),
     /// In a data directory: it survives the machine.
     Data(PathBuf),
-    /// Nowhere.
-    Nowhere,
+    /// Nowhere: after a start nothing is granted for so long, if for any time.
+    Nowhere(Option<Span>),
 }
 
 /// The engine of this process.
@@ -46,11 +57,23 @@ pub(super) enum Decider {
 impl KeepArgs {
     /// Whether the command line names a place.
     pub(super) fn is_said(&self) -> bool {
-        self.state.is_some() || self.data.is_some()
+        self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
     }
 
-    /// What was said, or the default.
-    pub(super) fn kept(&self) -> Done<Kept> {
+    /// What was said, or the default, for leases that last so long unless a client says otherwise.
+    pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
+        let kept = self.place(ttl, grace)?;
+        if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
+            return Err(Failure::usage(format!(
+                "--max-ttl and --grant-at-once are for --state none; {} keeps all leases, so that \
+                 locks are granted from the start",
+                dir.display()
+            )));
+        }
+        Ok(kept)
+    }
+
+    fn place(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
         if let Some(data) = &self.data {
             if data.as_os_str().is_empty() {
                 return Err(Failure::usage("--data needs a directory"));
@@ -58,7 +81,23 @@ impl KeepArgs {
             return absolute(data).map(Kept::Data);
         }
         let state = state_dir(self.state.as_deref())?;
-        Ok(state.map_or(Kept::Nowhere, Kept::State))
+        match state {
+            Some(dir) => Ok(Kept::State(dir)),
+            None if self.grant_at_once => Ok(Kept::Nowhere(None)),
+            None => self.longest(ttl, grace).map(|longest| Kept::Nowhere(Some(longest))),
+        }
+    }
+
+    /// The longest lease, ttl and grace together.
+    fn longest(&self, ttl: Ttl, grace: Grace) -> Done<Span> {
+        let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl.span()), Ttl::span);
+        if ttl.span() <= longest {
+            return Ok(longest + grace.span());
+        }
+        Err(Failure::usage(format!(
+            "--ttl {} is longer than --max-ttl {longest}; shorten one or lengthen the other",
+            ttl.span()
+        )))
     }
 }
 
@@ -67,8 +106,25 @@ impl Kept {
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
             Self::State(dir) | Self::Data(dir) => Some(dir),
-            Self::Nowhere => None,
+            Self::Nowhere(_) => None,
         }
+    }
+
+    /// What the user should know before relying on it.
+    pub(super) fn warning(&self) -> Option<String> {
+        let Self::Nowhere(longest) = self else { return None };
+        let forgets = "with --state none a restart forgets all leases at once";
+        Some(match longest {
+            None => format!(
+                "{forgets}; --grant-at-once: a client that holds a lock from before this start may \
+                 meet a second holder"
+            ),
+            Some(longest) => format!(
+                "{forgets}, and nothing is granted before {}: {longest}, which is how long a lease \
+                 from before this start can last; pass --grant-at-once if there is none",
+                Wall::at_boot_time(boot_now() + *longest)
+            ),
+        })
     }
 
     /// The engine, with what it remembers.
@@ -93,10 +149,13 @@ impl Kept {
                 let node = node.map_err(|error| Failure::unavailable(error.to_string()))?;
                 Ok(Decider::Node(Arc::new(node)))
             }
-            Self::Nowhere => {
-                let local = Local::in_memory(rules);
-                let local = local
-                    .map_err(|error| Failure::system("the engine can't be started", &error))?;
+            Self::Nowhere(longest) => {
+                let local = Local::afresh(rules, Wall::now(), *longest).map_err(|error| {
+                    Failure::unavailable(format!(
+                        "the engine can't be started: {error}; set the clock, or keep the tokens \
+                         by --state DIR"
+                    ))
+                })?;
                 Ok(Decider::Local(Arc::new(local)))
             }
         }

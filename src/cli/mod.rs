@@ -61,7 +61,7 @@ Examples:
   latchfs mount ./locks                     mount, until Ctrl-C
   latchfs mount /locks --background         return when it can be used
   latchfs mount a b --client x --client y   two clients of one engine
-  latchfs mount /locks --state none         forget everything at the end
+  latchfs mount /locks --state none         keep nothing, and grant nothing for a minute
   latchfs mount /locks --server http://box:8080   the locks of a server";
 
 const SERVE_EXAMPLES: &str = "\

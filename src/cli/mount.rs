@@ -160,18 +160,18 @@ enum News {
 
 pub(super) fn run(args: &MountArgs) -> Done {
     let clients = clients(args)?;
-    let kept = args.keep.kept()?;
+    let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
     // What a server decides is kept there.
-    let forgets = server.is_none() && matches!(kept, Kept::Nowhere);
+    let warning = kept.warning().filter(|_| server.is_none());
     if args.background && !args.detached {
-        warn(forgets);
+        warn(warning);
         return background::start(kept.dir());
     }
     if args.detached {
         background::take_name();
     } else {
-        warn(forgets);
+        warn(warning);
     }
     let done = serve(args, clients, &kept, server.as_deref());
     if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
@@ -461,12 +461,9 @@ pub(super) fn absolute(path: &Path) -> Done<PathBuf> {
 }
 
 /// Says what the user should know before relying on this mount.
-pub(super) fn warn(forgets: bool) {
-    if forgets {
-        out::say(
-            "with --state none a restart forgets all leases at once, and tokens begin anew: \
-             nothing may compare tokens from before and after a restart",
-        );
+pub(super) fn warn(of_state: Option<String>) {
+    if let Some(warning) = of_state {
+        out::say(&warning);
     }
     if let Some(seconds) = super::doctor::request_timeout() {
         out::say(&format!(

@@ -3,7 +3,7 @@
 
 use super::background;
 use super::exit::{Done, Exit, Failure};
-use super::keep::{self, KeepArgs, Kept};
+use super::keep::{self, KeepArgs};
 use super::mount::{Shown, absolute, warn};
 use super::out;
 use super::peers::PeerArgs;
@@ -128,11 +128,11 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     if args.print_permissions {
         return out::write(&permissions::table());
     }
-    let kept = args.keep.kept()?;
+    let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
     let scheme = if config.credentials.tls.is_some() { "https" } else { "http" };
     let peering = args.peers.peering(&kept, (scheme, args.listen))?;
-    warn(matches!(kept, Kept::Nowhere));
+    warn(kept.warning());
     let (send, news) = mpsc::channel();
     let tell = |news: fn() -> News| {
         let send = send.clone();

@@ -25,7 +25,16 @@ impl Engine {
         rules: Rulebook,
         events: &mut Vec<Event>,
     ) -> Answer {
-        self.books.grants(&ask.name)?;
+        if let Err(refusal) = self.books.grants(&ask.name) {
+            return match ask.line {
+                Line::Join(patience)
+                    if patience != Some(Span::ZERO) && rules >= Rulebook::Third =>
+                {
+                    self.join_early(ask, patience, rules, events)
+                }
+                Line::Join(_) | Line::Skip => Err(refusal),
+            };
+        }
         self.books.may_lean_on(ask.hold, ask.term)?;
         self.books.tokens_left()?;
         let (held, max) = (self.locks.len(), self.books.rules.locks_max);
@@ -145,7 +154,7 @@ impl Engine {
     /// place, and what it asks for now is what it will get; so does whoever speaks for the client.
     /// Another program of the client ([`Hold::Firm`] of no open file) gets a place of its own: two
     /// programs that share a place would both be told of the one grant.
-    fn join(
+    pub(super) fn join(
         &mut self,
         ask: &Acquire,
         until: Option<Time>,
@@ -328,6 +337,11 @@ impl Books {
             Some(id) => Err(self.refuse(Reason::NoSession(id))),
             None => Ok(()),
         }
+    }
+
+    /// Whether the text of a new lease is short enough.
+    pub(super) fn fits_new(&self, ask: &Acquire) -> Result<(), Refusal> {
+        self.fits(&ask.name, ask, &NOTHING_SAID)
     }
 
     fn fits(&self, name: &LockName, ask: &Acquire, before: &Details) -> Result<(), Refusal> {

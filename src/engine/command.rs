@@ -23,7 +23,7 @@ pub struct Command {
 
 /// The version of the rules that a command follows. A journal written by an older latchfs replays
 /// by the rules of its time, so that it comes to the tokens that clients have been given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Rulebook {
     /// An upgrade to exclusive keeps its token.
     First,
@@ -32,7 +32,8 @@ pub enum Rulebook {
     /// queue.
     Second,
     /// The id of a request that waits names its place, and later the grant. Each exclusive
-    /// request that no open file makes has a place of its own.
+    /// request that no open file makes has a place of its own. A request may wait for the time
+    /// from which on locks are granted.
     #[default]
     Third,
 }

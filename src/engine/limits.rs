@@ -1,8 +1,12 @@
 //! Lengths and counts of a command. They are checked here as well, whatever a front end has
 //! checked: what is kept of a command, and what replicas copy, has a bound.
 
-use super::command::{CALLER_BYTES_MAX, Command, Op, Patch, REQUEST_KEY_BYTES_MAX, Whose};
-use super::lease::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
+use super::command::{
+    Acquire, CALLER_BYTES_MAX, Command, Op, OpenSession, Patch, REQUEST_KEY_BYTES_MAX, Renew,
+    Steal, Whose,
+};
+use super::lease::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, Term};
+use crate::time::Span;
 
 /// Clients that one reset spares: more than a body of the API can name.
 pub const SPARED_MAX: usize = 16_384;
@@ -65,6 +69,19 @@ impl Command {
 }
 
 impl Op {
+    /// Returns how long what it makes lasts unrenewed, ttl and grace together.
+    pub(super) fn lasts(&self) -> Span {
+        match self {
+            Self::Acquire(Acquire { term: Term::Own(ttl, grace), .. })
+            | Self::Renew(Renew { term: Some(Term::Own(ttl, grace)), .. })
+            | Self::Steal(Steal { term: Term::Own(ttl, grace), .. })
+            | Self::OpenSession(OpenSession { ttl: Some(ttl), grace, .. }) => {
+                ttl.span() + grace.span()
+            }
+            _ => Span::ZERO,
+        }
+    }
+
     const fn patch(&self) -> Option<&Patch> {
         match self {
             Self::Acquire(ask) => Some(&ask.patch),

@@ -126,8 +126,12 @@ struct Books {
     next_ticket: u64,
     /// Waiters in all lines.
     waiting: usize,
-    /// Until then nothing is granted: this engine goes on from a backup of a lost one.
+    /// Until then nothing is granted: this engine goes on from a backup of a lost one, or knows
+    /// nothing of the one before.
     shut_until: Time,
+    /// The longest lease, ttl and grace together, where nothing outlives the engine. Only such an
+    /// engine has one, so it is never written.
+    longest: Option<Span>,
     sessions: BTreeMap<SessionId, Session>,
     agenda: Agenda,
     replies: Replies,
@@ -149,6 +153,7 @@ impl Engine {
             next_ticket: 1,
             waiting: 0,
             shut_until: Time::ZERO,
+            longest: None,
             sessions: BTreeMap::new(),
             agenda: Agenda::default(),
             replies: Replies::default(),
@@ -163,6 +168,9 @@ impl Engine {
         self.settle(at, events);
         if let Some(part) = command.oversized() {
             return Err(self.books.refuse(Reason::Oversized(part)));
+        }
+        if let Some(max) = self.books.longest.filter(|max| command.op.lasts() > *max) {
+            return Err(self.books.refuse(Reason::TooLong { max }));
         }
         let Some(request) = &command.request else {
             return self.carry_out(command, events);

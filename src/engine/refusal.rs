@@ -3,7 +3,7 @@
 use super::lease::{Ends, Mode, SessionId, Token};
 use super::limits::Part;
 use super::name::{ClientId, LockName};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
@@ -65,6 +65,11 @@ pub enum Reason {
     Limit(Limit),
     /// The text would be longer than [`super::lease::TEXT_BYTES_MAX`].
     TextTooLong(LockName),
+    /// The lease or session would last longer than this server lets it.
+    TooLong {
+        /// The longest ttl and grace together.
+        max: Span,
+    },
     /// A part of the command is longer than it may be.
     Oversized(Part),
     /// The caller has used this key for another request.
@@ -106,7 +111,8 @@ pub enum Way {
         /// When that is.
         until: Time,
     },
-    /// All locks come from a backup, and somebody may still believe to hold this one.
+    /// The leases from before a restore, or a start without state, are not known: a client may
+    /// still believe to hold this one.
     Restored {
         /// Until when.
         until: Time,
@@ -196,6 +202,7 @@ impl Refusal {
             Reason::SameName(_)
             | Reason::TextTooLong(_)
             | Reason::Oversized(_)
+            | Reason::TooLong { .. }
             | Reason::KeyReused(_) => Kind::Invalid,
             Reason::Limit(_) => Kind::Limit,
         }
@@ -239,6 +246,13 @@ impl fmt::Display for Refusal {
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => limit.fmt(f),
+            Reason::TooLong { max } => {
+                write!(
+                    f,
+                    "a ttl and its grace may be {max} together here, since this server keeps "
+                )?;
+                write!(f, "no state; ask for less, or start it with a longer --max-ttl")
+            }
             Reason::Oversized(part) => f.write_str(&part.excess()),
             Reason::KeyReused(key) => {
                 write!(f, "request key '{key}' was used before for another request; ")?;
@@ -277,11 +291,9 @@ impl Conflict {
                 write!(f, "wait in line with 'latchfs run --shared'")
             }
             Way::Restored { until } => {
-                write!(
-                    f,
-                    "lock '{name}': the locks were restored from a backup, and whoever had "
-                )?;
-                write!(f, "one may still believe so for {}; try again then", until.since(at))
+                write!(f, "lock '{name}': nothing is granted for {} more, ", until.since(at))?;
+                write!(f, "since a client may still believe in a lease from before this server ")?;
+                write!(f, "began without it; wait with 'latchfs run', or try again then")
             }
             Way::StealGrace { until } => {
                 write!(f, "lock '{name}' was taken over by {holder}, and nobody may use it for ")?;

@@ -15,6 +15,7 @@ use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason};
 use super::term::{Grace, TTL_DEFAULT};
 use super::{Books, Engine};
+use crate::time::Time;
 use std::sync::Arc;
 
 impl Whose {
@@ -93,10 +94,23 @@ impl Engine {
         }
         let lock = self.locks.get_mut(name).expect("a lock is forgotten when it is served");
         let mode = if lock.leases().is_empty() { Mode::Exclusive } else { lock.mode() };
-        // As if somebody had stolen it, and given it back at once.
+        self.books.keep_from_all(lock, (name, mode), &ask.by, begins, events);
+    }
+}
+
+impl Books {
+    /// Keeps a lock from everybody until then: as if `by` had stolen it, and given it back at once.
+    pub(super) fn keep_from_all(
+        &mut self,
+        lock: &mut Lock,
+        (name, mode): (&LockName, Mode),
+        by: &ClientId,
+        begins: Time,
+        events: &mut Vec<Event>,
+    ) {
         let lease = Lease {
-            holder: ask.by.clone(),
-            token: self.books.mint.token(),
+            holder: by.clone(),
+            token: self.mint.token(),
             hold: Hold::Firm(None),
             life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
             acquired_at: begins,
@@ -104,15 +118,13 @@ impl Engine {
             acquisition: 0,
             details: Arc::default(),
         };
-        self.books.book(name, &lease);
-        let (holder, token, hold) = (ask.by.clone(), lease.token, lease.hold);
+        self.book(name, &lease);
+        let (holder, token, hold) = (by.clone(), lease.token, lease.hold);
         let name = name.clone();
-        self.books.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
+        self.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
         lock.admit(mode, lease);
     }
-}
 
-impl Books {
     /// Whether a lease is nobody's, and only keeps a stolen lock until that is usable again.
     fn is_kept_from_all(&self, lease: &Lease) -> bool {
         lease.acquired_at > self.clock && self.ends(lease.life).grace_until == lease.acquired_at

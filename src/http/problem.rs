@@ -65,7 +65,7 @@ const fn way_of(way: Way) -> &'static str {
         Way::Own => "own",
         Way::Behind => "behind",
         Way::StealGrace { .. } => "steal_grace",
-        Way::Restored { .. } => "restored",
+        Way::Restored { .. } => "hold_off",
     }
 }
 

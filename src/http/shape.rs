@@ -129,8 +129,8 @@ pub(super) const TOKEN: Param =
 pub(super) const ACQUISITION: Param = option(
     "acquisition",
     Shape::Acquisition,
-    "The acquire that the release ends, by `acquisition` of its answer: refused once the client has \
-     acquired the lock again since.",
+    "The acquire that the release ends, by `acquisition` of its answer: refused once the client \
+     has acquired the lock again since.",
 );
 pub(super) const WAIT: Param = option(
     "wait",

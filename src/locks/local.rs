@@ -96,6 +96,21 @@ impl Local {
         Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
     }
 
+    /// Locks that are forgotten when the process ends, with tokens above those of every process
+    /// that did so before it. For `longest`, the longest that a lease of such a process lasts,
+    /// nothing is granted; `None`: no holder of an earlier one can be alive. Fails if the clock is
+    /// not set.
+    pub fn afresh(rules: Rules, wall: Wall, longest: Option<Span>) -> io::Result<Self> {
+        let timeline = Timeline::starting_at(Time::ZERO, Time::ZERO);
+        let mut engine = Engine::afresh(rules, wall).ok_or_else(|| {
+            io::Error::other(format!("the clock shows {wall}, and the first token follows from it"))
+        })?;
+        if let Some(longest) = longest {
+            engine.hold_off(timeline.now() + longest, longest);
+        }
+        Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
+    }
+
     /// Locks that are found again in the directory `path`.
     pub fn open(path: &Path, rules: Rules) -> Result<Self, StateError> {
         let (mut dir, recovered) = StateDir::open(path)?;
@@ -242,10 +257,15 @@ impl Door for Local {
 
     fn about(&self) -> About {
         let (_, core) = self.shared.settled();
+        let place = &self.shared.place;
+        let state = match core.engine.shut_until() {
+            Some(until) => format!("{place}; nothing is granted before {}", self.wall(until)),
+            None => place.clone(),
+        };
         About {
             kind: Stands::Embedded,
             contact: Contact::Connected,
-            state: self.shared.place.clone(),
+            state,
             locks: core.engine.locks(),
             waiters: core.engine.waiters(),
             sessions: core.engine.sessions(),

@@ -85,7 +85,7 @@ pub(crate) fn latchfs(name: &'static str, state: State) -> Result<Serving, Strin
     match state {
         State::Synced => command.arg("--data").arg(scratch.path().join("data")),
         State::Kept => command.arg("--state").arg(scratch.path()),
-        State::None => command.args(["--state", "none"]),
+        State::None => command.args(["--state", "none", "--grant-at-once"]),
     };
     let mut child = start("latchfs", command.stdout(Stdio::piped()))?;
     let out = child.stdout.take().ok_or("its output is piped")?;

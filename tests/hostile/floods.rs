@@ -22,7 +22,7 @@ pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
 /// A server of which anybody may ask anything.
 fn start() -> Server {
-    Server::listen(&["--state", "none"])
+    Server::listen(&["--state", "none", "--grant-at-once"])
 }
 
 /// The most memory that a process has taken, in KiB; 0 when it has ended.

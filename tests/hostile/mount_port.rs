@@ -18,7 +18,14 @@ impl Mounted {
         let scratch = Scratch::new();
         let (dir, socket) = (scratch.path("locks"), scratch.path("http.sock"));
         let mut command = Command::new(servers::LATCHFS);
-        command.arg("mount").arg(&dir).args(["--state", "none", "--client", "box", "--listen"]);
+        command.arg("mount").arg(&dir).args([
+            "--state",
+            "none",
+            "--grant-at-once",
+            "--client",
+            "box",
+            "--listen",
+        ]);
         command.arg(format!("unix:{}", socket.display()));
         let server = Server::spawn(&mut command, servers::Scratch::new());
         Self { server, dir, _scratch: scratch }
@@ -82,7 +89,8 @@ fn a_mount_serves_no_address_without_credentials() {
     let scratch = Scratch::new();
     let dir = scratch.path("locks").display().to_string();
     for more in [&[][..], &["--insecure"]] {
-        let mount = ["mount", &dir, "--state", "none", "--listen", "127.0.0.1:0"];
+        let mount =
+            ["mount", &dir, "--state", "none", "--grant-at-once", "--listen", "127.0.0.1:0"];
         let (code, said) = latchfs(&[&mount[..], more].concat());
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--tokens") && said.contains("unix:PATH"), "{said}");
@@ -96,7 +104,12 @@ fn a_socket_that_was_left_is_used_again() {
     let scratch = Scratch::new();
     let start = |name: &str| {
         let mut command = Command::new(servers::LATCHFS);
-        command.arg("mount").arg(scratch.path("locks")).args(["--state", "none", "--listen"]);
+        command.arg("mount").arg(scratch.path("locks")).args([
+            "--state",
+            "none",
+            "--grant-at-once",
+            "--listen",
+        ]);
         command.arg(format!("unix:{}", scratch.path(name).display()));
         command
     };

@@ -45,7 +45,7 @@ fn start(scratch: &Scratch) -> Server {
     let path = scratch.path().join("tokens.toml");
     fs::write(&path, TOKENS).expect("a fresh directory");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    Server::listen(&["--state", "none", "--tokens", &path.display().to_string()])
+    Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &path.display().to_string()])
 }
 
 /// A keyed request of the victim, which must be answered at once.

@@ -84,7 +84,7 @@ fn ttls_have_bounds() {
     }
     for wrong in ["--ttl=500ms", "--ttl=25h", "--grace=-1s", "--owner=dog", "--content=x"] {
         let scratch = m.scratch().display().to_string();
-        m.latchfs(&["mount", wrong, "--state", "none", &scratch]).exits(64);
+        m.latchfs(&["mount", wrong, "--state", "none", "--grant-at-once", &scratch]).exits(64);
     }
 }
 

@@ -193,7 +193,7 @@ fn a_mount_point_is_a_directory() {
     std::fs::write(m.scratch().join("file"), "text").expect("ours");
     let mount = |dir: &str| {
         let mut command = Command::new(LATCHFS);
-        command.args(["mount", "--state", "none", dir]).current_dir(m.scratch());
+        command.args(["mount", "--state", "none", "--grant-at-once", dir]).current_dir(m.scratch());
         run(&mut command)
     };
     for dir in ["file", "file/below", "/dev/null", ""] {

@@ -169,12 +169,14 @@ fn a_directory_is_mounted_once() {
     let m = mount();
     m.sh("mkdir build").ok();
     let mut second = Command::new(LATCHFS);
-    let said = run(second.arg("mount").arg(m.dir()).args(["--state", "none"])).fails();
+    let said =
+        run(second.arg("mount").arg(m.dir()).args(["--state", "none", "--grant-at-once"])).fails();
     assert!(said.contains("is a latchfs mount already"), "{said}");
     // A directory made in a mount is a lock: none is taken for this.
     let inside = m.dir().join("inside");
     let mut third = Command::new(LATCHFS);
-    let said = run(third.arg("mount").arg(&inside).args(["--state", "none"])).exits(69);
+    let said =
+        run(third.arg("mount").arg(&inside).args(["--state", "none", "--grant-at-once"])).exits(69);
     assert!(said.contains("lies in the latchfs that is mounted at"), "{said}");
     assert!(!inside.exists());
     assert_eq!(m.sh("ls").ok(), "build\n");
@@ -257,7 +259,7 @@ fn an_unwritable_state_is_an_error() {
 /// `--state none` keeps nothing, and says what that means.
 #[test]
 fn no_state_forgets_all() {
-    let mut m = Setup::new().with("--state none").no_state().start();
+    let mut m = Setup::new().with("--state none --grant-at-once").no_state().start();
     assert!(m.log().contains("forgets"), "{}", m.log());
     m.sh("mkdir build").ok();
     let server = m.sh("cat .latchfs/server").ok();

@@ -64,7 +64,8 @@ fn symlinks_are_guarded_where_the_kernel_follows_them() {
     let seen = in_a_namespace(&format!(
         "echo user_allow_other > $T/fuse.conf; mount --bind $T/fuse.conf /etc/fuse.conf
          bob() {{ setpriv --reuid={BOB} --regid={BOB} --clear-groups \"$@\"; }}
-         user latchfs mount locks --allow-other --state none --background >&2 || exit 1
+         none='--state none --grant-at-once'
+         user latchfs mount locks --allow-other $none --background >&2 || exit 1
          echo precious > secret && chown {ALICE} secret
          bob ln -s $T/secret locks/out && bob ln -s ../secret locks/up && bob ln -s me locks/in
          for link in out up; do

@@ -159,7 +159,7 @@ fn the_file_is_read_again_and_a_broken_one_is_not_used() {
 fn a_file_that_others_may_read_is_refused() {
     let scratch = Scratch::new();
     let path = tokens(scratch.path(), TOKENS, 0o640).display().to_string();
-    let (code, said) = latchfs(&["serve", "--state", "none", "--tokens", &path]);
+    let (code, said) = latchfs(&["serve", "--state", "none", "--grant-at-once", "--tokens", &path]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("chmod 600"), "{said}");
 }
@@ -167,12 +167,13 @@ fn a_file_that_others_may_read_is_refused() {
 #[test]
 fn a_network_wants_tokens_and_encryption() {
     for address in ["0.0.0.0:0", "[::]:0"] {
-        let (code, said) = latchfs(&["serve", "--state", "none", "--listen", address]);
+        let (code, said) =
+            latchfs(&["serve", "--state", "none", "--grant-at-once", "--listen", address]);
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("--insecure"), "{said}");
     }
     // By its own choice; the harness speaks to it through loopback all the same.
-    let server = Server::at("0.0.0.0:0", &["--state", "none", "--insecure"]);
+    let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }
 

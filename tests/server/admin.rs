@@ -113,7 +113,7 @@ fn a_backup_begins_a_new_cluster() {
     let server = Server::listen(&["--data", &new]);
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "free");
     let no = server.curl(&["-X", "POST", "/locks/build?client=b"]).is(409);
-    assert_eq!(no["reason"], "restored", "{no}");
+    assert_eq!(no["reason"], "hold_off", "{no}");
     assert!(no["retry_after_ms"].as_u64() > Some(86_000_000), "{no}");
     drop(server);
     let again = path("again");

@@ -62,7 +62,7 @@ impl Server {
     #[track_caller]
     pub(crate) fn start(options: &[&str]) -> Self {
         if !crate::DURABLE {
-            return Self::listen(&[&["--state", "none"], options].concat());
+            return Self::listen(&[&["--state", "none", "--grant-at-once"], options].concat());
         }
         let scratch = Scratch::new();
         let mut command = Command::new(LATCHFS);
@@ -92,7 +92,13 @@ impl Server {
         let scratch = Scratch::new();
         let mut command = Command::new(LATCHFS);
         let socket = format!("unix:{}", scratch.path().join("http.sock").display());
-        command.arg("mount").arg(dir).args(["--listen", &socket, "--state", "none"]);
+        command.arg("mount").arg(dir).args([
+            "--listen",
+            &socket,
+            "--state",
+            "none",
+            "--grant-at-once",
+        ]);
         Self::spawn(command.args(["--client", "box"]), scratch)
     }
 

@@ -18,6 +18,7 @@ mod ending;
 mod events;
 mod examples;
 mod health;
+mod hold_off;
 mod http2;
 mod launchd;
 mod limits;

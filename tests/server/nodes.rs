@@ -160,6 +160,6 @@ fn doctor_says_what_is_wrong_with_nodes() {
     assert!(found[1].1.contains("does not answer"), "{found:?}");
     assert!(found[1].2.contains(&format!("cluster remove {id} ")), "{found:?}");
     // A server that is no node has nothing to say of any.
-    let server = Server::listen(&["--state", "none"]);
+    let server = Server::listen(&["--state", "none", "--grant-at-once"]);
     assert_eq!(doctor(&server.url), []);
 }

@@ -84,7 +84,7 @@ fn what_people_see() {
     drop(server);
     browser.go_on();
     browser.until("restart");
-    let _server = Server::at(&address, &["--state", "none"]);
+    let _server = Server::at(&address, &["--state", "none", "--grant-at-once"]);
     browser.go_on();
     browser.until("done");
     for name in ["light", "dark", "phone", "steal", "lost"] {

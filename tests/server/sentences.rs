@@ -18,7 +18,8 @@ fn an_address_that_is_none() {
         ("localhost:8080", "write 127.0.0.1:8080"),
         (":8080", "write 127.0.0.1:8080 for this machine alone"),
     ] {
-        let served = said(64, &["serve", "--state", "none", "--listen", address]);
+        let served =
+            said(64, &["serve", "--state", "none", "--grant-at-once", "--listen", address]);
         assert!(served.contains("IP:PORT") && served.contains(next), "{served}");
         let mounted = said(64, &["mount", "/nowhere", "--listen", address]);
         assert!(mounted.contains("IP:PORT") && mounted.contains(next), "{mounted}");
@@ -29,7 +30,7 @@ fn an_address_that_is_none() {
 fn an_address_that_is_taken() {
     let server = Server::start(&[]);
     let address = server.url.strip_prefix("http://").expect("no TLS");
-    let taken = said(69, &["serve", "--state", "none", "--listen", address]);
+    let taken = said(69, &["serve", "--state", "none", "--grant-at-once", "--listen", address]);
     let expected = format!("can't listen on {address}: address already in use; name another");
     assert!(taken.contains(&expected), "{taken}");
 }
@@ -50,10 +51,10 @@ fn a_server_that_is_not_there() {
 fn files_that_are_not_there() {
     let scratch = Scratch::new();
     let none = scratch.path().join("none").display().to_string();
-    let tokens = said(69, &["serve", "--state", "none", "--tokens", &none]);
+    let tokens = said(69, &["serve", "--state", "none", "--grant-at-once", "--tokens", &none]);
     assert!(tokens.contains("it can't be read: no such file or directory"), "{tokens}");
     let tls = ["--tls-cert", &none, "--tls-key", &none];
-    let tls = said(69, &[&["serve", "--state", "none"][..], &tls].concat());
+    let tls = said(69, &[&["serve", "--state", "none", "--grant-at-once"][..], &tls].concat());
     assert!(tls.contains(&format!("{none}: it can't be read: no such file")), "{tls}");
     let token = said(69, &["ls", "--server", "http://127.0.0.1:1", "--token-file", &none]);
     assert!(token.contains("can't be read: no such file or directory"), "{token}");

@@ -11,7 +11,9 @@ struct Mount(Scratch);
 impl Mount {
     fn new() -> Self {
         let mount = Self(Scratch::new());
-        mount.command("", &["mount", "fst", "--state", "none", "--background"]).ok();
+        mount
+            .command("", &["mount", "fst", "--state", "none", "--grant-at-once", "--background"])
+            .ok();
         mount
     }
 
@@ -89,7 +91,7 @@ fn mount_heeds_the_servers_variable() {
     std::fs::create_dir(mount.path().join("build")).expect("the lock is free");
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "held");
     let own = Mount(Scratch::new());
-    let args = ["mount", "fst", "--state", "none", "--background"];
+    let args = ["mount", "fst", "--state", "none", "--grant-at-once", "--background"];
     let told = own.command(&server.url, &args);
     assert!(told.err.contains("is ignored"), "{}", told.err);
     told.ok();
