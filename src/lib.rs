@@ -16,6 +16,8 @@ pub mod sim;
 
 pub mod remote;
 
+pub mod holder_id;
+
 pub mod status;
 
 pub mod event;

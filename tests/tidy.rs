@@ -200,14 +200,43 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/engine/", &["time", "engine"]),
     ("src/said.rs", &[]),
     ("src/chance.rs", &["time"]),
+    ("src/holder_id.rs", &[]),
     ("src/locks/", &["time", "said", "chance", "engine", "locks"]),
-    ("src/fs/", &["time", "said", "engine", "locks", "access", "status", "event", "metrics", "fs"]),
+    (
+        "src/fs/",
+        &[
+            "time",
+            "said",
+            "engine",
+            "locks",
+            "access",
+            "holder_id",
+            "status",
+            "event",
+            "metrics",
+            "fs",
+        ],
+    ),
     // The command line mounts, so it calls what mounts; it knows nothing else of the files.
     (
         "src/cli/",
         &[
-            "time", "said", "engine", "locks", "status", "event", "metrics", "cli", "fs", "http",
-            "access", "line", "remote", "cluster", "sim",
+            "time",
+            "said",
+            "engine",
+            "locks",
+            "status",
+            "event",
+            "metrics",
+            "cli",
+            "fs",
+            "http",
+            "access",
+            "line",
+            "remote",
+            "cluster",
+            "sim",
+            "holder_id",
         ],
     ),
     (
@@ -223,7 +252,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/status.rs", &["time", "engine"]),
     ("src/event.rs", &["time", "engine"]),
     // The library uses a mount as any program does, and knows nothing of what is behind it.
-    ("src/mutex/", &["time", "engine", "mutex"]),
+    ("src/mutex/", &["time", "engine", "holder_id", "mutex"]),
 ];
 
 #[test]

@@ -10,14 +10,16 @@ use crate::engine::{
     Acquire, ClientId, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op,
     OpenId, Outcome, Patch, Release, Renew, Steal, StealReason, Term, Ticket, Token, Ttl, What,
 };
+use crate::holder_id::Maker;
 use crate::locks::{self, Bond, Door, List, Locks};
 use crate::remote::http::Access;
 use crate::remote::{Remote, Terms};
 use crate::status::status_of;
-use crate::time::{Span, boot_now};
+use crate::time::Span;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::os::unix::process::parent_id;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
@@ -119,7 +121,7 @@ impl Direct {
             _ => None,
         };
         let view = Self::view(remote, &name)?;
-        let own = view.held_by(&self.client).filter(|_| request.0["fresh"] != true);
+        let own = view.held_by(&self.client).filter(|_| request.0["reentrant"] == true);
         let own_term = |before: Option<&crate::engine::Holder>| {
             let ttl = request.ttl()?.or(before.map(|own| own.ends.ttl)).unwrap_or(TTL_DEFAULT);
             let grace = request.grace()?.or(before.map(|own| own.ends.grace));
@@ -143,7 +145,7 @@ impl Direct {
             line,
             patch: Patch {
                 note: request.text("note").map(Into::into),
-                holder_id: says_more.then(|| holder_id(&self.client)),
+                holder_id: says_more.then(|| self.holder_id(request)),
                 ..Patch::default()
             },
         };
@@ -264,7 +266,7 @@ impl Direct {
                 term: Term::Own(request.ttl()?.unwrap_or(TTL_DEFAULT), GRACE_DEFAULT),
                 patch: Patch {
                     note: request.text("note").map(Into::into),
-                    holder_id: Some(holder_id(&self.client)),
+                    holder_id: Some(self.holder_id(request)),
                     ..Patch::default()
                 },
             }),
@@ -274,6 +276,13 @@ impl Direct {
             _ => None,
         };
         self.shown(remote, &name, token)
+    }
+
+    /// The process that acquires: this one, or the shell above it if the request says so.
+    fn holder_id(&self, request: &Asked<'_>) -> Arc<str> {
+        let for_shell = request.0["parent"] == true;
+        let pid = if for_shell { parent_id() } else { std::process::id() };
+        format!("{}:{}", self.client, Maker::running(pid)).into()
     }
 
     fn key(&self, request: &Asked<'_>, name: &LockName) -> LeaseKey {
@@ -379,10 +388,4 @@ fn too_long(name: &LockName, patience: Option<Span>) -> Failure {
          has it, or wait longer"
     );
     Failure::Said(Exit::of(Kind::LockConflict), sentence)
-}
-
-/// `host:user:pid:start_time` of this process. It began when we ask, as near as anybody needs.
-fn holder_id(client: &ClientId) -> Arc<str> {
-    let began = boot_now().as_nanos() / 10_000_000;
-    format!("{client}:{}:{began}", std::process::id()).into()
 }

@@ -1,14 +1,16 @@
 //! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
 
-use super::ctl::own_status;
-use super::exit::Done;
+use super::ctl::{Ask, own_status};
+use super::exit::{Done, Exit, Failure};
 use super::out::{self, Look};
 use super::table::{Status, page};
 use super::target::{self, Asking, NameArg, TargetArgs};
 use crate::engine::term::parse_span;
-use crate::engine::{Grace, Ttl};
+use crate::engine::{Grace, Kind, Ttl};
+use crate::holder_id::Maker;
 use crate::time::Span;
 use serde_json::{Map, Value, json};
+use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
 
@@ -51,9 +53,9 @@ pub(super) struct AcquireArgs {
     /// Hold it together with others that ask for the same
     #[arg(long)]
     shared: bool,
-    /// Be refused also when you hold it already, instead of renewing
+    /// Renew it if your user holds it already, instead of being refused
     #[arg(long)]
-    fresh: bool,
+    reentrant: bool,
 }
 
 /// `wait`.
@@ -66,6 +68,9 @@ pub(super) struct WaitArgs {
     /// Hold it together with others that ask for the same
     #[arg(long)]
     shared: bool,
+    /// Renew it if your user holds it already, instead of waiting
+    #[arg(long)]
+    reentrant: bool,
     /// Give up after so long: 10m, 1h30m [default: never]
     #[arg(long, value_name = "DURATION", value_parser = parse_span)]
     timeout: Option<Span>,
@@ -89,6 +94,9 @@ pub(super) struct ReleaseArgs {
     lock: LockArgs,
     #[command(flatten)]
     token: TokenArg,
+    /// Also if another program of your user has acquired it
+    #[arg(long, conflicts_with = "token")]
+    any: bool,
 }
 
 /// `steal`.
@@ -127,7 +135,7 @@ struct TokenArg {
 
 pub(super) fn acquire(args: &AcquireArgs) -> Done {
     let mode = if args.shared { "shared" } else { "exclusive" };
-    let how = json!({"mode": mode, "fresh": args.fresh});
+    let how = json!({"mode": mode, "reentrant": args.reentrant, "parent": true});
     let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
     let is_new = status["acquired_at"] == status["renewed_at"];
     tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
@@ -136,7 +144,7 @@ pub(super) fn acquire(args: &AcquireArgs) -> Done {
 pub(super) fn wait(args: &WaitArgs) -> Done {
     let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.timeout.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
-    let how = json!({"mode": mode, "wait": wait});
+    let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "parent": true});
     let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
     let answer = ask.wait(&request)?;
@@ -150,7 +158,12 @@ pub(super) fn renew(args: &RenewArgs) -> Done {
 }
 
 pub(super) fn release(args: &ReleaseArgs) -> Done {
-    let status = change(&args.lock, "release", &[&args.token.json()])?;
+    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let token = match args.token.token {
+        None if !args.any => token_of_shell(&*ask, name.as_str())?,
+        token => token,
+    };
+    let status = ask.status(&request("release", name.as_str(), &[&json!({"token": token})]))?;
     if args.lock.json {
         return out::json(&status);
     }
@@ -161,9 +174,36 @@ pub(super) fn release(args: &ReleaseArgs) -> Done {
     })
 }
 
+/// The token of the lease that a release from this shell means: rule 3 of the design. `None` if
+/// the caller's user does not hold the lock; the daemon then says who does.
+fn token_of_shell(ask: &dyn Ask, name: &str) -> Done<Option<u64>> {
+    let mut answer = ask.ask(&request("status", name, &[]))?;
+    let status = answer["status"].take();
+    if status["holder"] != answer["you"] {
+        return Ok(None);
+    }
+    let maker = status["holder_id"].as_str().and_then(Maker::parse);
+    if maker.is_some_and(|maker| maker.is_of_shell(Maker::running(parent_id()))) {
+        return Ok(status["token"].as_u64());
+    }
+    let by = match maker.map(|maker| maker.process) {
+        Some(process) if process.runs() => format!("process {}", process.pid),
+        Some(process) if process.pid != 0 => {
+            format!("process {}, which has ended,", process.pid)
+        }
+        _ => "an unknown process".to_owned(),
+    };
+    let sentence = format!(
+        "lock '{name}' was acquired by {by} and not from this shell; release it from there, or \
+         name the lease by '--token {}', or say '--any' to release it all the same",
+        status["token"]
+    );
+    Err(Failure::Said(Exit::of(Kind::LockNotHeld), sentence))
+}
+
 pub(super) fn steal(args: &StealArgs) -> Done {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
-    let reason = json!({"reason": args.reason});
+    let reason = json!({"reason": args.reason, "parent": true});
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
     // The lease is counted from the moment at which its use is allowed. Who gets an answer from
     // this command may use the lock, so the answer waits until then.

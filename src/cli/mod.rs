@@ -93,10 +93,10 @@ Examples:
 
 const ACQUIRE_EXAMPLES: &str = "\
 Examples:
-  latchfs acquire build && ./build; latchfs release build
+  latchfs acquire build && { ./build; latchfs release build; }
   latchfs acquire deploy --ttl 10m --note 'release 1.4'
   latchfs acquire build --json | jq .token   the fencing token
-  latchfs acquire build --fresh              refused also if you have it already";
+  latchfs acquire build --reentrant          renews it if you have it already";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

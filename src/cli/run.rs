@@ -151,7 +151,6 @@ fn acquire(
         "mode": if args.shared { "shared" } else { "exclusive" },
         "ttl": ttl,
         "note": args.note,
-        "fresh": true,
         "pid": std::process::id(),
         "wait": wait,
     }))?;

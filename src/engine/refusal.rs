@@ -242,7 +242,11 @@ impl fmt::Display for Refusal {
                 write!(f, "session {id} is over, and what hung on it is lost; open a new one")
             }
             Reason::NotInLine(name) => {
-                write!(f, "no such place in the line of lock '{name}'; ask for the lock anew")
+                write!(
+                    f,
+                    "there is no such place in the queue of lock '{name}'; ask for the lock "
+                )?;
+                write!(f, "anew, under a new request key if there was one")
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => limit.fmt(f),
@@ -279,6 +283,15 @@ impl Conflict {
                 let left = ends.grace_until.since(at);
                 write!(f, "lock '{name}': grace period active: only {holder} may take it back ")?;
                 write!(f, "for {left} more; try again then")
+            }
+            Way::Own if ends.expires_at <= at => {
+                let left = ends.grace_until.since(at);
+                write!(
+                    f,
+                    "lock '{name}': grace period active: your own user, {holder}, may take "
+                )?;
+                write!(f, "its lease back for {left} more by naming its token or its lock file; ")?;
+                write!(f, "another program of yours waits until then")
             }
             Way::Own => {
                 write!(f, "lock '{name}' is held by your own user, {holder}, ")?;

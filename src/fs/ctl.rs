@@ -9,7 +9,7 @@ use super::locking::waiting::{self, Ended, Held};
 use super::make::looks;
 use super::message::{self, Options};
 use super::opens::Open;
-use super::owner::Caller;
+use super::owner::{Caller, parent_of};
 use super::pages;
 use super::process;
 use super::requests::{CtlRequest, why_denied};
@@ -126,6 +126,14 @@ impl Request {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(format!("'{key}' is a text, not {other}")),
+        }
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, String> {
+        match self.fields.get(key) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(format!("'{key}' is true or false, not {other}")),
         }
     }
 
@@ -311,31 +319,33 @@ fn term_of(fs: &Fs, options: &Options) -> Term {
     Term::Own(ttl.unwrap_or(fs.config.ttl), grace.unwrap_or(fs.config.grace))
 }
 
-fn patch_of(fs: &Fs, caller: &Caller, options: &Options) -> Patch {
+fn patch_of(fs: &Fs, caller: &Caller, options: &Options, for_parent: bool) -> Patch {
+    let parent = parent_of(caller.pid).filter(|_| for_parent);
+    let maker = Caller { pid: parent.unwrap_or(caller.pid), ..caller.clone() };
     Patch {
-        holder_id: Some(fs.owners.holder_id(caller)),
+        holder_id: Some(fs.owners.holder_id(&maker)),
         note: options.note.clone(),
         looks: Some(looks(caller, Face::File, 0o644)),
         ..Patch::default()
     }
 }
 
-/// What an acquire asks for. Whether it renews is known only when the lock has been looked at.
+/// What an acquire asks for. Whether a reentrant one renews is known only when the lock has been
+/// looked at; any other is granted only what nobody holds.
 struct Acquiring {
     name: LockName,
     options: Options,
-    fresh: bool,
+    reentrant: bool,
+    /// The lease is for the process above the caller, which is a shell.
+    for_parent: bool,
     line: Line,
 }
 
 fn acquiring(request: &Request) -> Result<Acquiring, String> {
     let (name, options) = (request.name()?, message::options_of(&request.fields)?);
-    let fresh = match request.fields.get("fresh") {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(fresh)) => *fresh,
-        Some(other) => return Err(format!("'fresh' is true or false, not {other}")),
-    };
-    Ok(Acquiring { name, options, fresh, line: request.line()? })
+    let reentrant = request.flag("reentrant")?;
+    let for_parent = request.flag("parent")?;
+    Ok(Acquiring { name, options, reentrant, for_parent, line: request.line()? })
 }
 
 fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Living>, then: Then) {
@@ -345,16 +355,16 @@ fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Li
             Ok(view) => view,
             Err(why) => return then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
         };
-        let Acquiring { name, mut options, fresh, line } = ask;
-        let own = view.held_by(&caller.client).filter(|_| !fresh);
+        let Acquiring { name, mut options, reentrant, for_parent, line } = ask;
+        let own = view.held_by(&caller.client).filter(|_| reentrant);
         let by_name =
-            fresh || options.ttl.is_some() || options.grace.is_some() || process.is_some();
+            !reentrant || options.ttl.is_some() || options.grace.is_some() || process.is_some();
         let process =
             process.or_else(|| process::by_default(&shared, &caller).filter(|_| own.is_none()));
         let mut patch = match own {
             // What it says about itself, and how it looks, outlives a renewal.
             Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
-            None => patch_of(&shared, &caller, &options),
+            None => patch_of(&shared, &caller, &options, for_parent),
         };
         if let Some(own) = own {
             options.ttl = options.ttl.or(Some(own.ends.ttl));
@@ -481,7 +491,7 @@ fn steal_of(fs: &Fs, caller: &Caller, request: &Request) -> Result<(LockName, Op
         client: caller.client.clone(),
         reason,
         term: term_of(fs, &options),
-        patch: patch_of(fs, caller, &options),
+        patch: patch_of(fs, caller, &options, request.flag("parent")?),
     });
     Ok((name, op))
 }

@@ -1,9 +1,10 @@
 //! A process that a lease can be bound to, and who may name it.
 
-use super::owner::{Caller, ids_of, is_alive, pidfd_of, start_of};
+use super::owner::{Caller, ids_of, is_alive, pidfd_of};
 use super::shared::Shared;
 use super::shares::{Pool, Share};
 use crate::engine::{Kind, Process};
+use crate::holder_id::start_of;
 use crate::time::this_boot;
 use fuser::Errno;
 use std::io;

@@ -4,12 +4,13 @@ use super::mount::{MountConfig, Owner};
 use super::numbered::Numbered;
 use crate::access::{Grant, Pattern};
 use crate::engine::ClientId;
+use crate::holder_id::{Maker, session_of};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -146,7 +147,7 @@ impl Owners {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 
-    /// `host:user:pid:start_time` of the caller: which process it was, even after its end.
+    /// The caller as a `holder_id` names it: which process it was, even after its end.
     pub(super) fn holder_id(&self, caller: &Caller) -> Arc<str> {
         self.holder_id_at(boot_now(), caller)
     }
@@ -163,8 +164,8 @@ impl Owners {
         // that the descriptor stands for, or the descriptor says that it is dead.
         let alive = pidfd_of(tid).ok();
         let pid = if alive.is_some() { tid } else { leader_of(tid).unwrap_or(tid) };
-        let start = start_of(pid).unwrap_or(0);
-        let id: Arc<str> = format!("{}:{}:{pid}:{start}", self.host, self.user(uid).name).into();
+        let maker = Maker::running(pid);
+        let id: Arc<str> = format!("{}:{}:{maker}", self.host, self.user(uid).name).into();
         if let Some(alive) = alive {
             let mut processes = self.processes.lock();
             processes.retain(|known| !is_same(known));
@@ -209,17 +210,6 @@ impl Caller {
 /// `host:part`, or the host alone where that would be too long for a client.
 fn joined(host: &ClientId, part: &str) -> ClientId {
     ClientId::parse(&format!("{host}:{part}")).unwrap_or_else(|_| host.clone())
-}
-
-/// The login session of a thread; 0 if it is gone or in a foreign pid namespace.
-#[allow(unsafe_code)]
-pub(super) fn session_of(tid: u32) -> u32 {
-    if tid == 0 {
-        return 0;
-    }
-    // SAFETY: getsid takes any number and touches no memory.
-    let session = unsafe { libc::getsid(tid as libc::pid_t) };
-    u32::try_from(session).unwrap_or(0)
 }
 
 /// The name of a user, as the system knows it.
@@ -275,24 +265,6 @@ pub(super) fn is_alive(process: &OwnedFd) -> bool {
     ready == 0
 }
 
-/// When a process started, in ticks since boot.
-pub(super) fn start_of(pid: u32) -> Option<u64> {
-    if pid == 0 {
-        return None;
-    }
-    let mut buffer = [0_u8; 1_024];
-    let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
-    let length = file.read(&mut buffer).ok()?;
-    parse_start(&buffer[..length])
-}
-
-/// Field 22. The second field is the command in brackets, which may hold spaces and brackets.
-fn parse_start(stat: &[u8]) -> Option<u64> {
-    let after_command = stat.iter().rposition(|byte| *byte == b')')? + 2;
-    let fields = std::str::from_utf8(stat.get(after_command..)?).ok()?;
-    fields.split(' ').nth(22 - 3)?.trim().parse().ok()
-}
-
 /// Whether the thread `tid` is of one of `processes`, or of a process below one of them.
 pub(super) fn descends_from(tid: u32, processes: &[u32]) -> bool {
     /// Deeper than any tree of processes that a person makes; a bound against a changing one.
@@ -335,7 +307,7 @@ pub(super) fn groups_of(tid: u32) -> Vec<u32> {
     line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
-fn parent_of(pid: u32) -> Option<u32> {
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
     line.trim().parse().ok()
@@ -384,13 +356,6 @@ mod tests {
         let local = |text| owners.is_local(&ClientId::parse(text).expect("valid"));
         assert!(local("laptop1") && local("laptop1:root"));
         assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
-    }
-
-    #[test]
-    fn the_start_time_is_field_22_whatever_the_command_is_called() {
-        let stat = b"7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 9 9\n";
-        assert_eq!(parse_start(stat), Some(4_711));
-        assert_eq!(parse_start(b"7 (x"), None);
     }
 
     /// Process and start time, as the holder's id tells them.

@@ -7,7 +7,7 @@
 use super::keeper::{ALARM, Keeper};
 use super::living::Living;
 use super::mount::HoldBy;
-use super::owner::{Caller, session_of};
+use super::owner::Caller;
 use super::shared::{Fs, Shared, flat};
 use super::shares::Pool;
 use crate::engine::term::{GRACE_OF_PROCESS, TTL_DEFAULT};
@@ -15,6 +15,7 @@ use crate::engine::{
     ClientId, End, EndSession, Firm, LeaseKey, Life, LockName, LockView, Op, OpenSession, Outcome,
     Patch, Release, Renew, SessionEnd, SessionId, Term, Token, What,
 };
+use crate::holder_id::session_of;
 use crate::locks::feed::Watch;
 use crate::locks::{Failure, List};
 use crate::time::{Span, Time, boot_now};

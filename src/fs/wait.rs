@@ -1,7 +1,7 @@
 //! `.latchfs/wait/NAME`: who reads it waits in line, and the read returns when the lock is there.
 //!
 //! It is the reader's client that waits, in the engine's line, and what it gets is a lease like
-//! others. A signal ends the read and not the wait, since the program may read again; closing the
+//! others. Each reader has a place of its own, so that two programs of one user exclude each other. A signal ends the read and not the wait, since the program may read again; closing the
 //! file ends the wait, and gives back a lock that came and was never read of.
 
 use super::below;
@@ -13,11 +13,10 @@ use super::make::looks;
 use super::opens::{Open, State, window};
 use super::owner::Caller;
 use super::process;
-use super::shared::{Fs, Shared, flat};
+use super::shared::Fs;
 use super::shares::Pool;
 use crate::engine::{
-    Acquire, Face, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op, Patch, Release,
-    Tenure, Term,
+    Acquire, Face, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Tenure,
 };
 use crate::locks::Failure;
 use crate::status::{pretty, status_of};
@@ -92,43 +91,17 @@ pub(super) fn closed(fs: &Fs, open: &Open) {
 /// Asks for the lock, in the name of who opened the file.
 fn ask(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), name: &LockName) {
     let caller = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
-    let (open, name) = (Arc::clone(open), name.clone());
-    below::check(fs, &caller, Act::Read, &name.clone(), move |fs, caller, allowed| match allowed {
-        Ok(()) => ask_allowed(fs, caller, (fh, open), &name),
-        Err(errno) => fail(&open, errno),
-    });
-}
-
-fn ask_allowed(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: &LockName) {
-    fs.view(caller, Act::Read, name, move |fs, caller, view| match view {
-        Ok(view) => match view.held_by(&caller.client) {
-            Some(_) => renew(fs, caller, (fh, open), &view),
-            None => join(fs, caller, (fh, open), view.name),
+    let (open, asked) = (Arc::clone(open), name.clone());
+    below::check(
+        fs,
+        &caller,
+        Act::Read,
+        &asked.clone(),
+        move |fs, caller, allowed| match allowed {
+            Ok(()) => join(fs, caller, (fh, open), asked),
+            Err(errno) => fail(&open, errno),
         },
-        Err(errno) => fail(&open, errno),
-    });
-}
-
-/// The lock is the client's already: it is renewed, and read of at once.
-fn renew(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), view: &LockView) {
-    let (client, name) = (caller.client.clone(), view.name.clone());
-    let own = view.held_by(&client).map(|holder| holder.ends);
-    let term = own.map_or(term_of(fs), |ends| Term::Own(ends.ttl, ends.grace));
-    let (hold, line, patch) = (Hold::Loose, Line::Skip, Patch::default());
-    let ask = Acquire { name, client, mode: view.mode, hold, term, line, patch };
-    let (shared, caller, name) = (Arc::clone(fs), caller.clone(), view.name.clone());
-    fs.locks.submit(Op::Acquire(ask), move |answer| match flat(answer) {
-        Ok(_) => tell(&shared, &caller, &open, &name, None),
-        // Lost since it was looked at.
-        Err(failure) if failure.kind() == Kind::LockConflict => {
-            join(&shared, &caller, (fh, open), name);
-        }
-        Err(failure) => refuse(&shared, &caller, &open, &name, failure),
-    });
-}
-
-fn term_of(fs: &Shared) -> Term {
-    Term::Own(fs.config.ttl, fs.config.grace)
+    );
 }
 
 /// Stands in line.

@@ -9,8 +9,8 @@ use super::problem::{Done, Problem};
 use super::replay::{self, unexpected};
 use super::waiting;
 use crate::engine::{
-    Acquire, ClientId, Firm, Grace, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch,
-    Release, Renew, Request, Steal, Tenure, Term, Ttl,
+    Acquire, ClientId, Firm, Grace, Hold, Holder, LeaseKey, Life, Line, LockName, Mode, Op,
+    Outcome, Patch, Release, Renew, Request, SessionId, Steal, Tenure, Term, Token, Ttl,
 };
 use crate::locks::Failure;
 use crate::status::status_of;
@@ -52,7 +52,9 @@ pub(super) fn steal_of(path: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// PUT, and POST: acquire, or renew; with a token renew only, and that tenure only.
+/// PUT, and POST: acquire what nobody holds; with a token renew only, and that tenure only. Rule 1
+/// of the design: a lock that the client itself holds is a conflict, unless the request names the
+/// session that the lease hangs on, or says `reentrant`.
 pub(super) async fn acquire(mut call: Call) -> Done {
     let name = name_of(&call)?;
     let options = Options::read(&mut call).await?;
@@ -63,21 +65,60 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     }
     let term = call.term(&options, options.ttl, options.grace);
     let patch = patch_of(&options);
-    let hold = if options.fresh { Hold::Firm(None) } else { Hold::Loose };
+    let hold = if options.reentrant { Hold::Loose } else { Hold::Firm(None) };
     let mode = options.mode.unwrap_or(Mode::Exclusive);
     let line = Line::Skip;
-    let (lock, owner) = (name.clone(), client.clone());
     let ask = Acquire { name, client, mode, hold, term, line, patch };
-    let again = options.wait.map(|patience| (patience, ask.clone()));
-    // A wait carries no id: who asks again keeps the place it has, so a repeat does no harm.
-    let answer = call.decide(Op::Acquire(ask), request).await;
-    match (answer, again) {
-        (Err(problem), Some((patience, ask))) if problem.reason().is_some() => {
-            // Boxed, as all that is rare: what is not would carry its size along.
-            Box::pin(waiting::wait(&call, ask, patience)).await
+    let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
+    // Boxed, as all that is rare: what is not would carry its size along.
+    match answer {
+        Ok(Outcome::Replayed(first)) if matches!(first.first, Outcome::Waiting { .. }) => {
+            Box::pin(wait(&call, ask, &options, request)).await
         }
-        (Ok(outcome), _) => granted(&call, (&lock, &owner), &outcome).await,
-        (Err(problem), _) => Err(problem),
+        Ok(outcome) => granted(&call, (&ask.name, &ask.client), &outcome).await,
+        Err(problem) if problem.reason().is_some() => {
+            Box::pin(acquire_held(&call, ask, &options, request, problem)).await
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Acquires a lock that is held: renews the lease of the session that the request names, or waits
+/// if the request says so.
+async fn acquire_held(
+    call: &Call,
+    ask: Acquire,
+    options: &Options,
+    request: Option<Request>,
+    problem: Problem,
+) -> Done {
+    if let Some(session) = options.session
+        && let Some(token) = held_by_session(call, &ask, session).await?
+    {
+        let key =
+            LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: Some(token) };
+        let renewal = Renew { key, term: None, firm: Firm::Keep, patch: ask.patch.clone() };
+        let outcome = call.decide(Op::Renew(renewal), request).await?;
+        return granted(call, (&ask.name, &ask.client), &outcome).await;
+    }
+    if options.wait.is_none() { Err(problem) } else { wait(call, ask, options, request).await }
+}
+
+/// The token of the lease that hangs on `session`, if there is one of this mode.
+async fn held_by_session(call: &Call, ask: &Acquire, session: SessionId) -> Done<Option<Token>> {
+    let view = call.view(&ask.name).await?;
+    let of_session = |holder: &&Holder| {
+        holder.lease.holder == ask.client && holder.lease.life == Life::Session(session)
+    };
+    let own = view.holders.iter().find(of_session).filter(|_| view.mode == ask.mode);
+    Ok(own.map(|own| own.lease.token))
+}
+
+async fn wait(call: &Call, ask: Acquire, options: &Options, request: Option<Request>) -> Done {
+    let patience = options.wait.unwrap_or_default();
+    match request {
+        Some(request) => waiting::wait_by_id(call, ask, patience, request).await,
+        None => waiting::wait(call, ask, patience).await,
     }
 }
 
@@ -170,7 +211,7 @@ fn patch_of(options: &Options) -> Patch {
 }
 
 /// The answer to a lock that was granted, renewed or stolen.
-async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> Done {
+pub(super) async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> Done {
     let (tenure, renewed) = match outcome {
         Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
         Outcome::Renewed(tenure) => (tenure, true),

@@ -182,6 +182,11 @@ impl Problem {
         (self.0.kind == Some(Kind::Denied)).then_some(&*self.0.detail)
     }
 
+    /// Whether it is of this kind.
+    pub(super) fn is(&self, kind: Kind) -> bool {
+        self.0.kind == Some(kind)
+    }
+
     /// The reason of a conflict, if it is one.
     pub(super) fn reason(&self) -> Option<&str> {
         self.0.more.get("reason").and_then(Value::as_str)

@@ -3,9 +3,9 @@
 use super::call::{Answering, Call};
 use super::schema::Schema;
 use super::shape::{
-    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, FRESH, GRACE,
+    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, GRACE,
     IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
-    SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
+    REENTRANT, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
 use super::{
     admin, cluster, door, events, health, list, lock, metrics, openapi, page, seed, sessions,
@@ -94,7 +94,7 @@ const ACQUIRES: &[Param] = &[
     NOTE,
     TOKEN,
     WAIT,
-    FRESH,
+    REENTRANT,
     SESSION,
     REASON,
     IF_MATCH,

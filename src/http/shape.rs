@@ -137,8 +137,11 @@ pub(super) const WAIT: Param = option(
     Shape::Duration,
     "A place in the line for so long, 24 h at most, while the request is open.",
 );
-pub(super) const FRESH: Param =
-    option("fresh", Shape::Flag, "Be refused also if the client itself holds the lock.");
+pub(super) const REENTRANT: Param = option(
+    "reentrant",
+    Shape::Flag,
+    "Renew the lease if the client itself holds the lock, instead of being refused.",
+);
 pub(super) const SESSION: Param =
     option("session", Shape::Session, "The session that the lease hangs on, instead of a ttl.");
 pub(super) const REASON: Param =

@@ -2,6 +2,9 @@
 //!
 //! The engine keeps the line. What is here is who is to be told when a place is served or lost:
 //! one watch of the events, as long as anybody waits.
+//!
+//! A request with an Idempotency-Key keeps its place when the connection closes: the key names
+//! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat.
 
 use super::app::{Phase, entered};
 use super::call::{Call, told};
@@ -9,8 +12,8 @@ use super::lock;
 use super::problem::{Done, Problem};
 use super::replay::unexpected;
 use crate::engine::{
-    Acquire, ClientId, Event, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Release, Tenure,
-    Term, Ticket, Token, What, Why,
+    Acquire, ClientId, Event, Hold, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Release,
+    Replay, Request, Tenure, Term, Ticket, Token, What, Why,
 };
 use crate::locks::feed::Watch;
 use crate::locks::{Failure, Locks};
@@ -19,10 +22,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Requests that wait, in all: each has a connection, or a part of one.
 const WAITING_MAX: usize = 10_000;
+
+/// For how long the place of a request with an id is kept after its last repeat. A client that
+/// has lost its connection finds another node within this time; who is gone for good costs those
+/// behind it nothing but the ttl, if it is served meanwhile.
+const KEPT: Span = Span::from_secs(30);
 
 /// Events taken at a time.
 const BATCH: usize = 256;
@@ -278,14 +287,24 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
     };
     ask.line = Line::Join(Some(patience));
     let mut phase = call.app.follow_phase();
+    let mut place = None;
     loop {
         call.grants()?;
         let mut before = call.app.locks.watch(None);
-        let (then, answer) = oneshot::channel();
-        call.app.locks.submit(Op::Acquire(ask.clone()), |answer| drop(then.send(answer)));
-        let outcome = told(answer.await)?.map_err(Failure::Refused)?;
-        let Outcome::Waiting { ticket, .. } = outcome else {
-            return served(call, &ask, &outcome).await;
+        let ticket = match place {
+            // Another request of the client could be meant by what is held now.
+            Some(ticket) if !waits(call, &ask.name, ticket).await? => {
+                return Err(lost_sight(&ask.name));
+            }
+            Some(ticket) => ticket,
+            None => {
+                let (then, answer) = oneshot::channel();
+                call.app.locks.submit(Op::Acquire(ask.clone()), |answer| drop(then.send(answer)));
+                match told(answer.await)?.map_err(Failure::Refused)? {
+                    Outcome::Waiting { ticket, .. } => ticket,
+                    outcome => return served(call, &ask, &outcome).await,
+                }
+            }
         };
         let mut waiter = places.follow(&ask, ticket, &mut before);
         drop(before);
@@ -303,10 +322,85 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
                 waiter.take();
                 return Err(in_vain(call, &waiter.ask, why).await);
             }
-            // Asking again keeps the place, or finds the lock held by the client itself.
-            Fate::Unknown => waiter.take(),
+            Fate::Unknown => {
+                waiter.take();
+                // Who speaks for the client keeps its place by asking again.
+                place = (ask.hold != Hold::Loose).then_some(ticket);
+            }
         }
     }
+}
+
+/// Waits for what the request `request` asks for. Its place outlives this connection.
+pub(super) async fn wait_by_id(
+    call: &Call,
+    mut ask: Acquire,
+    patience: Span,
+    request: Request,
+) -> Done {
+    let places = &call.app.places;
+    let Some(_counted) = places.count() else {
+        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
+        return Err(Problem::of(Kind::Limit, detail));
+    };
+    let until = call.app.locks.now() + patience;
+    let mut phase = call.app.follow_phase();
+    let mut has_waited = false;
+    loop {
+        call.grants()?;
+        let left = until.since(call.app.locks.now());
+        ask.line = Line::Join(Some(left.min(KEPT)));
+        let mut before = call.app.locks.watch(None);
+        let outcome = call.decide(Op::Acquire(ask.clone()), Some(request.clone())).await;
+        let ticket = match outcome {
+            Ok(Outcome::Waiting { ticket, .. }) => ticket,
+            Ok(Outcome::Replayed(replay)) => match replay.first {
+                Outcome::Waiting { ticket, .. } => ticket,
+                first if has_waited => return served(call, &ask, &first).await,
+                first => {
+                    let outcome = Outcome::Replayed(Box::new(Replay { first, ..*replay }));
+                    return lock::granted(call, (&ask.name, &ask.client), &outcome).await;
+                }
+            },
+            Ok(outcome) => return served(call, &ask, &outcome).await,
+            Err(problem) if has_waited && problem.is(Kind::LockExpired) => {
+                return Err(in_vain(call, &ask, Why::TimedOut).await);
+            }
+            Err(problem) => return Err(problem),
+        };
+        has_waited = true;
+        let mut waiter = places.follow(&ask, ticket, &mut before);
+        drop(before);
+        // Whoever repeats the request finds the place, or what it was served with.
+        waiter.take();
+        let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
+        let fate = tokio::select! {
+            fate = &mut waiter.told => fate.unwrap_or(Fate::Unknown),
+            () = tokio::time::sleep(half_kept), if left > KEPT => Fate::Unknown,
+            () = entered(&mut phase, Phase::Draining) => return Err(Problem::closing()),
+        };
+        match fate {
+            Fate::Served(token) => return show(call, &ask, token).await,
+            Fate::Gone(why) => return Err(in_vain(call, &ask, why).await),
+            Fate::Unknown => {}
+        }
+    }
+}
+
+/// Whether the place `ticket` is still in the queue of a lock.
+async fn waits(call: &Call, name: &LockName, ticket: Ticket) -> Done<bool> {
+    let view = call.view(name).await?;
+    Ok(view.waiters.iter().any(|waiter| waiter.ticket == ticket))
+}
+
+/// The place is gone, and the event that says whether it was served was lost.
+fn lost_sight(name: &LockName) -> Problem {
+    let detail = format!(
+        "lock '{name}': this server has lost sight of the wait, so it is unknown whether the lock \
+         was granted; look who holds it, and next time send an Idempotency-Key, which makes a wait \
+         safe to repeat"
+    );
+    Problem::of(Kind::ConsistencyUnavailable, detail)
 }
 
 async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
@@ -356,7 +450,7 @@ async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
 mod tests {
     use super::*;
     use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{Hold, LockView, Mode, Patch, Rules};
+    use crate::engine::{LockView, Mode, Patch, Rules};
     use crate::locks::local::Local;
     use std::sync::mpsc;
     use std::thread;
@@ -367,11 +461,12 @@ mod tests {
     }
 
     fn ask(client: &str, line: Line) -> Acquire {
+        let hold = Hold::Firm(None);
         Acquire {
             name: LockName::parse("build").expect("valid"),
             client: ClientId::parse(client).expect("valid"),
             mode: Mode::Exclusive,
-            hold: Hold::Loose,
+            hold,
             term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line,
             patch: Patch::default(),
@@ -392,7 +487,10 @@ mod tests {
     }
 
     fn stand(places: &Arc<Places>, client: &str) -> Waiter {
-        let ask = ask(client, Line::Join(None));
+        stand_by(places, ask(client, Line::Join(None)))
+    }
+
+    fn stand_by(places: &Arc<Places>, ask: Acquire) -> Waiter {
         let mut before = places.locks.watch(None);
         let outcome = submit(places, Op::Acquire(ask.clone()));
         let Outcome::Waiting { ticket, .. } = outcome else { panic!("{outcome:?}") };
@@ -432,12 +530,13 @@ mod tests {
         assert!(places.state.lock().places.is_empty());
     }
 
-    /// Two requests of one client are one place: it is kept until both have gone.
+    /// Two reentrant requests of one client are one place: it is kept until both have gone.
     #[test]
-    fn a_place_is_shared_by_the_requests_of_a_client() {
+    fn a_place_is_shared_by_the_reentrant_requests_of_a_client() {
         let places = places();
         submit(&places, Op::Acquire(ask("first", Line::Skip)));
-        let (one, two) = (stand(&places, "b"), stand(&places, "b"));
+        let reentrant = || Acquire { hold: Hold::Loose, ..ask("b", Line::Join(None)) };
+        let (one, two) = (stand_by(&places, reentrant()), stand_by(&places, reentrant()));
         assert_eq!(one.ticket, two.ticket);
         drop(one);
         assert_eq!(look(&places).waiters.len(), 1);

@@ -3,6 +3,7 @@
 use super::file::{await_change, is_stopped, see, token_of};
 use super::{Hooks, Notice, Unexpected};
 use crate::engine::LockName;
+use crate::holder_id::Maker;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -162,7 +163,7 @@ impl Place {
     pub(super) fn held_by_this_process(&self) -> io::Result<Option<u64>> {
         let status = self.status()?;
         let id = status["holder_id"].as_str().unwrap_or_default();
-        let pid = id.rsplit(':').nth(1).and_then(|pid| pid.parse().ok());
+        let pid = Maker::parse(id).map(|maker| maker.process.pid);
         Ok(status["token"].as_u64().filter(|_| pid == Some(std::process::id())))
     }
 }

@@ -57,7 +57,7 @@ fn the_slow_are_told_how_much_they_lost() {
     drop(events);
     // More than the 8,192 events that are kept, on one connection.
     let mut command = vec!["-X".to_owned(), "POST".to_owned()];
-    let url = format!("{}/locks/build?client=a&ttl=[1000-9999]s", server.url);
+    let url = format!("{}/locks/build?client=a&reentrant=1&ttl=[1000-9999]s", server.url);
     command.extend(["-s".to_owned(), "-o".to_owned(), "/dev/null".to_owned(), url]);
     let status = std::process::Command::new("curl").args(&command).status().expect("curl");
     assert!(status.success());

@@ -18,7 +18,7 @@ fn a_lock_from_begin_to_end() {
     let status = server.curl(&["/locks/build"]);
     assert_eq!(status.is(200)["note"], "hi");
     assert_eq!(status.header("etag"), Some(format!("\"{token}\"").as_str()));
-    let renewed = server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let renewed = server.curl(&["-X", "POST", "/locks/build?client=a&reentrant=1"]).is(200);
     assert_eq!((&renewed["token"], &renewed["renewed"]), (&json!(token), &json!(true)));
     assert_eq!(server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200)["released"], true);
     let again = server.curl(&["-X", "PUT", "/locks/build?client=a"]).is(200);
@@ -29,7 +29,7 @@ fn a_lock_from_begin_to_end() {
 fn names_have_parts_however_they_are_written() {
     let server = Server::start(&[]);
     for path in ["/locks/team/build", "/locks/team%2Fbuild", "/locks/t%65am/build"] {
-        let held = server.curl(&["-X", "POST", &format!("{path}?client=a")]).is(200);
+        let held = server.curl(&["-X", "POST", &format!("{path}?client=a&reentrant=1")]).is(200);
         assert_eq!(held["name"], "team/build");
         assert_eq!(server.curl(&[path]).is(200)["holder"], "a");
     }
@@ -57,8 +57,58 @@ fn a_conflict_says_who_and_for_how_long() {
     let wait = refused["retry_after_ms"].as_u64().expect("it ends");
     assert!((30_000..=35_000).contains(&wait), "{refused}");
     assert!(reply.header("retry-after").is_some_and(|secs| secs.parse::<u64>().is_ok()));
-    // The client itself, where it asks for a fresh hold.
-    server.curl(&["-X", "POST", "/locks/build?client=a&fresh=true"]).is(409);
+}
+
+/// Two programs of one user are two users of a lock: they speak as one client, and the second is
+/// refused, whatever it says but that it means the lease of the first.
+#[test]
+fn two_programs_of_one_client_exclude_each_other() {
+    let server = Server::start(&[]);
+    let post =
+        |options: &str| server.curl(&["-X", "POST", &format!("/locks/build?client=ci{options}")]);
+    let first = post("&wait=10m").is(200);
+    let refused = post("").is(409);
+    assert_eq!((&refused["reason"], &refused["holder"]), (&json!("own"), &json!("ci")));
+    let detail = refused["detail"].as_str().expect("a sentence");
+    assert!(detail.contains("held by your own user, ci,"), "{detail}");
+    assert_eq!(post("&wait=1s").is(409)["reason"], "waited_in_vain");
+    assert_eq!(post("&reentrant=0").is(409)["reason"], "own");
+    for means_its_own in ["&reentrant=true", &format!("&token={}", first["token"])] {
+        let renewed = post(means_its_own).is(200);
+        assert_eq!((&renewed["token"], &renewed["renewed"]), (&first["token"], &json!(true)));
+    }
+    // Two that wait are two in the queue, and one after the other is served.
+    let path = "/locks/build?client=ci&wait=60s";
+    let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
+    server.in_line("build", 2);
+    server
+        .curl(&["-X", "DELETE", &format!("/locks/build?client=ci&token={}", first["token"])])
+        .is(200);
+    server.in_line("build", 1);
+    let held = server.curl(&["/locks/build"]).is(200)["token"].clone();
+    server.curl(&["-X", "DELETE", &format!("/locks/build?client=ci&token={held}")]).is(200);
+    let tokens = [one, two].map(|open| open.reply().is(200)["token"].as_u64().expect("a token"));
+    assert_ne!(tokens[0], tokens[1]);
+}
+
+/// Who names the session that a lease hangs on means that lease.
+#[test]
+fn a_session_acquires_again_what_it_holds() {
+    let server = Server::start(&[]);
+    let [own, other] = ["1", "2"]
+        .map(|_| server.curl(&["-X", "POST", "/sessions?client=ci"]).is(201)["session"].clone());
+    let post = |session: &Value, options: &str| {
+        let path = format!("/locks/build?client=ci&session={session}{options}");
+        server.curl(&["-X", "POST", &path])
+    };
+    let first = post(&own, "").is(200);
+    for options in ["", "&wait=1s", "&note=again"] {
+        let renewed = post(&own, options).is(200);
+        assert_eq!((&renewed["token"], &renewed["renewed"]), (&first["token"], &json!(true)));
+    }
+    assert_eq!(post(&other, "").is(409)["reason"], "own");
+    assert_eq!(post(&other, "&wait=1s").is(409)["reason"], "waited_in_vain");
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["note"], "again");
 }
 
 #[test]
@@ -131,7 +181,9 @@ fn options_come_in_a_query_a_form_or_json() {
     let status = server.curl(&["/locks/json"]).is(200);
     assert_eq!(status["holders"].as_array().map(Vec::len), Some(2));
     server.curl(&["-X", "POST", "/locks/json?client=c"]).is(409);
-    for wrong in [r#"{"ttl":60}"#, r#"{"x":1}"#, "[]", "{", r#"{"token":-1}"#, r#"{"fresh":"?"}"#] {
+    for wrong in
+        [r#"{"ttl":60}"#, r#"{"x":1}"#, "[]", "{", r#"{"token":-1}"#, r#"{"reentrant":"?"}"#]
+    {
         let refused = server.curl(&["-H", json, "-d", wrong, "/locks/json?client=c"]).is(400);
         assert_eq!(refused["kind"], "E_INVALID", "{wrong}");
     }
@@ -143,10 +195,10 @@ fn options_come_in_a_query_a_form_or_json() {
 fn a_repeated_request_has_one_effect() {
     let server = Server::start(&[]);
     let key = "Idempotency-Key: 0c1f";
-    let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]).is(200);
+    let first = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
     // Without the key this is refused: the client has it.
-    server.curl(&["-X", "POST", "/locks/build?client=a&fresh=1"]).is(409);
-    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(409);
+    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]);
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     assert_eq!(again.header("etag"), Some(&*format!("\"{}\"", first["token"])));
     same_but_for_the_milliseconds(&first, &again.is(200));
@@ -158,14 +210,14 @@ fn a_repeated_request_has_one_effect() {
     let again = server.curl(&["-X", "DELETE", "-H", free, "/locks/build?client=a"]).is(200);
     assert_eq!((&again["released"], &again["current"]["holder"]), (&json!(true), &json!("b")));
     // The tenure of the first answer is over, and another's has begun.
-    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a&fresh=1"]).is(200);
+    let again = server.curl(&["-X", "POST", "-H", key, "/locks/build?client=a"]).is(200);
     same_but_for_the_milliseconds(&first, &again);
     let current = &again["current"];
     assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
     // In a body as well, and by another client it is another request.
-    let body = "client=a&fresh=1";
+    let body = "client=a";
     server.curl(&["-H", key, "-d", body, "/locks/build"]).is(200);
-    server.curl(&["-X", "POST", "-H", key, "/locks/build?client=b&fresh=1"]).is(422);
+    server.curl(&["-X", "POST", "-H", key, "/locks/build?client=b"]).is(422);
     let long = format!("Idempotency-Key: {}", "x".repeat(300));
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
 }
@@ -226,6 +278,7 @@ fn who_steals_says_why_and_waits_a_moment() {
     // A lock of that name is another thing, and can be had.
     let lock = server.curl(&["-X", "PUT", "/locks/team/steal?client=c"]).is(200);
     assert_eq!(lock["name"], "team/steal");
-    let lock = server.curl(&["-X", "POST", "/locks/team%2Fsteal?client=c"]).is(200);
+    let path = "/locks/team%2Fsteal?client=c&reentrant=1";
+    let lock = server.curl(&["-X", "POST", path]).is(200);
     assert_eq!((&lock["name"], &lock["renewed"]), (&json!("team/steal"), &json!(true)));
 }

@@ -90,7 +90,7 @@ fn a_busy_server() -> Server {
     let server = Server::start(&[]);
     let post = |path: &str| server.curl(&["-X", "POST", path]);
     post("/locks/a?client=x").is(200);
-    post("/locks/a?client=x").is(200);
+    post("/locks/a?client=x&reentrant=1").is(200);
     post("/locks/a?client=y").is(409);
     post("/locks/a/steal?client=y&reason=test").is(200);
     post("/locks/b?client=x").is(200);

@@ -50,12 +50,19 @@ fn an_expired_one_puts_all_in_grace() {
     let mut events = server.events(&["/events"]);
     let opened = server.curl(&["-X", "POST", "/sessions?client=a&ttl=1s&grace=20s"]).is(201);
     let id = &opened["session"];
-    server.curl(&["-X", "POST", &format!("/locks/one?client=a&session={id}")]).is(200);
+    let path = format!("/locks/one?client=a&session={id}");
+    let token = server.curl(&["-X", "POST", &path]).is(200)["token"].clone();
     events.until("expired");
     let refused = server.curl(&["-X", "POST", "/locks/one?client=b"]).is(409);
     assert_eq!(refused["reason"], "grace");
     server.curl(&["-X", "POST", &format!("/sessions/{id}/keepalive")]).is(410);
-    server.curl(&["-X", "POST", "/locks/one?client=a"]).is(200);
+    // Another program of the client does not take it back by chance.
+    let refused = server.curl(&["-X", "POST", "/locks/one?client=a"]).is(409);
+    assert_eq!(refused["reason"], "own");
+    let detail = refused["detail"].as_str().expect("a sentence");
+    assert!(detail.contains("grace period active"), "{detail}");
+    let kept = server.curl(&["-X", "POST", &format!("/locks/one?client=a&token={token}")]).is(200);
+    assert_eq!(kept["token"], token);
 }
 
 #[test]

@@ -72,12 +72,12 @@ fn a_wait_that_is_over_says_who_has_it() {
     server.curl(&["-X", "POST", "/locks/build?client=b&wait=25h"]).is(400);
 }
 
-/// Two requests of one client are one place, and both have the lock.
+/// Two reentrant requests of one client are one place, and both have the lock.
 #[test]
-fn a_client_stands_in_line_once() {
+fn the_reentrant_requests_of_a_client_stand_in_line_once() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
-    let path = "/locks/build?client=b&wait=60s";
+    let path = "/locks/build?client=b&wait=60s&reentrant=1";
     let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
     server.in_line("build", 1);
     crate::harness::eventually("both wait", || {
@@ -92,6 +92,85 @@ fn a_client_stands_in_line_once() {
     server.in_line("build", 1);
     server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
     assert_eq!(two.reply().is(200)["holder"], "b");
+}
+
+const KEY: &str = "Idempotency-Key: nightly-7";
+
+/// The key names the place in the queue and later the grant, whatever becomes of connections.
+#[test]
+fn a_request_with_a_key_keeps_its_place_and_its_grant() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let wait = ["-X", "POST", "-H", KEY, "/locks/build?client=b&wait=60s"];
+    let lost = server.open(&wait);
+    server.in_line("build", 1);
+    let behind = server.open(&["-X", "POST", "/locks/build?client=c&wait=60s"]);
+    server.in_line("build", 2);
+    lost.cut();
+    // Two at once, as a client that has given a first try up for lost.
+    let (one, two) = (server.open(&wait), server.open(&wait));
+    crate::harness::eventually("three wait", || {
+        let metrics = server.curl(&["/metrics"]).body;
+        metrics.contains("latchfs_http_waiting 3").then_some(())
+    });
+    server.in_line("build", 2);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    let (one, two) = (one.reply().is(200), two.reply().is(200));
+    assert_eq!((&one["holder"], &one["token"]), (&"b".into(), &two["token"]));
+    let again = server.curl(&wait);
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!(again.is(200)["token"], one["token"]);
+    // Another request under the key is refused, not answered with the grant.
+    let other = ["-X", "POST", "-H", KEY, "/locks/other?client=b&wait=60s"];
+    server.curl(&other).is(422);
+    server
+        .curl(&["-X", "DELETE", &format!("/locks/build?client=b&token={}", one["token"])])
+        .is(200);
+    assert_eq!(behind.reply().is(200)["holder"], "c");
+    // One effect: the tenure is over, and the key does not begin another.
+    let again = server.curl(&wait).is(200);
+    assert_eq!((&again["token"], &again["current"]["holder"]), (&one["token"], &"c".into()));
+}
+
+/// Granted while nobody was connected: the repeat is told, and the lock is held once.
+#[test]
+fn a_grant_that_nobody_heard_of_is_told_to_the_repeat() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let wait = ["-X", "POST", "-H", KEY, "/locks/build?client=b&wait=60s&ttl=60s"];
+    let lost = server.open(&wait);
+    server.in_line("build", 1);
+    lost.cut();
+    crate::harness::eventually("nobody waits over HTTP", || {
+        let metrics = server.curl(&["/metrics"]).body;
+        metrics.contains("latchfs_http_waiting 0").then_some(())
+    });
+    let mut events = server.events(&["/events"]);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    let granted = events.until("granted");
+    let told = server.curl(&wait).is(200);
+    assert_eq!(told["token"], granted.data["token"]);
+    assert_eq!(server.curl(&["/locks/build"]).is(200)["token"], told["token"]);
+}
+
+/// A place that nobody asks for any more is left, and a late repeat says so.
+#[test]
+fn the_place_of_a_key_that_is_not_repeated_is_left() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a"]).is(200);
+    let wait = ["-X", "POST", "-H", KEY, "/locks/build?client=b&wait=2s"];
+    let lost = server.open(&wait);
+    server.in_line("build", 1);
+    let mut events = server.events(&["/events"]);
+    lost.cut();
+    let left = events.until("left");
+    assert_eq!(left.data["client"], "b");
+    let late = server.curl(&wait).is(410);
+    assert!(late["detail"].as_str().is_some_and(|why| why.contains("new request key")), "{late}");
+    server.in_line("build", 0);
+    // Who waited to the end of its patience is told who has the lock.
+    let other = ["-X", "POST", "-H", "Idempotency-Key: other", "/locks/build?client=b&wait=1s"];
+    assert_eq!(server.curl(&other).is(409)["reason"], "waited_in_vain");
 }
 
 /// Many wait, some go, the rest is served in order and nobody twice.

@@ -23,6 +23,7 @@ use crate::engine::{
     Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
     LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
 };
+use crate::holder_id::Maker;
 use crate::locks::{Bond, Failure, Unavailable, feed::Watch};
 use asker::{Asker, call_of};
 use desk::{Desk, Turn};
@@ -184,8 +185,8 @@ pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
         };
         match view.in_the_way(&client, hold, mode) {
             Some((holder, _)) => {
-                let pid = holder.lease.details.holder_id().and_then(|id| id.rsplit(':').nth(1));
-                let pid = pid.and_then(|pid| pid.parse().ok()).unwrap_or(0);
+                let maker = holder.lease.details.holder_id().and_then(|id| Maker::parse(id));
+                let pid = maker.map_or(0, |maker| maker.process.pid);
                 reply.locked(0, ranges::TO_END, kind_of(view.mode), pid);
             }
             None => reply.locked(asked.start, asked.end, libc::F_UNLCK, 0),

@@ -1,0 +1,157 @@
+//! The process that acquired a lock, as `holder_id` of a status names it:
+//! `host:user:pid:start_time:session`. The session is the login session, by the pid and the start
+//! time of its leader, with a dot between: numbers alone come again, in containers above all.
+//! Statuses written by an older latchfs lack the session.
+
+use std::fmt;
+use std::io::Read;
+
+/// A process, whether it still runs or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maker {
+    /// Which process.
+    pub process: Started,
+    /// The leader of its login session.
+    pub session: Started,
+}
+
+/// A pid, and when its process started, in ticks since boot; zeros where that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Started {
+    /// Which pid.
+    pub pid: u32,
+    /// When the process started.
+    pub at: u64,
+}
+
+impl Started {
+    /// The process that has this pid now, if one has.
+    pub fn running(pid: u32) -> Option<Self> {
+        Some(Self { pid, at: start_of(pid)? })
+    }
+
+    /// Whether the process still runs.
+    pub fn runs(self) -> bool {
+        Self::running(self.pid) == Some(self)
+    }
+
+    fn is_known(self) -> bool {
+        self.pid != 0 && self.at != 0
+    }
+}
+
+impl Maker {
+    /// The process `pid`.
+    pub fn running(pid: u32) -> Self {
+        let process = Started { pid, at: start_of(pid).unwrap_or(0) };
+        Self { process, session: Started::running(session_of(pid)).unwrap_or_default() }
+    }
+
+    /// The process that a `holder_id` names.
+    pub fn parse(holder_id: &str) -> Option<Self> {
+        let parts: Vec<&str> = holder_id.split(':').collect();
+        let [_host, _user, pid, at, session @ ..] = &parts[..] else { return None };
+        let process = Started { pid: pid.parse().ok()?, at: at.parse().ok()? };
+        let session = match session {
+            [] => Started::default(),
+            [session] => {
+                let (pid, at) = session.split_once('.')?;
+                Started { pid: pid.parse().ok()?, at: at.parse().ok()? }
+            }
+            _ => return None,
+        };
+        Some(Self { process, session })
+    }
+
+    /// Whether a command below `other`, a shell, may release what this process acquired: it is
+    /// that shell, or it has ended and was of the same login session.
+    pub fn is_of_shell(self, other: Self) -> bool {
+        if self.process.is_known() && self.process == other.process {
+            return true;
+        }
+        let same_session = self.session.is_known() && self.session == other.session;
+        same_session && !self.process.runs()
+    }
+}
+
+/// The end of a `holder_id`.
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { process, session } = self;
+        write!(f, "{}:{}:{}.{}", process.pid, process.at, session.pid, session.at)
+    }
+}
+
+/// When a process started, in ticks since boot. Only Linux tells.
+pub fn start_of(pid: u32) -> Option<u64> {
+    if pid == 0 {
+        return None;
+    }
+    let mut buffer = [0_u8; 1_024];
+    let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+    let length = file.read(&mut buffer).ok()?;
+    parse_start(&buffer[..length])
+}
+
+/// Field 22. The second field is the command in brackets, which may hold spaces and brackets.
+fn parse_start(stat: &[u8]) -> Option<u64> {
+    let after_command = stat.iter().rposition(|byte| *byte == b')')? + 2;
+    let fields = std::str::from_utf8(stat.get(after_command..)?).ok()?;
+    fields.split(' ').nth(22 - 3)?.trim().parse().ok()
+}
+
+/// The login session of a thread; 0 if it is gone or in a foreign pid namespace.
+#[allow(unsafe_code)]
+pub fn session_of(tid: u32) -> u32 {
+    if tid == 0 {
+        return 0;
+    }
+    // SAFETY: getsid takes any number and touches no memory.
+    let session = unsafe { libc::getsid(tid as libc::pid_t) };
+    u32::try_from(session).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_id_is_read_as_it_is_written() {
+        let own = Maker::running(std::process::id());
+        assert!(own.process.runs() && own.process.is_known());
+        assert_eq!(Maker::parse(&format!("laptop1:ann:{own}")), Some(own));
+        let old = Maker::parse("laptop1:ann:7:70").expect("as older ones wrote it");
+        assert_eq!((old.process, old.session), (Started { pid: 7, at: 70 }, Started::default()));
+        for other in
+            ["", "7", "laptop1:ann", "a:b:c:d", "a:b:1:2:3", "a:b:1:2:3.4:5", "a:b:c:1:2:3.4"]
+        {
+            assert_eq!(Maker::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_shell_may_release_what_it_acquired() {
+        let here = Maker::running(std::process::id());
+        assert!(here.is_of_shell(here));
+        let gone = Started { pid: here.process.pid, at: here.process.at + 1 };
+        let same_session = Maker { process: gone, ..here };
+        assert!(same_session.is_of_shell(here), "its process has ended");
+        let other = Started { pid: 1, at: 1 };
+        assert!(!Maker { process: gone, session: other }.is_of_shell(here));
+        let unknown = Maker { process: Started::default(), session: Started::default() };
+        assert!(!unknown.is_of_shell(unknown), "nothing is known of either");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let running = Maker::running(child.id());
+        assert!(!running.is_of_shell(here), "another program, which still runs");
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert!(running.is_of_shell(here), "its process has ended");
+    }
+
+    #[test]
+    fn the_start_time_is_field_22_whatever_the_command_is_called() {
+        let stat = b"7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 9 9\n";
+        assert_eq!(parse_start(stat), Some(4_711));
+        assert_eq!(parse_start(b"7 (x"), None);
+    }
+}
