@@ -130,7 +130,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__acquire)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --fresh --help"
+            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --reentrant --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -866,7 +866,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__release)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --token --help"
+            opts="-h --dir --server --client --token-file --ca --cert --key --json --token --any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1266,7 +1266,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__wait)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --timeout --help"
+            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --reentrant --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -232,7 +232,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l grace -d 'Ho
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l note -d 'A word to whoever finds the lock held' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l shared -d 'Hold it together with others that ask for the same'
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l fresh -d 'Be refused also when you hold it already, instead of renewing'
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l reentrant -d 'Renew it if your user holds it already, instead of being refused'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
@@ -247,6 +247,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l note -d 'A word
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l timeout -d 'Give up after so long: 10m, 1h30m [default: never]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l json -d 'Print the lock\'s status as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l shared -d 'Hold it together with others that ask for the same'
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l reentrant -d 'Renew it if your user holds it already, instead of waiting'
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
@@ -270,6 +271,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'Wha
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l any -d 'Also if another program of your user has acquired it'
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r

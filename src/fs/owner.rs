@@ -325,6 +325,7 @@ mod tests {
     use super::*;
     use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::fs::mount::{Content, HoldBy, Users};
+    use crate::holder_id::start_of;
 
     fn owners(owner: Owner) -> Owners {
         Owners::new(&MountConfig {

@@ -1,7 +1,8 @@
 //! `.latchfs/wait/NAME`: who reads it waits in line, and the read returns when the lock is there.
 //!
 //! It is the reader's client that waits, in the engine's line, and what it gets is a lease like
-//! others. Each reader has a place of its own, so that two programs of one user exclude each other. A signal ends the read and not the wait, since the program may read again; closing the
+//! others. Each open file has a place of its own, so that two programs of one user exclude each
+//! other. A signal ends the read and not the wait, since the program may read again; closing the
 //! file ends the wait, and gives back a lock that came and was never read of.
 
 use super::below;
@@ -13,10 +14,11 @@ use super::make::looks;
 use super::opens::{Open, State, window};
 use super::owner::Caller;
 use super::process;
-use super::shared::Fs;
+use super::shared::{Fs, flat};
 use super::shares::Pool;
 use crate::engine::{
-    Acquire, Face, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Tenure,
+    Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Renew,
+    Tenure,
 };
 use crate::locks::Failure;
 use crate::status::{pretty, status_of};
@@ -58,11 +60,14 @@ pub(super) fn read(
     let reply = if matches!(state.place, Place::InLine) {
         reply
     } else {
-        state.place = Place::InLine;
+        let before = std::mem::replace(&mut state.place, Place::InLine);
         let number = fs.opens.number();
         state.held.push(Held { number, size, reply });
         drop(state);
-        ask(fs, caller, (fh, open), name);
+        match before {
+            Place::Unread(key) => renew(fs, caller, (fh, open), key),
+            _ => ask(fs, caller, (fh, open), name),
+        }
         // Perhaps it has the lock already; otherwise the reply waits.
         state = open.state.lock();
         let at = state.held.iter().position(|held| held.number == number);
@@ -92,16 +97,32 @@ pub(super) fn closed(fs: &Fs, open: &Open) {
 fn ask(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), name: &LockName) {
     let caller = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
     let (open, asked) = (Arc::clone(open), name.clone());
-    below::check(
-        fs,
-        &caller,
-        Act::Read,
-        &asked.clone(),
-        move |fs, caller, allowed| match allowed {
-            Ok(()) => join(fs, caller, (fh, open), asked),
-            Err(errno) => fail(&open, errno),
-        },
-    );
+    let join = move |fs: &Fs, caller: &Caller, allowed| match allowed {
+        Ok(()) => join(fs, caller, (fh, open), asked),
+        Err(errno) => fail(&open, errno),
+    };
+    below::check(fs, &caller, Act::Read, name, join);
+}
+
+/// The lock has come, and is read of now if it has not been lost meanwhile.
+fn renew(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), key: LeaseKey) {
+    let (shared, caller, open) = (Arc::clone(fs), caller.clone(), Arc::clone(open));
+    let (firm, patch) = (Firm::Keep, Patch::default());
+    let renewal = Renew { key: key.clone(), term: None, firm, patch };
+    fs.locks.submit(Op::Renew(renewal), move |answer| match flat(answer) {
+        Ok(_) => tell(&shared, &caller, &open, &key.name.clone(), Some(key)),
+        Err(failure) if failure.kind() == Kind::ConsistencyUnavailable => {
+            refuse(&shared, &caller, &open, &key.name, failure);
+            let mut state = open.state.lock();
+            if matches!(state.place, Place::Out) {
+                state.place = Place::Unread(key);
+            } else {
+                drop(state);
+                shared.locks.give_back(Op::Release(Release::of(key)));
+            }
+        }
+        Err(_) => ask(&shared, &caller, (fh, &open), &key.name),
+    });
 }
 
 /// Stands in line.

@@ -326,7 +326,8 @@ const LOCK: &[Act] = &[
         |call| Box::pin(lock::acquire(call)),
         doc(
             "acquire",
-            "Acquire, or renew; with a token renew that tenure and nothing else.",
+            "Acquire what nobody holds; renew the lease that a token or its session names, or the \
+             client's own with reentrant.",
             ACQUIRES,
             (200, Schema::Granted),
             ACQUIRE_PROBLEMS,

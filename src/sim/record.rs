@@ -5,7 +5,7 @@ use super::history::History;
 use super::kind::now;
 use super::violation::{Promise, Violation};
 use crate::cluster::kind::{Commands, LogId, NodeId, Vote};
-use crate::engine::{Answer, Outcome, RequestId};
+use crate::engine::{Answer, Outcome, Reason, RequestId};
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -276,10 +276,16 @@ impl State {
             let Some(request) = &command.request else { continue };
             let RequestId { caller, key } = &request.id;
             let answer = answer.clone().map(Outcome::first);
-            match (self.outcomes.get(&request.id), answer) {
-                (None, Ok(outcome)) => {
+            let first = self.outcomes.get(&request.id);
+            match (first, answer) {
+                // The id of a request that waits comes to the grant, once, or to the loss of its
+                // place.
+                (None, Ok(outcome))
+                | (Some(Outcome::Waiting { .. }), Ok(outcome @ Outcome::Granted(_))) => {
                     self.outcomes.insert(request.id.clone(), outcome);
                 }
+                (Some(Outcome::Waiting { .. }), Err(refusal))
+                    if matches!(*refusal.reason, Reason::NotInLine(_)) => {}
                 (Some(first), answer) if answer.as_ref() != Ok(first) => {
                     let again = format!("{first:?}, and then {answer:?}");
                     let what =

@@ -94,7 +94,7 @@ const TIMED_WAITS: &str = r#"
     ends = time.monotonic() + 5
     for n in range(COUNT):
         wait = f'{max(ends + n * 20e-6 - time.monotonic(), 0.001):.6f}s'
-        asked = {'do': 'acquire', 'name': f'held{n % 10}', 'wait': wait, 'fresh': True}
+        asked = {'do': 'acquire', 'name': f'held{n % 10}', 'wait': wait}
         os.write(ctl, json.dumps(asked).encode())
     print('asked', flush=True)
     seen, conflicts, limits, rest = 0, 0, 0, b''

@@ -17,11 +17,11 @@ fn all_commands_speak_to_a_server() {
     let other = |args: &[&str]| latchfs(&a, &url, "b", args);
     let acquired = me(&["acquire", "build", "--ttl", "1m", "--note", "hi"]).ok();
     assert!(acquired.starts_with("acquired build: token "), "{acquired}");
-    assert!(me(&["acquire", "build"]).ok().starts_with("renewed build"));
+    assert!(me(&["acquire", "build", "--reentrant"]).ok().starts_with("renewed build"));
     let refused = other(&["acquire", "build"]);
     assert_eq!(refused.code, 75, "{refused:?}");
     assert!(refused.err.contains("lock 'build' is held by a"), "{refused:?}");
-    assert_eq!(me(&["acquire", "build", "--fresh"]).code, 75);
+    assert_eq!(me(&["acquire", "build"]).code, 75);
     let status = other(&["status", "build", "--json"]).ok();
     assert!(
         status.contains("\"note\": \"hi\"") && status.contains("\"holder\": \"a\""),

@@ -33,7 +33,9 @@ fn exit_codes() {
     m.latchfs(&["renew", "build"]).exits(77);
     m.latchfs(&["renew", "free"]).exits(77);
     m.latchfs(&["acquire", "mine"]).ok();
-    m.latchfs(&["acquire", "mine", "--fresh"]).exits(75);
+    let said = m.latchfs(&["acquire", "mine"]).exits(75);
+    assert!(said.contains("held by your own user, laptop1:root, for "), "{said}");
+    assert!(m.latchfs(&["acquire", "mine", "--reentrant"]).ok().starts_with("renewed mine"));
     m.latchfs(&["renew", "mine", "--token", "1000000"]).exits(76);
     m.latchfs(&["release", "mine", "--token", "1000000"]).exits(76);
     m.latchfs_outside(&["acquire", "bad//name"]).exits(64);
@@ -51,6 +53,28 @@ fn exit_codes() {
     }
     assert!(m.latchfs(&["-h"]).ok().lines().count() <= 40, "-h fits a screen");
     assert!(m.latchfs(&["--version"]).ok().starts_with("latchfs "));
+}
+
+/// Rule 3: from the same shell, or from the same login session once the process that acquired it
+/// has ended; else by its token, or by `--any`.
+#[test]
+fn release_ends_what_the_same_shell_has_acquired() {
+    let m = mount();
+    m.sh("latchfs acquire build && latchfs release build").ok();
+    m.sh("mkdir build && latchfs release build").ok();
+    m.sh("sh -c 'latchfs acquire build; true' && latchfs release build").ok();
+    let others = "setsid -w sh -c 'latchfs acquire build; true'";
+    let said = m.sh(&format!("{others} && latchfs release build")).exits(77);
+    assert!(said.contains(", which has ended, and not from this shell; "), "{said}");
+    let token = m.token("build").to_string();
+    m.latchfs(&["release", "build", "--token", &token]).ok();
+    m.sh(others).ok();
+    m.latchfs(&["release", "build", "--any"]).ok();
+    m.latchfs(&["release", "build", "--any", "--token", "1"]).exits(64);
+    m.sh_as(ALICE, "mkdir build").ok();
+    let said = m.latchfs(&["release", "build"]).exits(77);
+    assert!(said.contains(&format!("is held by laptop1:{ALICE}, not by laptop1:root")), "{said}");
+    assert_eq!(m.phase("build"), "held");
 }
 
 /// The scripts among the examples of `--help` leave alone a lock that another program holds.

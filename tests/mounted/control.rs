@@ -166,8 +166,9 @@ fn ctl_answers_requests() {
         eq((got['ok'], got['status']['holder'], got['status']['note']),
            (True, 'laptop1:root', 'nightly'))
         token = got['status']['token']
-        eq(ask(do='acquire', name='team/build')['status']['token'], token)
-        eq(ask(do='acquire', name='team/build', fresh=True)['kind'], 'E_LOCK_CONFLICT')
+        again = ask(do='acquire', name='team/build', reentrant=True)
+        eq(again['status']['token'], token)
+        eq(ask(do='acquire', name='team/build')['kind'], 'E_LOCK_CONFLICT')
         eq(ask(do='renew', name='team/build', token=token, ttl='90s')['status']['ttl_ms'], 90_000)
         eq(ask(do='renew', name='team/build', token=token + 1)['kind'], 'E_FENCING_MISMATCH')
         eq(ask(do='renew', name='free')['kind'], 'E_LOCK_NOT_HELD')

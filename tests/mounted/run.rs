@@ -1,6 +1,7 @@
 //! `latchfs run`: a command under a lock; and waiting in line through the control file.
 
 use crate::harness::*;
+use latchfs::holder_id::Maker;
 use latchfs::time::{Span, boot_now};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -150,8 +151,51 @@ fn wait_returns_with_the_lock() {
     job.says("root");
     assert_eq!(job.ends(), Some(0));
     assert_eq!(m.status("build")["holder"], "laptop1:root");
+    m.latchfs(&["wait", "build", "--timeout", "100ms"]).exits(75);
+    assert!(m.latchfs(&["wait", "build", "--reentrant"]).ok().starts_with("acquired build"));
+    m.latchfs(&["release", "build", "--any"]).ok();
     m.latchfs(&["wait", "build"]).ok();
     m.latchfs(&["release", "build"]).ok();
+}
+
+/// Two runs of `acquire build && work; release build` at once: one of them works, and the other
+/// neither works nor releases what it has not acquired.
+#[test]
+fn two_scripts_of_one_user_exclude_each_other() {
+    let m = mount();
+    m.sh("mkfifo $T/go").ok();
+    let script = "latchfs acquire build --json | grep '\"token'; echo working; cat $T/go; latchfs release build";
+    let first = Job::new(&m, script);
+    let held = eventually("the lock", || (m.phase("build") == "held").then(|| m.status("build")));
+    first.says(&format!("  \"token\": {},", held["token"]));
+    first.says("working");
+    let script = "latchfs acquire build && echo working; latchfs release build";
+    let second = m.sh(script).exits(77);
+    assert!(second.contains("lock 'build' is held by your own user, "), "{second}");
+    let maker = held["holder_id"].as_str().and_then(Maker::parse).expect("it names a process");
+    assert_eq!(maker.process.pid.cast_signed(), first.pid(), "the shell, which works on");
+    let why = format!("was acquired by process {} and not from this shell; ", first.pid());
+    assert!(second.contains(&why) && second.contains("'--any'"), "{second}");
+    assert!(!second.contains("working"), "{second}");
+    assert_eq!(m.status("build")["token"], held["token"]);
+    m.sh("echo > $T/go").ok();
+    first.says("");
+    first.says("released build");
+    assert_eq!(m.phase("build"), "free");
+    // The same with a place in the queue: one after the other.
+    let first =
+        Job::new(&m, "latchfs wait build > /dev/null; echo one; cat $T/go; latchfs release build");
+    first.says("one");
+    let mut second =
+        Job::new(&m, "latchfs wait build > /dev/null; echo two; latchfs release build");
+    eventually("the waiter", || {
+        let line = m.status("build")["waiters"].as_array().map(Vec::len);
+        (line == Some(1)).then_some(())
+    });
+    second.goes_on(Duration::from_millis(300));
+    m.sh("echo > $T/go").ok();
+    second.says("two");
+    second.says("released build");
 }
 
 /// `--slot KEY`: once per key; a failed command gives the slot back.
