@@ -49,17 +49,16 @@ impl Maker {
 
     /// The process that a `holder_id` names.
     pub fn parse(holder_id: &str) -> Option<Self> {
-        let parts: Vec<&str> = holder_id.split(':').collect();
-        let [_host, _user, pid, at, session @ ..] = &parts[..] else { return None };
-        let process = Started { pid: pid.parse().ok()?, at: at.parse().ok()? };
-        let session = match session {
-            [] => Started::default(),
-            [session] => {
+        let mut parts = holder_id.rsplit(':').peekable();
+        let session = match parts.next_if(|last| last.contains('.')) {
+            None => Started::default(),
+            Some(session) => {
                 let (pid, at) = session.split_once('.')?;
                 Started { pid: pid.parse().ok()?, at: at.parse().ok()? }
             }
-            _ => return None,
         };
+        let at = parts.next()?.parse().ok()?;
+        let process = Started { pid: parts.next()?.parse().ok()?, at };
         Some(Self { process, session })
     }
 

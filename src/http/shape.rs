@@ -135,7 +135,8 @@ pub(super) const ACQUISITION: Param = option(
 pub(super) const WAIT: Param = option(
     "wait",
     Shape::Duration,
-    "A place in the line for so long, 24 h at most, while the request is open.",
+    "Wait in the queue for so long, 24 h at most, while the request is open. With an \
+     Idempotency-Key the place is kept for 30 s after the connection is lost.",
 );
 pub(super) const REENTRANT: Param = option(
     "reentrant",

@@ -104,13 +104,9 @@ impl Client {
 
     /// Asks until there is an answer. Repeats carry the same key, so they have no second effect.
     fn ask(&mut self, method: &str, path: &str, key: &str) -> Came {
-        self.ask_at_most(TRIES, method, path, key)
-    }
-
-    fn ask_at_most(&mut self, tries_max: usize, method: &str, path: &str, key: &str) -> Came {
         let (from, mut answer) = (boot_now(), None);
         let mut tries = 0;
-        while answer.is_none() && tries < tries_max {
+        while answer.is_none() && tries < TRIES {
             tries += 1;
             answer = self.ask_once(method, path, key).filter(|(code, _)| *code != 503);
             if answer.is_none() {
@@ -171,10 +167,7 @@ impl Client {
         let who: Who = format!("c{key}").into();
         let wait = if waits { format!("&wait={QUEUE_SECONDS}s") } else { String::new() };
         let path = format!("/locks/lin{lock}?client={who}&ttl=1s&grace=0s{wait}");
-        // A key does not name a place in the queue yet: a node that was stopped gives a grant back
-        // when it goes on, also one that a repeat was told of by another node.
-        let tries_max = if waits { 1 } else { TRIES };
-        let came = self.ask_at_most(tries_max, "POST", &path, &key);
+        let came = self.ask("POST", &path, &key);
         match &came.answer {
             Some((200, body)) => {
                 let token = body["token"].as_u64().expect("a token");
@@ -191,11 +184,10 @@ impl Client {
                 }
                 let (from, until) = (came.to, came.from + TTL);
                 self.held.push(Held { lock, who: Arc::clone(&who), token, from, until, abandoned });
+                self.repeat("POST", &path, &key, body, &who);
                 if waits {
                     // How much of the ttl is left it learns by a renewal only.
                     self.renew(self.held.len() - 1);
-                } else {
-                    self.repeat("POST", &path, &key, body, &who);
                 }
             }
             Some((409, body)) => {
