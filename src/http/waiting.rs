@@ -487,14 +487,14 @@ mod tests {
     }
 
     fn stand(places: &Arc<Places>, client: &str) -> Waiter {
-        stand_by(places, ask(client, Line::Join(None)))
+        stand_by(places, &ask(client, Line::Join(None)))
     }
 
-    fn stand_by(places: &Arc<Places>, ask: Acquire) -> Waiter {
+    fn stand_by(places: &Arc<Places>, ask: &Acquire) -> Waiter {
         let mut before = places.locks.watch(None);
         let outcome = submit(places, Op::Acquire(ask.clone()));
         let Outcome::Waiting { ticket, .. } = outcome else { panic!("{outcome:?}") };
-        places.follow(&ask, ticket, &mut before)
+        places.follow(ask, ticket, &mut before)
     }
 
     #[test]
@@ -536,7 +536,7 @@ mod tests {
         let places = places();
         submit(&places, Op::Acquire(ask("first", Line::Skip)));
         let reentrant = || Acquire { hold: Hold::Loose, ..ask("b", Line::Join(None)) };
-        let (one, two) = (stand_by(&places, reentrant()), stand_by(&places, reentrant()));
+        let (one, two) = (stand_by(&places, &reentrant()), stand_by(&places, &reentrant()));
         assert_eq!(one.ticket, two.ticket);
         drop(one);
         assert_eq!(look(&places).waiters.len(), 1);

@@ -164,7 +164,8 @@ fn wait_returns_with_the_lock() {
 fn two_scripts_of_one_user_exclude_each_other() {
     let m = mount();
     m.sh("mkfifo $T/go").ok();
-    let script = "latchfs acquire build --json | grep '\"token'; echo working; cat $T/go; latchfs release build";
+    let script = "latchfs acquire build --json | grep '\"token'; echo working; cat $T/go; \
+                  latchfs release build";
     let first = Job::new(&m, script);
     let held = eventually("the lock", || (m.phase("build") == "held").then(|| m.status("build")));
     first.says(&format!("  \"token\": {},", held["token"]));
