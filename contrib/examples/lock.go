@@ -1,95 +1,150 @@
-// Runs something under a lock of a latchfs server, with Go's own library.
-// usage: LATCHFS_SERVER=http://box:8080 go run lock.go NAME CLIENT
+// Runs a command while it holds a lock of a latchfs server, with Go's own library, on Unix.
+// usage: go build lock.go; LATCHFS_SERVER=http://box:8080 ./lock NAME CLIENT COMMAND...
+// Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
 package main
 
 import (
-	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log"
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
+	"os/exec"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
-type lock struct{ url, client string }
+const wait = 4 * time.Minute // in the queue, at most
+
+var ttl = 30 * time.Second
+var token atomic.Int64 // of the lock, once it is granted
 
 type answer struct {
-	Token  int64  `json:"token"`
-	Detail string `json:"detail"`
+	Session, Token int64
+	Held           []struct{ Token int64 }
+	Detail         string
+	status         int
 }
 
-func (l lock) ask(method string, token int64, options url.Values) (int64, error) {
-	options.Set("client", l.client)
-	request, err := http.NewRequest(method, l.url, strings.NewReader(options.Encode()))
+func ask(method, path string, limit time.Duration) (said answer, err error) {
+	request, err := http.NewRequest(method, os.Getenv("LATCHFS_SERVER")+path, nil)
 	if err != nil {
-		return 0, err
+		return said, err
 	}
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	if token != 0 {
-		request.Header.Set("If-Match", fmt.Sprintf("%q", fmt.Sprint(token)))
-	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := (&http.Client{Timeout: limit}).Do(request)
 	if err != nil {
-		return 0, err
+		return said, err
 	}
 	defer response.Body.Close()
-	var said answer
-	if err := json.NewDecoder(response.Body).Decode(&said); err != nil {
-		return 0, err
+	err = json.NewDecoder(response.Body).Decode(&said)
+	if said.status = response.StatusCode; said.status >= 300 {
+		err = fmt.Errorf("%s: %s", response.Status, said.Detail)
 	}
-	if response.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("%s: %s", response.Status, said.Detail)
-	}
-	return said.Token, nil
+	return said, err
 }
 
-// with holds the lock, and renews it, while work runs; the context ends when it is lost.
-func (l lock) with(ttl, wait time.Duration, work func(context.Context, int64) error) error {
-	token, err := l.ask("POST", 0, url.Values{"ttl": {ttl.String()}, "wait": {wait.String()}})
-	if err != nil {
-		return err
+// since counts the time in suspend, as the server does. Go's own clock stands still then, and
+// the wall clock may be set back: the longer of the two counts.
+func since(start time.Time) time.Duration {
+	own, wall := time.Since(start), time.Now().Round(0).Sub(start.Round(0))
+	if own > wall {
+		return own
 	}
-	ctx, lost := context.WithCancel(context.Background())
-	defer lost()
-	go func() {
-		// A third of the ttl leaves time for two more attempts.
-		ticks := time.NewTicker(ttl / 3)
-		defer ticks.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticks.C:
-				if _, err := l.ask("PATCH", token, url.Values{}); err != nil {
-					log.Print(err)
-					lost()
-				}
-			}
+	return wall
+}
+
+// keepAlive closes lost when the lock is lost, or with 0.3 ttl left to stop the command.
+func keepAlive(path string, answered time.Time, lost chan struct{}) {
+	defer close(lost)
+	for since(answered) < ttl*6/10 {
+		time.Sleep(ttl / 30)
+		sent, expected := time.Now(), token.Load()
+		if since(answered) < ttl/3 {
+			continue
 		}
-	}()
-	worked := work(ctx, token)
-	if _, err := l.ask("DELETE", token, url.Values{}); err != nil && worked == nil {
-		return err
+		kept, err := ask("POST", path+"/keepalive", ttl/10)
+		if kept.status == http.StatusGone {
+			return
+		} else if err != nil {
+			continue
+		}
+		answered = sent
+		// The keep-alive's own `lost` names a loss once: a lost answer would hide it.
+		shown, err := ask("GET", path, ttl/10)
+		isHeld := expected == 0 || err != nil
+		for _, lock := range shown.Held {
+			isHeld = isHeld || lock.Token == expected
+		}
+		if !isHeld {
+			return
+		}
 	}
-	return worked
+}
+
+// run returns the exit code of the command, which is stopped early when the lock is lost.
+func run(words []string, lost <-chan struct{}) int {
+	command := exec.Command(words[0], words[1:]...)
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if err := command.Start(); err != nil {
+		log.Print(err)
+		return 127
+	}
+	ended, code := make(chan struct{}), 143
+	go func() { command.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return command.ProcessState.ExitCode()
+	case <-lost:
+		log.Print("the lock is lost: the command is stopped")
+		code = 76
+	case <-signals:
+	}
+	syscall.Kill(-command.Process.Pid, syscall.SIGTERM)
+	select {
+	case <-ended:
+	case <-time.After(ttl / 10):
+	}
+	syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+	<-ended
+	return code
 }
 
 func main() {
-	server := os.Getenv("LATCHFS_SERVER")
-	if server == "" {
-		server = "http://127.0.0.1:8080"
+	if seconds, err := time.ParseDuration(os.Getenv("LATCHFS_TTL") + "s"); err == nil {
+		ttl = seconds
 	}
-	held := lock{server + "/locks/" + url.PathEscape(os.Args[1]), os.Args[2]}
-	err := held.with(30*time.Second, 30*time.Second, func(_ context.Context, token int64) error {
-		fmt.Println("mine, token", token)
-		// The work goes here; give the token to what it changes, so that it can refuse older ones.
-		return nil
-	})
+	suffix := make([]byte, 4)
+	rand.Read(suffix)
+	client := url.QueryEscape(fmt.Sprintf("%s-%x", os.Args[2], suffix)) // two programs are two clients
+	sent := time.Now()
+	opened, err := ask("POST", fmt.Sprintf("/sessions?client=%s&ttl=%s", client, ttl), ttl)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("released")
+	path, lost, code := fmt.Sprintf("/sessions/%d", opened.Session), make(chan struct{}), 1
+	go keepAlive(path, sent, lost)
+	granted, err := ask("POST", fmt.Sprintf("/locks/%s?client=%s&session=%d&wait=%s",
+		url.PathEscape(os.Args[1]), client, opened.Session, wait), wait+ttl)
+	if err == nil {
+		token.Store(granted.Token)
+		os.Setenv("LATCHFS_LOCK", os.Args[1])
+		os.Setenv("LATCHFS_TOKEN", fmt.Sprint(granted.Token))
+		select {
+		case <-lost:
+			log.Print("the lock is lost: the command was not started")
+		default:
+			code = run(os.Args[3:], lost)
+		}
+	} else {
+		log.Print(err)
+	}
+	ask("DELETE", path, ttl/10) // without an answer the session expires by itself
+	os.Exit(code)
 }

@@ -1,35 +1,78 @@
-// Runs something under a lock of a latchfs server, with Node's own fetch.
-// usage: LATCHFS_SERVER=http://box:8080 node lock.mjs NAME CLIENT
+// Runs a command while it holds a lock of a latchfs server, with Node's own library.
+// usage: LATCHFS_SERVER=http://box:8080 node lock.mjs NAME CLIENT COMMAND...
+// Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
+import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { constants, uptime } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 const server = process.env.LATCHFS_SERVER ?? 'http://127.0.0.1:8080';
+const ttl = Number(process.env.LATCHFS_TTL ?? 30); // seconds
+const wait = 240; // seconds in the queue, at most; fetch gives up after 300
+const [name, base, program, ...words] = process.argv.slice(2);
+const client = `${base}-${randomBytes(4).toString('hex')}`; // two programs are two clients
 
-/** Holds the lock, and renews it, while `work(token, lost)` runs; `lost` is an AbortSignal. */
-export async function withLock(name, client, work, { ttlMs = 30_000, waitMs = 30_000 } = {}) {
-  const url = `${server}/locks/${encodeURIComponent(name)}`;
-  const ask = async (method, token, options = {}) => {
-    const headers = token === undefined ? {} : { 'If-Match': `"${token}"` };
-    const body = new URLSearchParams({ client, ...options });
-    const answer = await fetch(url, { method, headers, body });
-    const json = await answer.json();
-    if (!answer.ok) throw new Error(json.detail ?? answer.statusText);
-    return json;
-  };
-  const { token } = await ask('POST', undefined, { ttl: `${ttlMs}ms`, wait: `${waitMs}ms` });
-  const lost = new AbortController();
-  // A third of the ttl leaves time for two more attempts.
-  const renew = () => ask('PATCH', token).catch((error) => lost.abort(error));
-  const keeper = setInterval(renew, ttlMs / 3);
-  try {
-    return await work(token, lost.signal);
-  } finally {
-    clearInterval(keeper);
-    await ask('DELETE', token);
+const ask = async (method, path, options, timeout = ttl / 10) => {
+  const body = options && new URLSearchParams(options);
+  const signal = AbortSignal.timeout(timeout * 1000);
+  const answer = await fetch(server + path, { method, body, signal });
+  const json = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(json.detail), { status: answer.status });
+  return json;
+};
+
+// The session expires at the server, with its lock, `ttl` seconds after the last keep-alive.
+// uptime() counts the time in suspend, as the server's clock does.
+let [answered, token, command, ending, isOver] = [uptime()];
+const { session } = await ask('POST', '/sessions', { client, ttl: `${ttl}s` }, ttl);
+
+const keepAlive = async () => {
+  for (let pause = ttl / 3; !isOver; ) {
+    await sleep(pause * 1000);
+    const [sent, expected] = [uptime(), token];
+    pause = ttl / 10; // without an answer the next attempt follows soon
+    try {
+      await ask('POST', `/sessions/${session}/keepalive`);
+      [answered, pause] = [sent, ttl / 3];
+      // The keep-alive's own `lost` names a loss once: a lost answer would hide it.
+      const { held } = await ask('GET', `/sessions/${session}`);
+      isOver = expected !== undefined && !held.some((lock) => lock.token === expected);
+    } catch (error) {
+      isOver = error.status === 410;
+    }
   }
-}
+};
 
-const [name, client] = process.argv.slice(2);
-await withLock(name, client, async (token) => {
-  console.log(`mine, token ${token}`);
-  // The work goes here; give the token to what it changes, so that it can refuse older ones.
-});
-console.log('released');
+const stop = async (code, reason) => {
+  if (reason) console.error(reason);
+  const isRunning = command?.exitCode === null && command.signalCode === null;
+  const ended = isRunning && once(command, 'exit');
+  for (const signal of isRunning ? ['SIGTERM', 'SIGKILL'] : []) {
+    try {
+      process.kill(-command.pid, signal);
+    } catch {} // all of its process group has ended
+    await Promise.race([ended, sleep(ttl * 100)]);
+  }
+  await ask('DELETE', `/sessions/${session}`).catch(() => {}); // else it expires by itself
+  process.exit(code);
+};
+const end = (code, reason) => (ending ??= stop(code, reason));
+
+process.on('SIGINT', () => end(130)).on('SIGTERM', () => end(143));
+keepAlive();
+const watch = () => {
+  // Leaves 0.3 ttl to stop the command before the session can expire.
+  const isLost = isOver || uptime() - answered > 0.7 * ttl;
+  if (isLost) end(76, 'the lock is lost: the command is stopped');
+};
+setInterval(watch, 100);
+const lock = `/locks/${encodeURIComponent(name)}`;
+const granted = ask('POST', lock, { client, session, wait: `${wait}s` }, wait + 10);
+({ token } = await granted.catch((error) => end(1, error.message)));
+watch();
+await ending; // if there is an end it comes now
+const env = { ...process.env, LATCHFS_LOCK: name, LATCHFS_TOKEN: token };
+command = spawn(program, words, { stdio: 'inherit', detached: true, env });
+command.on('error', (error) => end(127, error.message));
+command.on('exit', (code, signal) => end(code ?? 128 + constants.signals[signal]));

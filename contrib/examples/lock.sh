@@ -1,21 +1,79 @@
 #!/bin/sh
-# Runs something under a lock of a latchfs server, by curl alone.
-# usage: LATCHFS_SERVER=http://box:8080 sh lock.sh NAME CLIENT
+# Runs a command while it holds a lock of a latchfs server: with curl alone, on Linux.
+# usage: LATCHFS_SERVER=http://box:8080 sh lock.sh NAME CLIENT COMMAND...
+# Exits with the command's code, or with 76 when the lock was lost and the command was stopped.
 set -eu
-url=${LATCHFS_SERVER:-http://127.0.0.1:8080}/locks/$1
-client=$2
+server=${LATCHFS_SERVER:-http://127.0.0.1:8080}
+ttl=${LATCHFS_TTL:-30} # seconds
+wait=240               # seconds in the queue, at most
+tenth=$((ttl / 10)).$((ttl % 10))
+name=$1
+client=$2-$(od -An -N4 -tx4 /dev/urandom | tr -d ' ') # two programs are two clients
+shift 2
 
-# Waits in line for 30 s at most. The answer's ETag is the token of this tenure.
-token=$(curl -fsS -D - -o /dev/null -X POST "$url?ttl=30s&wait=30s" --data-urlencode "client=$client" |
-    tr -d '\r"' | sed -n 's/^[Ee][Tt]ag: //p')
-echo "mine, token $token"
+# ask METHOD PATH [CURL OPTION...]
+ask() {
+    method=$1 url=$server$2
+    shift 2
+    curl -fsS --max-time "$tenth" -X "$method" "$url" "$@"
+}
 
-# Renew at a third of the ttl. If that fails the lock is lost: stop the work.
-curl -fsS -o /dev/null -X PATCH "$url" -H "If-Match: \"$token\"" --data-urlencode "client=$client" ||
-    { echo "lost" >&2; exit 1; }
+# Hundredths of a second since boot; like the server's clock it counts the time in suspend.
+now() {
+    read -r seconds _ </proc/uptime
+    echo "${seconds%.*}${seconds#*.}"
+}
 
-# The work goes here; give the token to what it changes, so that it can refuse older ones.
+# keep_alive ANSWERED [TOKEN]: keeps the session alive at a third of the ttl. Sends SIGUSR1 to
+# this script when TOKEN is lost, or when 0.3 ttl are left to stop the command.
+keep_alive() {
+    answered=$1
+    while kill -0 $$ && sleep 0.2 && [ $(($(now) - answered)) -lt $((ttl * 70)) ]; do
+        sent=$(now)
+        [ $((sent - answered)) -ge $((ttl * 33)) ] || continue
+        case $(ask POST "/sessions/$session/keepalive" -o /dev/null -w '%{http_code}') in
+            200) answered=$sent ;;
+            410) break ;; # the session is over
+            *) continue ;;
+        esac
+        # The keep-alive's own `lost` names a loss once, so a lost answer would hide it.
+        held=$(ask GET "/sessions/$session") || continue
+        case $held in *"\"token\":${2-}"[!0-9]*) ;; *) [ -z "${2-}" ] || break ;; esac
+    done
+    kill -USR1 $$
+}
 
-# With the token, a release that comes too late touches nothing newer.
-curl -fsS -o /dev/null -X DELETE "$url" -H "If-Match: \"$token\"" --data-urlencode "client=$client"
-echo "released"
+# Stops the command's process group, a tenth of the ttl after SIGTERM by SIGKILL.
+finish() {
+    trap '' HUP INT TERM USR1
+    set +e
+    if [ "$!" != "$keeper" ]; then
+        command=$!
+        kill -s TERM -- "-$command" || kill "$command"
+        (sleep "$tenth"; kill -s KILL -- "-$command") >/dev/null & killer=$!
+        wait "$command"
+        kill -s KILL -- "-$command"
+        kill "$killer"
+    fi
+    kill "$keeper"
+    ask DELETE "/sessions/$session" >/dev/null
+}
+
+sent=$(now)
+session=$(ask POST /sessions --max-time "$ttl" --data-urlencode "client=$client" -d "ttl=${ttl}s" |
+    sed -n 's/.*"session":\([0-9]*\).*/\1/p')
+[ -n "$session" ] # else curl has said why
+keep_alive "$sent" 2>/dev/null & keeper=$!
+trap 'finish 2>/dev/null' EXIT
+trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM
+trap 'echo "the lock is lost: the command is stopped" >&2; exit 76' USR1
+token=$(ask POST "/locks/$name" --max-time $((wait + 10)) --data-urlencode "client=$client" \
+    -d "session=$session&wait=${wait}s" | sed -n 's/.*"token":\([0-9]*\).*/\1/p')
+[ -n "$token" ]
+kill "$keeper"
+sent=$(now)
+ask POST "/sessions/$session/keepalive" >/dev/null
+keep_alive "$sent" "$token" 2>/dev/null & keeper=$!
+exec 3<&0 # else a background command reads nothing
+LATCHFS_LOCK=$name LATCHFS_TOKEN=$token setsid "$@" <&3 3<&- &
+wait $!

@@ -1,57 +1,247 @@
-//! The examples of contrib, each by its own interpreter: each waits for a lock that another has,
-//! gets it in its turn, and gives it back.
+//! The examples of contrib, each by its own interpreter: each runs a command under a lock, and
+//! stops it before the lock can be another's.
 
-use crate::harness::Server;
+use crate::harness::{Scratch, Server, eventually};
+use crate::support::{drain, run, signal};
+use latchfs::time::{Span, Time, boot_now};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const NAME: &str = "team/demo";
 
-fn example(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples").join(file)
+/// The ttl that the examples ask for.
+const TTL: Span = Span::from_secs(5);
+const TTL_SECS: &str = "5";
+
+/// A guarded command that fails where another runs already, and ends when it is told to.
+const EXCLUSIVE: &str =
+    r#"mkdir busy && echo "$LATCHFS_TOKEN" >> tokens && read -r _ < go && rmdir busy"#;
+
+/// A guarded command of two processes that hold the pipe `alive`, and ignore SIGTERM.
+const STUBBORN: &str = "trap '' TERM; exec > alive; echo begun; sleep 30 & sleep 30";
+
+/// One run of an example beside the test, in a directory with the named pipes `alive` and `go`.
+struct Example {
+    child: Child,
 }
 
-#[track_caller]
-fn runs(program: &mut Command) {
-    let server = Server::start(&[]);
-    let held = server.curl(&["-X", "POST", "/locks/team/demo?client=other"]).is(200);
-    let before = held["token"].as_u64().expect("a token");
-    program.args([NAME, "example"]).env("LATCHFS_SERVER", &server.url);
-    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = program.spawn().expect("contrib/test installs the interpreter");
+impl Example {
+    fn start(program: Command, server: &Server, dir: &Scratch, script: &str) -> Self {
+        Self::start_under(NAME, program, server, dir, script)
+    }
+
+    fn start_under(
+        name: &str,
+        mut program: Command,
+        server: &Server,
+        dir: &Scratch,
+        script: &str,
+    ) -> Self {
+        program.args([name, "ci", "sh", "-c", script]).current_dir(dir.path());
+        program.env("LATCHFS_SERVER", &server.url).env("LATCHFS_TTL", TTL_SECS);
+        program.stdin(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        Self { child: program.spawn().expect("contrib/test installs the interpreter") }
+    }
+
+    /// Its exit code, and what it complained.
+    fn ends(&mut self) -> (Option<i32>, String) {
+        let errors = drain(self.child.stderr.take().expect("piped"));
+        let status = eventually("its end", || self.child.try_wait().expect("it is our child"));
+        (status.code(), errors.recv_timeout(std::time::Duration::from_secs(5)).unwrap_or_default())
+    }
+}
+
+impl Drop for Example {
+    /// A test that failed leaves it running.
+    fn drop(&mut self) {
+        signal(self.child.id().cast_signed(), libc::SIGTERM);
+        let _ = self.child.wait();
+    }
+}
+
+fn scratch() -> Scratch {
+    let dir = Scratch::new();
+    run(Command::new("mkfifo").args(["alive", "go"]).current_dir(dir.path())).ok();
+    dir
+}
+
+/// Waits until the stubborn command has begun. Both of its processes hold the pipe.
+fn begins(dir: &Scratch) -> File {
+    let path = dir.path().join("alive");
+    let mut first = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let first = first.as_mut().expect("a pipe");
+    eventually("the command", || {
+        let mut word = [0; 6];
+        matches!(first.read(&mut word), Ok(6)).then_some(())
+    });
+    File::open(path).expect("a pipe")
+}
+
+/// Waits for the end of all processes of the stubborn command.
+fn is_dead_at(mut alive: File) -> Time {
+    alive.read_to_end(&mut vec![]).expect("a pipe");
+    boot_now()
+}
+
+/// Of two runs with the same client one waits until the other has ended.
+fn exclude_each_other(program: fn(&Scratch) -> Command) {
+    let (server, dir) = (Server::start(&[]), scratch());
+    let start = || Example::start(program(&dir), &server, &dir, EXCLUSIVE);
+    let mut both = [start(), start()];
+    // For reading and writing, so that the open waits for nobody.
+    let go = OpenOptions::new().read(true).write(true).open(dir.path().join("go"));
+    let mut go = go.expect("a pipe");
+    let tokens = || fs::read_to_string(dir.path().join("tokens")).unwrap_or_default();
+    eventually("the first command", || (tokens().lines().count() == 1).then_some(()));
     server.in_line(NAME, 1);
-    server.curl(&["-X", "DELETE", "/locks/team/demo?client=other"]).is(200);
-    let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{errors}");
-    let token = said.strip_prefix("mine, token ").and_then(|rest| rest.lines().next());
-    let token: u64 = token.and_then(|token| token.parse().ok()).expect("a token is said");
-    assert!(token > before && said.ends_with("released\n"), "{said}");
+    let view = server.curl(&["/locks/team/demo"]).is(200);
+    let holder = view["holder"].as_str().expect("it is held").to_owned();
+    let waiter = view["waiters"][0]["client"].as_str().expect("a waiter").to_owned();
+    assert!(holder.starts_with("ci-") && waiter.starts_with("ci-") && holder != waiter, "{view}");
+    // Longer than the ttl: the waiter's session is kept alive, too.
+    let later = boot_now() + TTL + Span::from_secs(1);
+    eventually("more than a ttl", || (boot_now() > later).then_some(()));
+    assert_eq!(tokens().lines().count(), 1);
+    go.write_all(b"go\n").expect("a pipe");
+    eventually("the second command", || (tokens().lines().count() == 2).then_some(()));
+    go.write_all(b"go\n").expect("a pipe");
+    for example in &mut both {
+        let (code, errors) = example.ends();
+        assert_eq!(code, Some(0), "{errors}");
+    }
+    let tokens: Vec<u64> = tokens().lines().map(|token| token.parse().expect("one")).collect();
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
     assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-#[test]
-fn sh() {
-    runs(Command::new("sh").arg(example("lock.sh")));
+/// The command is dead before the session of a server that went silent is over.
+fn stop_in_time(program: fn(&Scratch) -> Command, silence: i32) {
+    let (server, dir) = (Server::start(&[]), scratch());
+    let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
+    let alive = begins(&dir);
+    let silent_at = boot_now();
+    server.signal(silence);
+    let lived = is_dead_at(alive).since(silent_at);
+    assert!(lived < TTL, "it lived for {lived:?}");
+    let (code, errors) = example.ends();
+    assert_eq!(code, Some(76), "{errors}");
+    assert!(errors.contains("the lock is lost"), "{errors}");
 }
 
-#[test]
-fn python() {
-    runs(Command::new("python3").arg(example("lock.py")));
+/// The command is dead soon after its lock was stolen.
+fn stop_when_stolen(program: fn(&Scratch) -> Command) {
+    let (server, dir) = (Server::start(&[]), scratch());
+    let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
+    let alive = begins(&dir);
+    let stolen_at = boot_now();
+    server.curl(&["-X", "POST", "/locks/team/demo/steal?client=other&reason=test"]).is(200);
+    let lived = is_dead_at(alive).since(stolen_at);
+    assert!(lived < TTL, "it lived for {lived:?}");
+    let (code, errors) = example.ends();
+    assert_eq!(code, Some(76), "{errors}");
+    assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["holder"], "other");
 }
 
-#[test]
-fn node() {
-    runs(Command::new("node").arg(example("lock.mjs")));
+/// SIGTERM ends the command first, then the session, at once.
+fn stop_when_told(program: fn(&Scratch) -> Command) {
+    let (server, dir) = (Server::start(&[]), scratch());
+    let mut example = Example::start(program(&dir), &server, &dir, STUBBORN);
+    let alive = begins(&dir);
+    signal(example.child.id().cast_signed(), libc::SIGTERM);
+    let (code, errors) = example.ends();
+    assert_eq!(code, Some(143), "{errors}");
+    let ended_at = boot_now();
+    assert!(is_dead_at(alive).since(ended_at) < Span::from_secs(1), "it outlived the example");
+    assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-#[test]
-fn ruby() {
-    runs(Command::new("ruby").arg(example("lock.rb")));
+/// The command's own exit code is given back.
+fn give_the_code_back(program: fn(&Scratch) -> Command) {
+    let (server, dir) = (Server::start(&[]), scratch());
+    let script = r#"test "$LATCHFS_LOCK" = team/demo && exit 7"#;
+    let (code, errors) = Example::start(program(&dir), &server, &dir, script).ends();
+    assert_eq!(code, Some(7), "{errors}");
+    assert_eq!(server.curl(&["/locks/team/demo"]).is(200)["phase"], "free");
 }
 
-#[test]
-fn go() {
-    runs(Command::new("go").arg("run").arg(example("lock.go")).env("GO111MODULE", "off"));
+/// Without the lock the command does not run.
+fn start_nothing_without_the_lock(program: fn(&Scratch) -> Command) {
+    let (server, dir) = (Server::start(&[]), scratch());
+    let refused = ".latchfs/refused";
+    let mut example = Example::start_under(refused, program(&dir), &server, &dir, "echo > ran");
+    let (code, errors) = example.ends();
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(!dir.path().join("ran").exists());
+}
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples").join(file)
+}
+
+fn interpreted(interpreter: &str, file: &str) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(path(file));
+    command
+}
+
+fn compiled(dir: &Scratch) -> Command {
+    let mut build = Command::new("go");
+    build.args(["build", "-o", "lock"]).arg(path("lock.go")).env("GO111MODULE", "off");
+    run(build.current_dir(dir.path())).ok();
+    Command::new(dir.path().join("lock"))
+}
+
+macro_rules! checked {
+    ($($language:ident: $program:expr;)*) => {$(
+        mod $language {
+            use super::*;
+
+            #[test]
+            fn two_of_one_client_exclude_each_other() {
+                exclude_each_other($program);
+            }
+
+            #[test]
+            fn a_dead_server_stops_the_command_in_time() {
+                stop_in_time($program, libc::SIGKILL);
+            }
+
+            #[test]
+            fn a_hanging_server_stops_the_command_in_time() {
+                stop_in_time($program, libc::SIGSTOP);
+            }
+
+            #[test]
+            fn a_steal_stops_the_command() {
+                stop_when_stolen($program);
+            }
+
+            #[test]
+            fn a_signal_stops_the_command() {
+                stop_when_told($program);
+            }
+
+            #[test]
+            fn a_refusal_starts_nothing() {
+                start_nothing_without_the_lock($program);
+            }
+
+            #[test]
+            fn the_exit_code_is_the_commands() {
+                give_the_code_back($program);
+            }
+        }
+    )*};
+}
+
+checked! {
+    sh: |_| interpreted("sh", "lock.sh");
+    python: |_| interpreted("python3", "lock.py");
+    node: |_| interpreted("node", "lock.mjs");
+    ruby: |_| interpreted("ruby", "lock.rb");
+    go: compiled;
 }
