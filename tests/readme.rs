@@ -5,6 +5,9 @@
 //! `<!-- not run: WHY -->` is left out. One command is replaced: `cargo run --release -- mount
 //! ./locks` becomes the program under test, in the background, since it stays in the foreground.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -151,7 +154,7 @@ impl Drop for Shell {
         // With the first process of its namespace all others end, and the mount with them.
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
-        let _left = fs::remove_dir_all(&self.dir);
+        support::remove_tree(&self.dir);
     }
 }
 

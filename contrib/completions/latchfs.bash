@@ -776,7 +776,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__mount)
-            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --max-ttl --grant-at-once --foreground --background --detached --help"
+            opts="-h --client --owner --ttl --grace --content --hold --allow-other --no-allow-other --listen --server --token-file --ca --cert --key --tokens --tls-cert --tls-key --client-ca --insecure --state --data --max-ttl --grant-at-once --nonempty --foreground --background --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1252,7 +1252,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__umount)
-            opts="-h --help"
+            opts="-h --unseal --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

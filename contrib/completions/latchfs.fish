@@ -71,6 +71,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l allow-other -d
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l no-allow-other -d 'Serve nobody but the one who mounts [default: as anybody but root]'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l insecure -d 'Be open to a network without tokens or without TLS'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grant-at-once -d 'With --state none: grant locks from the start, since no holder from before it can be alive'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l nonempty -d 'Mount on a directory with entries, which are hidden; it is not sealed either, so programs can make files in it while nothing is mounted, and lock nothing by them'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l foreground -d 'Stay until Ctrl-C or SIGTERM, then unmount; this is the default'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l background -d 'Return as soon as the mount can be used'
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l detached -d 'Somebody waits for a report on standard output'
@@ -198,6 +199,7 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
+complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -l unseal -d 'Make the mount points usable directories again: mount leaves them without permissions and, as root, immutable, so that no program locks there while nothing is mounted'
 complete -c latchfs -n "__fish_latchfs_using_subcommand umount" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r

@@ -72,6 +72,10 @@ pub(super) struct MountArgs {
     access: AccessArgs,
     #[command(flatten)]
     keep: KeepArgs,
+    /// Mount on a directory with entries, which are hidden; it is not sealed either, so programs
+    /// can make files in it while nothing is mounted, and lock nothing by them
+    #[arg(long)]
+    nonempty: bool,
     /// Stay until Ctrl-C or SIGTERM, then unmount; this is the default
     #[arg(long, conflicts_with = "background")]
     foreground: bool,
@@ -217,7 +221,7 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
     signals::on_end(hangup, tell(|| News::End))
         .map_err(|error| Failure::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
-        mount::check(dir).map_err(|error| refused(&error))?;
+        mount::check(dir, args.nonempty).map_err(|error| refused(&error))?;
     }
     if let Some(url) = server {
         return serve_remote(args, &clients, url, &send, &news);
@@ -377,6 +381,7 @@ fn config(args: &MountArgs, dir: PathBuf, client: ClientId) -> MountConfig {
             HoldArg::Renewal => HoldBy::Renewal,
             HoldArg::Session => HoldBy::Session,
         },
+        nonempty: args.nonempty,
         users: match () {
             () if args.allow_other => Users::All,
             () if args.no_allow_other => Users::Mounter,

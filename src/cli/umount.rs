@@ -22,13 +22,17 @@ pub(super) struct UmountArgs {
     /// The mount points
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
+    /// Make the mount points usable directories again: mount leaves them without permissions and,
+    /// as root, immutable, so that no program locks there while nothing is mounted
+    #[arg(long)]
+    unseal: bool,
 }
 
 /// Unmounts all, also when one fails; the first failure decides the exit code.
 pub(super) fn run(args: &UmountArgs) -> Done {
     let mut failed = Ok(());
     for dir in &args.dirs {
-        if let Err(failure) = unmount(dir) {
+        if let Err(failure) = unmount(dir, args.unseal) {
             if failed.is_err() {
                 super::tell(&failure);
             } else {
@@ -39,7 +43,21 @@ pub(super) fn run(args: &UmountArgs) -> Done {
     failed
 }
 
-fn unmount(dir: &Path) -> Done {
+fn unmount(dir: &Path, unseals: bool) -> Done {
+    let real = mountinfo::resolve(dir).unwrap_or_else(|_| dir.to_path_buf());
+    if !unseals {
+        return take_away(dir);
+    }
+    if matches!(mountinfo::at(&real), Ok(Some(mount)) if mount.is_latchfs()) {
+        take_away(dir)?;
+    }
+    let shown = real.display();
+    device::unseal(&real)
+        .map_err(|error| Failure::system(&format!("{shown} can't be unsealed"), &error))?;
+    out::line(&format!("latchfs: unsealed {shown}; it is an ordinary directory now"))
+}
+
+fn take_away(dir: &Path) -> Done {
     let cannot = |error| Failure::system(&format!("{} can't be unmounted", dir.display()), &error);
     let real = mountinfo::resolve(dir).map_err(cannot)?;
     let shown = real.display();

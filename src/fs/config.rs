@@ -22,6 +22,8 @@ pub struct MountConfig {
     pub users: Users,
     /// What keeps a lease alive that a program made by file.
     pub hold: HoldBy,
+    /// Whether to mount on a directory with entries, and leave it as it is.
+    pub nonempty: bool,
 }
 
 /// What makes two callers two clients.

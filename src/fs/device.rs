@@ -13,7 +13,6 @@ use std::io::{self, ErrorKind};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -99,6 +98,11 @@ pub(super) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
     }
 }
 
+/// Makes a directory that was a mount point usable again.
+pub fn unseal(dir: &Path) -> io::Result<()> {
+    super::seal::unseal(dir)
+}
+
 /// Whether this process acts as root.
 pub fn is_root() -> bool {
     own_uid() == 0
@@ -114,11 +118,9 @@ pub(super) fn own_uid() -> u32 {
 /// mount(2), for root and whoever has `CAP_SYS_ADMIN`.
 #[allow(unsafe_code)]
 fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
-    let rootmode = std::fs::metadata(dir)?.mode();
     // SAFETY: these two calls only read the process's own ids, and can't fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let mut data =
-        format!("fd={},rootmode={rootmode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     if users == Users::All {
         data.push_str(",allow_other");
     }

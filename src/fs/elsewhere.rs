@@ -33,6 +33,11 @@ pub mod device {
         unsafe { libc::geteuid() == 0 }
     }
 
+    /// Nothing was mounted there.
+    pub fn unseal(_dir: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// There is nothing to take away.
     pub fn unmount(_dir: &Path) -> io::Result<Gone> {
         Err(io::ErrorKind::Unsupported.into())
@@ -44,10 +49,29 @@ pub mod device {
     }
 }
 
+/// The directories below mounts: there are none.
+pub mod seal {
+    use std::io;
+    use std::path::Path;
+
+    /// Nothing is named.
+    pub fn entries(_dir: &Path) -> Option<String> {
+        None
+    }
+
+    /// Nothing is hidden.
+    pub fn hidden(_dir: &Path) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+}
+
 /// What is mounted where: nothing of ours.
 pub mod mountinfo {
     use std::io;
     use std::path::{Path, PathBuf};
+
+    /// The file system type of mounts where there are some.
+    pub const TYPE: &str = "fuse.latchfs";
 
     /// One mount.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,7 +175,7 @@ pub mod mount {
     }
 
     /// Says that it can't be.
-    pub fn check(_dir: &Path) -> Result<(), MountError> {
+    pub fn check(_dir: &Path, _nonempty: bool) -> Result<(), MountError> {
         Err(MountError::Elsewhere)
     }
 

@@ -11,6 +11,7 @@
 pub mod device;
 pub mod mount;
 pub mod mountinfo;
+pub mod seal;
 
 mod answers;
 mod attr;

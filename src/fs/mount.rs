@@ -4,6 +4,7 @@ use super::LatchFs;
 pub use super::config::{Content, HoldBy, MountConfig, Owner, Users};
 use super::device::{self, DEVICE, Gone, HELPER, detach, unmount};
 use super::mountinfo::{self, Device, Life};
+use super::seal::{self, Below};
 use super::{kept, owner};
 use crate::access::{Grant, Pattern};
 use crate::engine::ClientId;
@@ -86,6 +87,15 @@ pub enum MountError {
         /// The mount.
         mount: PathBuf,
     },
+    /// It has entries, which a mount would hide.
+    Entries {
+        /// What it is called.
+        dir: PathBuf,
+        /// Some of them.
+        entries: String,
+    },
+    /// A latchfs of root has sealed it.
+    Sealed(PathBuf),
     /// It is no directory, or can't be made one.
     Dir {
         /// What it is called.
@@ -101,9 +111,20 @@ pub enum MountError {
 ///
 /// Makes the directory if there is none, and removes what a killed daemon left mounted there.
 pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError> {
-    let (dir, made_dir) = prepare(&config.dir)?;
+    let (dir, made_dir) = prepare(&config.dir, config.nonempty)?;
     let config = MountConfig { dir: dir.clone(), ..config.clone() };
+    let mut below = match Below::open(&dir) {
+        Ok(below) => Some(below),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            return Err(MountError::Sealed(dir));
+        }
+        // Whether it can be mounted on, the mounting shows.
+        Err(_) => None,
+    };
     let kernel = device::mount(&dir, config.users)?;
+    if let Some(below) = below.as_mut().filter(|_| !config.nonempty) {
+        seal(&dir, below);
+    }
     let found = match mountinfo::at(&dir) {
         Ok(Some(mount)) => mount,
         failed => {
@@ -147,6 +168,17 @@ pub fn mount(locks: &Locks, config: &MountConfig) -> Result<Mounted, MountError>
     Ok(mounted)
 }
 
+/// Seals the directory below a mount.
+fn seal(dir: &Path, below: &mut Below) {
+    const UNSEALED: &str = "while nothing is mounted there, files in it lock nothing";
+    let dir = dir.display();
+    match below.seal() {
+        Ok(is_for_root) if is_for_root || !device::is_root() => {}
+        Ok(_) => log::warn!("{dir} can't be made immutable, so root can write in it: {UNSEALED}"),
+        Err(error) => log::warn!("{dir} can't be sealed: {}; {UNSEALED}", said(&error)),
+    }
+}
+
 /// The client of the user of this process, on the host `host`: as a mount of that host calls it.
 pub fn client_of_user(host: &ClientId) -> ClientId {
     owner::client_of_user(host, device::own_uid())
@@ -174,7 +206,7 @@ pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
 
 /// Whether there is a mount of ours at `dir` that somebody serves: nothing can be mounted then,
 /// and to know it first makes a better sentence than that the state directory is in use.
-pub fn check(dir: &Path) -> Result<(), MountError> {
+pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
     let ours = mountinfo::ours().map_err(wrong)?;
@@ -183,7 +215,10 @@ pub fn check(dir: &Path) -> Result<(), MountError> {
     }
     let there = mountinfo::at(&real).map_err(wrong)?;
     if !there.is_some_and(|there| there.is_latchfs()) {
-        return Ok(());
+        return match seal::entries(&real).filter(|_| !nonempty) {
+            Some(entries) => Err(MountError::Entries { dir: real, entries }),
+            None => Ok(()),
+        };
     }
     match mountinfo::probe(&real) {
         Life::Live => Err(MountError::Already(real)),
@@ -193,16 +228,17 @@ pub fn check(dir: &Path) -> Result<(), MountError> {
 }
 
 /// Makes `dir` ready to be mounted on; gives its real path, and whether it had to be made.
-fn prepare(dir: &Path) -> Result<(PathBuf, bool), MountError> {
+fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
     let wrong = |error| MountError::Dir { dir: dir.into(), error };
     let real = mountinfo::resolve(dir).map_err(wrong)?;
     while let Some(there) = mountinfo::at(&real).map_err(wrong)?
         && there.is_latchfs()
     {
-        check(&real)?;
+        check(&real, nonempty)?;
         detach(&real).map_err(wrong)?;
         log::warn!("removed the mount that a killed latchfs had left on {}", real.display());
     }
+    check(&real, nonempty)?;
     match std::fs::metadata(&real) {
         Ok(found) if found.is_dir() => Ok((real, false)),
         Ok(_) => Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR))),
@@ -352,6 +388,8 @@ impl fmt::Display for MountError {
                 write!(f, "{dir} lies in the latchfs that is mounted at {mount}, where whatever ")?;
                 write!(f, "is made is a lock; name a directory outside of it")
             }
+            Self::Entries { dir, entries } => say_entries(&dir.display(), entries, f),
+            Self::Sealed(dir) => say_sealed(&dir.display(), f),
             Self::Dir { dir, error } => {
                 write!(f, "{} can't be a mount point: {}; ", dir.display(), said(error))?;
                 write!(f, "name a directory, or a place where one can be made")
@@ -362,6 +400,27 @@ impl fmt::Display for MountError {
             }
         }
     }
+}
+
+fn say_entries(
+    dir: &std::path::Display<'_>,
+    entries: &str,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(
+        f,
+        "{dir} has entries, which the mount would hide: {entries}; if programs made them as "
+    )?;
+    write!(
+        f,
+        "locks while nothing was mounted, they lock nothing: remove them, mount on an empty "
+    )?;
+    write!(f, "directory, or pass --nonempty")
+}
+
+fn say_sealed(dir: &std::path::Display<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{dir} is sealed, since root mounted a latchfs there; let root run ")?;
+    write!(f, "'latchfs umount --unseal {dir}', or name another directory")
 }
 
 impl std::error::Error for MountError {}

@@ -337,6 +337,7 @@ mod tests {
             content: Content::Status,
             users: Users::All,
             hold: HoldBy::Renewal,
+            nonempty: false,
         })
     }
 

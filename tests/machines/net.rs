@@ -81,7 +81,7 @@ impl Drop for Net {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         // Never walk through a mount that stayed: its files are locks.
         if !table.contains(&*self.scratch.to_string_lossy()) {
-            let _left = fs::remove_dir_all(&self.scratch);
+            support::remove_tree(&self.scratch);
         }
     }
 }

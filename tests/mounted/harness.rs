@@ -87,7 +87,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // Never walk through a mount that stayed: its files are locks.
         if !mounts().iter().any(|dir| dir.starts_with(&self.0)) {
-            let _left = fs::remove_dir_all(&self.0);
+            support::remove_tree(&self.0);
         }
     }
 }

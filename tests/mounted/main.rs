@@ -23,6 +23,7 @@ mod making;
 mod mutex;
 mod owners;
 mod process;
+mod sealing;
 mod showing;
 mod unprivileged;
 

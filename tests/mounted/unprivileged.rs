@@ -40,10 +40,15 @@ fn a_user_mounts_by_fusermount3() {
          user latchfs ls --dir locks | grep -c laptop1
          user latchfs umount locks >&2 || exit 2
          grep -c ' '${T%/}'/locks ' /proc/self/mountinfo
+         user mkdir locks/build 2>/dev/null || echo sealed
+         user latchfs mount locks --client laptop1 --background >&2 || exit 3
+         user cat locks/build/holder; user latchfs umount locks >&2 || exit 4
          ls -d home/.local/state/latchfs",
     );
     let holder = format!("laptop1:{ALICE}");
-    let said = format!("{holder}\nroot is not served\n1\n0\nhome/.local/state/latchfs\n");
+    let said = format!(
+        "{holder}\nroot is not served\n1\n0\nsealed\n{holder}\nhome/.local/state/latchfs\n"
+    );
     assert_eq!((seen.out.as_str(), seen.code), (said.as_str(), 0), "{}", seen.err);
 }
 

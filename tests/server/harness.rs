@@ -44,7 +44,7 @@ pub(crate) fn latchfs(arguments: &[&str]) -> (Option<i32>, String) {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        support::remove_tree(&self.0);
     }
 }
 

@@ -72,6 +72,14 @@ pub(crate) fn run_within(limit: Duration, command: &mut Command) -> Output {
     Output { code, out, err }
 }
 
+/// Removes a directory of a test, with the mount points in it, which nothing mounted any more has
+/// left immutable.
+pub(crate) fn remove_tree(dir: &std::path::Path) {
+    let mut chattr = Command::new("chattr");
+    let _none_there = chattr.args(["-R", "-f", "-i"]).arg(dir).stderr(Stdio::null()).status();
+    let _left = std::fs::remove_dir_all(dir);
+}
+
 /// Reads a pipe to its end on a thread of its own.
 pub(crate) fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();

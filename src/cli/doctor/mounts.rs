@@ -3,9 +3,10 @@
 use super::{Finding, servers};
 use crate::cli::ctl::{Ask, Ctl};
 use crate::fs::mountinfo::{self, Life};
+use crate::fs::seal;
 use crate::said::said;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is to be said of each mount, and what those that answer tell about themselves.
 pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
@@ -17,12 +18,16 @@ pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
             return (vec![Finding::wrong(check, says, "mount /proc")], Vec::new());
         }
     };
-    if mounts.is_empty() {
-        return (vec![Finding::well(check, "no latchfs is mounted here")], Vec::new());
-    }
     let mut abouts = Vec::new();
     let mut findings: Vec<_> =
         mounts.iter().map(|mount| mount_finding(check, &mount.dir, &mut abouts)).collect();
+    if mounts.is_empty() {
+        findings.push(Finding::well(check, "no latchfs is mounted here"));
+    }
+    findings.extend(mounts.iter().filter_map(|mount| hidden(&mount.dir)));
+    let is_mounted = |dir: &PathBuf| mounts.iter().any(|mount| mount.dir == *dir);
+    let bare = configured().into_iter().filter(|dir| !is_mounted(dir));
+    findings.extend(bare.filter_map(|dir| leftovers(&dir)));
     findings.extend(abouts.iter().flat_map(servers::of_mount));
     (findings, abouts)
 }
@@ -54,4 +59,51 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
             format!("continue or end the daemon, or: latchfs umount {shown}"),
         ),
     }
+}
+
+/// Entries below a mount: perhaps locks of programs that ran while nothing was mounted.
+fn hidden(dir: &Path) -> Option<Finding> {
+    let (check, shown) = ("mount point", dir.display());
+    match seal::hidden(dir) {
+        Ok(None) => None,
+        Ok(Some(entries)) => Some(Finding::wrong(
+            check,
+            format!("the mount at {shown} hides entries of the directory below it: {entries}"),
+            format!(
+                "stop the programs that made them, since those lock nothing; then: latchfs umount \
+                 --unseal {shown}, remove them, and mount again"
+            ),
+        )),
+        Err(error) => Some(Finding::well(
+            check,
+            format!("what lies below the mount at {shown} can't be seen: {}", said(&error)),
+        )),
+    }
+}
+
+/// The mount points that the machine names: in /etc/fstab, and by `LATCHFS_DIR`.
+fn configured() -> Vec<PathBuf> {
+    let fstab = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
+    let of_line = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (dir, kind) = (fields.next()?, fields.next()?);
+        let is_ours = [mountinfo::TYPE, "latchfs"].contains(&kind) && !line.starts_with('#');
+        is_ours.then(|| PathBuf::from(dir))
+    };
+    let mut dirs: Vec<_> = fstab.lines().filter_map(of_line).collect();
+    let named = std::env::var_os("LATCHFS_DIR").map(PathBuf::from);
+    dirs.extend(named.and_then(|dir| std::path::absolute(dir).ok()));
+    dirs
+}
+
+/// Entries of a mount point on which nothing is mounted.
+fn leftovers(dir: &Path) -> Option<Finding> {
+    let (entries, shown) = (seal::entries(dir)?, dir.display());
+    Some(Finding::wrong(
+        "mount point",
+        format!(
+            "no latchfs is mounted at {shown}, and it has entries, which lock nothing: {entries}"
+        ),
+        format!("stop the programs that made them, remove them, and mount {shown}"),
+    ))
 }

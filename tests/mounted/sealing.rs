@@ -1,0 +1,81 @@
+//! A directory on which nothing is mounted: no program gets a lock there, whoever it is.
+
+use crate::harness::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+/// How programs take a lock, each of which has to fail in a bare directory.
+const FORMS: [&str; 4] =
+    ["mkdir build", "(set -C; : > build)", "flock -n build true", "ln -s me build"];
+
+/// Every form fails in `dir`, as root and as another user.
+#[track_caller]
+fn nobody_locks_in(dir: &Path) {
+    users();
+    for form in FORMS {
+        for user in ["root", ALICE] {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", user, "--clear-groups", "sh", "-c"]);
+            let dir = dir.display();
+            run(command.arg(format!("cd / && {}", form.replace("build", &format!("{dir}/build")))))
+                .fails();
+        }
+    }
+    assert_eq!(fs::read_dir(dir).expect("root may look").count(), 0);
+}
+
+/// However the mount goes away.
+#[test]
+fn nothing_is_locked_while_nothing_is_mounted() {
+    let mut m = mount();
+    m.sh("mkdir build && rmdir build").ok();
+    assert_eq!(m.stop(libc::SIGTERM), 0);
+    nobody_locks_in(m.dir());
+    m.start();
+    m.sh("mkdir build && rmdir build").ok();
+    m.crash();
+    // The dead mount is there still.
+    fs::create_dir(m.dir().join("build")).expect_err("its daemon is gone");
+    run(Command::new("umount").arg("-l").arg(m.dir())).ok();
+    nobody_locks_in(m.dir());
+    m.start();
+    run(Command::new("umount").arg("-l").arg(m.dir())).ok();
+    nobody_locks_in(m.dir());
+    assert_eq!(m.ended(), Some(0));
+    let unseal =
+        |m: &Mount| run(Command::new(LATCHFS).args(["umount", "--unseal"]).arg(m.dir())).ok();
+    unseal(&m);
+    fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
+    assert_eq!(fs::metadata(m.dir()).expect("there").permissions().mode() & 0o777, 0o755);
+    fs::remove_dir(m.dir().join("build")).expect("ours");
+    m.start();
+    unseal(&m);
+    assert_eq!(m.ended(), Some(0));
+    assert!(!mounts().contains(&m.dir().to_owned()));
+    fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
+}
+
+/// What programs left in the bare directory is not hidden without a word.
+#[test]
+fn a_directory_with_entries_is_refused() {
+    let mut m = Setup::new().prepare();
+    for name in ["a", "b", "c", "d"] {
+        fs::create_dir(m.dir().join(name)).expect("an ordinary directory");
+    }
+    let mut command = m.command();
+    let said = run(&mut command).exits(69);
+    assert!(said.contains("'a', 'b', 'c' and 1 more") && said.contains("--nonempty"), "{said}");
+    let doctor = || run(Command::new(LATCHFS).arg("doctor").env("LATCHFS_DIR", m.dir())).out;
+    assert!(doctor().contains("which lock nothing: 'a', 'b'"), "{}", doctor());
+    m = Setup::new().with("--nonempty").prepare();
+    fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
+    m.start();
+    assert_eq!(m.sh("ls").ok(), "");
+    let doctor = run(Command::new(LATCHFS).arg("doctor")).out;
+    let hides = format!("the mount at {} hides entries", m.dir().display());
+    assert!(doctor.contains(&hides), "{doctor}");
+    assert_eq!(m.stop(libc::SIGTERM), 0);
+    fs::remove_dir(m.dir().join("build")).expect("it is not sealed");
+}
