@@ -172,7 +172,8 @@ impl Stage {
             "renew" => {
                 let firm = if words.flag("firm") { Firm::Make } else { Firm::Keep };
                 let (key, term) = (key(client, words)?, words.term()?);
-                Op::Renew(Renew { key, term, firm, patch: words.patch() })
+                let acquires = words.flag("acquires");
+                Op::Renew(Renew { key, term, firm, patch: words.patch(), acquires })
             }
             "annotate" => {
                 let key = key(client, words)?;

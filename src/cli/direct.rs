@@ -236,6 +236,7 @@ impl Direct {
                 term: changes.then_some(term),
                 firm: if changes { Firm::Make } else { Firm::Keep },
                 patch: Patch { note, ..Patch::default() },
+                acquires: false,
             }),
         )?;
         let token = match renewed {

@@ -189,7 +189,7 @@ wire_struct! {
     Replay { at, first, ends }
     Ends { expires_at, grace_until, ttl, grace }
     Acquire { name, client, mode, hold, term, line, patch }
-    Renew { key, term, firm, patch }
+    Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
     LeaseKey { name, client, token }
     Annotate { key, patch }
     Release { key } [since WITH_ACQUISITIONS: acquisition]

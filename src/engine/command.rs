@@ -142,6 +142,9 @@ pub struct Renew {
     pub firm: Firm,
     /// What it says from now on.
     pub patch: Patch,
+    /// Whether it stands for an acquire, by a client that names its lease: then it counts in
+    /// [`Tenure::acquisition`], and a release that was sent before it ends nothing.
+    pub acquires: bool,
 }
 
 /// Whether a renewal leaves a loose hold loose.

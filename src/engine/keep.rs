@@ -37,6 +37,9 @@ impl Engine {
             lease.hold = Hold::Firm(None);
         }
         lease.renewed_at = now;
+        if ask.acquires && !planted(Bug::AcquireByTokenUncounted) {
+            lease.acquisition = lease.acquisition.saturating_add(1);
+        }
         ask.patch.apply(&mut lease.details);
         self.books.rebook(name, lease, life);
         let tenure = Tenure::of(lease);

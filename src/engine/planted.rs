@@ -32,6 +32,8 @@ bugs! {
     NewTokenInGrace,
     /// A restored engine gives the last token out again.
     TokenReusedByRestore,
+    /// An acquire that names the token of its lease is no acquire for a late release.
+    AcquireByTokenUncounted,
     /// A release does not look at the token it names.
     ReleaseIgnoresToken,
     /// A release does not look at the acquire that it names.

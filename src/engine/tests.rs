@@ -321,7 +321,7 @@ fn a_lease_outlives_the_session_through_which_it_was_made() {
     let new = lab.session("a");
     let renew = |lock, token, term| {
         let (key, firm) = (key(lock, "a", Some(token)), Firm::Keep);
-        Op::Renew(Renew { key, term: Some(term), firm, patch: Patch::default() })
+        Op::Renew(Renew { key, term: Some(term), firm, patch: Patch::default(), acquires: false })
     };
     lab.does(renew("x", made, own(60, 5))).expect("renewed, as its holder may");
     lab.does(renew("y", file, Term::Session(new))).expect("taken back within grace");
@@ -508,7 +508,8 @@ fn parts_of_a_command_have_limits() {
         let key = key("x", "a", None);
         let annotate = Op::Annotate(Annotate { key: key.clone(), patch: patch.clone() });
         assert_eq!(lab.does(annotate).is_ok(), fits);
-        let renew = Renew { key, term: None, firm: Firm::Keep, patch: patch.clone() };
+        let renew =
+            Renew { key, term: None, firm: Firm::Keep, patch: patch.clone(), acquires: false };
         assert_eq!(lab.does(Op::Renew(renew)).is_ok(), fits);
         for asked in [ask("y", "a"), waiting_for("x", "b")] {
             let refusal = lab.does(Op::Acquire(Acquire { patch: patch.clone(), ..asked })).err();

@@ -209,7 +209,7 @@ fn unseen(
 ) {
     let (Some(firm), Some(_)) = (renews, one.token) else { return then(fs, caller, Err(errno)) };
     let key = LeaseKey { name: one.name.clone(), client: caller.client.clone(), token: one.token };
-    let op = Op::Renew(Renew { key, term: None, firm, patch: Patch::default() });
+    let op = Op::Renew(Renew { key, term: None, firm, patch: Patch::default(), acquires: false });
     fs.submit(caller, act, &one.name, op, move |fs, caller, outcome| {
         // Had it been renewed, what was to be changed is not.
         then(fs, caller, Err(outcome.err().unwrap_or(errno)));
@@ -273,7 +273,7 @@ impl Change {
             let (hold, line) = (Hold::Loose, Line::Skip);
             return Some(Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }));
         }
-        Some(Op::Renew(Renew { key, term, firm, patch }))
+        Some(Op::Renew(Renew { key, term, firm, patch, acquires: false }))
     }
 
     /// Binds what was renewed to the process that is to keep it alive. Returns the tenure.

@@ -374,7 +374,8 @@ fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Li
         patch.process = process.as_ref().map(|living| Some(living.process));
         if own.is_some() && process.is_some() && view.mode == mode {
             let (key, firm) = (key_of(&caller, &name, None), Firm::Make);
-            let op = Op::Renew(Renew { key, term: Some(term_of(&shared, &options)), firm, patch });
+            let term = Some(term_of(&shared, &options));
+            let op = Op::Renew(Renew { key, term, firm, patch, acquires: true });
             return decide_bound(&shared, &caller, name, op, process, then);
         }
         let is_own = own.is_some();
@@ -471,6 +472,7 @@ fn renewing(
             },
             ..Patch::default()
         },
+        acquires: false,
     });
     Ok((name, op, process))
 }

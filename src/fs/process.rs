@@ -186,7 +186,7 @@ fn hang(fs: &Fs, key: LeaseKey, session: SessionId, living: Living) {
 }
 
 fn renewal(key: LeaseKey, term: Option<Term>) -> Renew {
-    Renew { key, term, firm: Firm::Keep, patch: Patch::default() }
+    Renew { key, term, firm: Firm::Keep, patch: Patch::default(), acquires: false }
 }
 
 /// The mount is gone: leases run out by themselves, or are bound again by the next start.

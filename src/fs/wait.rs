@@ -108,7 +108,7 @@ fn ask(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), name: &LockName)
 fn renew(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), key: LeaseKey) {
     let (shared, caller, open) = (Arc::clone(fs), caller.clone(), Arc::clone(open));
     let (firm, patch) = (Firm::Keep, Patch::default());
-    let renewal = Renew { key: key.clone(), term: None, firm, patch };
+    let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
     fs.locks.submit(Op::Renew(renewal), move |answer| match flat(answer) {
         Ok(_) => tell(&shared, &caller, &open, &key.name.clone(), Some(key)),
         Err(failure) if failure.kind() == Kind::ConsistencyUnavailable => {

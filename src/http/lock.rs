@@ -61,7 +61,7 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     if options.token.is_some() {
-        return Box::pin(keep(&call, name, client, &options, request)).await;
+        return Box::pin(keep(&call, (name, client), &options, request, true)).await;
     }
     let term = call.term(&options, options.ttl, options.grace);
     let patch = patch_of(&options);
@@ -97,7 +97,8 @@ async fn acquire_held(
     {
         let key =
             LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: Some(token) };
-        let renewal = Renew { key, term: None, firm: Firm::Keep, patch: ask.patch.clone() };
+        let patch = ask.patch.clone();
+        let renewal = Renew { key, term: None, firm: Firm::Keep, patch, acquires: true };
         let outcome = call.decide(Op::Renew(renewal), request).await?;
         return granted(call, (&ask.name, &ask.client), &outcome).await;
     }
@@ -128,15 +129,15 @@ pub(super) async fn renew(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
-    keep(&call, name, client, &options, request).await
+    keep(&call, (name, client), &options, request, false).await
 }
 
 async fn keep(
     call: &Call,
-    name: LockName,
-    client: ClientId,
+    (name, client): (LockName, ClientId),
     options: &Options,
     request: Option<Request>,
+    acquires: bool,
 ) -> Done {
     let term = match (options.session, options.ttl, options.grace) {
         (None, None, None) => None,
@@ -148,7 +149,7 @@ async fn keep(
     };
     let (lock, owner) = (name.clone(), client.clone());
     let key = LeaseKey { name, client, token: options.token };
-    let ask = Renew { key, term, firm: Firm::Keep, patch: patch_of(options) };
+    let ask = Renew { key, term, firm: Firm::Keep, patch: patch_of(options), acquires };
     let outcome = call.decide(Op::Renew(ask), request).await?;
     granted(call, (&lock, &owner), &outcome).await
 }

@@ -115,7 +115,8 @@ impl Desk {
                 let term = ttl.map(|ttl| Term::Own(ttl, self.grace));
                 let key = LeaseKey { name, client, token: None };
                 let (firm, patch) = (Firm::Keep, Patch::default());
-                self.decide(grant, Op::Renew(Renew { key, term, firm, patch })).await
+                self.decide(grant, Op::Renew(Renew { key, term, firm, patch, acquires: false }))
+                    .await
             }
             Request::Unlock(name, client) => {
                 let key = LeaseKey { name, client, token: None };

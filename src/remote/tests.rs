@@ -391,8 +391,13 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
         let lost_at = boot_now();
         assert_eq!(door.contact(), Contact::Lost);
         let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
-        let renew =
-            Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
+        let renew = Renew {
+            key,
+            term: None,
+            firm: crate::engine::Firm::Keep,
+            patch: Patch::default(),
+            acquires: false,
+        };
         let no = submit(&door, Op::Renew(renew)).expect("known without the server");
         assert!(matches!(*no.expect_err("over").reason, Reason::Expired { .. }));
         let granted_at = served.join().expect("served");

@@ -372,8 +372,13 @@ impl Client {
             return;
         }
         let key = self.key(lock, token);
-        let renew =
-            Renew { key, term: None, firm: crate::engine::Firm::Keep, patch: Patch::default() };
+        let renew = Renew {
+            key,
+            term: None,
+            firm: crate::engine::Firm::Keep,
+            patch: Patch::default(),
+            acquires: false,
+        };
         let came = self.ask(Op::Renew(renew)).await;
         match &came.answer {
             Some(Ok(Outcome::Renewed(tenure))) => {

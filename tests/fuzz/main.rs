@@ -85,8 +85,9 @@ fn op() -> impl Strategy<Value = Op> {
         },
     );
     let firm = prop_oneof![Just(Firm::Keep), Just(Firm::Make)];
-    let renew = (key(), proptest::option::of(term()), firm, patch())
-        .prop_map(|(key, term, firm, patch)| Op::Renew(Renew { key, term, firm, patch }));
+    let renew = (key(), proptest::option::of(term()), firm, patch()).prop_map(
+        |(key, term, firm, patch)| Op::Renew(Renew { key, term, firm, patch, acquires: false }),
+    );
     let over = prop_oneof![Just(Over::Replace), Just(Over::Refuse)];
     let moved =
         (key(), name(), over).prop_map(|(from, to, over)| Op::Move(Move { from, to, over }));

@@ -128,7 +128,8 @@ fn a_batch_leaves_no_long_notes() {
             token: None,
         };
         let patch = Patch { holder_id: Some(long.as_str().into()), ..Patch::default() };
-        let renew = Renew { key, term: None, firm: latchfs::engine::Firm::Keep, patch };
+        let renew =
+            Renew { key, term: None, firm: latchfs::engine::Firm::Keep, patch, acquires: false };
         let parts = vec![submit(acquire(&format!("{lock}x"), &long)), submit(Op::Renew(renew))];
         for part in parts {
             match &ask(&server, number * 10 + 100 + refused, vec![part])[..] {

@@ -156,7 +156,8 @@ impl Draw {
             17..=20 => {
                 let term = self.dice.one_in(2).then(|| self.term());
                 let firm = self.dice.pick(&[Firm::Keep, Firm::Keep, Firm::Make]);
-                Op::Renew(Renew { key: self.key(), term, firm, patch: self.patch() })
+                let acquires = self.old_rules.one_in(3);
+                Op::Renew(Renew { key: self.key(), term, firm, patch: self.patch(), acquires })
             }
             21 => Op::Annotate(Annotate { key: self.key(), patch: self.patch() }),
             22..=25 => {

@@ -700,6 +700,7 @@ impl Naive {
         if ask.firm == Firm::Make && held.lease.hold == Hold::Loose {
             held.lease.hold = Hold::Firm(None);
         }
+        held.lease.acquisition += u32::from(ask.acquires);
         Ok(self.renewed(held, &ask.patch))
     }
 

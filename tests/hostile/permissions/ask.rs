@@ -130,7 +130,9 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         "urls" => return Ask::Urls,
         "settle" => Op::Settle,
         "acquire" => Op::Acquire(acquire(name(), client(), Line::Skip)),
-        "renew" => Op::Renew(Renew { key: key(), term: None, firm: Firm::Keep, patch }),
+        "renew" => {
+            Op::Renew(Renew { key: key(), term: None, firm: Firm::Keep, patch, acquires: false })
+        }
         "annotate" => Op::Annotate(Annotate { key: key(), patch }),
         "release" => Op::Release(Release::of(key())),
         "leave" => {
