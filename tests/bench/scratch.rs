@@ -23,7 +23,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // A mount leaves its mount point immutable.
-        let mut chattr = std::process::Command::new("chattr");
+        let mut chattr = process::Command::new("chattr");
         let _ = chattr.args(["-R", "-f", "-i"]).arg(&self.0).status();
         let _ = fs::remove_dir_all(&self.0);
     }
