@@ -320,6 +320,17 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_does_not_end_is_found() {
+        breaks(Promise::SearchEnds, |h| {
+            // Each of these may have happened or not, in all combinations.
+            for token in 40..64 {
+                h.act(0, at(20), None, What::Granted(token, Sharing::Shared));
+            }
+            acted(h, 30, 31, What::Seen(vec![99]));
+        });
+    }
+
+    #[test]
     fn a_queue_out_of_order_is_found() {
         breaks(Promise::FirstComeFirstServed, |h| waited(h, "dan", 6, 0, 9));
         breaks(Promise::FirstComeFirstServed, |h| {

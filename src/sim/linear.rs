@@ -79,15 +79,16 @@ impl Cell {
         (token > self.last).then_some(Self { holders, shared: false, last: token })
     }
 
-    /// A sole holder may change the mode. It keeps its token, or gets a new one.
+    /// A sole holder may change the mode: with a new token if nobody else holds from then on, since
+    /// another sharer may have had a later one; else with the same.
     fn changed(&self, from: Token, to: Token, mode: Sharing) -> Option<Self> {
-        if from == to && self.shared == (mode == Sharing::Shared) {
-            return self.holders.contains(&from).then(|| self.clone());
-        }
-        let (holders, last) = (vec![to], self.last.max(to));
-        let is_new = to == from || to > self.last;
         let shared = mode == Sharing::Shared;
-        (self.holders == [from] && is_new).then_some(Self { holders, shared, last })
+        if self.shared == shared {
+            return (from == to && self.holders.contains(&from)).then(|| self.clone());
+        }
+        let is_right = if shared { to == from } else { to > self.last };
+        let last = self.last.max(to);
+        (self.holders == [from] && is_right).then(|| Self { holders: vec![to], shared, last })
     }
 
     fn appeared(&self, token: Token, was: &[Token], steal: bool) -> Vec<Self> {
@@ -294,6 +295,11 @@ mod tests {
         fits(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, seen(&[2]))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, up(1, 3))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, shared(3))]);
+        // A new token, and one that nobody has had.
+        fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 1))]);
+        let two = [act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, What::Released(2))];
+        fits_not(&[&two[..], &[act(7, 8, up(1, 2))]].concat());
+        fits(&[&two[..], &[act(7, 8, up(1, 3))]].concat());
         let down = What::Changed { from: 1, to: 1, mode: Shared };
         fits(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, down.clone())]);
         fits(&[act(1, 2, granted(1)), act(3, 4, down), act(5, 6, shared(2))]);
@@ -302,7 +308,8 @@ mod tests {
     #[test]
     fn a_tenure_that_appeared_was_granted_changed_or_stolen() {
         let appeared = |was: &[Token], steal| What::Appeared { token: 2, was: was.to_vec(), steal };
-        let all = |what| [act(1, 2, granted(1)), act(3, 0, what), act(5, 6, seen(&[2]))];
+        let shared = What::Granted(1, Shared);
+        let all = |what| [act(1, 2, shared.clone()), act(3, 0, what), act(5, 6, seen(&[2]))];
         fits_not(&all(appeared(&[], false)));
         fits(&all(appeared(&[1], false)));
         fits(&all(appeared(&[], true)));
