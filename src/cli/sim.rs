@@ -4,7 +4,7 @@ use super::exit::{Done, Exit, Failure};
 use super::out;
 use crate::sim::{Options, Report, run as simulate};
 use crate::time::Span;
-use serde_json::json;
+use serde_json::{Map, json};
 
 /// Longer runs remember more than a laptop has memory for; another seed shows more.
 const SECONDS_MAX: u64 = 600;
@@ -37,6 +37,11 @@ pub(super) fn run(args: &SimArgs) -> Done {
     let report = simulate(&options);
     let Report { entries, commands, answers, unknown, digest, violations, .. } = &report;
     if args.json {
+        let parts: Map<_, _> = report
+            .parts
+            .iter()
+            .map(|(part, count)| (part.name().to_owned(), (*count).into()))
+            .collect();
         out::json(&json!({
             "seed": seed,
             "nodes": nodes,
@@ -47,6 +52,7 @@ pub(super) fn run(args: &SimArgs) -> Done {
             "unknown": unknown,
             "trace_lines": report.lines,
             "trace_sha256": digest,
+            "parts": parts,
             "violations": violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))?;
     } else {

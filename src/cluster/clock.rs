@@ -89,6 +89,10 @@ impl Reading {
 /// By so much of a time two clocks may drift apart: 0.1 %, ten times what crystals do.
 const DRIFT_PER_MILLE: u64 = 1;
 
+/// A follower hears the leader's time at least about this often. One that has lately caught up
+/// knows it from then on.
+pub(super) const TIME_EVERY: Span = Span::from_secs(2);
+
 /// What is known here of the engine's time, whoever leads.
 #[derive(Debug, Default)]
 pub(super) struct Hands(Mutex<Known>);

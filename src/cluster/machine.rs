@@ -8,6 +8,7 @@ use super::snapshot;
 use super::trouble::Trouble;
 use crate::engine::codec::Malformed;
 use crate::locks::audit::Audit;
+use crate::time::steady_now;
 use futures_util::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::Mutex;
@@ -61,7 +62,7 @@ impl Machine {
             };
         let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
         let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
-        let replica = Arc::new(Replica::new(known, audit));
+        let replica = Arc::new(Replica::new(known, audit, Box::new(steady_now)));
         Ok(Self { replica, file, trouble: trouble.clone() })
     }
 

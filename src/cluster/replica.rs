@@ -4,14 +4,14 @@
 //! is held. What is read again at a start has been told before: until [`Replica::go_live`] nothing
 //! is told.
 
-use super::clock::Reading;
+use super::clock::{Reading, TIME_EVERY};
 use super::kind::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
 use super::snapshot::Known;
 use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
 use crate::locks::audit::Audit;
 use crate::locks::feed::{Feed, Wakers};
 use crate::locks::tally::Tally;
-use crate::time::{Span, Time, Wall, boot_now, steady_now};
+use crate::time::{Time, Wall, boot_now};
 use openraft::EntryPayload;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -28,7 +28,11 @@ pub(crate) struct Replica {
     pub(crate) commands: AtomicU64,
     /// The last entry that was carried out, once all that follows from it has been told.
     told: watch::Sender<u64>,
+    steady: SteadyClock,
 }
+
+/// Reads the steady clock of this machine, which is virtual in a simulation.
+pub(crate) type SteadyClock = Box<dyn Fn() -> Time + Send + Sync>;
 
 /// What the mutex guards.
 pub(crate) struct Core {
@@ -56,7 +60,7 @@ enum Telling {
 
 impl Replica {
     /// Goes on from what a snapshot knows, or from nothing.
-    pub(crate) fn new(known: Option<Known>, audit: Audit) -> Self {
+    pub(crate) fn new(known: Option<Known>, audit: Audit, steady: SteadyClock) -> Self {
         let known = known.unwrap_or_else(|| Known {
             meta: Meta::default(),
             cluster: None,
@@ -76,7 +80,7 @@ impl Replica {
         let (feed, tally) = (Arc::default(), Tally::default());
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
         let (told, _) = watch::channel(core.applied.map_or(0, |applied| applied.index));
-        Self { core: Mutex::new(core), feed, tally, entries, commands, told }
+        Self { core: Mutex::new(core), feed, tally, entries, commands, told, steady }
     }
 
     /// A look at the state, while nothing changes. To be short.
@@ -133,7 +137,7 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Commands(body)) => {
-                core.hear(entry.log_id.leader_id, body.now);
+                core.hear(entry.log_id.leader_id, body.now, (self.steady)());
                 self.carry_out(&mut core, body.now, &body.commands)
             }
         };
@@ -174,7 +178,7 @@ impl Replica {
         core.members = known.meta.last_membership;
         if let Some(applied) = core.applied {
             let stamped = core.engine.clock();
-            core.hear(applied.leader_id, stamped);
+            core.hear(applied.leader_id, stamped, (self.steady)());
         }
         // What happened in between nobody here will learn: whoever follows must look again.
         let wakers = self.feed.skip(1);
@@ -185,13 +189,15 @@ impl Replica {
     }
 
     /// The leader of `leader` or a later one has said what its time is, a moment ago.
-    pub(super) fn hear(&self, leader: Leader, now: Time) {
-        self.core.lock().hear(leader, now);
+    pub(crate) fn hear(&self, leader: Leader, now: Time) {
+        self.core.lock().hear(leader, now, (self.steady)());
     }
 
-    /// How long ago a leader's time was last heard here.
-    pub(super) fn heard(&self) -> Option<Span> {
-        self.core.lock().reading.map(|reading| reading.age(steady_now()))
+    /// Whether no leader's time was heard here for long: this node may have caught up with entries
+    /// whose stamps are old, and would go on from those if it led.
+    pub(crate) fn has_old_time(&self) -> bool {
+        let reading = self.core.lock().reading;
+        reading.is_none_or(|reading| reading.age((self.steady)()) > TIME_EVERY)
     }
 
     /// When time passing will next change anything.
@@ -213,13 +219,13 @@ impl Core {
 
     /// Engine time now, or earlier: where a new leader that has carried out all that was decided
     /// before it goes on.
-    pub(super) fn time_at_least(&self, steady: Time) -> Time {
+    pub(crate) fn time_at_least(&self, steady: Time) -> Time {
         let stamped = self.engine.clock();
         self.reading.map_or(stamped, |reading| reading.at_least(steady).max(stamped))
     }
 
-    fn hear(&mut self, leader: Leader, now: Time) {
-        let heard = Reading::of(leader, now, steady_now());
+    fn hear(&mut self, leader: Leader, now: Time, steady: Time) {
+        let heard = Reading::of(leader, now, steady);
         self.reading = Some(heard.better(self.reading));
     }
 

@@ -27,9 +27,6 @@ const LOOK: Span = Span::from_millis(500);
 const ASK_AGAIN: Span = Span::from_secs(5);
 /// How often a node looks who of the others is there.
 const VISIT_EVERY: Span = Span::from_secs(10);
-/// A follower hears the leader's time at least about this often. One that has lately caught up
-/// knows it from then on.
-const TIME_EVERY: Span = Span::from_secs(2);
 /// How long a node asks to be enrolled in one go.
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
@@ -83,11 +80,10 @@ impl Watchman {
         }
     }
 
-    /// Whether this node follows, and has not heard for long what the leader's time is: it may
-    /// have caught up with entries whose stamps are old, and would go on from those if it led.
+    /// Whether this node follows, and has not heard for long what the leader's time is.
     fn has_old_time(&self) -> bool {
         let follows = matches!(*self.reader.stand.borrow(), Stand::Follows(_));
-        follows && self.reader.replica.heard().is_none_or(|heard| heard > TIME_EVERY)
+        follows && self.reader.replica.has_old_time()
     }
 
     /// Looks who of the others is there.

@@ -59,6 +59,9 @@ impl Engine {
             }
             Stance::Own(lease) => {
                 let token = lease.token;
+                if planted(Bug::UpgradeBesideOthers) && lock.mode() != ask.mode {
+                    self.oust_others(&ask.name, token, events);
+                }
                 self.go_on(ask, token, rules, events)
             }
             Stance::Beside => {
@@ -84,6 +87,15 @@ impl Engine {
                 }
                 Err(refusal)
             }
+        }
+    }
+
+    /// Ends all tenures but one: only a bug that the tests plant does that.
+    fn oust_others(&mut self, name: &LockName, token: Token, events: &mut Vec<Event>) {
+        let leases = self.locks.get(name).map(|lock| lock.leases().to_vec()).unwrap_or_default();
+        for lease in leases.iter().filter(|lease| lease.token != token) {
+            self.books.unbook(name, lease);
+            self.finish(name, lease.token, End::Lapsed, events);
         }
     }
 

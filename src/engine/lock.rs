@@ -151,9 +151,6 @@ impl Lock {
     /// Changes the mode of the sole holder.
     pub(super) fn change_mode(&mut self, token: Token, mode: Mode) {
         let Some(lease) = self.evict(token) else { return };
-        if planted(Bug::UpgradeBesideOthers) {
-            self.tenancy = Tenancy::Nobody;
-        }
         self.admit(mode, lease);
     }
 }

@@ -202,7 +202,7 @@ impl Open {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
         let is_newer = |(there, _): &(Option<LogId>, _)| *there > upto;
-        if !state.snapshot.as_ref().is_some_and(is_newer) {
+        if !state.snapshot.as_ref().is_some_and(is_newer) || planted(Bug::OlderSnapshotWins) {
             state.snapshot = Some((upto, bytes));
         }
         Ok(())
@@ -211,6 +211,11 @@ impl Open {
     /// The snapshot, if there is one.
     pub(super) fn snapshot(&self) -> Option<Arc<[u8]>> {
         self.disk.state.lock().snapshot.as_ref().map(|(_, bytes)| Arc::clone(bytes))
+    }
+
+    /// Up to which entry the snapshot knows the log.
+    pub(super) fn snapshot_upto(&self) -> Option<LogId> {
+        self.disk.state.lock().snapshot.as_ref().and_then(|(upto, _)| *upto)
     }
 
     /// Reads the snapshot, which takes its time.

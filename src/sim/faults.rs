@@ -4,6 +4,7 @@
 use super::client::Client;
 use super::kind::{Kind, now, sleep};
 use super::net::{End, Weather};
+use super::record::Part;
 use super::world::World;
 use crate::cluster::kind::NodeId;
 use crate::time::{Span, Time};
@@ -63,6 +64,7 @@ async fn replace(world: &Arc<World>) {
     let joined = Kind::timeout(patience, joins).await;
     world.record.note(format_args!("node {fresh} joins: {}", matches!(joined, Ok(Ok(_)))));
     if matches!(joined, Ok(Ok(_))) {
+        world.record.count(Part::Join);
         sleep(world.dice.millis(0, 400)).await;
         if let Some(leader) = world.leader() {
             let members = leader.replica.look().members().clone();
@@ -73,7 +75,9 @@ async fn replace(world: &Arc<World>) {
             world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
             let change = leader.raft.change_membership(voters, false);
             // It may go on when nobody waits for it any more.
-            let _ = Kind::timeout(patience, change).await;
+            if matches!(Kind::timeout(patience, change).await, Ok(Ok(_))) {
+                world.record.count(Part::VoterReplaced);
+            }
         }
     }
     if world.dice.percent(30) {

@@ -1,9 +1,11 @@
 //! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
 
+use super::clock::Clock;
 use super::disk::Open;
-use super::kind::Kind;
+use super::kind::{Kind, now};
 use super::planted::{Bug, planted};
-use super::record::Record;
+use super::record::{Part, Record};
+use super::violation::Promise;
 use crate::cluster::kind::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
 use crate::cluster::replica::Replica;
 use crate::cluster::snapshot;
@@ -27,19 +29,55 @@ pub(super) struct Machine {
 /// Puts one snapshot on the disk.
 pub(super) struct Builder {
     snapshot: Snapshot,
+    node: NodeId,
     disk: Open,
+    record: Arc<Record>,
+}
+
+/// Notes a panic while it is alive.
+struct Watch<'a>(&'a Record, NodeId);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let what = format_args!("node {} has panicked while it applied an entry", self.1);
+            self.0.violation(Promise::NoPanic, what);
+        }
+    }
+}
+
+/// Puts a snapshot on the disk. From then on the node could start with what is there.
+async fn put(node: NodeId, disk: &Open, record: &Record, snapshot: &Snapshot) -> io::Result<()> {
+    let (began, upto) = (now(), snapshot.meta.last_log_id);
+    disk.put_snapshot(upto, snapshot::to_file(snapshot).into()).await?;
+    record.took(Part::SlowSnapshotWrite, began);
+    let (purged, there) = (disk.look(|files| files.purged)?, disk.snapshot_upto());
+    if purged > there {
+        let what = format_args!(
+            "node {node} could not start: its log begins after {purged:?}, and its snapshot ends \
+             at {there:?}"
+        );
+        record.violation(Promise::NodesStart, what);
+    }
+    Ok(())
 }
 
 impl Machine {
     /// The state as the snapshot on the disk has it, or an empty one.
-    pub(super) fn open(node: NodeId, disk: &Open, record: &Arc<Record>) -> Result<Self, String> {
+    pub(super) fn open(
+        node: NodeId,
+        disk: &Open,
+        clock: Clock,
+        record: &Arc<Record>,
+    ) -> Result<Self, String> {
         let read = |bytes: Arc<[u8]>| {
             let found = snapshot::from_file(Path::new("snapshot"), &bytes);
             let found = found.map_err(|error| error.to_string())?;
             snapshot::unpack(&found).map_err(|Malformed| Malformed.to_string())
         };
         let known = disk.snapshot().map(read).transpose()?;
-        let replica = Arc::new(Replica::new(known, Audit::to_log()));
+        let replica =
+            Arc::new(Replica::new(known, Audit::to_log(), Box::new(move || clock.read())));
         Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
     }
 
@@ -68,7 +106,11 @@ impl RaftStateMachine<Kind> for Machine {
                 EntryPayload::Normal(Proposal::Commands(body)) => Some(Arc::clone(body)),
                 _ => None,
             };
+            let watch = Watch(&self.record, self.node);
+            let panics = planted(Bug::ApplyPanics) && responder.is_some() && id.index > 50;
+            assert!(!panics, "this bug is planted");
             let answers = self.replica.apply(entry);
+            drop(watch);
             self.record.applied(self.node, id, body.as_deref(), &answers, || {
                 snapshot::to_bytes(None, &self.replica.look().engine)
             });
@@ -87,13 +129,17 @@ impl RaftStateMachine<Kind> for Machine {
             snapshot::to_bytes(core.cluster, &core.engine)
         };
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
-        Builder { snapshot, disk: self.disk.clone() }
+        let (disk, record) = (self.disk.clone(), Arc::clone(&self.record));
+        Builder { snapshot, node: self.node, disk, record }
     }
 
     async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
         let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
         let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
-        self.disk.put_snapshot(meta.last_log_id, snapshot::to_file(&snapshot).into()).await?;
+        if planted(Bug::InstallNeverEnds) {
+            return std::future::pending().await;
+        }
+        put(self.node, &self.disk, &self.record, &snapshot).await?;
         self.replica.replace(known);
         self.record.installed(self.node, meta.last_log_id);
         Ok(())
@@ -103,7 +149,10 @@ impl RaftStateMachine<Kind> for Machine {
         let read = |bytes: Arc<[u8]>| {
             snapshot::from_file(Path::new("snapshot"), &bytes).map_err(io::Error::other)
         };
-        self.disk.read_snapshot().await?.map(read).transpose()
+        let began = now();
+        let bytes = self.disk.read_snapshot().await?;
+        self.record.took(Part::SlowSnapshotRead, began);
+        bytes.map(read).transpose()
     }
 }
 
@@ -111,8 +160,7 @@ impl RaftSnapshotBuilder<Kind> for Builder {
     type SnapshotData = Arc<[u8]>;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let upto = self.snapshot.meta.last_log_id;
-        self.disk.put_snapshot(upto, snapshot::to_file(&self.snapshot).into()).await?;
+        put(self.node, &self.disk, &self.record, &self.snapshot).await?;
         Ok(self.snapshot.clone())
     }
 }

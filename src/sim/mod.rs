@@ -53,7 +53,9 @@ use dice::Dice;
 use kind::{Kind, now, sleep};
 use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;
+pub use record::Part;
 use record::{Record, Trace};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use violation::{Promise, Violation};
 use world::World;
@@ -101,6 +103,8 @@ pub struct Report {
     pub answers: u64,
     /// Requests whose outcome a client never learned.
     pub unknown: u64,
+    /// What took part, and how often.
+    pub parts: BTreeMap<Part, u64>,
 }
 
 /// Runs a simulation.
@@ -115,8 +119,9 @@ pub fn run(options: &Options) -> Report {
         (world, answers, unknown)
     });
     drop(runtime);
-    let Trace { digest, lines, count, violations, entries, commands } = world.record.close();
-    Report { violations, trace: lines, lines: count, digest, entries, commands, answers, unknown }
+    let Trace { digest, lines, count, violations, entries, commands, parts } = world.record.close();
+    let (trace, lines) = (lines, count);
+    Report { violations, trace, lines, digest, entries, commands, answers, unknown, parts }
 }
 
 async fn simulate(options: &Options, record: Record) -> Arc<World> {

@@ -7,6 +7,7 @@ use super::log::Log;
 use super::machine::Machine;
 use super::net::Links;
 use super::planted::{Bug, planted};
+use super::record::Part;
 use super::violation::Promise;
 use super::world::World;
 use crate::cluster::clock::Carried;
@@ -39,6 +40,8 @@ pub(super) const INSTALL_PATIENCE_MS: u64 = 10_000;
 const HOP_PATIENCE: Span = Span::from_millis(250);
 /// How long a reader waits for what it is to see.
 const READ_PATIENCE: Span = Span::from_millis(400);
+/// How often a node looks whether it has heard the leader's time.
+const TIME_LOOK: Span = Span::from_millis(500);
 /// How long after a failed attempt the next one is made.
 const AGAIN: Span = Span::from_millis(10);
 
@@ -117,7 +120,7 @@ pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, S
     let seat = world.seat(id);
     let run = world.next_run(id);
     let disk = seat.disk.open();
-    let machine = Machine::open(id, &disk, &world.record)?;
+    let machine = Machine::open(id, &disk, seat.clock, &world.record)?;
     let (vote, last, purged) = disk
         .look(|files| (files.vote, files.last(), files.purged))
         .map_err(|error| error.to_string())?;
@@ -163,6 +166,18 @@ impl Host {
     pub(super) fn begin(self: &Arc<Self>) {
         let host = Arc::clone(self);
         Kind::spawn(async move { host.work().await });
+        let host = Arc::clone(self);
+        Kind::spawn(async move { host.hear_time().await });
+    }
+
+    /// Hears the leader's time now and then while it follows.
+    async fn hear_time(&self) {
+        while self.runs() {
+            sleep(TIME_LOOK).await;
+            if self.leads().is_none() && self.replica.has_old_time() {
+                self.read_elsewhere().await;
+            }
+        }
     }
 
     /// It is no more; what it has on its way goes nowhere.
@@ -246,10 +261,14 @@ impl Host {
             }
             let earlier = self.carried.lock().filter(|_| planted(Bug::StaleCarry));
             let carried = earlier.map_or_else(
-                || Carried::on(self.replica.look().engine.clock(), self.steady()),
+                || {
+                    let steady = self.steady();
+                    Carried::on(self.replica.look().time_at_least(steady), steady)
+                },
                 |(_, carried)| carried,
             );
             *self.carried.lock() = Some((leader, carried));
+            self.world.record.count(Part::Leader);
             self.world.record.note(format_args!("node {} leads in term {}", self.id, leader.term));
             if self.replica.look().cluster.is_none() {
                 let begin = Proposal::Begin(self.world.cluster, Rules::default());
@@ -409,16 +428,24 @@ impl Host {
         Some((Some(at), now))
     }
 
+    /// Asks the leader for its barrier, and hears its time.
+    async fn read_elsewhere(&self) -> Option<(Option<u64>, Time)> {
+        // Whoever answers is the leader of this vote, or of a later one.
+        let vote = self.raft.server_metrics().borrow_watched().vote;
+        let Reply::ReadAt(at, now) = self.hand_on(Request::ReadIndex).await else { return None };
+        if vote.committed {
+            self.replica.hear(vote.leader_id, now);
+        }
+        Some((at, now))
+    }
+
     async fn view(&self, name: &LockName) -> Reply {
         let barrier = if planted(Bug::NoBarrier) {
             Some((None, self.replica.look().engine.clock()))
         } else if self.leads().is_some() {
             self.barrier().await
         } else {
-            match self.hand_on(Request::ReadIndex).await {
-                Reply::ReadAt(at, now) => Some((at, now)),
-                _ => None,
-            }
+            self.read_elsewhere().await
         };
         let Some((at, now)) = barrier else { return Reply::NotLeader(self.knows_leader()) };
         let wait = self.raft.wait(Some(READ_PATIENCE.as_duration()));

@@ -22,6 +22,12 @@ pub(super) enum Bug {
     DiskErrorIgnored,
     /// A snapshot leaves out the answers kept for repeats.
     SnapshotForgets,
+    /// A snapshot that was built late replaces a newer one that was installed meanwhile.
+    OlderSnapshotWins,
+    /// A snapshot of another node is never installed.
+    InstallNeverEnds,
+    /// A leader panics at an entry.
+    ApplyPanics,
     /// A read asks nobody whether this node still leads, and is up to date.
     NoBarrier,
     /// A leader stamps what it proposes with its wall clock.

@@ -5,7 +5,7 @@ use super::history::History;
 use super::kind::now;
 use super::violation::{Promise, Violation};
 use crate::cluster::kind::{Commands, LogId, NodeId, Vote};
-use crate::engine::{Answer, Outcome, Reason, RequestId};
+use crate::engine::{Answer, Mode, Op, Outcome, Reason, RequestId};
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -21,6 +21,82 @@ const STATE_EVERY: u64 = 16;
 const VIOLATIONS_MAX: usize = 5;
 /// How far the time of an entry may be ahead of the entry before it, beyond real time.
 const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
+
+/// A snapshot is slow that takes this long.
+const SLOW: Span = Span::from_secs(1);
+
+/// What takes part in a simulation, to be counted: what does not happen shows nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// A node began to lead.
+    Leader,
+    /// A node crashed.
+    Crash,
+    /// A node joined the cluster.
+    Join,
+    /// A voter was replaced.
+    VoterReplaced,
+    /// A snapshot of the leader was installed.
+    SnapshotInstalled,
+    /// A snapshot took a second or more to be written.
+    SlowSnapshotWrite,
+    /// A snapshot took a second or more to be read.
+    SlowSnapshotRead,
+    /// A shared lock was granted.
+    SharedGrant,
+    /// An open file was granted a lock.
+    OpenFileGrant,
+    /// The mode of a hold was changed.
+    ModeChange,
+    /// A client began to wait in a queue.
+    Wait,
+    /// A hold was moved to another name.
+    Move,
+    /// A lock was stolen.
+    Steal,
+    /// An administrator reset the locks.
+    Reset,
+}
+
+impl Part {
+    /// Its name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "leaders",
+            Self::Crash => "crashes",
+            Self::Join => "joins",
+            Self::VoterReplaced => "voters_replaced",
+            Self::SnapshotInstalled => "snapshots_installed",
+            Self::SlowSnapshotWrite => "slow_snapshot_writes",
+            Self::SlowSnapshotRead => "slow_snapshot_reads",
+            Self::SharedGrant => "shared_grants",
+            Self::OpenFileGrant => "open_file_grants",
+            Self::ModeChange => "mode_changes",
+            Self::Wait => "waits",
+            Self::Move => "moves",
+            Self::Steal => "steals",
+            Self::Reset => "resets",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Leader,
+        Self::Crash,
+        Self::Join,
+        Self::VoterReplaced,
+        Self::SnapshotInstalled,
+        Self::SlowSnapshotWrite,
+        Self::SlowSnapshotRead,
+        Self::SharedGrant,
+        Self::OpenFileGrant,
+        Self::ModeChange,
+        Self::Wait,
+        Self::Move,
+        Self::Steal,
+        Self::Reset,
+    ];
+}
 
 /// The record of one run.
 pub(super) struct Record(Mutex<State>);
@@ -44,6 +120,7 @@ struct State {
     /// The last entry with commands: its engine time, and when it was proposed.
     stamped: Option<(Time, Time)>,
     commands: u64,
+    parts: BTreeMap<Part, u64>,
     history: History,
 }
 
@@ -62,6 +139,7 @@ pub(super) struct Trace {
     pub(super) violations: Vec<Violation>,
     pub(super) entries: u64,
     pub(super) commands: u64,
+    pub(super) parts: BTreeMap<Part, u64>,
 }
 
 impl Record {
@@ -79,6 +157,7 @@ impl Record {
             proposed: BTreeMap::new(),
             stamped: None,
             commands: 0,
+            parts: BTreeMap::new(),
             history: History::default(),
         }))
     }
@@ -86,6 +165,18 @@ impl Record {
     /// Adds a line to the trace.
     pub(super) fn note(&self, what: fmt::Arguments<'_>) {
         self.0.lock().note(what);
+    }
+
+    /// Counts what took part.
+    pub(super) fn count(&self, part: Part) {
+        self.0.lock().count(part);
+    }
+
+    /// Counts what took part if it has been slow.
+    pub(super) fn took(&self, part: Part, began: Time) {
+        if now().since(began) >= SLOW {
+            self.count(part);
+        }
     }
 
     /// Something is wrong.
@@ -143,6 +234,7 @@ impl Record {
 
     /// A node goes on from a snapshot.
     pub(super) fn installed(&self, node: NodeId, upto: Option<LogId>) {
+        self.count(Part::SnapshotInstalled);
         self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
     }
 
@@ -215,6 +307,7 @@ impl Record {
             violations: std::mem::take(&mut record.violations),
             entries: record.applied.len() as u64,
             commands: record.commands,
+            parts: std::mem::take(&mut record.parts),
         }
     }
 }
@@ -224,7 +317,42 @@ fn order(vote: Vote) -> (u64, NodeId) {
     (vote.leader_id.term, vote.leader_id.node_id)
 }
 
+/// What takes part when an operation comes to an outcome.
+fn parts_of(op: &Op, outcome: &Outcome) -> Vec<Part> {
+    match (op, outcome) {
+        (Op::Acquire(ask), Outcome::Granted(_)) => {
+            let shared = (ask.mode == Mode::Shared).then_some(Part::SharedGrant);
+            let of_file = ask.hold.open().map(|_| Part::OpenFileGrant);
+            shared.into_iter().chain(of_file).collect()
+        }
+        (Op::Acquire(_), Outcome::Renewed(_)) => vec![Part::ModeChange],
+        (Op::Acquire(_), Outcome::Waiting { .. }) => vec![Part::Wait],
+        (Op::Move(_), _) => vec![Part::Move],
+        (Op::Steal(_), _) => vec![Part::Steal],
+        (Op::Reset(_), _) => vec![Part::Reset],
+        _ => vec![],
+    }
+}
+
+/// The end of a wait that began with `first`, if a repeat of the request was told of it: the place
+/// was served, or it was left for good.
+fn end_of_wait(first: &Outcome, op: &Op, answer: &Answer) -> Option<Outcome> {
+    let (waits, has_left) =
+        (matches!(first, Outcome::Waiting { .. }), matches!(first, Outcome::Left));
+    match (op, answer) {
+        (Op::Acquire(_), Ok(Outcome::Granted(_))) if waits => answer.clone().ok(),
+        (Op::Acquire(_), Err(refusal)) if waits || has_left => {
+            matches!(*refusal.reason, Reason::NotInLine(_)).then_some(Outcome::Left)
+        }
+        _ => None,
+    }
+}
+
 impl State {
+    fn count(&mut self, part: Part) {
+        *self.parts.entry(part).or_default() += 1;
+    }
+
     fn note(&mut self, what: fmt::Arguments<'_>) {
         let micros = now().as_nanos() / 1_000;
         let line = format!("{:>3}.{:06} {what}", micros / 1_000_000, micros % 1_000_000);
@@ -276,17 +404,18 @@ impl State {
             let Some(request) = &command.request else { continue };
             let RequestId { caller, key } = &request.id;
             let answer = answer.clone().map(Outcome::first);
-            let first = self.outcomes.get(&request.id);
-            match (first, answer) {
-                // The id of a request that waits comes to the grant, once, or to the loss of its
-                // place.
-                (None, Ok(outcome))
-                | (Some(Outcome::Waiting { .. }), Ok(outcome @ Outcome::Granted(_))) => {
+            match (self.outcomes.get(&request.id), answer) {
+                (None, Ok(outcome)) => {
+                    for part in parts_of(&command.op, &outcome) {
+                        self.count(part);
+                    }
                     self.outcomes.insert(request.id.clone(), outcome);
                 }
-                (Some(Outcome::Waiting { .. }), Err(refusal))
-                    if matches!(*refusal.reason, Reason::NotInLine(_)) => {}
                 (Some(first), answer) if answer.as_ref() != Ok(first) => {
+                    if let Some(end) = end_of_wait(first, &command.op, &answer) {
+                        self.outcomes.insert(request.id.clone(), end);
+                        continue;
+                    }
                     let again = format!("{first:?}, and then {answer:?}");
                     let what =
                         format_args!("request {key} of {caller} was carried out twice: {again}");

@@ -5,7 +5,7 @@ use super::dice::Dice;
 use super::disk::Disk;
 use super::net::Net;
 use super::node::{self, Host};
-use super::record::Record;
+use super::record::{Part, Record};
 use super::violation::Promise;
 use crate::cluster::kind::{ClusterId, NodeId};
 use parking_lot::Mutex;
@@ -107,6 +107,7 @@ impl World {
         let seat = self.seat(id);
         let host = seat.host.lock().take();
         if let Some(host) = host {
+            self.record.count(Part::Crash);
             self.record.note(format_args!("node {id} crashes"));
             seat.disk.crash();
             host.stop();

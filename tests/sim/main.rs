@@ -3,9 +3,10 @@
 //!
 //! `SEEDS=1000 FIRST=5000 cargo test --test sim` tries others; `contrib/sim-seeds` tries many.
 
-use latchfs::sim::{Options, Report, run};
+use latchfs::sim::{Options, Part, Report, run};
 use latchfs::time::Span;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +38,7 @@ fn number(variable: &str) -> Option<u64> {
 fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     let (next, wrong) = (AtomicU64::new(first), Mutex::new(vec![]));
     let (commands, answers) = (AtomicU64::new(0), AtomicU64::new(0));
+    let parts = Mutex::new(BTreeMap::new());
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -46,6 +48,9 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
             let report = run(&options(seed, seconds));
             commands.fetch_add(report.commands, Ordering::Relaxed);
             answers.fetch_add(report.answers, Ordering::Relaxed);
+            for (part, count) in report.parts {
+                *parts.lock().expect("nobody panics").entry(part).or_insert(0) += count;
+            }
             if !report.violations.is_empty() {
                 let all: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
                 let (all, nodes) = (all.join("\n    "), nodes(seed));
@@ -61,9 +66,15 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
     // A cluster that does nothing does nothing wrong.
     let (commands, answers) = (commands.into_inner(), answers.into_inner());
-    println!("{seeds} seeds from {first}: {commands} commands, {answers} answers");
+    let parts: BTreeMap<Part, u64> = parts.into_inner().expect("nobody panics");
+    println!("{seeds} seeds from {first}: {commands} commands, {answers} answers, {parts:?}");
     let least = seeds * seconds;
     assert!(commands > 5 * least && answers > 10 * least, "{commands}, {answers}");
+    // All of it takes part: at least ten times in the seeds of a test.
+    if seeds >= SEEDS {
+        let missing = Part::ALL.iter().find(|part| parts.get(part).is_none_or(|count| *count < 10));
+        assert_eq!(missing, None, "{parts:?}");
+    }
 }
 
 #[test]
