@@ -325,7 +325,9 @@ fn parts_of(op: &Op, outcome: &Outcome) -> Vec<Part> {
             let of_file = ask.hold.open().map(|_| Part::OpenFileGrant);
             shared.into_iter().chain(of_file).collect()
         }
-        (Op::Acquire(_), Outcome::Renewed(_)) => vec![Part::ModeChange],
+        (Op::Acquire(ask), Outcome::Renewed(_)) if ask.hold.open().is_some() => {
+            vec![Part::ModeChange]
+        }
         (Op::Acquire(_), Outcome::Waiting { .. }) => vec![Part::Wait],
         (Op::Move(_), _) => vec![Part::Move],
         (Op::Steal(_), _) => vec![Part::Steal],
