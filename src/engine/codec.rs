@@ -186,7 +186,6 @@ wire_text! {
 
 wire_struct! {
     Heritage { rules, tokens_from, tickets_from, hold_off }
-    Replay { at, first, ends }
     Ends { expires_at, grace_until, ttl, grace }
     Acquire { name, client, mode, hold, term, line, patch }
     Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
@@ -314,6 +313,24 @@ impl Wire for Reply {
             return Ok(Self { until, digest: Digest(0), replay });
         }
         Ok(Self { until, digest: Wire::take(from)?, replay: Wire::take(from)? })
+    }
+}
+
+/// The first byte of [`Outcome::Replayed`].
+const REPLAYED: u8 = 13;
+
+impl Wire for Replay {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.at.put(out);
+        self.first.put(out);
+        self.ends.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let at = Wire::take(from)?;
+        // The first answer is no replay: a hostile server would nest them deeper than any stack.
+        require(from.peek() != Some(REPLAYED))?;
+        Ok(Self { at, first: Wire::take(from)?, ends: Wire::take(from)? })
     }
 }
 

@@ -82,6 +82,11 @@ impl<'a> Reader<'a> {
         Ok(*array)
     }
 
+    /// The next byte, which stays to be read.
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.bytes.first().copied()
+    }
+
     pub(crate) const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -3,7 +3,8 @@
 use crate::server_harness::{LATCHFS, Server, latchfs};
 use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Renew, Term,
+    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Renew, Replay,
+    Term,
 };
 use latchfs::locks::List;
 use latchfs::locks::wire::{
@@ -182,7 +183,7 @@ fn answers_for_invented_senders_have_a_bound() {
 }
 
 /// A server that answers every batch with millions of empty parts makes no client take much
-/// memory, nor does one that never stops.
+/// memory, nor does one that never stops; and no depth of an answer overflows the stack.
 #[test]
 fn a_hostile_server_takes_no_memory_of_its_clients() {
     let stamp = Stamp {
@@ -192,17 +193,24 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
         wall: Wall { secs: 1_790_000_000, nanos: 0 },
         next_event: 1,
     };
-    let replies = vec![Reply::Now; 1 << 20];
-    let mut body = encode_told(&Told { stamp, replies });
-    for (name, size) in [("parts", body.len()), ("bytes", 256 << 20)] {
-        body.resize(size, 5);
+    let parts = encode_told(&Told { stamp, replies: vec![Reply::Now; 1 << 20] });
+    let mut bytes = parts.clone();
+    bytes.resize(256 << 20, 5);
+    // A replay of a replay of a replay: each is two bytes before what it repeats, and one behind.
+    let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
+    let replay = Reply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
+    let mut nested = encode_told(&Told { stamp, replies: vec![replay] });
+    let innermost = nested.split_off(nested.len() - 2);
+    let outer = nested[nested.len() - 2..].repeat(1 << 20);
+    nested.extend(outer.into_iter().chain(innermost));
+    nested.resize(nested.len() + (1 << 20), 0);
+    for (name, body) in [("parts", parts), ("bytes", bytes), ("replays", nested)] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let answer = body.clone();
         // It ends with the test.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                flood(stream, &answer);
+                flood(stream, &body);
             }
         });
         let mut command = Command::new(LATCHFS);

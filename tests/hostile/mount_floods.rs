@@ -345,3 +345,85 @@ fn make_locks(m: &Mount, count: usize) {
     "#;
     m.py(&program.replace("COUNT", &count.to_string())).ok();
 }
+
+/// Hundreds wait for parts of a file, and all of them are free in one step. Before, each grant
+/// served the next one deeper in the stack, and the daemon overflowed it.
+#[test]
+fn ranges_that_are_free_at_once_are_granted_one_after_the_other() {
+    let m = mount();
+    let attacker = Attacker::start(
+        &m,
+        ALICE,
+        r"
+        import struct, threading
+        COUNT = 450
+        def lock(fd, call, kind, start, length):
+            fcntl.fcntl(fd, call, struct.pack('hhqqi4x', kind, 0, start, length, 0))
+        OFD_SETLK, OFD_SETLKW = 37, 38
+        threading.stack_size(256 << 10)
+        all_there, granted, end = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+        def wait(n):
+            fd = os.open('big', os.O_RDWR)
+            all_there.release()
+            lock(fd, OFD_SETLKW, fcntl.F_WRLCK, 2 * n, 1)
+            granted.release()
+            end.wait()
+        holder = os.open('big', os.O_RDWR | os.O_CREAT)
+        lock(holder, OFD_SETLK, fcntl.F_WRLCK, 0, 1_000_000)
+        for n in range(COUNT):
+            threading.Thread(target=wait, args=(n,), daemon=True).start()
+        for n in range(COUNT):
+            all_there.acquire()
+        def working():
+            tasks = [t for t in os.listdir('/proc/self/task') if int(t) != os.getpid()]
+            stats = [open(f'/proc/self/task/{t}/stat').read() for t in tasks]
+            return [stat for stat in stats if stat.rsplit(') ', 1)[1][0] not in 'SD']
+        while working():
+            time.sleep(0.05)
+        print('waiting', flush=True)
+        lock(holder, OFD_SETLK, fcntl.F_UNLCK, 0, 1_000_000)
+        for n in range(COUNT):
+            granted.acquire()
+        print('granted', flush=True)
+        time.sleep(60)
+        ",
+    );
+    attacker.until(&m, "waiting");
+    attacker.until(&m, "granted");
+}
+
+/// A file has a bound of locked ranges, as the kernel has: each request looks at all of them, and
+/// all requests take turns. Before, a few thousand kept everybody from locking.
+#[test]
+fn ranges_of_one_file_have_a_bound() {
+    let m = mount();
+    let before = memory_kb(&m);
+    let attacker = Attacker::start(
+        &m,
+        ALICE,
+        r"
+        import struct
+        def lock(fd, kind, start, length):
+            fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack('hhqqi4x', kind, 0, start, length, 0))
+        locked = []
+        for name in range(20):
+            fd = os.open(f'file{name}', os.O_RDWR | os.O_CREAT)
+            for n in range(4_000):
+                said = no(lock, fd, fcntl.F_WRLCK, 2 * n, 1)
+                if said != 'ok':
+                    locked.append((n, said))
+                    break
+            # Nor has one that is unlocked in pieces.
+            lock(fd, fcntl.F_UNLCK, 0, 0)
+            lock(fd, fcntl.F_WRLCK, 0, 0)
+            for n in range(1_500):
+                lock(fd, fcntl.F_UNLCK, 2 * n, 1)
+        assert locked == [(511, 'ENOLCK')] * 20, locked
+        print('locked', flush=True)
+        time.sleep(60)
+        ",
+    );
+    attacker.until(&m, "locked");
+    let took = memory_kb(&m).saturating_sub(before);
+    assert!(took < MEMORY_MAX_KB, "{took} kB for ranges");
+}

@@ -485,6 +485,7 @@ fn reply_to(fs: &Shared, reply: ReplyEmpty, result: Result<(), No>) {
         Err(No::Busy(_)) => Errno::EAGAIN,
         Err(No::Interrupted) => Errno::EINTR,
         Err(No::Deadlock) => Errno::EDEADLK,
+        Err(No::Full) => Errno::ENOLCK,
         Err(No::Refused(refusal)) => errno_of(&Failure::Refused(*refusal), Act::Lock),
     };
     fs.counters.errno(errno);

@@ -8,6 +8,10 @@ use crate::engine::Mode;
 /// The end of a range that reaches to the end of the file, however far that is.
 pub(super) const TO_END: u64 = i64::MAX as u64;
 
+/// Ranges of one file. Each request looks at all of them, and all requests of a mount take turns:
+/// programs that lock by ranges use a few.
+const RANGES_MAX: usize = 512;
+
 /// From the first byte to the last one, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
@@ -54,6 +58,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// Whether no other may be locked: it could split one that is there in three.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() + 2 > RANGES_MAX
+    }
+
     /// Whether `id` has anything.
     pub(super) fn has(&self, id: u64) -> bool {
         self.0.iter().any(|range| range.owner.id == id)
@@ -87,8 +96,21 @@ impl Ranges {
     pub(super) fn lock(&mut self, owner: Owner, span: Span, mode: Mode) {
         assert!(self.conflict(owner.id, span, mode).is_none(), "a range follows conflict()");
         self.unlock(owner.id, span);
-        self.insert(Range { span, mode, owner });
-        self.join_neighbours();
+        // Its neighbours of the same owner and mode and it become one.
+        let mut whole = Range { span, mode, owner };
+        self.0.retain(|range| {
+            let is_alike = range.owner.id == owner.id && range.mode == mode;
+            if is_alike && range.span.end.saturating_add(1) == span.start {
+                (whole.span.start, whole.owner) = (range.span.start, range.owner);
+                return false;
+            }
+            let is_next = is_alike && span.end.saturating_add(1) == range.span.start;
+            if is_next {
+                whole.span.end = range.span.end;
+            }
+            !is_next
+        });
+        self.insert(whole);
     }
 
     /// The same, unless somebody came in between; says whether it was done.
@@ -100,8 +122,14 @@ impl Ranges {
         free
     }
 
-    /// `id` has nothing of `span` any more.
+    /// `id` has nothing of `span` any more. Of a range that this would split beyond the limit the
+    /// middle stays locked until the rest is unlocked or the file is closed.
     pub(super) fn unlock(&mut self, id: u64, span: Span) {
+        let splits =
+            |r: &&Range| r.owner.id == id && r.span.start < span.start && span.end < r.span.end;
+        if self.0.len() >= RANGES_MAX && self.0.iter().any(|range| splits(&range)) {
+            return;
+        }
         let (mine, rest): (Vec<_>, _) =
             self.0.drain(..).partition(|r| r.owner.id == id && r.span.meets(span));
         self.0 = rest;
@@ -125,22 +153,6 @@ impl Ranges {
     fn insert(&mut self, range: Range) {
         let place = self.0.partition_point(|other| other.span.start <= range.span.start);
         self.0.insert(place, range);
-    }
-
-    fn join_neighbours(&mut self) {
-        let mut joined: Vec<Range> = Vec::with_capacity(self.0.len());
-        for range in self.0.drain(..) {
-            let neighbour = joined.iter_mut().find(|before| {
-                before.owner.id == range.owner.id
-                    && before.mode == range.mode
-                    && before.span.end.saturating_add(1) == range.span.start
-            });
-            match neighbour {
-                Some(before) => before.span.end = range.span.end,
-                None => joined.push(range),
-            }
-        }
-        self.0 = joined;
     }
 }
 
@@ -186,6 +198,26 @@ mod tests {
         ranges.lock(owner(1), span(20, 29), Exclusive);
         ranges.lock(owner(1), span(10, 19), Exclusive);
         assert_eq!(shown(&ranges), "1w0-29");
+    }
+
+    /// One range after the other, and one range unlocked in pieces: neither has an end by itself.
+    #[test]
+    fn a_file_has_a_bound_of_ranges() {
+        let mut ranges = Ranges::default();
+        let mut locked = 0;
+        while !ranges.is_full() {
+            ranges.lock(owner(1), span(2 * locked, 2 * locked), Exclusive);
+            locked += 1;
+        }
+        assert_eq!(locked as usize, RANGES_MAX - 1);
+        ranges.lock(owner(1), Span::WHOLE, Exclusive);
+        assert_eq!(ranges.0.len(), 1);
+        (1..100_000).for_each(|n| ranges.unlock(1, span(2 * n, 2 * n)));
+        assert_eq!(ranges.0.len(), RANGES_MAX);
+        assert!(ranges.conflict(2, span(2, 2), Exclusive).is_none(), "it was unlocked");
+        assert!(ranges.conflict(2, span(90_000, 90_000), Exclusive).is_some(), "it was not");
+        ranges.unlock(1, span(3, TO_END));
+        assert_eq!(shown(&ranges), "1w0-1");
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(in crate::fs::locking) enum No {
     Interrupted,
     /// Whoever has it waits for the asker: EDEADLK.
     Deadlock,
+    /// The file has as many locked ranges as it may have: ENOLCK.
+    Full,
     /// The engine refused for another reason.
     Refused(Box<Refusal>),
 }

@@ -197,7 +197,7 @@ impl Far {
                     program.has[at] = Some(mode);
                 }
             }
-            Err(No::Busy(_) | No::Interrupted | No::Deadlock) => {}
+            Err(No::Busy(_) | No::Interrupted | No::Deadlock | No::Full) => {}
             Err(No::Refused(why)) => panic!("nothing is wrong with the request: {why}"),
         }
         if self.kind == Kind::Moves {

@@ -57,6 +57,8 @@ pub(in crate::fs::locking) struct Table<R> {
     tenures: Numbered<u64, Token>,
     /// The files whose queue is not empty.
     queued: Numbers,
+    /// The file whose queue is being served, and whether it is to be looked at again.
+    serving: Option<(u64, bool)>,
     /// The files of places in line that were given up, and that no event has spoken of yet.
     leaving: Numbered<u64, Ticket>,
     going: Going,
@@ -79,6 +81,7 @@ impl<R> Table<R> {
         let (files, numbers, tenures, leaving) = Default::default();
         let (queued, going, over) = (Numbers::default(), Going::default(), BTreeSet::new());
         let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
+        let serving = None;
         Self {
             session,
             is_remote: false,
@@ -86,6 +89,7 @@ impl<R> Table<R> {
             numbers,
             tenures,
             queued,
+            serving,
             leaving,
             going,
             unanswered,
@@ -245,6 +249,9 @@ impl<R> Table<R> {
             asking.wants = Wants::Bundle;
             return self.submit(asking, todo);
         }
+        if bundle.ranges.is_full() {
+            return answer(asking, Err(No::Full), todo);
+        }
         let token = bundle.held.token;
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.lock(owner, span, mode);
@@ -395,11 +402,23 @@ impl<R> Table<R> {
     /// Who waited for an answer tries again, then who waited for an owner of this mount, in order;
     /// who still cannot, waits on.
     fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        if file.behind.is_empty() && file.queue.is_empty() {
-            return self.tidy(ino);
+        if let Some((_, again)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
+            *again = true;
+            return;
         }
-        for asking in std::mem::take(&mut file.behind) {
+        let outer = self.serving.replace((ino, true));
+        while let Some((_, again)) = &mut self.serving
+            && std::mem::take(again)
+        {
+            self.serve_queue(ino, todo);
+        }
+        self.serving = outer;
+        self.tidy(ino);
+    }
+
+    fn serve_queue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let behind = self.files.get_mut(&ino).map(|file| std::mem::take(&mut file.behind));
+        for asking in behind.unwrap_or_default() {
             if asking.reply.is_some() {
                 self.begin(asking, Turn::New, todo);
             } else {
@@ -412,7 +431,6 @@ impl<R> Table<R> {
             let Some(asking) = file.queue.remove(place) else { break };
             self.begin(asking, Turn::Next, todo);
         }
-        self.tidy(ino);
     }
 
     /// The bundle lasts as long as there are ranges, in the mode that they need. While more is
