@@ -1,10 +1,15 @@
 //! The process that acquired a lock, as `holder_id` of a status names it:
-//! `host:user:pid:start_time:session`. The session is the login session, by the pid and the start
-//! time of its leader, with a dot between: numbers alone come again, in containers above all.
+//! `host:user:pid:start:session`. The session is the login session, by the pid and the start of its
+//! leader, with a dot between: pids alone come again, in containers above all. What a start is, see
+//! [`start_of`].
 //! Statuses written by an older latchfs lack the session.
 
 use std::fmt;
+#[cfg(target_os = "linux")]
+use std::io;
 use std::io::Read;
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A process, whether it still runs or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,12 +20,12 @@ pub struct Maker {
     pub session: Started,
 }
 
-/// A pid, and when its process started, in ticks since boot; zeros where that is not known.
+/// A pid, and what tells its process from others of that pid; zeros where that is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Started {
     /// Which pid.
     pub pid: u32,
-    /// When the process started.
+    /// Its [`start_of`].
     pub at: u64,
 }
 
@@ -81,11 +86,63 @@ impl fmt::Display for Maker {
     }
 }
 
-/// When a process started, in ticks since boot. Only Linux tells.
+/// A number that tells a process from all others that have its pid before or after it: the inode
+/// of its pidfd where the kernel counts those (Linux 6.9), else when it started, in ticks since
+/// boot.
+///
+/// `/proc/PID/stat` is not read where that can be avoided: newer kernels make the reader wait while
+/// the process is in exec, and an exec waits for the daemon of each mount of which it closes a
+/// file. A daemon that read it while it serves that mount would wait for itself.
+#[cfg(target_os = "linux")]
 pub fn start_of(pid: u32) -> Option<u64> {
+    let process = pidfd_of(pid).ok()?;
+    inode_of(&process).or_else(|| ticks_of(pid))
+}
+
+/// Nothing is known of other systems.
+#[cfg(not(target_os = "linux"))]
+pub const fn start_of(_pid: u32) -> Option<u64> {
+    None
+}
+
+/// A descriptor of a process, if `pid` is one and not a mere thread of one.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+pub fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
     if pid == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    // SAFETY: the call takes two numbers and touches no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let fd = fd.ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The inode of a pidfd, where each process has one of its own.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn inode_of(process: &OwnedFd) -> Option<u64> {
+    /// The file system of pidfds: before there was one, all of them shared an inode.
+    const PIDFS_MAGIC: u64 = 0x5049_4446;
+    let fd = process.as_raw_fd();
+    let mut system = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the descriptor is open, and both calls write to what they are given and no further.
+    let done = unsafe {
+        libc::fstatfs(fd, system.as_mut_ptr()) == 0 && libc::fstat(fd, stat.as_mut_ptr()) == 0
+    };
+    if !done {
         return None;
     }
+    // SAFETY: both calls have succeeded, so both are written.
+    let (system, stat) = unsafe { (system.assume_init(), stat.assume_init()) };
+    (system.f_type as u64 == PIDFS_MAGIC).then_some(stat.st_ino)
+}
+
+/// When a process started, in ticks since boot. May wait: see [`start_of`].
+pub fn ticks_of(pid: u32) -> Option<u64> {
     let mut buffer = [0_u8; 1_024];
     let mut file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
     let length = file.read(&mut buffer).ok()?;
@@ -121,9 +178,7 @@ mod tests {
         assert_eq!(Maker::parse(&format!("laptop1:ann:{own}")), Some(own));
         let old = Maker::parse("laptop1:ann:7:70").expect("as older ones wrote it");
         assert_eq!((old.process, old.session), (Started { pid: 7, at: 70 }, Started::default()));
-        for other in
-            ["", "7", "laptop1:ann", "a:b:c:d", "a:b:1:2:3", "a:b:1:2:3.4:5", "a:b:c:1:2:3.4"]
-        {
+        for other in ["", "7", "laptop1:ann", "a:b:c:d", "a:b:1:2:3.", "a:b:1:2:3.4x", "1:2.3"] {
             assert_eq!(Maker::parse(other), None, "{other}");
         }
     }

@@ -1,15 +1,17 @@
 //! A process that a lease can be bound to, and who may name it.
 
-use super::owner::{Caller, ids_of, is_alive, pidfd_of};
+use super::owner::{Caller, ids_of, is_alive};
 use super::shared::Shared;
 use super::shares::{Pool, Share};
 use crate::engine::{Kind, Process};
-use crate::holder_id::start_of;
+use crate::holder_id::{pidfd_of, start_of, ticks_of};
 use crate::time::this_boot;
 use fuser::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 /// A process, and the descriptor that tells of its end.
 #[derive(Debug)]
@@ -83,13 +85,34 @@ impl Living {
 
     /// That very process, if it still lives.
     pub(super) fn again(process: Process) -> Option<Self> {
-        Self::open(process.pid).ok().filter(|living| living.process == process)
+        let living = Self::open(process.pid).ok()?;
+        if living.process == process {
+            return Some(living);
+        }
+        // An older latchfs told processes apart by their ticks, whatever the kernel.
+        let same_boot = living.process.boot == process.boot;
+        let is_same = same_boot && ticks_within(process.pid, TICKS_PATIENCE) == Some(process.start);
+        is_same.then_some(Self { process, ..living })
     }
 
     pub(super) fn copy(&self) -> io::Result<Self> {
         let (process, share) = (self.process, self.share.clone());
         Ok(Self { process, alive: self.alive.try_clone()?, share })
     }
+}
+
+/// For how long the ticks of a process are waited for: reading them waits for an exec of that
+/// process, which may hang for good.
+const TICKS_PATIENCE: Duration = Duration::from_secs(1);
+
+fn ticks_within(pid: u32, patience: Duration) -> Option<u64> {
+    let (send, ticks) = mpsc::channel();
+    let reader = thread::Builder::new().name("ticks".to_owned());
+    let read = move || {
+        let _ = send.send(ticks_of(pid));
+    };
+    reader.spawn(read).ok()?;
+    ticks.recv_timeout(patience).ok().flatten()
 }
 
 #[cfg(test)]
@@ -128,7 +151,7 @@ mod tests {
         let mut child = Command::new("true").spawn().expect("true is there");
         let living = pidfd_of(child.id()).expect("not reaped");
         while is_alive(&living) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         assert!(Living::open(child.id()).is_err());
         child.wait().expect("it ends");

@@ -4,14 +4,13 @@ use super::mount::{MountConfig, Owner};
 use super::numbered::Numbered;
 use crate::access::{Grant, Pattern};
 use crate::engine::ClientId;
-use crate::holder_id::{Maker, session_of};
+use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -240,20 +239,6 @@ fn name_of_user(uid: u32) -> Option<String> {
         return fits.then(|| name.to_owned());
     }
     None
-}
-
-/// A descriptor of a process, if `tid` is one and not a mere thread of one.
-#[allow(unsafe_code)]
-pub(super) fn pidfd_of(tid: u32) -> io::Result<OwnedFd> {
-    if tid == 0 {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    // SAFETY: the call takes two numbers and touches no memory.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, 0) };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
-    let fd = fd.ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether a process has not ended. While that is so, its number is nobody else's.

@@ -30,6 +30,8 @@ pub(super) struct Held {
     pub(super) mode: Mode,
     /// The acquire by which it holds, for its release to name.
     pub(super) acquisition: u32,
+    /// When it was asked for, in virtual time.
+    pub(super) asked: Time,
     /// Since when, in virtual time.
     pub(super) from: Time,
     /// Its own end, on the client's clock; `None`: that of the session.
@@ -106,10 +108,10 @@ impl Client {
     pub(super) fn believed(&self, held: &Held) {
         let until = held.until.or(self.session.as_ref().map(|session| session.until));
         let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());
-        let Held { lock, token, from, mode, .. } = *held;
+        let Held { lock, token, asked, from, mode, .. } = *held;
         let who = Arc::clone(&self.who);
         let mode = sharing(mode);
-        let belief = Belief { lock, token, who, mode, from, until };
+        let belief = Belief { lock, token, who, mode, asked, from, until };
         self.world.record.history(|history| history.believed(belief));
     }
 }

@@ -43,7 +43,8 @@ fn rightly_until(belief: &Belief, history: &History) -> Time {
         history.steals.iter().filter(|(l, at, by)| l == lock && by > token && may(*at, *by));
     let stolen = steals.map(|(_, from, _)| *from).min();
     let resets = history.resets.iter();
-    let resets = resets.filter(|reset| reset.means(&belief.who) && *from < reset.by());
+    // A grant that was told late may be older than a reset that was over by then.
+    let resets = resets.filter(|reset| reset.means(&belief.who) && belief.asked < reset.by());
     let reset = resets.map(|reset| reset.from).min();
     let robbed = stolen.into_iter().chain(reset).min();
     robbed.map_or(belief.until, |robbed| robbed.min(belief.until))
@@ -258,7 +259,8 @@ mod tests {
 
     fn believed(history: &mut History, token: Token, who: &str, from: u64, until: u64) {
         let (mode, who) = (Sharing::Alone, who.into());
-        history.believed(Belief { lock: 0, token, who, mode, from: at(from), until: at(until) });
+        let (asked, from, until) = (at(from), at(from), at(until));
+        history.believed(Belief { lock: 0, token, who, mode, asked, from, until });
     }
 
     fn waited(history: &mut History, who: &str, told: u64, ticket: u64, served: Token) {
@@ -399,8 +401,9 @@ mod tests {
         for (token, who) in [(1, "ann"), (2, "bob")] {
             history.tenure(0, token, &who.into());
             acted(&mut history, token, token + 1, What::Granted(token, Sharing::Shared));
-            let (mode, from, until) = (Sharing::Shared, at(token + 1), at(9));
-            history.believed(Belief { lock: 0, token, who: who.into(), mode, from, until });
+            let (mode, who) = (Sharing::Shared, who.into());
+            let (asked, from, until) = (at(token), at(token + 1), at(9));
+            history.believed(Belief { lock: 0, token, who, mode, asked, from, until });
         }
         assert_eq!(check(&history), vec![]);
         history.tenure(0, 3, &"cat".into());

@@ -307,8 +307,10 @@ impl Client {
             (held.until, held.acquisition) = (until, tenure.acquisition);
         } else {
             let runs_out = until.is_some() && self.world.dice.percent(40);
-            let (acquisition, from) = (tenure.acquisition, came.to);
-            self.held.push(Held { lock, token, hold, mode, acquisition, from, until, runs_out });
+            let acquisition = tenure.acquisition;
+            let (asked, from) = (came.from, came.to);
+            let held = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            self.held.push(held);
         }
     }
 

@@ -83,6 +83,8 @@ pub struct Belief {
     pub who: Who,
     /// Alone or shared.
     pub mode: Sharing,
+    /// When the tenure was asked for. The answer may have come long after the grant.
+    pub asked: Time,
     /// Since when.
     pub from: Time,
     /// Until when.

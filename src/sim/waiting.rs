@@ -75,8 +75,9 @@ impl Client {
         });
         if !elsewhere && !self.held.iter().any(|held| held.token == token) {
             let (hold, mode, acquisition) = (ask.hold, ask.mode, holder.lease.acquisition);
-            let (from, runs_out) = (now(), false);
-            self.held.push(Held { lock, token, hold, mode, acquisition, from, until, runs_out });
+            let (asked, from, runs_out) = (from, now(), false);
+            let held = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            self.held.push(held);
         }
     }
 }

@@ -319,7 +319,9 @@ impl Client {
         let Held { lock, ref who, token, from, until, .. } = *held;
         let (who, until) = (Arc::clone(who), until.min(now));
         let mode = Sharing::Alone;
-        self.note(|history| history.believed(Belief { lock, token, who, mode, from, until }));
+        let asked = from;
+        let belief = Belief { lock, token, who, mode, asked, from, until };
+        self.note(|history| history.believed(belief));
     }
 }
 

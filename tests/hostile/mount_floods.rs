@@ -10,7 +10,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::Duration;
 
 /// Root's own work is done within this, whatever another user does.
@@ -426,4 +427,50 @@ fn ranges_of_one_file_have_a_bound() {
     attacker.until(&m, "locked");
     let took = memory_kb(&m).saturating_sub(before);
     assert!(took < MEMORY_MAX_KB, "{took} kB for ranges");
+}
+
+/// An exec waits for the mount of each file that it closes, and a kernel may make whoever reads of
+/// that process in `/proc` wait for the exec: a daemon that read it would wait for itself.
+#[test]
+fn a_process_that_closes_lock_files_in_exec_stops_nobody() {
+    let m = mount();
+    let (done, ended) = channel::<()>();
+    let daemon = m.pid().to_string();
+    // Programs that wait for a daemon which waits for itself can be ended only with it.
+    let watchdog = thread::spawn(move || {
+        let is_stuck = ended.recv_timeout(ATTACK_LIMIT) == Err(RecvTimeoutError::Timeout);
+        if is_stuck {
+            Command::new("kill").args(["-9", &daemon]).status().expect("kill is there");
+        }
+        is_stuck
+    });
+    let attacker = Attacker::start(
+        &m,
+        ALICE,
+        r#"
+        how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        files = [os.open(f'file{n}', how) for n in range(8)]
+        for n in range(200):
+            child = os.fork()
+            if child == 0: os.execv('/bin/true', ['true'])
+            bound = os.open('bound', how)
+            try: os.write(bound, f'pid={child}'.encode())
+            except OSError: pass
+            os.close(bound)
+            os.waitpid(child, 0)
+            # The same of the leader of a session, of which a lock made in it tells.
+            child = os.fork()
+            if child == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.close(os.open(f'made{n % 4}', how))
+                    os._exit(0)
+                os.execv('/bin/true', ['true'])
+            os.waitpid(child, 0)
+        print('done', flush=True)
+        "#,
+    );
+    attacker.until(&m, "done");
+    drop(done);
+    assert!(!watchdog.join().expect("it does not panic"), "the daemon waited for itself");
 }
