@@ -309,8 +309,8 @@ impl Client {
             let runs_out = until.is_some() && self.world.dice.percent(40);
             let acquisition = tenure.acquisition;
             let (asked, from) = (came.from, came.to);
-            let held = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
-            self.held.push(held);
+            let one = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            self.held.push(one);
         }
     }
 

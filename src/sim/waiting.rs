@@ -76,8 +76,8 @@ impl Client {
         if !elsewhere && !self.held.iter().any(|held| held.token == token) {
             let (hold, mode, acquisition) = (ask.hold, ask.mode, holder.lease.acquisition);
             let (asked, from, runs_out) = (from, now(), false);
-            let held = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
-            self.held.push(held);
+            let one = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            self.held.push(one);
         }
     }
 }
