@@ -53,7 +53,6 @@ bugs! { with_bug, Bug:
     an_empty_disk_under_the_old_id_is_found: DiskLost breaks EntriesAreKept,
     an_ignored_disk_error_is_found: DiskErrorIgnored breaks EntriesAreKept,
     a_snapshot_without_the_answers_is_found: SnapshotForgets breaks SameState,
-    an_older_snapshot_that_wins_is_found: OlderSnapshotWins breaks NodesStart,
     a_snapshot_that_is_never_installed_is_found: InstallNeverEnds breaks Recovers,
     a_panic_is_found: ApplyPanics breaks NoPanic,
     a_read_without_a_barrier_is_found: NoBarrier breaks Linearizable,
