@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// A small file system of its own, unmounted afterwards.
 struct Disk(PathBuf);
@@ -176,6 +176,26 @@ fn a_server_survives(disk: &Disk) {
     assert!(is_held(&mut talk, "three") && !is_held(&mut talk, "two"));
 }
 
+/// A process to which a lock is bound, killed when dropped.
+struct Bound(Child);
+
+impl Bound {
+    fn new(dir: &Path, name: &str) -> Self {
+        let process = Self(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
+        let mut file = File::create_new(dir.join(name)).expect("it is free");
+        // One write is one message.
+        file.write_all(format!("pid={}", process.0.id()).as_bytes()).expect("it lives");
+        process
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.kill().expect("it is ours");
+        self.0.wait().expect("it is ours");
+    }
+}
+
 /// A mount on a full disk refuses with ENOSPC, lets go of what is given back, and goes on.
 fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
     let point = MountPoint(scratch.path().join("locks"));
@@ -184,6 +204,9 @@ fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
     fs::create_dir(dir.join("held")).expect("it is free");
     let file = File::create(dir.join("file")).expect("it is free");
     file.try_lock().expect("it is free");
+    let unlocked = File::create(dir.join("unlocked")).expect("it is free");
+    unlocked.try_lock().expect("it is free");
+    let process = Bound::new(dir, "bound");
     disk.fill();
     let refused = (0..10_000).find_map(|number| {
         let made = fs::create_dir(dir.join(format!("more{number}")));
@@ -195,8 +218,11 @@ fn a_mount_survives(disk: &Disk, scratch: &Scratch) {
     assert!(why.contains("no space left on device"), "{why}");
     disk.sync();
     fs::remove_dir(dir.join("held")).expect("a release needs no room");
-    drop(file);
-    eventually("the closed file is free", || (!is_held_there(dir, "file")).then_some(()));
+    drop((file, process));
+    unlocked.unlock().expect("it is locked");
+    for name in ["file", "unlocked", "bound"] {
+        eventually(name, || (!is_held_there(dir, name)).then_some(()));
+    }
     assert!(!is_held_there(dir, "held"));
     for number in 0..granted {
         assert!(is_held_there(dir, &format!("more{number}")), "{number} of {granted} is lost");
