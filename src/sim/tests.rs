@@ -19,9 +19,10 @@ fn options(seed: u64) -> Options {
 fn breaks(
     promise: Promise,
     name: &str,
+    first: u64,
     with: impl Fn(&dyn Fn() -> Option<String>) -> Option<String>,
 ) {
-    for seed in 1..=SEEDS_MAX {
+    for seed in first..first + SEEDS_MAX {
         let broken = || {
             let violations = run(&options(seed)).violations;
             let right = violations.into_iter().find(|violation| violation.promise == promise);
@@ -37,11 +38,14 @@ fn breaks(
 }
 
 macro_rules! bugs {
-    ($with:ident, $type:ident: $($name:ident: $bug:ident breaks $promise:ident,)*) => {
+    ($with:ident, $type:ident: $(
+        $name:ident: $bug:ident breaks $promise:ident $(from seed $first:literal)?,
+    )*) => {
         $(#[test]
         fn $name() {
             let with = |body: &dyn Fn() -> Option<String>| $with($type::$bug, body);
-            breaks(Promise::$promise, stringify!($bug), with);
+            let first = [1 $(, $first)?];
+            breaks(Promise::$promise, stringify!($bug), first[first.len() - 1], with);
         })*
     };
 }
@@ -53,6 +57,8 @@ bugs! { with_bug, Bug:
     an_empty_disk_under_the_old_id_is_found: DiskLost breaks EntriesAreKept,
     an_ignored_disk_error_is_found: DiskErrorIgnored breaks EntriesAreKept,
     a_snapshot_without_the_answers_is_found: SnapshotForgets breaks SameState,
+    // A builder has to end just after an installation, which few seeds bring about.
+    an_older_snapshot_that_wins_is_found: OlderSnapshotWins breaks NodesStart from seed 125,
     a_snapshot_that_is_never_installed_is_found: InstallNeverEnds breaks Recovers,
     a_panic_is_found: ApplyPanics breaks NoPanic,
     a_read_without_a_barrier_is_found: NoBarrier breaks Linearizable,
