@@ -172,7 +172,7 @@ impl Client {
         let (code, body) = if release {
             to.ask("DELETE", &path)?
         } else {
-            to.ask("POST", &format!("{path}&ttl=1h"))?
+            to.ask("POST", &format!("{path}&ttl=1h&reentrant=1"))?
         };
         match (release, code) {
             (true, 200) => drop(self.held.remove(name)),

@@ -112,7 +112,7 @@ impl Diary {
 
     fn take(&mut self, to: &mut Talk, lock: u64, held: Option<&Belief>, path: &str) -> Option<()> {
         let asked = now();
-        let (code, body) = to.ask("POST", &format!("{path}&ttl=2s&grace=0s"))?;
+        let (code, body) = to.ask("POST", &format!("{path}&ttl=2s&grace=0s&reentrant=1"))?;
         let answered = now();
         let until = asked + TTL - MARGIN;
         match (code, body["token"].as_u64(), held) {
