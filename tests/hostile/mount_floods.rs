@@ -268,7 +268,8 @@ fn unread_answers_have_a_bound() {
         "#,
     );
     let answered: usize = attacker.until(&m, "answered").parse().expect("a number");
-    assert!((30..600).contains(&answered), "{answered} answers were kept");
+    // The last room, which is too small for a list, is taken by refusals of some 100 bytes.
+    assert!((30..3_000).contains(&answered), "{answered} answers were kept");
     let took = memory_kb(&m).saturating_sub(before);
     assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");
 }
@@ -448,6 +449,9 @@ fn a_process_that_closes_lock_files_in_exec_stops_nobody() {
         &m,
         ALICE,
         r#"
+        import ctypes
+        PR_SET_CHILD_SUBREAPER = 36
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         files = [os.open(f'file{n}', how) for n in range(8)]
         for n in range(200):
@@ -467,6 +471,8 @@ fn a_process_that_closes_lock_files_in_exec_stops_nobody() {
                     os._exit(0)
                 os.execv('/bin/true', ['true'])
             os.waitpid(child, 0)
+        # Grandchildren that are left come to this process, and end before it.
+        while no(os.waitpid, -1, 0) == 'ok': pass
         print('done', flush=True)
         "#,
     );
