@@ -25,7 +25,7 @@ const LOCKS: u64 = 8;
 pub(crate) const TTL: u64 = 2_000_000;
 /// What a client takes off, for a clock that is too slow and an answer that is on its way.
 pub(crate) const MARGIN: u64 = TTL / 1_000 + 50_000;
-/// Answers of a short run. `LATCHFS_ANSWERS=50000 cargo test --test cluster storm` makes a long one.
+/// Answers of a short run; `LATCHFS_ANSWERS=50000 cargo test --test cluster storm` is a long one.
 const ANSWERS: u64 = 12_500;
 /// A short run is over after so long, however many answers there were.
 const PATIENCE: Duration = Duration::from_secs(25);
