@@ -4,7 +4,7 @@
 
 use super::belief::{Held, Session, less, sharing};
 use super::clock::Clock;
-use super::history::{Lock, What, Who};
+use super::history::{Lock, Sharing, What, Who};
 use super::kind::{Kind, now, sleep};
 use super::net::End;
 use super::node::{Reply, Request};
@@ -222,7 +222,12 @@ impl Client {
             Some(Ok(Outcome::Renewed(tenure))) => {
                 let token = tenure.token.as_u64();
                 self.world.record.history(|history| history.held_again(token));
-                self.has(&ask, lock, &came, tenure, What::Kept(token));
+                // An open file that shares may have taken over what the client held alone by name.
+                let what = match sharing(ask.mode) {
+                    mode @ Sharing::Shared => What::Changed { from: token, to: token, mode },
+                    Sharing::Alone => What::Kept(token),
+                };
+                self.has(&ask, lock, &came, tenure, what);
             }
             Some(Ok(Outcome::Waiting { ticket, .. })) => {
                 self.wait(lock, &came, *ticket, &ask).await;
