@@ -169,6 +169,8 @@ pub fn session_of(tid: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+
     use super::*;
 
     #[test]
@@ -185,7 +187,9 @@ mod tests {
 
     #[test]
     fn a_shell_may_release_what_it_acquired() {
-        let here = Maker::running(std::process::id());
+        // The test may run where the leader of its session has ended or cannot be seen.
+        let session = Started { pid: 4_000, at: 17 };
+        let here = Maker { session, ..Maker::running(std::process::id()) };
         assert!(here.is_of_shell(here));
         let gone = Started { pid: here.process.pid, at: here.process.at + 1 };
         let same_session = Maker { process: gone, ..here };
@@ -195,11 +199,32 @@ mod tests {
         let unknown = Maker { process: Started::default(), session: Started::default() };
         assert!(!unknown.is_of_shell(unknown), "nothing is known of either");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let running = Maker::running(child.id());
+        let running = Maker { session, ..Maker::running(child.id()) };
         assert!(!running.is_of_shell(here), "another program, which still runs");
         child.kill().expect("it runs");
         child.wait().expect("it ends");
         assert!(running.is_of_shell(here), "its process has ended");
+    }
+
+    #[test]
+    fn a_session_is_known_while_its_leader_runs() {
+        let mut leader = std::process::Command::new("setsid")
+            .args(["sh", "-c", "sleep 60 & echo $!; exec cat"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("setsid");
+        let mut line = String::new();
+        let stdout = leader.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let sleeper: u32 = line.trim().parse().expect("a pid");
+        let known = Maker::running(sleeper).session;
+        assert_eq!(known, Started::running(leader.id()).expect("it runs"));
+        drop(leader.stdin.take());
+        leader.wait().expect("it ends");
+        let unknown = Maker::running(sleeper).session;
+        std::process::Command::new("kill").arg(line.trim()).status().expect("kill");
+        assert_eq!(unknown, Started::default(), "nothing tells it from later ones of that pid");
     }
 
     #[test]
