@@ -8,12 +8,12 @@
 use super::REPLY_DEADLINE;
 use crate::chance::jittered;
 use crate::engine::{
-    Hold, Kind, LeaseKey, Leave, LockName, Op, Outcome, Release, Ticket, Token, Why,
+    Hold, Kind, LeaseKey, Leave, LockName, Op, Outcome, Reason, Release, Ticket, Token, Why,
 };
 use crate::locks::Unavailable;
 use crate::locks::wire::{ASKS_MAX, Ask, Reply, Stamp};
 use crate::time::{Span, Time, boot_now};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bound on the requests that are kept for a server that gives no answer: more open files than a
 /// machine has. Beyond it the oldest is dropped, and left to the comparison after a reconnect.
@@ -52,13 +52,17 @@ pub(super) struct Queue {
     /// When the unconfirmed are repeated at the latest.
     due: Time,
     pause: Span,
+    /// The number of the last acquire of each tenure that this mount acquired more than once and
+    /// has not released since: see [`Release::acquisition`].
+    acquisitions: BTreeMap<Token, u32>,
 }
 
 /// A lock or a place in its queue that a caller was given, and may use from now on.
 struct Delivered {
     name: LockName,
     hold: Hold,
-    token: Option<Token>,
+    /// Its token, and the number of the acquire.
+    tenure: Option<(Token, u32)>,
     ticket: Option<Ticket>,
 }
 
@@ -69,6 +73,10 @@ pub(super) struct Leftover {
     /// Takes back what was given to callers that had stopped waiting.
     undo: Vec<Op>,
     delivered: Vec<Delivered>,
+    /// The tenures whose release was answered.
+    released: Vec<Token>,
+    /// Releases that an acquire overtook whose answer nobody waited for: sent again, they name it.
+    overtaken: Vec<Asked>,
 }
 
 impl Asked {
@@ -94,6 +102,14 @@ impl Asked {
             _ => false,
         };
         takes || self.is_owed()
+    }
+
+    /// The release that it is, of a certain tenure.
+    fn release(&mut self) -> Option<(&mut Release, Token)> {
+        let Ask::Submit(command) = &mut self.ask else { return None };
+        let Op::Release(release) = &mut command.op else { return None };
+        let token = release.key.token?;
+        Some((release, token))
     }
 
     /// Whether a caller waits who is told when the deadline has passed.
@@ -122,7 +138,7 @@ impl Asked {
         match outcome {
             Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
-                Some(Op::Release(Release::of(key)))
+                Some(Op::Release(Release { key, acquisition: Some(tenure.acquisition) }))
             }
             Outcome::Waiting { ticket, .. } => {
                 Some(Op::Leave(Leave { name, ticket: *ticket, why: Why::Gone }))
@@ -138,19 +154,23 @@ impl Delivered {
             return None;
         };
         let Op::Acquire(ask) = &command.op else { return None };
-        let (token, ticket) = match outcome {
-            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => (Some(tenure.token), None),
+        let (tenure, ticket) = match outcome {
+            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => {
+                (Some((tenure.token, tenure.acquisition)), None)
+            }
             Outcome::Waiting { ticket, .. } => (None, Some(*ticket)),
             _ => return None,
         };
-        Some(Self { name: ask.name.clone(), hold: ask.hold, token, ticket })
+        Some(Self { name: ask.name.clone(), hold: ask.hold, tenure, ticket })
     }
 
     /// Whether `op` would take away what was delivered: it was meant for an earlier use of the
     /// same open file.
     fn supersedes(&self, op: &Op) -> bool {
         match op {
-            Op::Release(release) => self.token.is_some() && release.key.token == self.token,
+            Op::Release(release) => {
+                self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
+            }
             Op::Leave(leave) => Some(leave.ticket) == self.ticket,
             // Whatever it got is what was delivered.
             Op::Acquire(ask) => {
@@ -178,6 +198,15 @@ impl Leftover {
             }
             return;
         }
+        if let (Some((release, token)), Reply::Answered(answer)) = (asked.release(), &reply) {
+            if let Err(refusal) = answer
+                && let Reason::AcquiredAgain { current, .. } = *refusal.reason
+            {
+                release.acquisition = Some(current);
+                return self.overtaken.push(asked);
+            }
+            self.released.push(token);
+        }
         match asked.then.take() {
             Some(then) => {
                 self.delivered.extend(Delivered::of(&asked.ask, &reply));
@@ -189,7 +218,13 @@ impl Leftover {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, asked: Asked) {
+    /// A release names the last acquire that this mount knows of: a copy of it that arrives late
+    /// ends nothing that was acquired since.
+    pub(super) fn push(&mut self, mut asked: Asked) {
+        if let Some((release, token)) = asked.release() {
+            let known = self.acquisitions.get(&token).copied().unwrap_or(0);
+            release.acquisition.get_or_insert(known);
+        }
         self.new.push_back(asked);
     }
 
@@ -217,16 +252,26 @@ impl Queue {
 
     /// Keeps what the replies to a batch have left to do.
     pub(super) fn keep(&mut self, left: Leftover) {
-        let Leftover { unconfirmed, undo, delivered } = left;
+        let Leftover { mut unconfirmed, undo, delivered, released, overtaken } = left;
+        for token in released {
+            self.acquisitions.remove(&token);
+        }
+        let again = delivered.iter().filter_map(|had| had.tenure).filter(|(_, number)| *number > 0);
+        self.acquisitions.extend(again);
+        let is_overtaken = !overtaken.is_empty();
         let is_superseded = |op: &Op| delivered.iter().any(|had| had.supersedes(op));
         let is_meant = |asked: &Asked| match &asked.ask {
-            Ask::Submit(command) => !is_superseded(&command.op),
+            Ask::Submit(command) => asked.is_impatient() || !is_superseded(&command.op),
             _ => true,
         };
         if !delivered.is_empty() {
             self.unconfirmed.retain(is_meant);
         }
         self.put_off(!unconfirmed.is_empty());
+        if is_overtaken {
+            unconfirmed.extend(overtaken);
+            self.due = Time::ZERO;
+        }
         self.unconfirmed.extend(unconfirmed.into_iter().filter(is_meant));
         for op in undo.into_iter().filter(|op| !is_superseded(op)) {
             log::info!("an answer came too late, and what it gave is given back: {op:?}");
@@ -270,6 +315,10 @@ impl Queue {
         self.new.drain(..excess);
         let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
         self.unconfirmed.drain(..excess);
+        // Tenures that were lost and never released stay until then.
+        while self.acquisitions.len() > OWED_MAX {
+            self.acquisitions.pop_first();
+        }
     }
 }
 
@@ -277,7 +326,7 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::engine::{
-        Acquire, ClientId, Life, Line, Mode, OpenId, Patch, SessionId, Tenure, Term,
+        Acquire, ClientId, Life, Line, Mode, OpenId, Patch, Refusal, SessionId, Tenure, Term,
     };
 
     fn asked(ask: Ask) -> Asked {
@@ -285,10 +334,14 @@ mod tests {
     }
 
     fn release(token: Option<u64>) -> Ask {
+        release_of(token, None)
+    }
+
+    fn release_of(token: Option<u64>, acquisition: Option<u32>) -> Ask {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
         let key = LeaseKey { name, client, token: token.map(Token::named) };
-        Ask::Submit(Op::Release(Release::of(key)).into())
+        Ask::Submit(Op::Release(Release { key, acquisition }).into())
     }
 
     #[test]
@@ -299,7 +352,7 @@ mod tests {
         }
         assert_eq!(queue.give_up().len(), 4, "all are told");
         let left: Vec<_> = queue.take().into_iter().map(|asked| asked.ask).collect();
-        assert_eq!(left, [release(Some(7))]);
+        assert_eq!(left, [release_of(Some(7), Some(0))]);
     }
 
     fn acquire() -> Asked {
@@ -322,7 +375,7 @@ mod tests {
         Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 }
     }
 
-    fn answer_all(queue: &mut Queue, reply: impl Fn(&Ask) -> Reply) {
+    fn answer_all(queue: &mut Queue, mut reply: impl FnMut(&Ask) -> Reply) {
         let (now, wall) = (Time::ZERO, crate::time::Wall::now());
         let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
         let mut left = Leftover::default();
@@ -347,6 +400,55 @@ mod tests {
                 Reply::Answered(Ok(Outcome::Renewed(tenure(7))))
             }
             _ => Reply::Unavailable(full()),
+        });
+        assert_eq!(queue.take().len(), 0, "the tenure goes on");
+    }
+
+    fn acquired(tenure: &Tenure) -> impl Fn(&Ask) -> Reply + use<> {
+        let outcome = Outcome::Renewed(*tenure);
+        move |_| Reply::Answered(Ok(outcome.clone()))
+    }
+
+    #[test]
+    fn a_release_names_the_acquire_that_it_ends() {
+        let mut queue = Queue::default();
+        queue.push(acquire());
+        answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
+        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        // Whose answer the caller of this one did not wait for.
+        let current = 4;
+        let name = LockName::parse("build").expect("valid");
+        let reason = Reason::AcquiredAgain { name, token: Token::named(7), current };
+        let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
+        let mut sent = Vec::new();
+        answer_all(&mut queue, |ask| {
+            sent.push(ask.clone());
+            Reply::Answered(Err(refusal.clone()))
+        });
+        assert_eq!(queue.due(), Some(Time::ZERO), "it is sent again at once");
+        answer_all(&mut queue, |ask| {
+            sent.push(ask.clone());
+            Reply::Answered(Ok(Outcome::Released))
+        });
+        assert_eq!(sent, [release_of(Some(7), Some(3)), release_of(Some(7), Some(4))]);
+        assert_eq!((queue.due(), queue.acquisitions.len()), (None, 0));
+    }
+
+    /// Two threads of a program: one unlocks the open file while the other locks it.
+    #[test]
+    fn a_release_that_was_overtaken_does_not_end_what_was_delivered_since() {
+        let mut queue = Queue::default();
+        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        queue.push(acquire());
+        let name = LockName::parse("build").expect("valid");
+        let reason = Reason::AcquiredAgain { name, token: Token::named(7), current: 1 };
+        let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
+        let again = acquired(&Tenure { acquisition: 1, ..tenure(7) });
+        answer_all(&mut queue, |ask| match ask {
+            Ask::Submit(command) if matches!(command.op, Op::Release(_)) => {
+                Reply::Answered(Err(refusal.clone()))
+            }
+            _ => again(ask),
         });
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
