@@ -133,6 +133,7 @@ impl Client {
             Some(Ok(_) | Err(_)) => {}
             None => self.world.record.history(|history| {
                 history.steals.push((lock, came.from, u64::MAX));
+                history.act(lock, came.from, None, What::AllEnded);
                 history.left_open(lock, &self.who, came.from);
             }),
         }

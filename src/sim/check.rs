@@ -175,7 +175,7 @@ impl What {
             | Self::Changed { to: token, .. }
             | Self::Kept(token)
             | Self::InTheWay(token) => vec![*token],
-            Self::Appeared { .. } | Self::NotKept(_) | Self::Released(_) => vec![],
+            Self::AllEnded | Self::Appeared { .. } | Self::NotKept(_) | Self::Released(_) => vec![],
         }
     }
 }

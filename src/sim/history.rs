@@ -32,6 +32,8 @@ pub enum What {
     Granted(Token, Sharing),
     /// Every tenure ended, and an exclusive one began.
     Stolen(Token),
+    /// Every tenure ended by a steal that nobody was told of, and nobody was shown what began.
+    AllEnded,
     /// Somebody was shown a tenure whose grant nobody was told of. It began in one of these ways.
     Appeared {
         /// Its token.
@@ -149,8 +151,11 @@ impl History {
     /// Adds a step of a lock.
     pub fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: What) {
         match what {
-            What::Granted(token, _) | What::Stolen(token) | What::Changed { to: token, .. } => {
+            What::Granted(token, _) | What::Stolen(token) => {
                 self.granted.insert(token);
+            }
+            What::Changed { from, to, .. } if from != to => {
+                self.granted.insert(to);
             }
             _ => {}
         }
@@ -198,9 +203,11 @@ impl History {
         *freed = from.min(*freed);
     }
 
-    /// Notes that a client acquired a tenure again: a release from before does not end it.
+    /// Notes that a client acquired a tenure again: a release from before does not end it, and it
+    /// lasts as long as this acquire said, which may be shorter.
     pub fn held_again(&mut self, token: Token) {
         self.freed.remove(&token);
+        self.secured.remove(&token);
     }
 
     /// Notes the answer to a request that carries an id: a repeat gets the same.

@@ -48,6 +48,7 @@ impl Cell {
         match what {
             What::Granted(token, mode) => self.granted(*token, *mode).into_iter().collect(),
             What::Stolen(token) => self.taken(*token).into_iter().collect(),
+            What::AllEnded => vec![Self { last: self.last, ..Self::default() }],
             What::Appeared { token, was, steal } => self.appeared(*token, was, *steal),
             What::Changed { from, to, mode } => {
                 self.changed(*from, *to, *mode).into_iter().collect()
@@ -313,5 +314,15 @@ mod tests {
         fits_not(&all(appeared(&[], false)));
         fits(&all(appeared(&[1], false)));
         fits(&all(appeared(&[], true)));
+    }
+
+    #[test]
+    fn a_steal_that_nobody_saw_ends_what_was_held_then() {
+        let stolen = act(3, 0, What::AllEnded);
+        let lost = |from, to| act(from, to, What::NotKept(1));
+        fits_not(&[act(1, 2, granted(1)), lost(5, 6)]);
+        fits(&[act(1, 2, granted(1)), stolen.clone(), lost(5, 6)]);
+        fits_not(&[act(1, 2, granted(1)), lost(5, 6), act(7, 0, What::AllEnded)]);
+        fits_not(&[act(1, 2, granted(1)), stolen, lost(5, 6), act(7, 8, What::Kept(1))]);
     }
 }
