@@ -12,6 +12,16 @@ use std::time::Duration;
 
 const SECRET: &str = "the secret of all";
 
+/// What is drawn from, unless `LATCHFS_FAULT` names one of them.
+const FAULTS: [&str; 6] = [
+    "a power cycle",
+    "refused connections",
+    "a black hole",
+    "a pulled cable",
+    "a full disk",
+    "an unknown token",
+];
+
 /// The token file of the server, with this secret in it.
 fn allow(tokens: &Path, secret: &str) {
     let text = format!("[[token]]\nname = \"all\"\nsecret = \"{secret}\"\nclients = [\"*\"]\n");
@@ -61,44 +71,39 @@ struct Victim {
 }
 
 impl Victim {
-    fn fail(&mut self, fault: u64, chance: &mut Chance) -> Duration {
+    fn fail(&mut self, fault: &str, chance: &mut Chance) -> Duration {
+        println!("{fault}");
         match fault {
-            0 => {
-                println!("a power cycle");
+            "a power cycle" => {
                 self.daemon.kill();
                 self.daemon.again();
                 Duration::ZERO
             }
-            1 => {
-                println!("refused connections");
+            "refused connections" => {
                 self.daemon.kill();
                 let lasted = chance.linger(&self.machine);
                 self.daemon.again();
                 lasted
             }
-            2 => {
-                println!("a black hole");
+            "a black hole" => {
                 self.machine.deaf(true);
                 let lasted = chance.linger(&self.machine);
                 self.machine.deaf(false);
                 lasted
             }
-            3 => {
-                println!("a pulled cable");
+            "a pulled cable" => {
                 self.machine.cable(false);
                 let lasted = chance.linger(&self.machine);
                 self.machine.cable(true);
                 lasted
             }
-            4 => {
-                println!("a full disk");
+            "a full disk" => {
                 self.disk.fill();
                 let lasted = chance.linger(&self.machine);
                 self.disk.empty();
                 lasted
             }
-            _ => {
-                println!("an unknown token");
+            "an unknown token" => {
                 allow(&self.tokens, "another secret");
                 self.daemon.signal(libc::SIGHUP);
                 let lasted = chance.linger(&self.machine);
@@ -106,6 +111,7 @@ impl Victim {
                 self.daemon.signal(libc::SIGHUP);
                 lasted
             }
+            other => panic!("LATCHFS_FAULT={other}: it is one of {FAULTS:?}"),
         }
     }
 }
@@ -127,11 +133,14 @@ fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
     let mount = client.mount(&url, &format!("--ttl {TTL} --token-file {token}"));
     let mut victim = Victim { machine, daemon, disk, tokens };
     let crowd = Crowd::begin(&mount, &url, Some(&token), seed);
-    let mut lasted = Duration::ZERO;
+    let named = std::env::var("LATCHFS_FAULT").ok();
+    let (mut lasted, mut faults) = (Duration::ZERO, 0);
     while lasted < patience() {
         lasted += chance.linger(&client);
-        let fault = chance.below(6);
-        lasted += victim.fail(fault, &mut chance);
+        let drawn = FAULTS[chance.below(FAULTS.len() as u64) as usize];
+        lasted += victim.fail(named.as_deref().unwrap_or(drawn), &mut chance);
+        faults += 1;
     }
+    println!("{faults} faults");
     crowd.end(&mount);
 }
