@@ -1,7 +1,7 @@
 //! One lock as JSON: what `cat`, the control file and `latchfs status` show, in the order of the
 //! design: the seed's fields first.
 
-use crate::engine::{Ends, LockView, Phase};
+use crate::engine::{Ends, Lease, LockView, Phase};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
@@ -36,7 +36,7 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     put("renewed_at", shown(lease.renewed_at));
     put("ttl_ms", millis(ends.ttl.span()));
     put("grace_ms", millis(ends.grace.span()));
-    put("holder_id", lease.details.holder_id().map_or("", |id| id).into());
+    put("holder_id", holder_id(lease).into());
     put("note", lease.details.note().map_or("", |note| note).into());
     put("waiters", waiters_of(view, shown));
     if view.holders.len() > 1 {
@@ -49,6 +49,10 @@ pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
 pub fn pretty(value: &Value) -> String {
     // `{:#}` of a value is serde_json's pretty form, and writing to a string can't fail.
     format!("{value:#}\n")
+}
+
+fn holder_id(lease: &Lease) -> &str {
+    lease.details.holder_id().map_or("", |id| id)
 }
 
 fn left(ends: &Ends, now: Time) -> Value {
@@ -81,6 +85,7 @@ fn holders_of(view: &LockView) -> Value {
                 "client": holder.lease.holder.as_str(),
                 "token": holder.lease.token.as_u64(),
                 "expires_in_ms": left(&holder.ends, view.at),
+                "holder_id": holder_id(&holder.lease),
             })
         })
         .collect()
@@ -91,7 +96,7 @@ mod tests {
     use super::*;
     use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        ClientId, Details, Hold, Holder, Lease, Life, LockName, Mode, Ticket, Token, WaiterView,
+        ClientId, Details, Hold, Holder, Life, LockName, Mode, Ticket, Token, WaiterView,
     };
     use std::sync::Arc;
 

@@ -80,7 +80,7 @@ fn show_own(status: &mut Value, token: &Value) {
         return;
     };
     status["holder"] = own["client"].clone();
-    for field in ["token", "expires_in_ms"] {
+    for field in ["token", "expires_in_ms", "holder_id"] {
         status[field] = own[field].clone();
     }
 }
@@ -217,10 +217,11 @@ mod tests {
     #[test]
     fn of_a_shared_lock_one_sees_the_own_token() {
         let holders = json!([
-            {"client": "a", "token": 4, "expires_in_ms": 100},
-            {"client": "b", "token": 5, "expires_in_ms": 200},
+            {"client": "a", "token": 4, "expires_in_ms": 100, "holder_id": "a:7:70"},
+            {"client": "b", "token": 5, "expires_in_ms": 200, "holder_id": "b:8:80"},
         ]);
-        let mut status = json!({"holder": "a", "token": 4, "expires_in_ms": 100});
+        let mut status =
+            json!({"holder": "a", "token": 4, "expires_in_ms": 100, "holder_id": "a:7:70"});
         let alone = status.clone();
         show_own(&mut status, &json!(4));
         assert_eq!(status, alone);
@@ -228,6 +229,7 @@ mod tests {
         show_own(&mut status, &json!(5));
         let shown = (&status["holder"], &status["token"], &status["expires_in_ms"]);
         assert_eq!(shown, (&json!("b"), &json!(5), &json!(200)));
+        assert_eq!(status["holder_id"], "b:8:80");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::out::{self, Look};
 use super::table::{Status, page};
 use super::target::{self, Asking, NameArg, TargetArgs};
 use crate::engine::term::parse_span;
-use crate::engine::{Grace, Kind, Ttl};
+use crate::engine::{Grace, Kind, LockName, Ttl};
 use crate::holder_id::Maker;
 use crate::time::Span;
 use serde_json::{Map, Value, json};
@@ -160,7 +160,7 @@ pub(super) fn renew(args: &RenewArgs) -> Done {
 pub(super) fn release(args: &ReleaseArgs) -> Done {
     let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let token = match args.token.token {
-        None if !args.any => token_of_shell(&*ask, name.as_str())?,
+        None if !args.any => Some(token_of_shell(&*ask, &name)?),
         token => token,
     };
     let status = ask.status(&request("release", name.as_str(), &[&json!({"token": token})]))?;
@@ -174,18 +174,42 @@ pub(super) fn release(args: &ReleaseArgs) -> Done {
     })
 }
 
-/// The token of the lease that a release from this shell means: rule 3 of the design. `None` if
-/// the caller's user does not hold the lock; the daemon then says who does.
-fn token_of_shell(ask: &dyn Ask, name: &str) -> Done<Option<u64>> {
-    let mut answer = ask.ask(&request("status", name, &[]))?;
-    let status = answer["status"].take();
-    if status["holder"] != answer["you"] {
-        return Ok(None);
+/// The token of the lease that a release from this shell means: rule 3 of the design.
+fn token_of_shell(ask: &dyn Ask, name: &LockName) -> Done<u64> {
+    let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
+    let (status, you) = (answer["status"].take(), answer["you"].take());
+    let shell = Maker::running(parent_id());
+    let own = leases_of(&status, &you);
+    let of_shell = own.iter().filter(|(_, maker)| maker.is_some_and(|it| it.is_of_shell(shell)));
+    let is_shell = |maker: Option<Maker>| maker.is_some_and(|it| it.process == shell.process);
+    if let Some((token, _)) = of_shell.max_by_key(|(_, maker)| is_shell(*maker)) {
+        return Ok(*token);
     }
-    let maker = status["holder_id"].as_str().and_then(Maker::parse);
-    if maker.is_some_and(|maker| maker.is_of_shell(Maker::running(parent_id()))) {
-        return Ok(status["token"].as_u64());
+    // The daemon is not asked to release what is not held: another program of this user could
+    // have acquired it meanwhile.
+    let sentence = match own.first() {
+        Some((token, maker)) => not_from_here(name, *token, *maker),
+        None => not_held(name, &status, &you),
+    };
+    Err(Failure::Said(Exit::of(Kind::LockNotHeld), sentence))
+}
+
+/// The leases of a client among the holders of a lock: their tokens, and which process made them.
+fn leases_of(status: &Value, client: &Value) -> Vec<(u64, Option<Maker>)> {
+    let lease_of = |holder: &Value| {
+        let maker = holder["holder_id"].as_str().and_then(Maker::parse);
+        Some((holder["token"].as_u64()?, maker))
+    };
+    match status["holders"].as_array() {
+        Some(all) => {
+            all.iter().filter(|one| one["client"] == *client).filter_map(lease_of).collect()
+        }
+        None if status["holder"] == *client => lease_of(status).into_iter().collect(),
+        None => Vec::new(),
     }
+}
+
+fn not_from_here(name: &LockName, token: u64, maker: Option<Maker>) -> String {
     let by = match maker.map(|maker| maker.process) {
         Some(process) if process.runs() => format!("process {}", process.pid),
         Some(process) if process.pid != 0 => {
@@ -193,12 +217,23 @@ fn token_of_shell(ask: &dyn Ask, name: &str) -> Done<Option<u64>> {
         }
         _ => "an unknown process".to_owned(),
     };
-    let sentence = format!(
+    format!(
         "lock '{name}' was acquired by {by} and not from this shell; release it from there, or \
-         name the lease by '--token {}', or say '--any' to release it all the same",
-        status["token"]
-    );
-    Err(Failure::Said(Exit::of(Kind::LockNotHeld), sentence))
+         name the lease by '--token {token}', or say '--any' to release it all the same"
+    )
+}
+
+fn not_held(name: &LockName, status: &Value, you: &Value) -> String {
+    let (you, holder) = (you.as_str().unwrap_or("you"), Status(status).text("holder"));
+    match holder.as_str() {
+        "" => format!(
+            "lock '{name}' is free, so {you} has nothing to release; acquire it with 'latchfs \
+             acquire {name}'"
+        ),
+        holder => format!(
+            "lock '{name}' is held by {holder}, not by {you}; only its holder can release it"
+        ),
+    }
 }
 
 pub(super) fn steal(args: &StealArgs) -> Done {

@@ -35,9 +35,13 @@ fn cut(views: &[LockView], max: usize) -> &[LockView] {
     const STATUS_BYTES: usize = 400;
     const CLIENT_BYTES: usize = 100;
     let bytes = |view: &LockView| {
-        let note = |holder: &Holder| holder.lease.details.note().map_or(0, |note| note.len());
+        let said = |holder: &Holder| {
+            let details = &holder.lease.details;
+            let note = details.note().map_or(0, |note| note.len());
+            note + details.holder_id().map_or(0, |id| id.len())
+        };
         let clients = view.waiters.len() + view.holders.len();
-        let texts = view.name.as_str().len() + view.holders.iter().map(note).sum::<usize>();
+        let texts = view.name.as_str().len() + view.holders.iter().map(said).sum::<usize>();
         STATUS_BYTES + texts + clients * CLIENT_BYTES
     };
     let mut left = max;

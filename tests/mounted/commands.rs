@@ -77,6 +77,23 @@ fn release_ends_what_the_same_shell_has_acquired() {
     assert_eq!(m.phase("build"), "held");
 }
 
+/// Of a lock that several share, a release ends the lease of its own shell, whoever is shown first.
+#[test]
+fn release_of_a_shared_lock_ends_the_lease_of_the_same_shell() {
+    let m = mount();
+    let elsewhere = "setsid -w sh -c 'latchfs acquire build --shared; true'";
+    m.sh_as(ALICE, elsewhere).ok();
+    m.sh(elsewhere).ok();
+    let said = m.sh("latchfs release build").exits(77);
+    assert!(said.contains(", which has ended, and not from this shell; "), "{said}");
+    let holders = || m.status("build")["holders"].as_array().map_or(1, Vec::len);
+    assert_eq!(holders(), 2);
+    m.sh("latchfs acquire build --shared && latchfs release build").ok();
+    assert_eq!(holders(), 2);
+    m.latchfs(&["release", "build", "--any"]).ok();
+    assert_eq!(holders(), 1);
+}
+
 /// The scripts among the examples of `--help` leave alone a lock that another program holds.
 #[test]
 fn examples_of_the_help_release_only_their_own_lock() {
