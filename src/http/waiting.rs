@@ -12,11 +12,11 @@ use super::lock;
 use super::problem::{Done, Problem};
 use super::replay::unexpected;
 use crate::engine::{
-    Acquire, ClientId, Event, Hold, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Release,
-    Replay, Request, Tenure, Term, Ticket, Token, What, Why,
+    Acquire, ClientId, Event, Hold, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Refusal,
+    Release, Replay, Request, Tenure, Term, Ticket, Token, What, Why,
 };
 use crate::locks::feed::Watch;
-use crate::locks::{Failure, Locks};
+use crate::locks::{Failure, Locks, Unavailable};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -78,6 +78,14 @@ enum Fate {
     Unknown,
 }
 
+/// What a request that may wait has come to.
+enum Entered {
+    Waits(Box<Waiter>),
+    Decided(Outcome),
+}
+
+type Entering = Result<Entered, Refusal>;
+
 impl Places {
     pub(super) fn new(locks: Locks) -> Arc<Self> {
         Arc::new_cyclic(|own| {
@@ -103,6 +111,24 @@ impl Places {
         self.look_back(ticket, before);
         let (places, ask) = (Arc::clone(self), ask.clone());
         Waiter { places, ask, ticket, number, told, claims }
+    }
+
+    /// Asks for a lock. A request that waits has its [`Waiter`] as soon as it has a place, so that
+    /// the place is left also when the connection closes before the answer arrives.
+    fn enter(self: &Arc<Self>, ask: &Acquire) -> oneshot::Receiver<Result<Entering, Unavailable>> {
+        let (then, answer) = oneshot::channel();
+        let (places, asked) = (Arc::clone(self), ask.clone());
+        let mut before = self.locks.watch(None);
+        self.locks.submit(Op::Acquire(ask.clone()), move |answer| {
+            let entered = |outcome| match outcome {
+                Outcome::Waiting { ticket, .. } => {
+                    Entered::Waits(Box::new(places.follow(&asked, ticket, &mut before)))
+                }
+                outcome => Entered::Decided(outcome),
+            };
+            drop(then.send(answer.map(|answer| answer.map(entered))));
+        });
+        answer
     }
 
     fn watch(&self) -> Watch {
@@ -290,24 +316,13 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
     let mut place = None;
     loop {
         call.grants()?;
-        let mut before = call.app.locks.watch(None);
-        let ticket = match place {
-            // Another request of the client could be meant by what is held now.
-            Some(ticket) if !waits(call, &ask.name, ticket).await? => {
-                return Err(lost_sight(&ask.name));
-            }
-            Some(ticket) => ticket,
-            None => {
-                let (then, answer) = oneshot::channel();
-                call.app.locks.submit(Op::Acquire(ask.clone()), |answer| drop(then.send(answer)));
-                match told(answer.await)?.map_err(Failure::Refused)? {
-                    Outcome::Waiting { ticket, .. } => ticket,
-                    outcome => return served(call, &ask, &outcome).await,
-                }
-            }
+        let mut waiter = match place.take() {
+            Some(waiter) => waiter,
+            None => match told(places.enter(&ask).await)?.map_err(Failure::Refused)? {
+                Entered::Waits(waiter) => waiter,
+                Entered::Decided(outcome) => return served(call, &ask, &outcome).await,
+            },
         };
-        let mut waiter = places.follow(&ask, ticket, &mut before);
-        drop(before);
         let fate = tokio::select! {
             fate = &mut waiter.told => fate.unwrap_or(Fate::Unknown),
             () = entered(&mut phase, Phase::Draining) => return Err(Problem::closing()),
@@ -323,9 +338,15 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
                 return Err(in_vain(call, &waiter.ask, why).await);
             }
             Fate::Unknown => {
+                let mut before = call.app.locks.watch(None);
+                if waits(call, &ask.name, waiter.ticket).await? {
+                    place = Some(Box::new(places.follow(&ask, waiter.ticket, &mut before)));
+                }
                 waiter.take();
-                // Who speaks for the client keeps its place by asking again.
-                place = (ask.hold != Hold::Loose).then_some(ticket);
+                // Another request of the client could be meant by what is held now.
+                if place.is_none() && ask.hold != Hold::Loose {
+                    return Err(lost_sight(&ask.name));
+                }
             }
         }
     }
@@ -428,7 +449,7 @@ async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
     if let Some(id) = session {
         let reason = Box::new(crate::engine::Reason::NoSession(id));
         let at = call.app.locks.now();
-        return Failure::Refused(crate::engine::Refusal { at, reason }).into();
+        return Failure::Refused(Refusal { at, reason }).into();
     }
     let now = match call.view(&ask.name).await {
         Ok(view) => view,
@@ -527,6 +548,25 @@ mod tests {
             drop(next);
             assert!(look(&places).holder().is_none(), "it went on to nobody");
         }
+        assert!(places.state.lock().places.is_empty());
+    }
+
+    /// The connection may close before the request hears that it waits.
+    #[test]
+    fn a_place_that_a_closed_connection_never_heard_of_is_left() {
+        let places = places();
+        let first = ask("first", Line::Skip);
+        let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
+        submit(&places, Op::Acquire(first));
+        let heard = places.enter(&ask("b", Line::Join(None)));
+        assert_eq!(look(&places).waiters.len(), 1);
+        drop(heard);
+        assert_eq!(look(&places).waiters.len(), 0);
+        let heard = places.enter(&ask("b", Line::Join(None)));
+        submit(&places, Op::Release(Release::of(key)));
+        assert!(look(&places).holder().is_some());
+        drop(heard);
+        assert!(look(&places).holder().is_none());
         assert!(places.state.lock().places.is_empty());
     }
 
