@@ -52,9 +52,13 @@ fn unmount(dir: &Path, unseals: bool) -> Done {
         take_away(dir)?;
     }
     let shown = real.display();
-    device::unseal(&real)
+    let was_sealed = device::unseal(&real)
         .map_err(|error| Failure::system(&format!("{shown} can't be unsealed"), &error))?;
-    out::line(&format!("latchfs: unsealed {shown}; it is an ordinary directory now"))
+    out::line(&if was_sealed {
+        format!("latchfs: unsealed {shown}; it is an ordinary directory now")
+    } else {
+        format!("latchfs: {shown} is not sealed, so its permissions stay as they are")
+    })
 }
 
 fn take_away(dir: &Path) -> Done {

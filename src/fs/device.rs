@@ -98,8 +98,8 @@ pub(super) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Resu
     }
 }
 
-/// Makes a directory that was a mount point usable again.
-pub fn unseal(dir: &Path) -> io::Result<()> {
+/// Makes a directory that was a mount point usable again; returns whether it was sealed.
+pub fn unseal(dir: &Path) -> io::Result<bool> {
     super::seal::unseal(dir)
 }
 

@@ -34,7 +34,7 @@ pub mod device {
     }
 
     /// Nothing was mounted there.
-    pub fn unseal(_dir: &Path) -> io::Result<()> {
+    pub fn unseal(_dir: &Path) -> io::Result<bool> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -3,11 +3,11 @@
 //! and, as root, immutable where the file system can do that, which stops root as well.
 
 use super::device::is_root;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Permissions of a sealed directory.
@@ -76,13 +76,22 @@ pub fn is_sealed(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.mode() & 0o7777 == NONE)
 }
 
-/// Makes a directory usable again on which nothing is mounted.
-pub fn unseal(path: &Path) -> io::Result<()> {
+/// Makes a directory usable again on which nothing is mounted. Returns whether it was sealed: any
+/// other keeps the permissions that it has.
+pub fn unseal(path: &Path) -> io::Result<bool> {
+    // Of what is opened here, not of what a user puts in its place meanwhile.
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if dir.metadata()?.mode() & 0o7777 != NONE {
+        return Ok(false);
+    }
+    let opened = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
     if is_root() {
         // Where there is no such flag there is none to take away.
-        let _ = File::open(path).and_then(|dir| set_immutable(&dir, false));
+        let _ = File::open(&opened).and_then(|dir| set_immutable(&dir, false));
     }
-    fs::set_permissions(path, Permissions::from_mode(MODE))
+    fs::set_permissions(&opened, Permissions::from_mode(MODE))?;
+    Ok(true)
 }
 
 /// The entries of a directory, for a sentence; `None` if there are none, or none can be seen.

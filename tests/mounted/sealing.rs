@@ -57,6 +57,27 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
 }
 
+/// What latchfs has not sealed keeps its permissions.
+#[test]
+fn only_a_sealed_directory_is_unsealed() {
+    let m = Setup::new().prepare();
+    let (dir, file, link) = (m.dir().join("dir"), m.dir().join("file"), m.dir().join("link"));
+    fs::create_dir(&dir).expect("an ordinary directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).expect("ours");
+    fs::write(&file, "").expect("an ordinary directory");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("ours");
+    std::os::unix::fs::symlink(&file, &link).expect("an ordinary directory");
+    let unseal = |path: &Path| run(Command::new(LATCHFS).args(["umount", "--unseal"]).arg(path));
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+    let said = unseal(&dir).ok();
+    assert!(said.contains("is not sealed"), "{said}");
+    for other in [&file, &link] {
+        let said = unseal(other).fails();
+        assert!(said.contains("can't be unsealed"), "{said}");
+    }
+    assert_eq!((mode(&dir), mode(&file)), (0o1777, 0));
+}
+
 /// What programs left in the bare directory is not hidden without a word.
 #[test]
 fn a_directory_with_entries_is_refused() {
