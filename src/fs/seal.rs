@@ -56,6 +56,10 @@ impl Below {
     }
 
     fn close(&self) -> io::Result<bool> {
+        // Of an immutable directory not even the permissions can be set again.
+        if flags_of(&self.dir).is_ok_and(|flags| flags & IMMUTABLE != 0) {
+            return Ok(is_root());
+        }
         self.dir.set_permissions(Permissions::from_mode(NONE))?;
         Ok(is_root() && set_immutable(&self.dir, true).is_ok())
     }
@@ -129,14 +133,19 @@ pub fn hidden(path: &Path) -> io::Result<Option<String>> {
 }
 
 #[allow(unsafe_code)]
-fn set_immutable(dir: &File, wanted: bool) -> io::Result<()> {
+fn flags_of(dir: &File) -> io::Result<libc::c_int> {
     let mut flags: libc::c_int = 0;
-    // SAFETY: both calls get an open descriptor and a pointer to a number that outlives them.
-    let result = unsafe { libc::ioctl(dir.as_raw_fd(), GET_FLAGS as _, &raw mut flags) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+    // SAFETY: the call gets an open descriptor and a pointer to a number that outlives it.
+    match unsafe { libc::ioctl(dir.as_raw_fd(), GET_FLAGS as _, &raw mut flags) } {
+        0 => Ok(flags),
+        _ => Err(io::Error::last_os_error()),
     }
-    flags = if wanted { flags | IMMUTABLE } else { flags & !IMMUTABLE };
+}
+
+#[allow(unsafe_code)]
+fn set_immutable(dir: &File, wanted: bool) -> io::Result<()> {
+    let before = flags_of(dir)?;
+    let flags = if wanted { before | IMMUTABLE } else { before & !IMMUTABLE };
     // SAFETY: as above.
     match unsafe { libc::ioctl(dir.as_raw_fd(), SET_FLAGS as _, &raw const flags) } {
         0 => Ok(()),

@@ -35,6 +35,7 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     nobody_locks_in(m.dir());
     m.start();
     m.sh("mkdir build && rmdir build").ok();
+    assert!(!m.log().contains("can't be sealed"), "{}", m.log());
     m.crash();
     // The dead mount is there still.
     fs::create_dir(m.dir().join("build")).expect_err("its daemon is gone");
