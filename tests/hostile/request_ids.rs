@@ -4,11 +4,12 @@
 use crate::server_harness::{Reply, Scratch, Server};
 use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Term,
+    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release, Term,
 };
 use latchfs::locks::wire::{Ask, Batch, Reply as Told, Submission, decode_told, encode_batch};
 use latchfs::time::{Span, boot_now};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -101,6 +102,12 @@ fn release(lock: &str, who: &str) -> Op {
     Op::Release(Release::of(key))
 }
 
+/// The key under which a server kept a request of the API, before keys belonged to callers: anybody
+/// could compute it from what the victim was going to send.
+fn digest(method: &str, path: &str, key: &str) -> String {
+    format!("{:x}", Sha256::digest(format!("{method}\0{path}\0{key}\0")))
+}
+
 /// The attacker plants answers under keys that the victim will use. Neither is the victim told
 /// that it holds what its rival holds, nor that it has released what it goes on to hold.
 #[test]
@@ -108,14 +115,20 @@ fn planted_answers_reach_nobody() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let rivals = server.curl(&["-H", RIVAL, "-X", "POST", "/locks/prod/db"]).is(200);
-    let keys = ["deploy-1", "http:ci", "ci", "http:ci/deploy-1"];
+    let planted = digest("POST", "/locks/prod/db", "deploy-1");
+    let keys = ["deploy-1", "http:ci", "ci", "http:ci/deploy-1", &planted];
     for (number, key) in (1..).zip(keys) {
         let lock = format!("sandbox/{number}");
         let asks = vec![keyed(key, acquire(&lock, "eve"))];
         let told = eve_asks(&server, scratch.path(), number, asks);
         assert!(matches!(&told[..], [Told::Answered(Ok(_))]), "its own locks it may: {told:?}");
     }
-    eve_asks(&server, scratch.path(), 9, vec![keyed("undeploy-1", release("sandbox/1", "eve"))]);
+    let planted = digest("DELETE", "/locks/prod/db", "undeploy-1");
+    for (number, key) in (1..).zip(["undeploy-1", &planted]) {
+        let asks = vec![keyed(key, release(&format!("sandbox/{number}"), "eve"))];
+        let told = eve_asks(&server, scratch.path(), 10 + number, asks);
+        assert!(matches!(&told[..], [Told::Answered(Ok(_))]), "its own locks it may: {told:?}");
+    }
 
     let key = "Idempotency-Key: deploy-1";
     let refused = victim(&server, "POST", key, "/locks/prod/db").is(409);
@@ -134,13 +147,22 @@ fn the_answers_of_others_are_not_told() {
     let scratch = Scratch::new();
     let server = start(&scratch);
     let key = "Idempotency-Key: deploy-1";
-    victim(&server, "POST", key, "/locks/prod/db").is(200);
+    let victims = victim(&server, "POST", key, "/locks/prod/db").is(200);
+    let stored = digest("POST", "/locks/prod/db", "deploy-1");
+    let asks = vec![keyed(&stored, acquire("sandbox/y", "eve"))];
+    let told = eve_asks(&server, scratch.path(), 1, asks);
+    let [Told::Answered(Ok(Outcome::Granted(eves)))] = &told[..] else {
+        panic!("its own locks it may: {told:?}");
+    };
+    assert_ne!(victims["token"], eves.token.as_u64(), "she was told the victim's answer");
+    let status = server.curl(&["-H", EVE, "/locks/sandbox/y"]).is(200);
+    assert_eq!(status["holder"], "eve");
     let asks = vec![
         keyed("deploy-1", acquire("prod/db", "ci")),
         keyed("deploy-1", acquire("prod/db", "eve")),
         keyed("deploy-1", acquire("sandbox/x", "ci")),
     ];
-    let told = eve_asks(&server, scratch.path(), 1, asks);
+    let told = eve_asks(&server, scratch.path(), 2, asks);
     assert!(told.iter().all(|told| matches!(told, Told::Unavailable(_))), "{told:?}");
     let eve = server.curl(&["-H", EVE, "-H", key, "-X", "POST", "/locks/prod/db?client=ci"]);
     eve.is(403);
