@@ -222,6 +222,26 @@ fn a_repeated_request_has_one_effect() {
     server.curl(&["-X", "POST", "-H", &long, "/locks/build?client=a"]).is(400);
 }
 
+/// A repeat that comes after the tenure has expired, while another client holds the lock, is told
+/// the first answer, marked as a replay, and apart from it who holds the lock now.
+#[test]
+fn a_repeat_after_the_tenure_tells_the_first_answer() {
+    let server = Server::start(&[]);
+    let key = "Idempotency-Key: 0c1f";
+    let ask = ["-X", "POST", "-H", key, "/locks/build?client=a&ttl=1s&grace=0s"];
+    let first = server.curl(&ask).is(200);
+    let others = server.curl(&["-X", "POST", "/locks/build?client=b&wait=20s"]).is(200);
+    let again = server.curl(&ask);
+    assert_eq!(again.is(200)["phase"], "held", "as it was then");
+    same_but_for_the_milliseconds(&first, &again.json());
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    let current = &again.json()["current"];
+    assert_eq!((&current["holder"], &current["token"]), (&json!("b"), &others["token"]));
+    // The holder goes on to hold, and is answered at once.
+    let status = server.curl(&["--max-time", "1", "/locks/build"]).is(200);
+    assert_eq!((&status["holder"], &status["token"]), (&json!("b"), &others["token"]));
+}
+
 /// A session and a steal are replayed as they were first answered, too.
 #[test]
 fn a_repeat_opens_no_second_session() {

@@ -21,11 +21,16 @@ impl Mount {
         self.0.path().join("fst")
     }
 
-    /// A command beside the mount point, with `LATCHFS_SERVER` as given.
+    /// A command beside the mount point, with `LATCHFS_SERVER` as given, or without it if that is
+    /// empty.
     fn command(&self, server: &str, args: &[&str]) -> Output {
         let mut command = Command::new(LATCHFS);
         command.args(args).current_dir(self.0.path());
-        run(command.env_remove("LATCHFS_DIR").env("LATCHFS_SERVER", server))
+        command.env_remove("LATCHFS_DIR").env_remove("LATCHFS_SERVER");
+        if !server.is_empty() {
+            command.env("LATCHFS_SERVER", server);
+        }
+        run(&mut command)
     }
 }
 
