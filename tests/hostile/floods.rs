@@ -1,5 +1,7 @@
 //! Floods: a client that sends batches which would take much memory, and a server that answers so.
 
+use crate::mount_floods::victim;
+use crate::mounted_harness::{Behind, Setup};
 use crate::server_harness::{LATCHFS, Server, latchfs};
 use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
@@ -183,9 +185,11 @@ fn answers_for_invented_senders_have_a_bound() {
 }
 
 /// A server that answers every batch with millions of empty parts makes no client take much
-/// memory, nor does one that never stops; and no depth of an answer overflows the stack.
+/// memory, nor does one that never stops; and no depth of an answer overflows the stack. A mount of
+/// another server on the same machine is served meanwhile.
 #[test]
 fn a_hostile_server_takes_no_memory_of_its_clients() {
+    let mount = Setup::new().behind(Behind::Server).start();
     let stamp = Stamp {
         engine: 9,
         start: 8,
@@ -196,6 +200,11 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
     let parts = encode_told(&Told { stamp, replies: vec![Reply::Now; 1 << 20] });
     let mut bytes = parts.clone();
     bytes.resize(256 << 20, 5);
+    // The same with 16 times as many parts: three bytes before them are their count.
+    let mut many = parts.clone();
+    many.truncate(parts.len() - (1 << 20) - 3);
+    many.extend([0x80, 0x80, 0x80, 0x08]);
+    many.resize(many.len() + (16 << 20), 5);
     // A replay of a replay of a replay: each is two bytes before what it repeats, and one behind.
     let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
     let replay = Reply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
@@ -204,7 +213,8 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
     let outer = nested[nested.len() - 2..].repeat(1 << 20);
     nested.extend(outer.into_iter().chain(innermost));
     nested.resize(nested.len() + (1 << 20), 0);
-    for (name, body) in [("parts", parts), ("bytes", bytes), ("replays", nested)] {
+    let bodies = [("parts", parts), ("many parts", many), ("bytes", bytes), ("replays", nested)];
+    for (name, body) in bodies {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         // It ends with the test.
@@ -213,19 +223,30 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
                 flood(stream, &body);
             }
         });
-        let mut command = Command::new(LATCHFS);
-        command.args(["ls", "--server", &url]).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("it starts");
-        let mut peak = 0;
-        let code = loop {
-            peak = peak.max(peak_kib(child.id().cast_signed()));
-            if let Some(status) = child.try_wait().expect("our child") {
-                break status.code();
+        let (code, peak) = thread::scope(|scope| {
+            let client = scope.spawn(|| list(&url));
+            while !client.is_finished() {
+                victim(&mount);
             }
-            thread::yield_now();
-        };
+            client.join().expect("it ends")
+        });
         assert_eq!(code, Some(69), "{name}");
         assert!((1..FLOOD_KIB).contains(&peak), "{name}: {peak} KiB");
+    }
+}
+
+/// Lists the locks of a server. Returns the exit code, and the most memory that it took, in KiB.
+fn list(url: &str) -> (Option<i32>, u64) {
+    let mut command = Command::new(LATCHFS);
+    command.args(["ls", "--server", url]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let mut peak = 0;
+    loop {
+        peak = peak.max(peak_kib(child.id().cast_signed()));
+        if let Some(status) = child.try_wait().expect("our child") {
+            return (status.code(), peak);
+        }
+        thread::yield_now();
     }
 }
 

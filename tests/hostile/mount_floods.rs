@@ -75,7 +75,7 @@ impl Drop for Attacker {
 /// What root does all the time: takes a lock, looks at it, gives it back. The attack goes on all
 /// that time; a machine that was busy otherwise for a moment is not to blame for it.
 #[track_caller]
-fn victim(m: &Mount) {
+pub(crate) fn victim(m: &Mount) {
     let works = || {
         let (begun, lock) = (boot_now(), m.dir().join("victim"));
         fs::create_dir(&lock).expect("root gets its lock");
@@ -88,7 +88,9 @@ fn victim(m: &Mount) {
     assert!(least < VICTIM_LIMIT, "root was kept waiting for {took:?}");
 }
 
-/// Waits whose ends follow each other closely, so that answering one comes upon the next.
+/// Waits whose ends follow each other closely, so that answering one comes upon the next. How
+/// closely they must follow to nest depends on the machine: the test without a clock is
+/// `wakers_that_make_events_do_not_nest` of the library.
 const TIMED_WAITS: &str = r#"
     COUNT = 20_000
     ctl = os.open('.latchfs/ctl', os.O_RDWR)
@@ -107,11 +109,12 @@ const TIMED_WAITS: &str = r#"
     print('answered', conflicts, limits, flush=True)
 "#;
 
-/// Before, the daemon overflowed its stack.
+/// Before, the daemon overflowed its stack, and one user could have as many waits as it wanted.
 #[test]
 fn timed_waits_through_one_file_all_end() {
     let m = mount();
     m.sh_as(BOB, "for n in 0 1 2 3 4 5 6 7 8 9; do echo 10m > held$n; done").ok();
+    // Waits of a user beyond its share are refused; those of root are not.
     for (user, count, share) in [(ALICE, 4_000, 2_048), ("root", 20_000, 20_000)] {
         let program = TIMED_WAITS.replace("20_000", &count.to_string());
         let attacker = Attacker::start(&m, user, &program);
@@ -121,7 +124,8 @@ fn timed_waits_through_one_file_all_end() {
         let numbers = [conflicts, limits].map(|number| number.parse::<usize>().expect("it is"));
         assert_eq!(numbers.iter().sum::<usize>(), count, "{user}: {answers}");
         // On a slow machine some waits end before the last is asked for.
-        assert!(numbers[0] >= share && (user == ALICE || numbers[1] == 0), "{user}: {answers}");
+        assert!(numbers[0] >= share, "{user}: {answers}");
+        assert_eq!(numbers[1] > 0, user == ALICE, "{user}: {answers}");
     }
 }
 
