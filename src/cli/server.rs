@@ -151,6 +151,6 @@ pub(super) fn connect_since(
         .map_err(|error| Failure::system("no connection can be made", &error))?;
     match remote.trouble() {
         None => Ok(Arc::new(remote)),
-        Some(sentence) => Err(Failure::unavailable(sentence)),
+        Some((kind, sentence)) => Err(Failure::Said(Exit::of(kind), sentence)),
     }
 }

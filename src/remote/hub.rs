@@ -40,7 +40,7 @@ pub(super) struct Hub {
     /// The session that was lost since the last gap in the events, and its client.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// What was wrong the last time that something was.
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Trouble>>,
     pub(super) counts: Counts,
     /// The name of the engine that is asked; 0: it has none, or is not known yet.
     engine: AtomicU64,
@@ -373,10 +373,10 @@ impl Hub {
     /// Keeps in mind what is wrong.
     pub(super) fn troubled(&self, what: &str, trouble: &Trouble) {
         log::debug!("{}: {what}: {trouble}", self.name);
-        *self.trouble.lock() = Some(trouble.to_string());
+        *self.trouble.lock() = Some(trouble.clone());
     }
 
-    pub(super) fn last_trouble(&self) -> Option<String> {
+    pub(super) fn last_trouble(&self) -> Option<Trouble> {
         self.trouble.lock().clone()
     }
 
@@ -439,7 +439,8 @@ impl Hub {
 
     /// How it goes with the server.
     pub(super) fn far(&self) -> Far {
-        let (heard, trouble) = (*self.heard.lock(), self.last_trouble());
+        let trouble = self.last_trouble().map(|trouble| trouble.to_string());
+        let heard = *self.heard.lock();
         Far { server: Arc::clone(&self.name), heard, trouble }
     }
 

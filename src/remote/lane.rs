@@ -90,9 +90,9 @@ impl Lane {
                     self.deliver(batch, told, first_asked_at);
                     return true;
                 }
-                Err(Trouble::Denied(why) | Trouble::Foreign(why)) => {
-                    self.hub.troubled("no entry", &Trouble::Denied(why.clone()));
-                    self.deny(&mut batch, &why.into());
+                Err(trouble @ (Trouble::Denied(_) | Trouble::Foreign(_))) => {
+                    self.hub.troubled("no entry", &trouble);
+                    self.deny(&mut batch, &trouble.to_string().into());
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
                         return self.hub.pause(jittered(PAUSE_MIN));
                     }

@@ -26,7 +26,7 @@ mod several;
 
 use crate::chance::random;
 use crate::engine::{
-    Child, Command, Hold, LockName, LockView, Op, Reason, Refusal, SessionId, Token,
+    Child, Command, Hold, Kind, LockName, LockView, Op, Reason, Refusal, SessionId, Token,
 };
 use crate::locks::feed::Watch;
 use crate::locks::wire::{Ask, Reply, Submission};
@@ -35,7 +35,7 @@ use crate::locks::{
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use hub::Hub;
-use line::Server;
+use line::{Server, Trouble};
 use parking_lot::Mutex;
 use queue::{Asked, Got};
 pub use session::Terms;
@@ -84,17 +84,21 @@ impl Remote {
         self.hub.is_ready(boot_now() + REPLY_DEADLINE)
     }
 
-    /// Why it can't be used, as long as an answer may take.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why it can't be used, as long as an answer may take: the kind, and a sentence.
+    pub fn trouble(&self) -> Option<(Kind, String)> {
         if self.is_ready() {
             return None;
         }
         let why = self.hub.last_trouble();
-        let why = why.unwrap_or_else(|| "it does not answer".to_owned());
-        Some(format!(
-            "the server {} can't be used: {why}; see whether it runs and can be reached",
-            self.hub.name
-        ))
+        let why = why.unwrap_or_else(|| Trouble::Silent("it does not answer".to_owned()));
+        let (kind, next) = match why {
+            Trouble::Denied(_) => (
+                Kind::Denied,
+                "name credentials that it knows by --token-file, or by --cert and --key",
+            ),
+            _ => (Kind::ConsistencyUnavailable, "see whether it runs and can be reached"),
+        };
+        Some((kind, format!("the server {} can't be used: {why}; {next}", self.hub.name)))
     }
 
     /// How it stands with the server.

@@ -7,9 +7,9 @@ use crate::chance::jittered;
 use crate::engine::{
     ClientId, EndSession, Grace, Op, OpenSession, Outcome, SessionEnd, SessionId, Ttl,
 };
-use crate::locks::Contact;
 use crate::locks::timer::Alarm;
 use crate::locks::wire::{Ask, Batch, Reply, decode_told, encode_batch};
+use crate::locks::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -263,8 +263,11 @@ fn open(
             hub.with_session(|session| session.opened(id, asked_at));
             Ok(())
         }
-        Some(Reply::Answered(Err(refusal))) => Err(Trouble::Denied(refusal.to_string())),
-        Some(Reply::Unavailable(why)) => Err(Trouble::Denied(why.to_string())),
+        Some(Reply::Answered(Err(refusal))) => Err(Trouble::Silent(refusal.to_string())),
+        Some(Reply::Unavailable(Unavailable::Denied { why })) => {
+            Err(Trouble::Denied(why.to_string()))
+        }
+        Some(Reply::Unavailable(why)) => Err(Trouble::Silent(why.to_string())),
         _ => Err(Trouble::Foreign("the server does not know sessions".to_owned())),
     }
 }

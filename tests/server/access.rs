@@ -34,6 +34,24 @@ fn start(scratch: &Scratch) -> (Server, PathBuf) {
     (Server::start(&["--tokens", &path.display().to_string()]), path)
 }
 
+/// A command says which option names the credentials that the server asks for.
+#[test]
+fn a_command_without_the_right_token_is_told_how_to_name_one() {
+    let scratch = Scratch::new();
+    let (server, _) = start(&scratch);
+    let (ended, said) = latchfs(&["ls", "--server", &server.url]);
+    assert_eq!(ended, Some(77), "{said}");
+    assert!(said.contains("name credentials that it knows by --token-file"), "{said}");
+    assert!(!said.contains("can be reached"), "{said}");
+    let acquire = ["acquire", "team/x", "--client", "other", "--server", &server.url];
+    let secret = scratch.path().join("secret");
+    fs::write(&secret, "the secret of laptop1").expect("a fresh directory");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let token = ["--token-file", &secret.display().to_string()];
+    let (ended, said) = latchfs(&[&acquire[..], &token].concat());
+    assert_eq!(ended, Some(77), "{said}");
+}
+
 #[test]
 fn nothing_without_a_token_but_whether_it_lives() {
     let scratch = Scratch::new();
