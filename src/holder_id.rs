@@ -1,9 +1,11 @@
 //! The process that acquired a lock, as `holder_id` of a status names it:
-//! `host:user:pid:start:session`. The session is the login session, by the pid and the start of its
-//! leader, with a dot between: pids alone come again, in containers above all. What a start is, see
-//! [`start_of`].
-//! Statuses written by an older latchfs lack the session.
+//! `host:user:pid:start:session.start.boot`. The session is the login session, by the pid and the
+//! start of its leader: pids alone come again, in containers above all. What a start is, see
+//! [`start_of`]. The boot tells both from processes of other machines, and of this one before it
+//! was restarted.
+//! Statuses written by an older latchfs lack the boot, or the session as well.
 
+use crate::time::this_boot;
 use std::fmt;
 #[cfg(target_os = "linux")]
 use std::io;
@@ -18,6 +20,8 @@ pub struct Maker {
     pub process: Started,
     /// The leader of its login session.
     pub session: Started,
+    /// Half of the kernel's name for the boot in which both started; 0 if that is not known.
+    pub boot: u64,
 }
 
 /// A pid, and what tells its process from others of that pid; zeros where that is not known.
@@ -49,27 +53,37 @@ impl Maker {
     /// The process `pid`.
     pub fn running(pid: u32) -> Self {
         let process = Started { pid, at: start_of(pid).unwrap_or(0) };
-        Self { process, session: Started::running(session_of(pid)).unwrap_or_default() }
+        let session = Started::running(session_of(pid)).unwrap_or_default();
+        Self { process, session, boot: this_boot() as u64 }
     }
 
     /// The process that a `holder_id` names.
     pub fn parse(holder_id: &str) -> Option<Self> {
         let mut parts = holder_id.rsplit(':').peekable();
-        let session = match parts.next_if(|last| last.contains('.')) {
-            None => Started::default(),
+        let (session, boot) = match parts.next_if(|last| last.contains('.')) {
+            None => (Started::default(), 0),
             Some(session) => {
                 let (pid, at) = session.split_once('.')?;
-                Started { pid: pid.parse().ok()?, at: at.parse().ok()? }
+                let (at, boot) = at.split_once('.').unwrap_or((at, "0"));
+                (Started { pid: pid.parse().ok()?, at: at.parse().ok()? }, boot.parse().ok()?)
             }
         };
         let at = parts.next()?.parse().ok()?;
         let process = Started { pid: parts.next()?.parse().ok()?, at };
-        Some(Self { process, session })
+        Some(Self { process, session, boot })
+    }
+
+    /// Whether it was of this machine, and not before its last start.
+    pub fn is_of_this_boot(self) -> bool {
+        self.boot == this_boot() as u64
     }
 
     /// Whether a command below `other`, a shell, may release what this process acquired: it is
     /// that shell, or it has ended and was of the same login session.
     pub fn is_of_shell(self, other: Self) -> bool {
+        if self.boot != other.boot {
+            return false;
+        }
         if self.process.is_known() && self.process == other.process {
             return true;
         }
@@ -81,8 +95,8 @@ impl Maker {
 /// The end of a `holder_id`.
 impl fmt::Display for Maker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, session } = self;
-        write!(f, "{}:{}:{}.{}", process.pid, process.at, session.pid, session.at)
+        let Self { process, session, boot } = self;
+        write!(f, "{}:{}:{}.{}.{boot}", process.pid, process.at, session.pid, session.at)
     }
 }
 
@@ -180,7 +194,19 @@ mod tests {
         assert_eq!(Maker::parse(&format!("laptop1:ann:{own}")), Some(own));
         let old = Maker::parse("laptop1:ann:7:70").expect("as older ones wrote it");
         assert_eq!((old.process, old.session), (Started { pid: 7, at: 70 }, Started::default()));
-        for other in ["", "7", "laptop1:ann", "a:b:c:d", "a:b:1:2:3.", "a:b:1:2:3.4x", "1:2.3"] {
+        let old = Maker::parse("laptop1:ann:7:70:4.40").expect("as older ones wrote it");
+        assert_eq!((old.session, old.boot), (Started { pid: 4, at: 40 }, 0));
+        for other in [
+            "",
+            "7",
+            "laptop1:ann",
+            "a:b:c:d",
+            "a:b:1:2:3.",
+            "a:b:1:2:3.4x",
+            "a:b:1:2:3.4.",
+            "a:b:1:2:3.4.5.6",
+            "1:2.3",
+        ] {
             assert_eq!(Maker::parse(other), None, "{other}");
         }
     }
@@ -195,8 +221,12 @@ mod tests {
         let same_session = Maker { process: gone, ..here };
         assert!(same_session.is_of_shell(here), "its process has ended");
         let other = Started { pid: 1, at: 1 };
-        assert!(!Maker { process: gone, session: other }.is_of_shell(here));
-        let unknown = Maker { process: Started::default(), session: Started::default() };
+        assert!(!Maker { process: gone, session: other, ..here }.is_of_shell(here));
+        let elsewhere = Maker { boot: here.boot ^ 1, ..here };
+        assert!(!elsewhere.is_of_shell(here), "the same numbers on another machine");
+        assert!(!Maker { process: gone, ..elsewhere }.is_of_shell(here));
+        let unknown =
+            Maker { process: Started::default(), session: Started::default(), boot: here.boot };
         assert!(!unknown.is_of_shell(unknown), "nothing is known of either");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let running = Maker { session, ..Maker::running(child.id()) };

@@ -200,7 +200,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/engine/", &["time", "engine"]),
     ("src/said.rs", &[]),
     ("src/chance.rs", &["time"]),
-    ("src/holder_id.rs", &[]),
+    ("src/holder_id.rs", &["time"]),
     ("src/locks/", &["time", "said", "chance", "engine", "locks"]),
     (
         "src/fs/",

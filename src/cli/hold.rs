@@ -210,12 +210,13 @@ fn leases_of(status: &Value, client: &Value) -> Vec<(u64, Option<Maker>)> {
 }
 
 fn not_from_here(name: &LockName, token: u64, maker: Option<Maker>) -> String {
-    let by = match maker.map(|maker| maker.process) {
-        Some(process) if process.runs() => format!("process {}", process.pid),
-        Some(process) if process.pid != 0 => {
-            format!("process {}, which has ended,", process.pid)
+    let by = match maker.filter(|maker| maker.process.pid != 0) {
+        None => "an unknown process".to_owned(),
+        Some(maker) if !maker.is_of_this_boot() => {
+            format!("process {}, before a restart or on another machine,", maker.process.pid)
         }
-        _ => "an unknown process".to_owned(),
+        Some(Maker { process, .. }) if process.runs() => format!("process {}", process.pid),
+        Some(Maker { process, .. }) => format!("process {}, which has ended,", process.pid),
     };
     format!(
         "lock '{name}' was acquired by {by} and not from this shell; release it from there, or \

@@ -43,7 +43,7 @@ fn cat_shows_the_status() {
     assert_eq!(parts[..2], ["laptop1", ALICE], "{holder_id}");
     let numbers = parts[2..].iter().flat_map(|part| part.split('.'));
     assert!(numbers.clone().all(|part| part.parse::<u64>().is_ok()), "{holder_id}");
-    assert_eq!(numbers.count(), 4, "host:user:pid:start_time:leader.start, not {holder_id}");
+    assert_eq!(numbers.count(), 5, "host:user:pid:start:leader.start.boot, not {holder_id}");
     for field in ["expires_at", "grace_until", "acquired_at", "renewed_at"] {
         let time = text(&status[field]);
         assert!(time.starts_with("20") && time.ends_with('Z') && time.contains('T'), "{time}");
