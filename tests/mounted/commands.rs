@@ -61,8 +61,8 @@ fn exit_codes() {
 fn release_ends_what_the_same_shell_has_acquired() {
     let m = mount();
     m.sh("latchfs acquire build && latchfs release build").ok();
-    m.sh("mkdir build && latchfs release build").ok();
-    m.sh("sh -c 'latchfs acquire build; true' && latchfs release build").ok();
+    m.login("mkdir build && latchfs release build").ok();
+    m.login("sh -c 'latchfs acquire build; true' && latchfs release build").ok();
     let others = "setsid -w sh -c 'latchfs acquire build; true'";
     let said = m.sh(&format!("{others} && latchfs release build")).exits(77);
     assert!(said.contains(", which has ended, and not from this shell; "), "{said}");

@@ -330,6 +330,12 @@ impl Mount {
         run(self.within(Command::new("sh").args(["-c", script])))
     }
 
+    /// The same in a login session of its own: that of the tests may have no leader any more.
+    #[track_caller]
+    pub(crate) fn login(&self, script: &str) -> Output {
+        run(self.within(Command::new("setsid").args(["-w", "sh", "-c", script])))
+    }
+
     /// The same from outside: for a mount that does not answer.
     #[track_caller]
     pub(crate) fn sh_gone(&self, script: &str) -> Output {
