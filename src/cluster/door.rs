@@ -41,9 +41,9 @@ struct Shared {
     shown: Mutex<(Time, Time)>,
 }
 
-/// How far the boot clock may run ahead of the steady one before times are shown anew: less is
-/// the time between two readings; more, and the machine has slept.
-const SLEPT: Span = Span::from_secs(1);
+/// How far the boot clock and engine time may come apart before times are shown anew: less is the
+/// time between two readings; more, and the machine has slept, or engine time was not known before.
+const APART_MAX: Span = Span::from_secs(1);
 
 impl Node {
     /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
@@ -194,7 +194,7 @@ impl Shared {
             let mut shown = self.shown.lock();
             let (now, boot) = (self.now(), boot_now());
             let awake = shown.1 + now.since(shown.0);
-            if boot.since(awake) > SLEPT {
+            if boot.since(awake).max(awake.since(boot)) > APART_MAX {
                 *shown = (now, boot);
             }
             *shown

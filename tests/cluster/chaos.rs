@@ -3,6 +3,7 @@
 use crate::load::{Dice, Load};
 use crate::net::eventually;
 use crate::nodes::Cluster;
+use latchfs::time::{Span, Wall, boot_now};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -78,6 +79,11 @@ fn all_are_killed_and_come_back() {
         cluster.voters(3);
         let seen = cluster.curl(2, "GET", &format!("/locks/last{round}")).1;
         assert_eq!((&seen["holder"], seen["token"].as_u64()), (&"me".into(), Some(token)));
+        let path = format!("/locks/now{round}");
+        assert_eq!(cluster.curl(2, "POST", &format!("{path}?client=me")).0, 200);
+        let begun = cluster.curl(2, "GET", &path).1["acquired_at"].clone();
+        let latest = Wall::at_boot_time(boot_now() + Span::from_secs(1)).to_string();
+        assert!(begun.as_str().is_some_and(|begun| begun < latest.as_str()), "{begun} {latest}");
         load.go_on(ANSWERS);
         load.end();
         cluster.agree();
