@@ -45,6 +45,10 @@ struct Shared {
 /// time between two readings; more, and the machine has slept, or engine time was not known before.
 const APART_MAX: Span = Span::from_secs(1);
 
+/// Between two attempts at a command that is retried until it is answered: an attempt waits for a
+/// leader itself.
+const RETRY_PAUSE: Span = Span::from_millis(250);
+
 impl Node {
     /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
     pub fn open(path: &Path) -> Result<Self, DataError> {
@@ -203,9 +207,33 @@ impl Shared {
     }
 }
 
+/// Asks for a decision again and again, until there is one or this node ends.
+fn retry_until_answered(
+    shared: &Arc<Shared>,
+    command: Command,
+    then: Then<Result<Answer, Unavailable>>,
+) {
+    let (asking, next) = (Arc::clone(shared), command.clone());
+    let answered = move |answer| match answer {
+        Err(_) if asking.node.desk.closed().is_none() => {
+            let runtime = asking.node.runtime.clone();
+            runtime.spawn(async move {
+                tokio::time::sleep(RETRY_PAUSE.as_duration()).await;
+                retry_until_answered(&asking, next, then);
+            });
+        }
+        answer => then(answer),
+    };
+    shared.node.desk.ask(command, Box::new(answered));
+}
+
 impl Door for Node {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.shared.node.desk.ask(command, then);
+    }
+
+    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        retry_until_answered(&self.shared, command, then);
     }
 
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {

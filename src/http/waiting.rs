@@ -287,7 +287,7 @@ impl Drop for Waiter {
         }
         self.places.unfollow(ticket, self.number);
         let leave = Leave { name: name.clone(), ticket, why: Why::Gone };
-        self.places.locks.submit(Op::Leave(leave), move |_| {
+        self.places.locks.submit_until_answered(Op::Leave(leave), move |_| {
             let events = after.take(usize::MAX).events;
             let fate = events.iter().find_map(|(_, event)| fate_of(event, ticket));
             if let Some(Fate::Served(token)) = fate {
@@ -299,7 +299,7 @@ impl Drop for Waiter {
 
 fn give_back(locks: &Locks, name: &LockName, client: &ClientId, token: Token) {
     let key = LeaseKey { name: name.clone(), client: client.clone(), token: Some(token) };
-    locks.submit(Op::Release(Release::of(key)), |answer| {
+    locks.submit_until_answered(Op::Release(Release::of(key)), |answer| {
         log::debug!("who waited is gone, so the lock goes on: {answer:?}");
     });
 }

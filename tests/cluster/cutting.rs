@@ -157,3 +157,29 @@ fn who_waits_at_one_node_is_served_by_another() {
         assert_eq!(cluster.curl(at, "DELETE", "/locks/line?client=second").0, 200);
     }
 }
+
+/// A waiter goes while two of three nodes are stopped: it leaves the queue when they go on.
+#[test]
+fn a_departure_without_a_quorum_is_made_up_for() {
+    let cluster = Cluster::of(3);
+    let leader = cluster.leader();
+    assert_eq!(cluster.curl(leader, "POST", "/locks/line?client=first&ttl=1h").0, 200);
+    let waiters = |at: usize| {
+        let seen = cluster.curl(at, "GET", "/locks/line").1;
+        seen["waiters"].as_array().map(Vec::len)
+    };
+    let url = format!("{}/locks/line?client=second&wait=10m", cluster.nodes[leader].machine.url());
+    let mut curl = cluster.clients.command("curl");
+    let mut waiter = curl.args(["-s", "-X", "POST", &url]).spawn().expect("curl");
+    eventually("in the queue", || (waiters(leader) == Some(1)).then_some(()));
+    let others = || (1..3).map(|n| &cluster.nodes[(leader + n) % 3].daemon);
+    others().for_each(|daemon| daemon.signal(libc::SIGSTOP));
+    waiter.kill().expect("it waits");
+    waiter.wait().expect("it ends");
+    // Asked later than the departure, and refused: so the departure has been refused as well.
+    for name in ["one", "two"] {
+        assert_eq!(cluster.curl(leader, "POST", &format!("/locks/{name}?client=me")).0, 503);
+    }
+    others().for_each(|daemon| daemon.signal(libc::SIGCONT));
+    eventually("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
+}
