@@ -1,6 +1,6 @@
 //! The process that acquired a lock, as `holder_id` of a status names it:
 //! `host:user:pid:start:session.start.boot`. The session is the login session, by the pid and the
-//! start of its leader: pids alone come again, in containers above all. What a start is, see
+//! start of its leader: pids alone come again, in containers above all. A start is the number of
 //! [`start_of`]. The boot tells both from processes of other machines, and of this one before it
 //! was restarted.
 //! Statuses written by an older latchfs lack the boot, or the session as well.

@@ -60,7 +60,8 @@ impl KeepArgs {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
     }
 
-    /// What was said, or the default, for leases that last so long unless a client says otherwise.
+    /// Where the state is kept, as the options say or by default. `ttl` and `grace` are those of a
+    /// lease that names none.
     pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
         let kept = self.place(ttl, grace)?;
         if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
@@ -110,7 +111,7 @@ impl Kept {
         }
     }
 
-    /// What the user should know before relying on it.
+    /// The sentence that warns of a restart without a state.
     pub(super) fn warning(&self) -> Option<String> {
         let Self::Nowhere(longest) = self else { return None };
         let forgets = "with --state none a restart forgets all leases at once";

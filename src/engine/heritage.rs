@@ -1,6 +1,6 @@
-//! What an engine goes on from that begins after another one is lost, or without any state: numbers
-//! that were never given out, and a time in which nothing is granted, since those who held
-//! something by the lost one may still believe so. Requests that wait are queued meanwhile.
+//! The start of an engine after another one is lost, or without any state: its numbers were never
+//! given out before, and for a time it grants nothing, since clients of the lost engine may still
+//! believe that they hold something. Requests that wait are queued meanwhile.
 //!
 //! Nothing that was held goes on. A lock that a backup has as held may have been given back and
 //! taken by another since, and one that it has as free may have been taken: whoever is told by the
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(holder(&mut engine, until), "a");
     }
 
-    /// Whoever begins without a state has to wait only for as long as leases can have lasted.
+    /// An engine that begins without a state waits for as long as leases can have lasted.
     #[test]
     fn no_lease_is_longer_than_the_next_start_waits() {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");

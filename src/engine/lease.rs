@@ -260,7 +260,7 @@ impl Details {
 pub struct Process {
     /// Its id.
     pub pid: u32,
-    /// What tells it from other processes of that id in the same boot.
+    /// The number that tells it from other processes of that id in the same boot.
     pub start: u64,
     /// The boot, by half of the kernel's name for it: after another one the same two numbers are
     /// another process.

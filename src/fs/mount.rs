@@ -89,7 +89,7 @@ pub enum MountError {
     },
     /// It has entries, which a mount would hide.
     Entries {
-        /// What it is called.
+        /// The directory.
         dir: PathBuf,
         /// Some of them.
         entries: String,

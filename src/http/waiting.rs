@@ -78,7 +78,7 @@ enum Fate {
     Unknown,
 }
 
-/// What a request that may wait has come to.
+/// The outcome of entering a request that may wait.
 enum Entered {
     Waits(Box<Waiter>),
     Decided(Outcome),
@@ -392,7 +392,7 @@ pub(super) async fn wait_by_id(
         has_waited = true;
         let mut waiter = places.follow(&ask, ticket, &mut before);
         drop(before);
-        // Whoever repeats the request finds the place, or what it was served with.
+        // A retry of the request finds its place, or the grant.
         waiter.take();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let fate = tokio::select! {

@@ -264,7 +264,7 @@ fn what_hung_on_the_killed_process_is_in_grace() {
     assert_eq!(granted(&locks, long("x", "a")).token, bound.token);
 }
 
-/// What a waker asks for makes events, which wake it again: as when it looks at a lock, and the
+/// A waker's own requests make events, which wake it again: as when it looks at a lock, and the
 /// next deadline is over by then. With stack frames for each this overflowed the stack.
 #[test]
 fn wakers_that_make_events_do_not_nest() {

@@ -415,7 +415,7 @@ mod tests {
         queue.push(acquire());
         answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
         queue.push(Asked { insists: true, ..asked(release(Some(7))) });
-        // Whose answer the caller of this one did not wait for.
+        // The server has granted an acquire of which this release knows nothing.
         let current = 4;
         let name = LockName::parse("build").expect("valid");
         let reason = Reason::AcquiredAgain { name, token: Token::named(7), current };

@@ -147,7 +147,7 @@ impl Disk {
 }
 
 impl Open {
-    /// What a reader sees. A node that is dead sees nothing: the disk is another run's.
+    /// Shows the files to `look`. A node that is dead sees nothing: the disk is another run's.
     pub(super) fn look<T>(&self, look: impl FnOnce(&Files) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;

@@ -103,7 +103,7 @@ pub struct Report {
     pub answers: u64,
     /// Requests whose outcome a client never learned.
     pub unknown: u64,
-    /// What took part, and how often.
+    /// How often each part took part.
     pub parts: BTreeMap<Part, u64>,
 }
 

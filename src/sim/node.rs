@@ -430,7 +430,7 @@ impl Host {
 
     /// Asks the leader for its barrier, and hears its time.
     async fn read_elsewhere(&self) -> Option<(Option<u64>, Time)> {
-        // Whoever answers is the leader of this vote, or of a later one.
+        // The node that answers is the leader of this vote, or of a later one.
         let vote = self.raft.server_metrics().borrow_watched().vote;
         let Reply::ReadAt(at, now) = self.hand_on(Request::ReadIndex).await else { return None };
         if vote.committed {

@@ -25,7 +25,8 @@ const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 /// A snapshot is slow that takes this long.
 const SLOW: Span = Span::from_secs(1);
 
-/// What takes part in a simulation, to be counted: what does not happen shows nothing.
+/// A kind of event or operation in a simulation. They are counted: one that never occurs shows
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// A node began to lead.
@@ -317,7 +318,7 @@ fn order(vote: Vote) -> (u64, NodeId) {
     (vote.leader_id.term, vote.leader_id.node_id)
 }
 
-/// What takes part when an operation comes to an outcome.
+/// The parts that an operation with this outcome counts for.
 fn parts_of(op: &Op, outcome: &Outcome) -> Vec<Part> {
     match (op, outcome) {
         (Op::Acquire(ask), Outcome::Granted(_)) => {

@@ -217,8 +217,8 @@ fn strangers_take_no_memory_at_the_port_of_the_nodes() {
     assert!(grown < FLOOD_KIB, "{grown} KiB for strangers");
 }
 
-/// Whoever has the secret may do what a node may, but a call takes no multiple of what was sent,
-/// and only entries and snapshots may be long.
+/// A client that has the secret may do what a node may, but a call takes no multiple of its own
+/// bytes, and only entries and snapshots may be long.
 #[test]
 fn a_call_of_a_node_takes_no_multiple_of_its_bytes() {
     let node = Node::start();

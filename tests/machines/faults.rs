@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SECRET: &str = "the secret of all";
 
-/// What is drawn from, unless `LATCHFS_FAULT` names one of them.
+/// The faults, one of which is drawn each time unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 6] = [
     "a power cycle",
     "refused connections",

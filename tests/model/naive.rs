@@ -159,7 +159,7 @@ impl Naive {
         self.replies.iter().any(|(known, until, _)| known.id == *id && *until == Time::NEVER)
     }
 
-    /// What waited at `ticket` under an id has come to `end`.
+    /// A request with an id that waited at `ticket` has come to `end`.
     fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
         let (replay, kept) = (self.replay(end), self.now + self.rules.requests_kept);
         for (_, until, known) in &mut self.replies {

@@ -58,7 +58,7 @@ fn nothing_is_locked_while_nothing_is_mounted() {
     fs::create_dir(m.dir().join("build")).expect("an ordinary directory");
 }
 
-/// What latchfs has not sealed keeps its permissions.
+/// A file or directory that latchfs has not sealed keeps its permissions.
 #[test]
 fn only_a_sealed_directory_is_unsealed() {
     let m = Setup::new().prepare();
@@ -79,7 +79,7 @@ fn only_a_sealed_directory_is_unsealed() {
     assert_eq!((mode(&dir), mode(&file)), (0o1777, 0));
 }
 
-/// What programs left in the bare directory is not hidden without a word.
+/// Entries that programs left in the bare directory are not hidden without a word.
 #[test]
 fn a_directory_with_entries_is_refused() {
     let mut m = Setup::new().prepare();

@@ -91,7 +91,7 @@ fn two_programs_of_one_client_exclude_each_other() {
     assert_ne!(tokens[0], tokens[1]);
 }
 
-/// Who names the session that a lease hangs on means that lease.
+/// A request that names the session of a lease means that lease.
 #[test]
 fn a_session_acquires_again_what_it_holds() {
     let server = Server::start(&[]);

@@ -168,7 +168,7 @@ fn the_place_of_a_key_that_is_not_repeated_is_left() {
     let late = server.curl(&wait).is(410);
     assert!(late["detail"].as_str().is_some_and(|why| why.contains("new request key")), "{late}");
     server.in_line("build", 0);
-    // Who waited to the end of its patience is told who has the lock.
+    // A client that waited in vain is told which client has the lock.
     let other = ["-X", "POST", "-H", "Idempotency-Key: other", "/locks/build?client=b&wait=1s"];
     assert_eq!(server.curl(&other).is(409)["reason"], "waited_in_vain");
 }
