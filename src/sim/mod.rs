@@ -151,7 +151,7 @@ async fn simulate(options: &Options, record: Record) -> Arc<World> {
 async fn recover(world: &Arc<World>) {
     let until = now() + RECOVERY;
     settle(world, until).await;
-    Client::new(world, CLIENTS + 1).look_at_all().await;
+    Client::new(world, CLIENTS + 1).look_at_all(until).await;
     // Looking may have added entries.
     settle(world, until).await;
 }
