@@ -27,3 +27,4 @@ mod floods;
 mod links;
 mod mount_floods;
 mod request_ids;
+mod web_page;

@@ -194,17 +194,3 @@ fn a_network_wants_tokens_and_encryption() {
     let server = Server::at("0.0.0.0:0", &["--state", "none", "--grant-at-once", "--insecure"]);
     server.curl(&["/healthz"]).is(200);
 }
-
-/// A page that somebody else wrote acts in the browser of who may: it is told apart.
-#[test]
-fn pages_of_other_sites_may_not_act() {
-    let server = Server::start(&[]);
-    for site in ["cross-site", "same-site"] {
-        let header = format!("Sec-Fetch-Site: {site}");
-        let denied = server.curl(&["-X", "POST", "-H", &header, "/lock?client=x"]).is(403);
-        assert_eq!(denied["kind"], "E_DENIED");
-        // A link to the page itself is fine.
-        assert_eq!(server.curl(&["-H", &header, "/"]).code, 200);
-    }
-    server.curl(&["-X", "POST", "-H", "Sec-Fetch-Site: same-origin", "/lock?client=x"]).is(200);
-}
