@@ -330,8 +330,8 @@ fn patch_of(fs: &Fs, caller: &Caller, options: &Options, for_parent: bool) -> Pa
     }
 }
 
-/// The request of an `acquire` line. Whether a reentrant one renews is known only when the lock has been
-/// looked at; any other is granted only what nobody holds.
+/// The request of an `acquire` line. Whether a reentrant one renews is known only when the lock has
+/// been looked at; any other is granted only what nobody holds.
 struct Acquiring {
     name: LockName,
     options: Options,

@@ -13,8 +13,8 @@ use super::violation::Promise;
 use super::world::World;
 use crate::cluster::kind::NodeId;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, EndSession, Grace, Hold, Holder, LeaseKey, Life,
-    Line, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, Reason, Release,
+    Acquire, Answer, ClientId, Command, Digest, EndSession, Firm, Grace, Hold, Holder, LeaseKey,
+    Life, Line, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, Reason, Release,
     Renew, RequestId, SessionEnd, Tenure, Term, Token, Ttl,
 };
 use crate::time::{Span, Time};
@@ -382,13 +382,8 @@ impl Client {
             return;
         }
         let key = self.key(lock, token);
-        let renew = Renew {
-            key,
-            term: None,
-            firm: crate::engine::Firm::Keep,
-            patch: Patch::default(),
-            acquires: false,
-        };
+        let (firm, patch) = (Firm::Keep, Patch::default());
+        let renew = Renew { key, term: None, firm, patch, acquires: false };
         let came = self.ask(Op::Renew(renew)).await;
         match &came.answer {
             Some(Ok(Outcome::Renewed(tenure))) => {
