@@ -8,8 +8,7 @@
 use crate::time::this_boot;
 use std::fmt;
 #[cfg(target_os = "linux")]
-use std::io;
-use std::io::Read;
+use std::io::{self, Read};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -1,44 +1,26 @@
 //! latchfs: a directory in which a file is a lock.
 
 pub mod time;
-
-pub mod said;
-
-pub mod chance;
-
+pub mod os_error;
+pub mod storage;
+pub mod random;
 pub mod engine;
-
-pub mod locks;
-
-pub mod cluster;
-
+pub mod service;
+pub mod raft;
 pub mod sim;
-
-pub mod remote;
-
+pub mod client;
 pub mod holder_id;
-
 pub mod status;
-
-pub mod event;
-
+pub mod event_json;
 pub mod metrics;
-
+pub mod auth;
 #[cfg(target_os = "linux")]
-pub mod fs;
-
+pub mod fuse;
 #[cfg(not(target_os = "linux"))]
-#[path = "fs/elsewhere.rs"]
-pub mod fs;
-
-pub mod access;
-
-pub mod http;
-
-pub mod line;
-
+#[path = "fuse/elsewhere.rs"]
+pub mod fuse;
 pub mod mutex;
+pub mod server;
+pub mod cli;
 
 pub use mutex::Mutex;
-
-pub mod cli;

@@ -1,7 +1,7 @@
 //! Metrics in Prometheus's text format: what the engine counts, the same on every edge.
 
-use crate::locks::Locks;
-use crate::locks::tally::Histogram;
+use crate::service::Locks;
+use crate::service::counters::Histogram;
 use crate::time::Span;
 use std::fmt::Write;
 

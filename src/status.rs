@@ -94,7 +94,7 @@ fn holders_of(view: &LockView) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
         ClientId, Details, Hold, Holder, Life, LockName, Mode, Ticket, Token, WaiterView,
     };

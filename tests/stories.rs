@@ -5,7 +5,7 @@
 //! `rules WORDS...` on the first line sets limits. A word that is not known fails.
 //! `UPDATE=1 cargo test --test stories` writes what comes of the commands into the files.
 
-use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, Command, Digest, End, EndSession, Ends, Engine, Event,
     Firm, Grace, Hold, LeaseKey, Leave, Life, Line, LockName, LockView, Mode, Move, Op, OpenId,

@@ -197,62 +197,73 @@ fn tests_wait_for_events() {
 /// The table of layers: what a folder may name of `crate::`.
 const LAYERS: &[(&str, &[&str])] = &[
     ("src/time.rs", &["time"]),
-    ("src/engine/", &["time", "engine"]),
-    ("src/said.rs", &[]),
-    ("src/chance.rs", &["time"]),
+    ("src/os_error.rs", &[]),
+    ("src/random.rs", &["time"]),
     ("src/holder_id.rs", &["time"]),
-    ("src/locks/", &["time", "said", "chance", "engine", "locks"]),
+    ("src/engine/", &["time", "engine"]),
+    // Bytes in files, whatever they mean.
+    ("src/storage/", &["time", "os_error", "storage"]),
+    ("src/service/", &["time", "os_error", "random", "storage", "engine", "service"]),
+    ("src/raft/", &["time", "os_error", "random", "storage", "engine", "service", "raft"]),
+    ("src/sim/", &["time", "engine", "service", "raft", "sim"]),
+    ("src/client/", &["time", "os_error", "random", "engine", "service", "client"]),
+    ("src/status.rs", &["time", "engine"]),
+    ("src/event_json.rs", &["time", "engine"]),
+    // Whether a caller may do something is one question for all front ends.
+    ("src/auth/", &["time", "os_error", "engine", "auth"]),
     (
-        "src/fs/",
+        "src/fuse/",
         &[
             "time",
-            "said",
+            "os_error",
             "engine",
-            "locks",
-            "access",
+            "service",
+            "auth",
             "holder_id",
             "status",
-            "event",
+            "event_json",
             "metrics",
-            "fs",
+            "fuse",
         ],
     ),
-    // The command line mounts, so it calls what mounts; it knows nothing else of the files.
+    (
+        "src/server/",
+        &[
+            "time",
+            "os_error",
+            "engine",
+            "service",
+            "auth",
+            "status",
+            "event_json",
+            "metrics",
+            "server",
+        ],
+    ),
+    // The library uses a mount as any program does, and knows nothing of what is behind it.
+    ("src/mutex/", &["time", "engine", "holder_id", "mutex"]),
+    // The command line starts all the others.
     (
         "src/cli/",
         &[
             "time",
-            "said",
+            "os_error",
+            "storage",
             "engine",
-            "locks",
-            "status",
-            "event",
-            "metrics",
-            "cli",
-            "fs",
-            "http",
-            "access",
-            "line",
-            "remote",
-            "cluster",
+            "service",
+            "raft",
             "sim",
+            "client",
             "holder_id",
+            "status",
+            "event_json",
+            "metrics",
+            "auth",
+            "fuse",
+            "server",
+            "cli",
         ],
     ),
-    (
-        "src/http/",
-        &["time", "said", "engine", "locks", "access", "status", "event", "metrics", "http"],
-    ),
-    ("src/line/", &["time", "said", "engine", "locks", "access", "metrics", "line"]),
-    // What a caller may do is one question for every edge that others can reach.
-    ("src/access/", &["time", "said", "engine", "access"]),
-    ("src/cluster/", &["time", "said", "chance", "engine", "locks", "cluster"]),
-    ("src/sim/", &["time", "engine", "locks", "cluster", "sim"]),
-    ("src/remote/", &["time", "said", "chance", "engine", "locks", "remote"]),
-    ("src/status.rs", &["time", "engine"]),
-    ("src/event.rs", &["time", "engine"]),
-    // The library uses a mount as any program does, and knows nothing of what is behind it.
-    ("src/mutex/", &["time", "engine", "holder_id", "mutex"]),
 ];
 
 #[test]
@@ -298,20 +309,20 @@ fn the_engine_knows_std_only() {
 
 /// A crate that one folder alone names.
 const OWNED: &[(&str, &str)] = &[
-    ("fuser", "src/fs/"),
+    ("fuser", "src/fuse/"),
     ("clap", "src/cli/"),
-    ("axum", "src/http/"),
-    ("openraft", "src/cluster/, src/sim/"),
+    ("axum", "src/server/http/"),
+    ("openraft", "src/raft/, src/sim/"),
     ("openraft_rt_sim", "src/sim/"),
-    ("raft_log", "src/cluster/"),
-    ("hyper_util", "src/http/, src/remote/, src/cluster/peer/"),
-    ("hyper", "src/http/, src/remote/, src/cluster/peer/"),
+    ("raft_log", "src/raft/"),
+    ("hyper_util", "src/server/http/, src/client/, src/raft/rpc/"),
+    ("hyper", "src/server/http/, src/client/, src/raft/rpc/"),
 ];
 
 #[test]
 fn crates_have_one_owner() {
     none(
-        "fuser is named in src/fs only, clap in src/cli only, axum in src/http only",
+        "fuser is named in src/fuse only, clap in src/cli only, axum in src/server/http only",
         |source, found| {
             for (number, line) in source.code().filter(|_| source.is_in("src/")) {
                 for (name, folder) in OWNED {

@@ -4,8 +4,8 @@
 //! lines to show, then [`READY`]. If the pipe ends without that word, the lines are why not.
 
 use super::exit::{Done, Exit, Failure};
-use super::out;
-use crate::said::said;
+use super::output;
+use crate::os_error::said;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -36,7 +36,7 @@ pub(super) fn start(state: Option<&Path>) -> Done {
             .map_err(|error| Failure::system("the daemon's report can't be read", &error))?;
     }
     match report.strip_suffix(&format!("{READY}\n")) {
-        Some(lines) => out::write(lines),
+        Some(lines) => output::write(lines),
         None => Err(never_ready(child, &report, state)),
     }
 }
@@ -74,7 +74,7 @@ fn open_log(state: &Path) -> io::Result<File> {
 fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> Failure {
     let code = child.wait().ok().and_then(|status| status.code());
     for line in report.lines() {
-        out::say(line);
+        output::say(line);
     }
     match code.and_then(|code| Exit::of_code(u8::try_from(code).ok()?)) {
         Some(exit) if !report.is_empty() => Failure::Silent(exit),
@@ -116,7 +116,7 @@ fn send_ready(socket: &[u8]) -> io::Result<()> {
 /// In the daemon: tells the one who waits that it may go, and lets go of the terminal.
 #[allow(unsafe_code)]
 pub(super) fn ready() -> Done {
-    out::line(READY)?;
+    output::line(READY)?;
     let away = |error: io::Error| Failure::system("the daemon can't leave its terminal", &error);
     // No directory may be kept busy by a daemon that happens to have been started in it.
     std::env::set_current_dir("/").map_err(away)?;

@@ -1,8 +1,8 @@
 //! `cert`: a small certificate authority for the machines of a home.
 
 use super::exit::{Done, Failure};
-use super::out;
-use crate::http::ca::{self, Made, Whose};
+use super::output;
+use crate::server::http::ca::{self, Made, Whose};
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -64,11 +64,11 @@ pub(super) fn run(args: &CertArgs) -> Done {
         What::Secret => {
             let file = ca::make_secret(&args.dir);
             let file = file.map_err(|error| Failure::unavailable(error.to_string()))?;
-            return out::line(&format!("made {}", file.display()));
+            return output::line(&format!("made {}", file.display()));
         }
         What::Client { name } => Whose::Client(name.clone()),
     };
     let Made { cert, key } =
         ca::make(&args.dir, &whose).map_err(|error| Failure::unavailable(error.to_string()))?;
-    out::line(&format!("made {} and {}", cert.display(), key.display()))
+    output::line(&format!("made {} and {}", cert.display(), key.display()))
 }

@@ -1,9 +1,9 @@
 //! `cluster`: the nodes that decide together, and what is changed about them.
 
-use super::admin;
+use super::backup_restore;
 use super::exit::Done;
-use super::out;
-use super::server::{self, KeyArgs};
+use super::output;
+use super::server_options::{self, KeyArgs};
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
@@ -77,15 +77,15 @@ enum What {
     ///
     /// Holders are told, the reason is logged, and for a second nobody may use what they held; then
     /// it goes to whoever is next in line. Needs credentials that may steal and see all locks.
-    Reset(admin::ResetArgs),
+    Reset(backup_restore::ResetArgs),
     /// Write all that the server knows to a file, while it goes on
-    Backup(admin::BackupArgs),
+    Backup(backup_restore::BackupArgs),
     /// Begin a new cluster with what a backup has, when all nodes of the old one are lost
     ///
     /// Nothing that was held goes on: others may have got it since. Tokens go on above all that
     /// were ever given out. For some time nothing is granted, since somebody may still believe to
     /// hold what the lost servers have granted. The old servers must be gone for good.
-    Restore(admin::RestoreArgs),
+    Restore(backup_restore::RestoreArgs),
     /// Let another node lead
     Transfer {
         /// The number of the node [default: the one that is best fit]
@@ -99,7 +99,7 @@ pub(super) fn run(args: &ClusterArgs) -> Done {
         What::Status { state } => {
             let path = if *state { "/cluster?state=true" } else { "/cluster" };
             let report = args.ask("GET", path)?;
-            if args.json { out::json(&report) } else { out::write(&table(&report)) }
+            if args.json { output::json(&report) } else { output::write(&table(&report)) }
         }
         What::Join { id, force } => {
             let path = format!("/cluster/nodes/{id}/promote?force={force}");
@@ -115,9 +115,9 @@ pub(super) fn run(args: &ClusterArgs) -> Done {
             let path = format!("/cluster/nodes/{id}");
             args.change("DELETE", &path, &format!("node {id} is removed"))
         }
-        What::Reset(reset) => admin::reset(reset, &args.server, &args.key),
-        What::Backup(backup) => admin::back_up(backup, &args.server, &args.key),
-        What::Restore(restore) => admin::restore(restore),
+        What::Reset(reset) => backup_restore::reset(reset, &args.server, &args.key),
+        What::Backup(backup) => backup_restore::back_up(backup, &args.server, &args.key),
+        What::Restore(restore) => backup_restore::restore(restore),
         What::Transfer { id } => {
             let to = id.map_or_else(String::new, |id| format!("?to={id}"));
             let path = format!("/cluster/transfer{to}");
@@ -129,12 +129,13 @@ pub(super) fn run(args: &ClusterArgs) -> Done {
 impl ClusterArgs {
     fn change(&self, method: &str, path: &str, done: &str) -> Done {
         let answer = self.ask(method, path)?;
-        if self.json { out::json(&answer) } else { out::line(done) }
+        if self.json { output::json(&answer) } else { output::line(done) }
     }
 
     /// Asks the first server that answers.
     fn ask(&self, method: &str, path: &str) -> Done<Value> {
-        let answer = server::ask_first(&self.server.join(","), &self.key, method, path, PATIENCE);
+        let answer =
+            server_options::ask_first(&self.server.join(","), &self.key, method, path, PATIENCE);
         answer.map(|(_, answer)| answer)
     }
 }
@@ -163,7 +164,7 @@ fn table(report: &Value) -> String {
 fn row(node: &Value) -> [String; HEAD.len()] {
     let text = |field: &str| match node[field].as_str() {
         None | Some("") => "-".to_owned(),
-        Some(text) => out::harmless(text),
+        Some(text) => output::harmless(text),
     };
     let number = |field: &str| node[field].as_u64().map_or("-".to_owned(), |n| n.to_string());
     let reachable = node["reachable"].as_bool().unwrap_or_default();
@@ -226,7 +227,7 @@ fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     }
     for node in nodes.iter().filter(|node| node["reachable"] == false) {
         let id = &node["id"];
-        let why = out::harmless(node["trouble"].as_str().unwrap_or_default());
+        let why = output::harmless(node["trouble"].as_str().unwrap_or_default());
         lines.push(format!(
             "node {id} does not answer ({why}); if its data is lost, remove it by 'latchfs cluster \
              remove {id}', and let it join as a new node"

@@ -1,12 +1,13 @@
 //! `events`: what happens, line by line, until Ctrl-C or until nobody reads any more.
 
-use super::ctl::no_answer;
 use super::exit::{Done, Failure};
-use super::out::{self, harmless};
-use super::table::Status;
+use super::mount_client::no_answer;
+use super::output;
+use super::output::harmless;
+use super::status_table::Status;
 use super::target::TargetArgs;
-use crate::event::{event_of, lost};
-use crate::locks::Locks;
+use crate::event_json::{event_of, lost};
+use crate::service::Locks;
 use crate::time::Span;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
@@ -60,7 +61,7 @@ pub(super) fn run(args: &EventsArgs) -> Done {
             }
         }
         if !text.is_empty() {
-            out::write(&text)?;
+            output::write(&text)?;
         }
         unfinished = rest;
     }
@@ -89,7 +90,7 @@ fn follow(args: &EventsArgs, locks: &Locks) -> Done {
             }
         }
         if !text.is_empty() {
-            out::write(&text)?;
+            output::write(&text)?;
         }
         if batch.events.is_empty() {
             // The sender lives as long as the watch.

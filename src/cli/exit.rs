@@ -1,7 +1,7 @@
 //! How a command ends: its exit code, and the sentence that says why.
 
 use crate::engine::Kind;
-use crate::said::said;
+use crate::os_error::said;
 use std::fmt::Write;
 use std::io;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use super::Cli;
 use super::exit::{Done, Failure};
-use super::out;
+use super::output;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -26,7 +26,7 @@ pub(super) struct ManArgs {
 }
 
 pub(super) fn completions(args: &CompletionsArgs) -> Done {
-    out::write(&script(args.shell))
+    output::write(&script(args.shell))
 }
 
 pub(super) fn man(args: &ManArgs) -> Done {
@@ -35,7 +35,7 @@ pub(super) fn man(args: &ManArgs) -> Done {
         Some(name) => command_page(name),
     };
     match page {
-        Ok(Some(page)) => out::write(&page),
+        Ok(Some(page)) => output::write(&page),
         Ok(None) => Err(Failure::usage(format!(
             "there is no command '{}'; see 'latchfs --help'",
             args.command.as_deref().unwrap_or_default()
@@ -170,7 +170,7 @@ mod tests {
              `latchfs serve --print-permissions` prints. All else is\ndenied. `ctl` is \
              the file `.latchfs/ctl` of a mount, `batch` a part of `POST /door/v1/ask`.\n\n\
              ```text\n{}```\n",
-            super::super::permissions::table()
+            super::super::print_permissions::table()
         );
         holds("doc/permissions.md", &text);
     }

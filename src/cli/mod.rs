@@ -1,34 +1,34 @@
 //! The command line: what can be said, and to whom it is handed.
 
-mod admin;
-mod background;
-mod cert;
-mod children;
-mod cluster;
-mod ctl;
-mod direct;
-mod doctor;
-mod events;
-mod exit;
-mod generate;
-mod hold;
-mod keep;
-mod list;
-mod mount;
-mod out;
-mod peers;
-mod permissions;
-mod run;
-mod serve;
-mod server;
-mod signals;
-mod sim;
-mod stale;
 #[cfg_attr(not(target_os = "linux"), path = "supervisor_elsewhere.rs")]
 mod supervisor;
-mod table;
+mod status_table;
+mod exit;
+mod output;
+mod signals;
+mod server_options;
+mod children;
+mod mount_client;
+mod background;
+mod storage_options;
+mod mount;
+mod generate;
+mod cert;
+mod peer_options;
+mod print_permissions;
+mod remote_client;
+mod backup_restore;
+mod cluster;
+mod doctor;
+mod serve;
+mod sim;
+mod stale_option;
 mod target;
-mod tenure;
+mod ls;
+mod lock_commands;
+mod events;
+mod lease_watcher;
+mod run;
 mod umount;
 
 use clap::{Parser, Subcommand};
@@ -158,23 +158,23 @@ enum Command {
     Umount(umount::UmountArgs),
     /// Show what is held, and by whom
     #[command(after_long_help = LS_EXAMPLES)]
-    Ls(list::ListArgs),
+    Ls(ls::ListArgs),
     /// Show one lock, also a free one
-    Status(hold::StatusArgs),
+    Status(lock_commands::StatusArgs),
     /// Take a lock, or renew it if you have it already
     #[command(after_long_help = ACQUIRE_EXAMPLES)]
-    Acquire(hold::AcquireArgs),
+    Acquire(lock_commands::AcquireArgs),
     /// Wait in line for a lock, and have it when this returns
-    Wait(hold::WaitArgs),
+    Wait(lock_commands::WaitArgs),
     /// Make a lease last for another ttl
-    Renew(hold::RenewArgs),
+    Renew(lock_commands::RenewArgs),
     /// Give a lock back
-    Release(hold::ReleaseArgs),
+    Release(lock_commands::ReleaseArgs),
     /// Take a lock from its holder; root and whoever mounted may
     ///
     /// The holder is told, the reason is logged, and for a second nobody may use the lock:
     /// this command answers when you may.
-    Steal(hold::StealArgs),
+    Steal(lock_commands::StealArgs),
     /// Show what happens as it happens, until Ctrl-C
     #[command(after_long_help = EVENTS_EXAMPLES)]
     Events(events::EventsArgs),
@@ -217,13 +217,13 @@ fn run(command: &Command) -> Done {
         Command::Cert(args) => cert::run(args),
         Command::Cluster(args) => cluster::run(args),
         Command::Umount(args) => umount::run(args),
-        Command::Ls(args) => list::run(args),
-        Command::Status(args) => hold::status(args),
-        Command::Acquire(args) => hold::acquire(args),
-        Command::Wait(args) => hold::wait(args),
-        Command::Renew(args) => hold::renew(args),
-        Command::Release(args) => hold::release(args),
-        Command::Steal(args) => hold::steal(args),
+        Command::Ls(args) => ls::run(args),
+        Command::Status(args) => lock_commands::status(args),
+        Command::Acquire(args) => lock_commands::acquire(args),
+        Command::Wait(args) => lock_commands::wait(args),
+        Command::Renew(args) => lock_commands::renew(args),
+        Command::Release(args) => lock_commands::release(args),
+        Command::Steal(args) => lock_commands::steal(args),
         Command::Events(args) => events::run(args),
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
@@ -237,7 +237,7 @@ fn run(command: &Command) -> Done {
 fn tell(failure: &Failure) -> Exit {
     match failure {
         Failure::Said(exit, sentence) => {
-            out::say(sentence);
+            output::say(sentence);
             *exit
         }
         Failure::Silent(exit) => *exit,

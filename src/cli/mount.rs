@@ -2,23 +2,23 @@
 
 use super::background;
 use super::exit::{Done, Exit, Failure};
-use super::keep::{self, KeepArgs, Kept};
-use super::out;
+use super::output;
 use super::serve::{self, AccessArgs};
-use super::server::{self, KeyArgs};
+use super::server_options::{self, KeyArgs};
 use super::signals::{self, Hangup};
+use super::storage_options::{self, KeepArgs, Kept};
 use super::target::server_of_environment;
-use crate::cluster::Stop;
-use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::client::{Remote, Terms};
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
-use crate::fs::device::{Gone, is_root};
-use crate::fs::mount::{
+use crate::fuse::device::{Gone, is_root};
+use crate::fuse::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };
-use crate::http::{HttpConfig, Listen, Server};
-use crate::locks::Locks;
-use crate::remote::{Remote, Terms};
-use crate::said::said;
+use crate::os_error::said;
+use crate::raft::Stop;
+use crate::server::http::{HttpConfig, Listen, Server};
+use crate::service::Locks;
 use clap::ValueEnum;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -180,7 +180,7 @@ pub(super) fn run(args: &MountArgs) -> Done {
     let done = serve(args, clients, &kept, server.as_deref());
     if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
         // The one who waits says it to the user; the log gets it by main.
-        out::line(sentence)?;
+        output::line(sentence)?;
     }
     done
 }
@@ -194,7 +194,7 @@ fn server_url(args: &MountArgs) -> Done<Option<String>> {
     let engine_here = args.listen.is_some() || args.keep.is_said();
     // The daemon in the background would repeat what the command has said.
     if !args.detached {
-        out::say(&if engine_here {
+        output::say(&if engine_here {
             format!(
                 "LATCHFS_SERVER={url} is ignored: --listen, --state and --data are for an engine \
                  in this process; pass --server URL to mount the locks of a server"
@@ -252,7 +252,7 @@ fn serve_remote(
     let (ttl, grace) = (args.ttl.0, args.grace.0);
     let connect = |client: &ClientId| {
         let terms = Terms { client: client.clone(), ttl, grace };
-        server::connect(&access, Some(terms))
+        server_options::connect(&access, Some(terms))
     };
     let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<Done<_>>()?;
     let locks = doors.iter().map(|door| Locks::new(Arc::clone(door) as _));
@@ -303,12 +303,12 @@ fn mount_all(
             let made = format!("made the directory {}", mounted.dir().display());
             // Standard error of a daemon in the background is its log.
             if args.detached {
-                out::line(&format!("latchfs: {made}"))?;
+                output::line(&format!("latchfs: {made}"))?;
             } else {
-                out::say(&made);
+                output::say(&made);
             }
         }
-        out::line(&mounted_line(&mounted, &config))?;
+        output::line(&mounted_line(&mounted, &config))?;
         mounts.push(mounted);
     }
     Ok(mounts)
@@ -334,7 +334,7 @@ fn until_the_end(
         match news.recv() {
             Ok(News::Gone) => left -= 1,
             Ok(News::Reload) => server.into_iter().for_each(serve::reload),
-            Ok(News::Failed(why)) => return Err(keep::failed(&why)),
+            Ok(News::Failed(why)) => return Err(storage_options::failed(&why)),
             Ok(News::End) | Err(_) => break,
         }
     }
@@ -468,10 +468,10 @@ pub(super) fn absolute(path: &Path) -> Done<PathBuf> {
 /// Says what the user should know before relying on this mount.
 pub(super) fn warn(of_state: Option<String>) {
     if let Some(warning) = of_state {
-        out::say(&warning);
+        output::say(&warning);
     }
     if let Some(seconds) = super::doctor::request_timeout() {
-        out::say(&format!(
+        output::say(&format!(
             "fs.fuse.default_request_timeout is {seconds}: whoever waits longer for a lock kills \
              the whole mount; set it to 0 by 'sysctl fs.fuse.default_request_timeout=0'"
         ));

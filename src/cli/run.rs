@@ -2,13 +2,13 @@
 //! be another's.
 
 use super::children::{self, Signals};
-use super::ctl::Ask;
 use super::exit::{Done, Exit, Failure};
-use super::out;
+use super::lease_watcher::{Sight, Tenure};
+use super::mount_client::Ask;
+use super::output;
 use super::supervisor::{self, Front};
 use super::target::{Asking, NameArg, TargetArgs};
-use super::tenure::{Sight, Tenure};
-use crate::engine::term::parse_span;
+use crate::engine::lease_terms::parse_span;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
     let name = slot_name(name, args.slot.as_deref())?;
     let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
         Err(Failure::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
-            out::say(&format!("nothing is left to do: {sentence}"));
+            output::say(&format!("nothing is left to do: {sentence}"));
             return Ok(());
         }
         acquired => acquired?,
@@ -106,7 +106,7 @@ pub(super) fn run(args: &RunArgs) -> Done {
             let _ = held.release();
             let shown = args.command[0].display();
             let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            out::say(&format!("{shown} can't be run: {}", crate::said::said(&error)));
+            output::say(&format!("{shown} can't be run: {}", crate::os_error::said(&error)));
             std::process::exit(code);
         }
     };
@@ -249,6 +249,6 @@ fn lost(args: &RunArgs, held: &Held, place: &(&str, OsString)) {
     command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
     children::unblock(&mut command);
     if let Err(error) = command.status() {
-        out::say(&format!("'{script}' can't be run: {error}"));
+        output::say(&format!("'{script}' can't be run: {error}"));
     }
 }

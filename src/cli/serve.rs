@@ -3,19 +3,19 @@
 
 use super::background;
 use super::exit::{Done, Exit, Failure};
-use super::keep::{self, KeepArgs};
 use super::mount::{Shown, absolute, warn};
-use super::out;
-use super::peers::PeerArgs;
-use super::permissions;
+use super::output;
+use super::peer_options::PeerArgs;
+use super::print_permissions;
 use super::signals::{self, Hangup};
-use crate::access::{Credentials, TlsFiles};
-use crate::cluster::Stop;
-use crate::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use super::storage_options::{self, KeepArgs};
+use crate::auth::{Credentials, TlsFiles};
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
-use crate::http::{HttpConfig, Listen, Server, StartError};
-use crate::line::{self, LineConfig, LineServer};
-use crate::locks::Locks;
+use crate::raft::Stop;
+use crate::server::http::{HttpConfig, Listen, Server, StartError};
+use crate::server::line::{self, LineConfig, LineServer};
+use crate::service::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -126,7 +126,7 @@ enum News {
 
 pub(super) fn run(args: &ServeArgs) -> Done {
     if args.print_permissions {
-        return out::write(&permissions::table());
+        return output::write(&print_permissions::table());
     }
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let config = args.access.config(Listen::Tcp(args.listen), (args.ttl.0, args.grace.0))?;
@@ -152,7 +152,7 @@ pub(super) fn run(args: &ServeArgs) -> Done {
         let ended = loop {
             match news.recv() {
                 Ok(News::Reload) => reload(&server),
-                Ok(News::Failed(why)) => break Err(keep::failed(&why)),
+                Ok(News::Failed(why)) => break Err(storage_options::failed(&why)),
                 Ok(News::End) | Err(_) => break Ok(()),
             }
         };
@@ -168,8 +168,8 @@ pub(super) fn run(args: &ServeArgs) -> Done {
 /// Reads tokens and certificates again, and says it when something is wrong with them.
 pub(super) fn reload(server: &Server) {
     match server.reload() {
-        Ok(()) => out::say("tokens and certificates were read again"),
-        Err(error) => out::say(&format!("all stays as it was: {error}")),
+        Ok(()) => output::say("tokens and certificates were read again"),
+        Err(error) => output::say(&format!("all stays as it was: {error}")),
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
         (Listen::Tcp(_), None) => "http://",
     };
     let address = server.address();
-    out::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
+    output::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
     Ok(server)
 }
 
@@ -204,7 +204,7 @@ fn start_line(
         Failure::Said(exit, error.to_string())
     })?;
     server.add_metrics(line.metrics());
-    out::line(&format!("latchfs: taking lines on {}", line.address()))?;
+    output::line(&format!("latchfs: taking lines on {}", line.address()))?;
     Ok(line)
 }
 

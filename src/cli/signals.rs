@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP as messages, for a daemon that ends in order, or reads its files
 //! again.
 
-use super::out;
+use super::output;
 use crate::time::{Span, boot_now};
 use std::io;
 use std::mem::MaybeUninit;
@@ -48,7 +48,9 @@ pub(super) fn on_end(hangup: Hangup, then: impl FnOnce() + Send + 'static) -> io
         log::info!("signal {first}: ending");
         then();
         let second = wait_again(&set);
-        out::say("a second signal, so this ends at once; leases are kept in the state directory");
+        output::say(
+            "a second signal, so this ends at once; leases are kept in the state directory",
+        );
         process::exit(128 + second);
     };
     thread::Builder::new().name("signals".into()).spawn(watch).map(|_| ())

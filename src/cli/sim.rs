@@ -1,7 +1,7 @@
 //! `sim`: a whole cluster on virtual time, with all that may go wrong, decided by one number.
 
 use super::exit::{Done, Exit, Failure};
-use super::out;
+use super::output;
 use crate::sim::{Options, Report, run as simulate};
 use crate::time::Span;
 use serde_json::{Map, json};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &SimArgs) -> Done {
             .iter()
             .map(|(part, count)| (part.name().to_owned(), (*count).into()))
             .collect();
-        out::json(&json!({
+        output::json(&json!({
             "seed": seed,
             "nodes": nodes,
             "seconds": seconds,
@@ -57,16 +57,16 @@ pub(super) fn run(args: &SimArgs) -> Done {
         }))?;
     } else {
         if args.trace || !violations.is_empty() {
-            report.trace.iter().try_for_each(|line| out::line(line))?;
+            report.trace.iter().try_for_each(|line| output::line(line))?;
         }
-        out::line(&format!(
+        output::line(&format!(
             "seed {seed}: {nodes} nodes, {seconds} s, {entries} entries, {commands} commands, \
              {answers} answers, {unknown} never came"
         ))?;
-        out::line(&format!("trace {digest}"))?;
+        output::line(&format!("trace {digest}"))?;
     }
     if violations.is_empty() {
-        return if args.json { Ok(()) } else { out::line("nothing was wrong") };
+        return if args.json { Ok(()) } else { output::line("nothing was wrong") };
     }
     let all: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let all = all.join("\n  ");

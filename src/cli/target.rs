@@ -4,14 +4,14 @@
 //! the current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
 //! names a mount and so comes before the current directory and before `LATCHFS_SERVER`.
 
-use super::ctl::{Ask, Ctl};
-use super::direct::Direct;
 use super::exit::{Done, Failure};
 use super::mount;
-use super::server::KeyArgs;
-use super::stale::Stale;
+use super::mount_client::{Ask, Ctl};
+use super::remote_client::Direct;
+use super::server_options::KeyArgs;
+use super::stale_option::Stale;
 use crate::engine::{ClientId, LockName, NameError};
-use crate::fs::mountinfo;
+use crate::fuse::mountinfo;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,13 @@
 //! `umount`: takes mounts away, also busy and stale ones.
 
-#[cfg(target_os = "linux")]
-use super::ctl::{Ask, Ctl};
 use super::exit::{Done, Failure};
-use super::out;
 #[cfg(target_os = "linux")]
-use crate::fs::device::DEVICE;
-use crate::fs::device::{self, Gone};
-use crate::fs::mountinfo::{self, Life};
+use super::mount_client::{Ask, Ctl};
+use super::output;
+use crate::fuse::device;
+#[cfg(target_os = "linux")]
+use crate::fuse::device::{DEVICE, Gone};
+use crate::fuse::mountinfo::{self, Life};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn unmount(dir: &Path, unseals: bool) -> Done {
     let shown = real.display();
     let was_sealed = device::unseal(&real)
         .map_err(|error| Failure::system(&format!("{shown} can't be unsealed"), &error))?;
-    out::line(&if was_sealed {
+    output::line(&if was_sealed {
         format!("latchfs: unsealed {shown}; it is an ordinary directory now")
     } else {
         format!("latchfs: {shown} is not sealed, so its permissions stay as they are")
@@ -76,11 +76,13 @@ fn take_away(dir: &Path) -> Done {
     match mountinfo::probe(&real) {
         Life::Dead => {
             device::detach(&real).map_err(cannot)?;
-            return out::line(&format!("latchfs: unmounted {shown}, whose daemon was gone"));
+            return output::line(&format!("latchfs: unmounted {shown}, whose daemon was gone"));
         }
         Life::Silent => {
             device::detach(&real).map_err(cannot)?;
-            return out::line(&format!("latchfs: unmounted {shown}, whose daemon did not answer"));
+            return output::line(&format!(
+                "latchfs: unmounted {shown}, whose daemon did not answer"
+            ));
         }
         Life::Live => {}
     }
@@ -90,9 +92,9 @@ fn take_away(dir: &Path) -> Done {
             if let Some(daemon) = daemon {
                 daemon.wait();
             }
-            out::line(&format!("latchfs: unmounted {shown}"))
+            output::line(&format!("latchfs: unmounted {shown}"))
         }
-        Gone::Detached => out::line(&format!(
+        Gone::Detached => output::line(&format!(
             "latchfs: unmounted {shown}; it was busy, so programs that have files open there \
              are served until they close them"
         )),

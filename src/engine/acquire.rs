@@ -1,16 +1,16 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
-use super::agenda::Due;
 use super::command::{Acquire, Answer, Leave, Line, Outcome, Patch, Rulebook, Tenure};
+use super::conflict::{Facts, Stance};
+use super::deadlines::Due;
 use super::event::{End, Event, What, Why};
-use super::keep::again;
 use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
+use super::lock_table::Slot;
+use super::mutants::{Bug, planted};
 use super::name::{ClientId, LockName};
-use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason, Refusal, Way};
-use super::shelf::Slot;
-use super::stance::{Facts, Stance};
+use super::renew::again;
 use super::{Books, Engine};
 use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};

@@ -4,6 +4,7 @@
 //! never trusts a length: bytes come from disks and networks. The containers around these bytes
 //! (journal records, snapshots) carry the format's version.
 
+use super::baseline::Heritage;
 use super::command::{
     Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
     OpenSession, Outcome, Over, Patch, REQUEST_KEY_BYTES_MAX, Release, Renew, Replay, Request,
@@ -13,19 +14,18 @@ pub use super::encoding::Malformed;
 pub(crate) use super::encoding::{Reader, Wire, require, wire_enum, wire_struct};
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{SessionEnd, Why};
-use super::heritage::Heritage;
-use super::known::Known;
+use super::idempotency::Reply;
+use super::interner::Known;
 use super::lease::{
     Details, Ends, Face, HOLDER_ID_BYTES_MAX, Hold, Lease, Life, Looks, Mode, NOTE_BYTES_MAX,
     OpenId, Process, Reads, SessionId, StealReason, Term, Ticket, Token,
 };
+use super::lease_terms::{Grace, Ttl};
 use super::lock::{Lock, Queue, Tenancy, Waiter};
-use super::mint::Mint;
+use super::mutants::{Bug, planted};
 use super::name::{ClientId, LockName};
-use super::planted::{Bug, planted};
-use super::replies::Reply;
 use super::session::Session;
-use super::term::{Grace, Ttl};
+use super::tokens::Mint;
 use super::{Books, Engine, Rules};
 use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};

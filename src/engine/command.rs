@@ -4,9 +4,9 @@ use super::event::{SessionEnd, Why};
 use super::lease::{
     Ends, Hold, Life, Looks, Mode, Process, SessionId, StealReason, Term, Ticket, Token,
 };
+use super::lease_terms::{Grace, Ttl};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
-use super::term::{Grace, Ttl};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 

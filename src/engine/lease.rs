@@ -1,8 +1,8 @@
 //! What a held lock is made of: the lease, its token, and how it is held.
 
 use super::command::{Patch, TextPatch};
+use super::lease_terms::{Grace, Ttl};
 use super::name::ClientId;
-use super::term::{Grace, Ttl};
 use crate::time::{Span, Time, Wall};
 use std::fmt;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::command::{Acquire, Patch, TextPatch};
 use super::lease::{Details, Hold, Lease, Mode, SessionId, TEXT_BYTES_MAX, Term, Ticket, Token};
+use super::mutants::{Bug, planted};
 use super::name::ClientId;
-use super::planted::{Bug, planted};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;

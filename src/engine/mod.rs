@@ -20,60 +20,60 @@
 //! outlive a process, `wire` those that only cross to another one, `encoding` how each value is
 //! written in both.
 
-mod acquire;
-mod agenda;
-mod check;
-pub mod codec;
-pub mod command;
+pub mod lease_terms;
+pub(crate) mod mutants;
+pub mod name;
+pub mod lease;
 mod encoding;
 pub mod event;
-mod heritage;
-mod keep;
-mod known;
-pub mod lease;
+pub mod command;
 pub mod limits;
+mod tokens;
 mod lock;
-mod mint;
-pub mod name;
-pub(crate) mod planted;
-pub mod refusal;
-mod replies;
-mod reset;
-mod session;
-mod settle;
-mod shelf;
-mod show;
-mod stance;
-pub mod term;
-mod transfer;
 pub mod view;
-mod wire;
+mod interner;
+mod invariants;
+mod deadlines;
+pub mod refusal;
+mod renew;
+mod session;
+mod idempotency;
+mod expiry;
+mod lock_table;
+mod conflict;
+mod acquire;
+mod reset;
+mod baseline;
+pub mod codec;
+mod transfer;
+mod query;
+mod event_codec;
 
+pub use baseline::Heritage;
 pub use command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
     OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
     Steal, Tenure, TextPatch, Whose,
 };
 pub use event::{End, Event, SessionEnd, What, Why};
-pub use heritage::Heritage;
-pub use known::Known;
+pub use interner::Known;
 pub use lease::{
     Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Phase, Process, Reads, SessionId,
     StealReason, Term, Ticket, Token,
 };
+pub use lease_terms::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use name::{ClientId, LockName, NameError};
 pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};
-pub use term::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
 
 use crate::time::{Span, Time};
-use agenda::{Agenda, Due};
-use mint::Mint;
-use planted::{Bug, planted};
-use replies::Replies;
+use deadlines::{Agenda, Due};
+use idempotency::Replies;
+use lock_table::Shelf;
+use mutants::{Bug, planted};
 use session::Session;
-use shelf::Shelf;
 use std::collections::BTreeMap;
+use tokens::Mint;
 
 /// What is the same on every replica, and so travels with the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

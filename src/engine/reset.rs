@@ -9,11 +9,11 @@
 use super::command::{Answer, Outcome, Reset, Whose};
 use super::event::{End, Event, What, Why};
 use super::lease::{Hold, Lease, Life, Mode, Ticket, Token};
+use super::lease_terms::{Grace, TTL_DEFAULT};
 use super::lock::Lock;
+use super::mutants::{Bug, planted};
 use super::name::{ClientId, LockName};
-use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason};
-use super::term::{Grace, TTL_DEFAULT};
 use super::{Books, Engine};
 use crate::time::Time;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! A session: one keep-alive renews all that hangs on it, at a cost that does not grow.
 
-use super::agenda::Due;
 use super::command::{Answer, EndSession, OpenSession, Outcome};
+use super::deadlines::Due;
 use super::event::{Event, SessionEnd, What};
 use super::lease::{Ends, Life, SessionId, Ticket, Token};
+use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
+use super::mutants::{Bug, planted};
 use super::name::{ClientId, LockName};
-use super::planted::{Bug, planted};
 use super::refusal::{Limit, Reason};
-use super::term::{Grace, TTL_DEFAULT, Ttl};
 use super::{Books, Engine};
 use crate::time::Time;
 use std::collections::BTreeSet;

@@ -26,11 +26,10 @@
 //! not *believe* that it holds the lock. [`Guard::is_held`] asks, the handler of
 //! [`Mutex::on_unexpected`] is told, and whoever checks tokens is safe in any case.
 
-mod file;
-mod place;
+mod lock_file;
+mod thread_ownership;
 
-use file::Wait;
-use place::{Hold, Place, Registered};
+use lock_file::Wait;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
@@ -38,8 +37,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use thread_ownership::{Hold, Place, Registered};
 
-pub use place::Mode;
+pub use thread_ownership::Mode;
 
 use crate::time::{Span, boot_now};
 
@@ -199,7 +199,7 @@ impl Mutex {
             self.hooks.unexpected(Unexpected::Granted { token });
         }
         let waiting = || self.hooks.notice(Notice::Waiting);
-        let Some(file) = file::take(self.place.path(), mode, wait, waiting)? else {
+        let Some(file) = lock_file::take(self.place.path(), mode, wait, waiting)? else {
             return Ok(None);
         };
         let hooks = (!self.hooks.is_empty()).then(|| Arc::clone(&self.hooks));

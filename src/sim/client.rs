@@ -2,21 +2,21 @@
 //! session alive, waits in line, and counts its own deadlines on its own clock, from before it
 //! sent what an answer answers. What it sees goes into the history.
 
-use super::belief::{Held, Session, less, sharing};
-use super::clock::Clock;
-use super::history::{Lock, Sharing, What, Who};
-use super::kind::{Kind, now, sleep};
-use super::net::End;
-use super::node::{Reply, Request};
-use super::planted::{Bug, planted};
+use super::client_history::{Lock, Sharing, What, Who};
+use super::client_leases::{Held, Session, less, sharing};
+use super::planted_bugs::{Bug, planted};
+use super::sim_types::{Kind, now, sleep};
 use super::violation::Promise;
+use super::virtual_clock::Clock;
+use super::virtual_network::End;
+use super::virtual_node::{Reply, Request};
 use super::world::World;
-use crate::cluster::kind::NodeId;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Digest, EndSession, Firm, Grace, Hold, Holder, LeaseKey,
     Life, Line, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, Reason, Release,
     Renew, RequestId, SessionEnd, Tenure, Term, Token, Ttl,
 };
+use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
 use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;

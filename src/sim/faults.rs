@@ -2,11 +2,11 @@
 //! wall clocks jump, the lead is handed over.
 
 use super::client::Client;
-use super::kind::{Kind, now, sleep};
-use super::net::{End, Weather};
-use super::record::Part;
+use super::recorder::Part;
+use super::sim_types::{Kind, now, sleep};
+use super::virtual_network::{End, Weather};
 use super::world::World;
-use crate::cluster::kind::NodeId;
+use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
 use openraft::impls::BasicNode;
 use openraft::raft::ReadPolicy;

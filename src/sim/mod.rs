@@ -22,39 +22,40 @@
 //! `record` and `history` what is written down; `check`, `linear` and `violation` what is made of
 //! that.
 
-mod admin;
-mod belief;
-pub mod check;
+pub mod violation;
+mod planted_bugs;
+mod seeded_random;
+pub mod client_history;
+mod sim_types;
+mod recorder;
+mod virtual_disk;
+mod virtual_clock;
+mod world;
+mod client_leases;
+mod linearizability;
+mod virtual_log;
+mod virtual_network;
+mod virtual_state_machine;
+mod virtual_node;
 mod client;
-mod clock;
-mod dice;
-mod disk;
+mod client_actions;
+pub mod promises;
+mod queued_client;
 mod faults;
-pub mod history;
+
 #[cfg(test)]
-mod hour;
-mod kind;
-mod linear;
-mod log;
-mod machine;
-mod net;
-mod node;
-mod planted;
-mod record;
+mod session_hour;
 #[cfg(test)]
 mod tests;
-pub mod violation;
-mod waiting;
-mod world;
 
 use crate::time::{Span, Time};
 use client::Client;
-use dice::Dice;
-use kind::{Kind, now, sleep};
 use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;
-pub use record::Part;
-use record::{Record, Trace};
+pub use recorder::Part;
+use recorder::{Record, Trace};
+use seeded_random::Dice;
+use sim_types::{Kind, now, sleep};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use violation::{Promise, Violation};
@@ -66,7 +67,7 @@ const CLIENTS: u64 = 6;
 /// up a snapshot that was lost on its way just before, and to read, send and write another one for
 /// each of four followers, one after the other.
 const RECOVERY: Span = Span::from_millis(
-    2 * (node::INSTALL_PATIENCE_MS + 4 * 2 * disk::SNAPSHOT_TAKES_MAX.as_millis()),
+    2 * (virtual_node::INSTALL_PATIENCE_MS + 4 * 2 * virtual_disk::SNAPSHOT_TAKES_MAX.as_millis()),
 );
 /// How often it is looked whether it does.
 const LOOK_AGAIN: Span = Span::from_millis(200);
@@ -115,7 +116,7 @@ pub fn run(options: &Options) -> Report {
         let world = simulate(options, record).await;
         let (answers, unknown) = world.record.history(|seen| (seen.answered, seen.unknown));
         let history = world.record.history(std::mem::take);
-        world.record.violations(check::check(&history));
+        world.record.violations(promises::check(&history));
         (world, answers, unknown)
     });
     drop(runtime);

@@ -1,10 +1,11 @@
 //! Bugs that are planted. A seed must show each of them by breaking the promise that the bug is
 //! about, and the same seed without the bug must break none.
 
-use super::planted::{Bug, with_bug};
+use super::Options;
+use super::planted_bugs::{Bug, with_bug};
+use super::run;
 use super::violation::Promise;
-use super::{Options, run};
-use crate::engine::planted::{Bug as Rule, with_bug as with_rule};
+use crate::engine::mutants::{Bug as Rule, with_bug as with_rule};
 use crate::time::Span;
 
 /// How many seeds may be needed to find a bug.

@@ -1,13 +1,13 @@
 //! All that there is in a simulation: machines, the nodes that run on them, the network between.
 
-use super::clock::Clock;
-use super::dice::Dice;
-use super::disk::Disk;
-use super::net::Net;
-use super::node::{self, Host};
-use super::record::{Part, Record};
+use super::recorder::{Part, Record};
+use super::seeded_random::Dice;
 use super::violation::Promise;
-use crate::cluster::kind::{ClusterId, NodeId};
+use super::virtual_clock::Clock;
+use super::virtual_disk::Disk;
+use super::virtual_network::Net;
+use super::virtual_node::{self, Host};
+use crate::raft::types::{ClusterId, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl World {
 
     /// Starts the node of a machine.
     pub(super) async fn start(self: &Arc<Self>, id: NodeId) {
-        match node::start(self, id).await {
+        match virtual_node::start(self, id).await {
             Ok(host) => {
                 self.record.note(format_args!("node {id} starts"));
                 *self.seat(id).host.lock() = Some(Arc::clone(&host));

@@ -5,7 +5,7 @@ use crate::engine::{acquire, release, term};
 use crate::report::{Table, median, micros_each, own_micros_each, seconds};
 use crate::scratch::Scratch;
 use latchfs::engine::codec::encode_command;
-use latchfs::locks::state::StateDir;
+use latchfs::storage::StateDir;
 use latchfs::time::{Span, Time};
 
 pub(crate) fn run(effort: Effort) -> Result<(), String> {

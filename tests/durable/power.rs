@@ -7,8 +7,8 @@
 use crate::harness::Scratch;
 use crate::shim::Shim;
 use crate::talk::Talk;
-use latchfs::cluster::Node;
 use latchfs::engine::{Engine, LockName};
+use latchfs::raft::Node;
 use latchfs::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -5,17 +5,17 @@
 
 use latchfs::engine::command::{Annotate, EndSession, Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
-use latchfs::engine::term::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
     Acquire, ClientId, Command, Digest, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode,
     Move, Op, OpenId, OpenSession, Over, Release, Renew, Request, RequestId, Reset, Rulebook,
     Rules, SessionId, Steal, StealReason, Term, Token, Ttl, Whose, codec,
 };
-use latchfs::locks::wire::{
+use latchfs::service::batch_messages::{
     self, Ask, Batch, Frame, Reply, Stamp, Submission, Told, decode_batch, decode_told,
     encode_batch, encode_frame, encode_told, take_frame,
 };
-use latchfs::locks::{About, Children, Contact, List, Page, Stands, Unavailable};
+use latchfs::service::{About, Children, Contact, List, Page, Stands, Unavailable};
 use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -311,7 +311,7 @@ proptest! {
     #[test]
     fn any_bytes_cross_or_do_not(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         // With the right version half of the time, or little would be read at all.
-        for bytes in [bytes.clone(), [&[wire::VERSION], &bytes[..]].concat()] {
+        for bytes in [bytes.clone(), [&[batch_messages::VERSION], &bytes[..]].concat()] {
             if let Ok(batch) = decode_batch(&bytes) {
                 prop_assert_eq!(encode_batch(&batch), &bytes[..], "there is one way");
             }

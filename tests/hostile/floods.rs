@@ -3,13 +3,13 @@
 use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Setup};
 use crate::server_harness::{LATCHFS, Server, latchfs};
-use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Renew, Replay,
     Term,
 };
-use latchfs::locks::List;
-use latchfs::locks::wire::{
+use latchfs::service::List;
+use latchfs::service::batch_messages::{
     self, Ask, Batch, Reply, Stamp, Submission, Told, decode_told, encode_batch, encode_told,
 };
 use latchfs::time::{Span, Time, Wall, boot_now};
@@ -91,7 +91,7 @@ fn a_batch_of_many_parts_takes_no_memory() {
     let server = start();
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
-    let count = wire::BATCH_BYTES_MAX - 64;
+    let count = batch_messages::BATCH_BYTES_MAX - 64;
     let mut batch = encode_batch(&Batch { engine: 0, from: 7, number: 1, asks: vec![Ask::Now] });
     // The last two bytes are the count of the parts and the only one.
     let part = batch.pop().expect("a part");

@@ -2,11 +2,13 @@
 //! another request.
 
 use crate::server_harness::{Reply, Scratch, Server};
-use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release, Term,
 };
-use latchfs::locks::wire::{Ask, Batch, Reply as Told, Submission, decode_told, encode_batch};
+use latchfs::service::batch_messages::{
+    Ask, Batch, Reply as Told, Submission, decode_told, encode_batch,
+};
 use latchfs::time::{Span, boot_now};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};

@@ -2,7 +2,7 @@
 
 use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
-use latchfs::locks::wire::{ASKS_MAX, Ask, Batch, Reply, decode_told, encode_batch};
+use latchfs::service::batch_messages::{ASKS_MAX, Ask, Batch, Reply, decode_told, encode_batch};
 use std::fs;
 use std::process::Command;
 

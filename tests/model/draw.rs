@@ -9,7 +9,7 @@ use super::super::event::{SessionEnd, Why};
 use super::super::lease::{
     Face, Hold, Looks, Mode, OpenId, Process, SessionId, StealReason, Term, Ticket, Token,
 };
-use super::super::term::{Grace, Ttl};
+use super::super::lease_terms::{Grace, Ttl};
 use super::super::{ClientId, Engine, LockName, Rules};
 use crate::time::{Span, Time};
 

@@ -9,7 +9,7 @@
 mod draw;
 mod naive;
 
-use super::planted::{Bug, with_bug};
+use super::mutants::{Bug, with_bug};
 use super::{
     Answer, Command, End, Engine, Event, Life, Line, LockName, Mode, Op, Outcome, Reason, Rules,
     Token, What, codec,

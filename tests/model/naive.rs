@@ -12,9 +12,9 @@ use super::super::lease::{
     Details, Ends, Hold, Lease, Life, Mode, Phase, SessionId, Term, Ticket, Token,
 };
 use super::super::lease::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
 use super::super::limits::Part;
 use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use super::super::term::{Grace, TTL_DEFAULT, Ttl};
 use super::super::view::{Holder, LockView, WaiterView};
 use super::super::{ClientId, LockName, Rules};
 use crate::time::{Span, Time};

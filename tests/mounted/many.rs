@@ -5,8 +5,8 @@ use latchfs::engine::{
     Acquire, ClientId, Grace, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Rules,
     Term, Ttl,
 };
-use latchfs::locks::Locks;
-use latchfs::locks::local::Local;
+use latchfs::service::Locks;
+use latchfs::service::local::Local;
 use latchfs::time::Span;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! What a mount needs of this machine.
 
 use super::Finding;
-use crate::fs::device::{DEVICE, HELPER, is_root};
-use crate::said::said;
+use crate::fuse::device::{DEVICE, HELPER, is_root};
+use crate::os_error::said;
 use crate::time::{Span, Wall, boot_now};
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;

@@ -1,14 +1,14 @@
 //! `doctor`: looks at all that a mount or a server needs, and says what to mend and how.
 
-mod cluster;
+mod nodes;
 mod machine;
-mod mounts;
 mod servers;
-mod state;
+mod mounts;
+mod state_dirs;
 
 use super::exit::{Done, Exit, Failure};
-use super::out::{self, Colour, Look};
-use super::server::KeyArgs;
+use super::output::{self, Colour, Look};
+use super::server_options::KeyArgs;
 pub(super) use machine::request_timeout;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -101,21 +101,21 @@ pub(super) fn run(args: &DoctorArgs) -> Done {
     }
     findings.push(machine::clocks());
     if let Some(url) = &args.server {
-        let urls = super::server::urls(url);
+        let urls = super::server_options::urls(url);
         for url in &urls {
             findings.extend(servers::named(url, &args.key)?);
         }
-        findings.extend(cluster::of_nodes(&urls, &args.key)?);
+        findings.extend(nodes::of_nodes(&urls, &args.key)?);
     }
     findings.extend(of_mounts);
     if mounts || args.state.is_some() {
-        findings.extend(state::states(args.state.as_deref(), &abouts)?);
+        findings.extend(state_dirs::states(args.state.as_deref(), &abouts)?);
     }
     findings.push(Finding::well("version", machine::version()));
     if args.json {
-        out::json(&to_json(&findings))?;
+        output::json(&to_json(&findings))?;
     } else {
-        out::write(&to_text(&findings, Look::of_stdout()))?;
+        output::write(&to_text(&findings, Look::of_stdout()))?;
     }
     let is_wrong = findings.iter().any(Finding::is_wrong);
     if is_wrong { Err(Failure::Silent(Exit::Findings)) } else { Ok(()) }
@@ -139,12 +139,12 @@ fn to_json(findings: &[Finding]) -> Value {
 
 fn to_text(findings: &[Finding], look: Look) -> String {
     let lines = findings.iter().map(|finding| {
-        let (says, check) = (out::harmless(&finding.says), finding.check);
+        let (says, check) = (output::harmless(&finding.says), finding.check);
         let level = finding.level.as_str();
         let gap = &"       "[level.len()..];
         let level = look.paint(finding.level.colour(), level);
         let mend = finding.mend.as_ref();
-        let mend = mend.map(|mend| format!("       mend: {}\n", out::harmless(mend)));
+        let mend = mend.map(|mend| format!("       mend: {}\n", output::harmless(mend)));
         format!("{level}{gap}{check}: {says}\n{}", mend.unwrap_or_default())
     });
     lines.collect()

@@ -1,10 +1,11 @@
 //! The mounts that there are.
 
-use super::{Finding, servers};
-use crate::cli::ctl::{Ask, Ctl};
-use crate::fs::mountinfo::{self, Life};
-use crate::fs::seal;
-use crate::said::said;
+use super::Finding;
+use super::servers;
+use crate::cli::mount_client::{Ask, Ctl};
+use crate::fuse::mountinfo::{self, Life};
+use crate::fuse::seal;
+use crate::os_error::said;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

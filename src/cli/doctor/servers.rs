@@ -2,10 +2,10 @@
 
 use super::Finding;
 use crate::cli::exit::Done;
-use crate::cli::server::KeyArgs;
-use crate::locks::{Contact, Heard};
-use crate::remote::http::Http;
-use crate::remote::probe::{Stuck, probe};
+use crate::cli::server_options::KeyArgs;
+use crate::client::http_transport::Http;
+use crate::client::server_probe::{Stuck, probe};
+use crate::service::{Contact, Heard};
 use crate::time::Span;
 use serde_json::Value;
 

@@ -2,14 +2,14 @@
 
 use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
-use latchfs::engine::term::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, Annotate, ClientId, EndSession, Firm, Hold, LeaseKey, Leave, Line, LockName, Mode,
     Move, Op, OpenSession, Outcome as Decided, Over, Patch, Release, Renew, Reset, SessionEnd,
     SessionId, Steal, StealReason, Term, Ticket, Whose, Why,
 };
-use latchfs::locks::wire::{ANY_START, Ask, Batch, Reply, decode_told, encode_batch};
-use latchfs::locks::{Children, List, Unavailable};
+use latchfs::service::batch_messages::{ANY_START, Ask, Batch, Reply, decode_told, encode_batch};
+use latchfs::service::{Children, List, Unavailable};
 
 /// Makes a request.
 pub(super) fn send(sites: &Sites, request: &str, who: &Who, case: &Case) -> Outcome {

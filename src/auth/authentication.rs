@@ -1,0 +1,146 @@
+//! Who asks: by a bearer token, by a client's certificate, or anybody.
+
+use super::Grant;
+use super::server_tls::{Certified, TlsError, TlsFiles};
+use super::token_file::{Tokens, TokensError};
+use parking_lot::RwLock;
+use rustls::ServerConfig;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where credentials are kept.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    /// The file of bearer tokens.
+    pub tokens: Option<PathBuf>,
+    /// The server's certificate, and who signs those of clients.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Why credentials can't be used.
+#[derive(Debug)]
+pub enum CredentialsError {
+    /// The file of tokens.
+    Tokens(PathBuf, TokensError),
+    /// The certificates.
+    Tls(TlsError),
+}
+
+impl fmt::Display for CredentialsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokens(path, error) => write!(f, "the tokens in {}: {error}", path.display()),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CredentialsError {}
+
+impl Credentials {
+    /// Whether nobody is served who is not known, and nobody else can listen: then other machines
+    /// may reach the server.
+    pub const fn close(&self) -> bool {
+        self.identify() && self.tls.is_some()
+    }
+
+    /// Whether a caller has to say who it is.
+    pub const fn identify(&self) -> bool {
+        self.tokens.is_some() || matches!(&self.tls, Some(TlsFiles { client_ca: Some(_), .. }))
+    }
+}
+
+/// Why nobody is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// Nothing was shown.
+    Nothing,
+    /// The token that was shown is not among those that are known.
+    Token,
+    /// Only certificates are looked at, and there is none.
+    Certificate,
+}
+
+/// What is checked at the door of a server.
+pub struct Gate {
+    files: Credentials,
+    /// Whoever has no credentials, where none are wanted.
+    anyone: Arc<Grant>,
+    known: RwLock<Known>,
+}
+
+#[derive(Clone)]
+struct Known {
+    tokens: Option<Arc<Tokens>>,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+impl Gate {
+    /// Reads the files.
+    pub fn new(files: Credentials) -> Result<Self, CredentialsError> {
+        let known = RwLock::new(Known::load(&files)?);
+        Ok(Self { files, anyone: Arc::new(Grant::everything()), known })
+    }
+
+    /// Reads all files again. If one is wrong, all stays as it was.
+    pub fn reload(&self) -> Result<(), CredentialsError> {
+        let known = Known::load(&self.files)?;
+        if let Some(tokens) = &known.tokens {
+            log::info!("{} tokens were read again", tokens.len());
+        }
+        *self.known.write() = known;
+        Ok(())
+    }
+
+    /// How connections are to be encrypted.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.known.read().tls.clone()
+    }
+
+    /// What a caller may do, by the token that it shows, or by its certificate or user.
+    pub fn grant(
+        &self,
+        secret: Option<&[u8]>,
+        certified: Option<&Arc<Grant>>,
+    ) -> Result<Arc<Grant>, Unknown> {
+        if !self.files.identify() {
+            return Ok(Arc::clone(certified.unwrap_or(&self.anyone)));
+        }
+        let tokens = self.known.read().tokens.clone();
+        match (tokens, secret, certified) {
+            (Some(tokens), Some(secret), _) => tokens.grant(secret).ok_or(Unknown::Token),
+            (_, _, Some(grant)) => Ok(Arc::clone(grant)),
+            (Some(_), None, None) => Err(Unknown::Nothing),
+            (None, _, None) => Err(Unknown::Certificate),
+        }
+    }
+
+    /// See [`Credentials::close`].
+    pub const fn closes(&self) -> bool {
+        self.files.close()
+    }
+
+    /// Whether tokens are looked at.
+    pub fn knows_tokens(&self) -> bool {
+        self.known.read().tokens.is_some()
+    }
+}
+
+impl Known {
+    fn load(files: &Credentials) -> Result<Self, CredentialsError> {
+        let tokens = match &files.tokens {
+            None => None,
+            Some(path) => {
+                let refused = |error| CredentialsError::Tokens(path.clone(), error);
+                Some(Arc::new(Tokens::read(path).map_err(refused)?))
+            }
+        };
+        let certified = if tokens.is_some() { Certified::OrToken } else { Certified::Always };
+        let tls = match &files.tls {
+            None => None,
+            Some(files) => Some(files.load(certified).map_err(CredentialsError::Tls)?),
+        };
+        Ok(Self { tokens, tls })
+    }
+}

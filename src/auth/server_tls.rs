@@ -1,0 +1,129 @@
+//! TLS: the server's certificate, and what a client's certificate says.
+
+use super::{Credential, Grant, Pattern};
+use crate::os_error::said;
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Which files TLS needs.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// The server's certificate, and those above it.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who signs the certificates of clients, if they have some.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why there is no TLS.
+#[derive(Debug)]
+pub enum TlsError {
+    /// A file can't be read, or is not PEM.
+    File(PathBuf, String),
+    /// The parts don't fit.
+    Wrong(String),
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Wrong(why) => write!(f, "the certificate can't be used: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// Whether a client must have a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Certified {
+    /// It must.
+    Always,
+    /// It may show a token instead.
+    OrToken,
+}
+
+impl TlsFiles {
+    /// What rustls needs.
+    pub(super) fn load(&self, certified: Certified) -> Result<Arc<ServerConfig>, TlsError> {
+        let chain = certificates(&self.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| unread(&self.key, &e))?;
+        let wrong = |error: rustls::Error| TlsError::Wrong(error.to_string());
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(wrong)?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(path)? {
+                    roots.add(certificate).map_err(wrong)?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = match certified {
+                    Certified::Always => verifier,
+                    Certified::OrToken => verifier.allow_unauthenticated(),
+                };
+                let verifier =
+                    verifier.build().map_err(|error| TlsError::Wrong(error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(wrong)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
+    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
+    if all.is_empty() {
+        return Err(TlsError::File(path.to_owned(), "there is no certificate in it".to_owned()));
+    }
+    Ok(all)
+}
+
+fn unread(path: &Path, error: &pem::Error) -> TlsError {
+    let why = match error {
+        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
+        pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
+        other => format!("it is not PEM: {other}"),
+    };
+    TlsError::File(path.to_owned(), why)
+}
+
+/// What the owner of a certificate may do: speak as whom it names, and as that host's users.
+pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let mut names = Vec::new();
+    for name in parsed.subject().iter_common_name() {
+        names.extend(name.as_str().ok().map(str::to_owned));
+    }
+    if let Ok(Some(others)) = parsed.subject_alternative_name() {
+        names.extend(others.value.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        }));
+    }
+    names.retain(|name| !name.is_empty());
+    names.dedup();
+    let name = names.first()?.clone();
+    let users = names.iter().map(|name| Pattern::Beginning(format!("{name}:")));
+    // The one that it is comes first, so that a request need not say it.
+    let clients = names.iter().cloned().map(Pattern::Exactly).chain(users).collect();
+    let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
+    Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false })
+}

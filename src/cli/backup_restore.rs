@@ -1,0 +1,204 @@
+//! `cluster reset`, `backup` and `restore`: what concerns all locks at once.
+
+use super::exit::{Done, Exit, Failure};
+use super::mount::own_client;
+use super::output;
+use super::server_options::{self, KeyArgs};
+use crate::client::download::download;
+use crate::client::http_transport::{Access, Http};
+use crate::engine::lease_terms::{TTL_MAX, parse_span};
+use crate::engine::{ClientId, Op, Outcome, Reset, StealReason, Whose};
+use crate::raft;
+use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
+use crate::service::{Door, Failure as Unanswered};
+use crate::time::{Span, Wall};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+
+/// `cluster reset`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("whose").required(true)))]
+pub(super) struct ResetArgs {
+    /// Of all but these clients, and their users
+    #[arg(long, value_name = "CLIENT", group = "whose", value_delimiter = ',',
+        value_parser = ClientId::parse)]
+    keep: Vec<ClientId>,
+    /// Of this client, and its users
+    #[arg(long, value_name = "CLIENT", group = "whose", value_parser = ClientId::parse)]
+    of: Option<ClientId>,
+    /// Of everybody
+    #[arg(long, group = "whose")]
+    all: bool,
+    /// Why, for the holders and the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// The client to ask as [default: the host's name and the user's]
+    #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
+    client: Option<ClientId>,
+}
+
+/// `cluster backup`.
+#[derive(Debug, clap::Args)]
+pub(super) struct BackupArgs {
+    /// Where to write it; what is there is replaced when all of it has come
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// `cluster restore`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RestoreArgs {
+    /// The backup
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The data directory of the first node: empty, or not there
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// For how long nothing is granted: the longest ttl that any client had [default: 24h]
+    #[arg(long, value_name = "DURATION", value_parser = parse_span,
+        conflicts_with = "old_holders_are_gone")]
+    hold_off: Option<Span>,
+    /// Grant at once: it is known that nobody believes any more to hold anything
+    #[arg(long)]
+    old_holders_are_gone: bool,
+}
+
+/// Takes from clients what they hold and wait for.
+pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &KeyArgs) -> Done {
+    let reason = StealReason::parse(&args.reason).ok_or_else(|| {
+        Failure::usage("a reset needs a short reason, which the holders will read")
+    })?;
+    let by = match &args.client {
+        Some(client) => client.clone(),
+        None => own_client()?,
+    };
+    let whose = match &args.of {
+        Some(one) => Whose::Of(one.clone()),
+        None => Whose::AllBut(args.keep.clone()),
+    };
+    let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
+    let (send, answer) = channel();
+    let op = Op::Reset(Reset { whose, by, reason });
+    // Whoever asked waits below.
+    remote.submit(op.into(), Box::new(move |answer| drop(send.send(answer))));
+    let failed =
+        |failure: Unanswered| Err(Failure::Said(Exit::of(failure.kind()), failure.to_string()));
+    match answer.recv() {
+        Ok(Ok(Ok(Outcome::Reset { holds, waits }))) => {
+            output::line(&format!("took away {holds} held locks and {waits} places in line"))
+        }
+        Ok(Ok(Ok(_))) => Err(Failure::unavailable("the server answered what was not asked")),
+        Ok(Ok(Err(refusal))) => failed(Unanswered::Refused(refusal)),
+        Ok(Err(why)) => failed(Unanswered::Unavailable(why)),
+        Err(_) => Err(Failure::unavailable("the server was not asked; try again")),
+    }
+}
+
+/// Writes all that a server knows to a file.
+pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &KeyArgs) -> Done {
+    let mut last = Failure::usage("--server names no server");
+    for url in server_options::urls(&servers.join(",")) {
+        let access = key.access(url)?;
+        match fetch(&access) {
+            Ok(bytes) => return keep(&args.file, url, &bytes),
+            Err(failure) => last = failure,
+        }
+    }
+    Err(last)
+}
+
+fn fetch(access: &Access) -> Done<Vec<u8>> {
+    let server = Http::new(access).map_err(|error| Failure::usage(error.to_string()))?;
+    let watched = io::stderr().is_terminal();
+    let come = |bytes: usize, of: Option<u64>| {
+        if watched {
+            let of = of.map_or_else(String::new, |of| format!(" of {of}"));
+            eprint!("\rlatchfs: {bytes}{of} bytes\x1b[K");
+        }
+    };
+    let bytes = download(&server, "/backup", BACKUP_BYTES_MAX, come);
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    bytes.map_err(|trouble| {
+        Failure::unavailable(format!("{} gives no backup: {trouble}", access.url))
+    })
+}
+
+/// Puts a backup in its place, if it can be read.
+fn keep(file: &Path, url: &str, bytes: &[u8]) -> Done {
+    let backup = backup::read(bytes).map_err(|error| {
+        Failure::unavailable(format!("what {url} has sent can't be used: {error}"))
+    })?;
+    let beside = file.with_extension("part");
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut part| part.write_all(bytes).and_then(|()| part.sync_all()))
+        .and_then(|()| fs::rename(&beside, file))
+        .and_then(|()| {
+            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        });
+    if let Err(error) = written {
+        let _ = fs::remove_file(&beside);
+        return Err(Failure::system(&format!("{} can't be written", file.display()), &error));
+    }
+    let Backup { taken, engine, .. } = backup;
+    output::line(&format!(
+        "wrote {} ({} bytes): {} locks, {} waiters, {} sessions, as of {taken}",
+        file.display(),
+        bytes.len(),
+        engine.locks(),
+        engine.waiters(),
+        engine.sessions(),
+    ))
+}
+
+/// Begins a new cluster with what a backup has.
+pub(super) fn restore(args: &RestoreArgs) -> Done {
+    let file = args.file.display();
+    let bytes = fs::read(&args.file)
+        .map_err(|error| Failure::system(&format!("{file} can't be read"), &error))?;
+    let Backup { taken, engine, .. } = backup::read(&bytes)
+        .map_err(|error| Failure::unavailable(format!("{file} can't be restored: {error}")))?;
+    let hold_off = match args.hold_off {
+        _ if args.old_holders_are_gone => Span::ZERO,
+        Some(span) if span == Span::ZERO || span > TTL_MAX => {
+            return Err(Failure::usage(format!(
+                "--hold-off is the longest ttl that any client had: more than nothing, {TTL_MAX} \
+                 at most; --old-holders-are-gone says that nobody holds anything"
+            )));
+        }
+        Some(span) => span,
+        None => TTL_MAX,
+    };
+    let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
+    let heritage = engine.heritage(secs, hold_off).ok_or_else(|| {
+        Failure::unavailable("all tokens below 2^53 would be used up; is the clock right?")
+    })?;
+    let tokens_from = heritage.tokens_from;
+    raft::restore(&args.data, heritage).map_err(|error| Failure::unavailable(error.to_string()))?;
+    output::line(&format!(
+        "restored {} from the backup of {taken}: nothing is held, and tokens go on at \
+         {tokens_from}",
+        args.data.display(),
+    ))?;
+    if hold_off == Span::ZERO {
+        return Ok(());
+    }
+    let longest = engine.longest_ttl().filter(|longest| *longest < hold_off);
+    let longest = longest.map_or_else(String::new, |longest| {
+        format!("; the longest ttl in the backup is {longest}")
+    });
+    output::line(&format!(
+        "for {hold_off} of its running nothing is granted: somebody may still believe to hold what \
+         the lost servers granted{longest}"
+    ))
+}

@@ -1,0 +1,141 @@
+//! Where mounts keep what a restart needs.
+
+use super::Finding;
+use crate::cli::exit::Done;
+use crate::cli::mount::state_dir;
+use crate::os_error::said;
+use crate::service::Stands;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The journal of a busy day, twice.
+const ROOM_MIN_BYTES: u64 = 64 << 20;
+
+/// The state directory that is named, or else those of the mounts, each once, or else the one that
+/// a mount would have.
+pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> Done<Vec<Finding>> {
+    // What a server decides is kept there.
+    let here = abouts.iter().filter(|about| about["kind"] != Stands::Server.as_str());
+    let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
+    if named.is_none() && told.is_empty() && !abouts.is_empty() {
+        return Ok(Vec::new());
+    }
+    if named.is_some() || told.is_empty() {
+        return Ok(state_dir(named)?.iter().map(|state| state_finding(state)).collect());
+    }
+    let finding = |state: &str| match Path::new(state) {
+        dir if dir.is_absolute() => state_finding(dir),
+        _ => Finding::well("state", format!("a mount keeps {state}")),
+    };
+    Ok(told.into_iter().map(finding).collect())
+}
+
+fn state_finding(state: &Path) -> Finding {
+    let (check, shown) = ("state", state.display());
+    let elsewhere = "name another directory by 'latchfs mount --state DIR'";
+    // What is not there yet is made at the first mount, in the nearest directory that is there.
+    let there: PathBuf = state.ancestors().find(|dir| dir.exists()).unwrap_or(state).into();
+    if !there.is_dir() {
+        let says = format!("{} is not a directory", there.display());
+        return Finding::wrong(check, says, elsewhere);
+    }
+    if let Err(error) = writable(&there) {
+        let says = format!("{} can't be written: {}", there.display(), said(&error));
+        return Finding::wrong(check, says, format!("mend its permissions, or {elsewhere}"));
+    }
+    match room(&there) {
+        Err(error) => {
+            let says = format!("the room in {} can't be found: {}", there.display(), said(&error));
+            return Finding::wrong(check, says, elsewhere);
+        }
+        Ok(bytes) if bytes < ROOM_MIN_BYTES => {
+            let says = format!("{} has only {} MiB of room", there.display(), bytes >> 20);
+            return Finding::wrong(check, says, format!("make room, or {elsewhere}"));
+        }
+        Ok(_) => {}
+    }
+    Finding::well(
+        check,
+        match (there == state, user_of(state)) {
+            (false, _) => format!("{shown} will be made by the first mount"),
+            (true, None) => format!("{shown} is writable and not in use"),
+            (true, Some(user)) => format!("{shown} is writable and in use by {user}"),
+        },
+    )
+}
+
+/// The daemon that uses a state directory: it keeps the file `lock` locked.
+fn user_of(state: &Path) -> Option<String> {
+    let path = state.join("lock");
+    let lock = File::open(&path).ok()?;
+    if lock.try_lock_shared().is_ok() {
+        return None;
+    }
+    let pid = std::fs::read_to_string(&path).unwrap_or_default();
+    Some(format!("process {}", pid.trim()))
+}
+
+#[allow(unsafe_code)]
+fn writable(dir: &Path) -> io::Result<()> {
+    let path = CString::new(dir.as_os_str().as_bytes())?;
+    // SAFETY: a valid NUL-terminated string that lives until the call returns.
+    match unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The bytes that are free for this user.
+#[allow(unsafe_code)]
+fn room(dir: &Path) -> io::Result<u64> {
+    let path = CString::new(dir.as_os_str().as_bytes())?;
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a valid NUL-terminated string, and room for the answer.
+    if unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: statvfs has succeeded, so it has filled the answer in.
+    let found = unsafe { found.assume_init() };
+    #[allow(clippy::unnecessary_cast)] // the types differ between systems
+    let (blocks, size) = (found.f_bavail as u64, found.f_frsize as u64);
+    Ok(blocks.saturating_mul(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_mounts_say_where_their_state_is() {
+        let abouts = [
+            json!({"state": "/proc/self/stat/one"}),
+            json!({"state": "/proc/self/stat/one"}),
+            json!({"state": "none: a restart forgets all leases"}),
+            json!({"state": "http://box:8080", "kind": "server"}),
+            json!(null),
+        ];
+        let found = states(None, &abouts).expect("looked at");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].says.contains("/proc/self/stat") && found[0].mend.is_some());
+        assert_eq!(found[1].says, "a mount keeps none: a restart forgets all leases");
+        let named = states(Some(OsStr::new("none")), &abouts).expect("none is a name");
+        assert_eq!(named, []);
+        assert_eq!(states(None, &abouts[3..4]).expect("looked at"), []);
+    }
+
+    #[test]
+    fn a_state_directory_is_looked_at() {
+        let base = std::env::temp_dir();
+        let yet = state_finding(&base.join("latchfs-doctor-no-such/state"));
+        assert!(yet.says.ends_with("will be made by the first mount"), "{yet:?}");
+        let file = state_finding(Path::new("/proc/self/stat/state"));
+        assert!(file.says.contains("is not a directory") && file.mend.is_some(), "{file:?}");
+    }
+}

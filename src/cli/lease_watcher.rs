@@ -1,0 +1,210 @@
+//! A tenure as its holder sees it from outside of the daemon: until when the lock is surely ours.
+//!
+//! A thread reads the lock's status. Of a mount it polls the file, so that it reads again as soon
+//! as the phase or the holder changes; a server it asks again and again. What it has read holds
+//! until the time that it says, counted from before it asked; a look that fails says nothing, and
+//! takes nothing back.
+
+use super::exit::Done;
+use super::mount_client::{Ask, no_answer};
+use crate::engine::LockName;
+use crate::time::{Span, Time, boot_now};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Between two looks at most. A change is told by poll; the rest is learning of renewals.
+const LOOK_MAX: Span = Span::from_secs(1);
+/// The same with a ttl of 1 s, and between two looks that fail.
+const LOOK_MIN: Span = Span::from_millis(100);
+/// More than a status has that is not shared by hundreds; then it is read in parts.
+const STATUS_BYTES: usize = 16 << 10;
+
+/// What is known of a tenure, and who looks after it.
+pub(super) struct Tenure {
+    /// Until when it is surely ours, in nanoseconds of the boot clock. 0: it is over.
+    sure: Arc<AtomicU64>,
+    sight: Sight,
+    /// Between two looks.
+    period: Span,
+}
+
+/// Looks at one tenure.
+pub(super) struct Sight {
+    through: Through,
+    token: u64,
+}
+
+/// What one looks through.
+enum Through {
+    /// A mount's file, below `dir`. `file` is `None` after a failure: another daemon may serve the
+    /// mount by now.
+    Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
+    /// A server's answers.
+    Server { ask: Arc<dyn Ask>, name: LockName },
+}
+
+impl Tenure {
+    /// What a first look shows.
+    pub(super) fn seen(mut sight: Sight, ttl: Span) -> Done<Self> {
+        let sure = Arc::new(AtomicU64::new(sight.look()?.as_nanos()));
+        let period = Span::from_nanos(ttl.as_nanos() / 10).as_duration();
+        let period = period.clamp(LOOK_MIN.as_duration(), LOOK_MAX.as_duration()).into();
+        Ok(Self { sure, sight, period })
+    }
+
+    /// Looks from now on, on a thread of its own: a daemon that is stopped answers late, and the
+    /// rest goes on. Calls `woken` when what is known has become less.
+    pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> Known {
+        let Self { sure, mut sight, period } = self;
+        let known = Known { sure: Arc::clone(&sure), period };
+        thread::spawn(move || {
+            loop {
+                sight.rest(period);
+                let Ok(until) = sight.look() else { continue };
+                let before = sure.swap(until.as_nanos(), Ordering::AcqRel);
+                if until.as_nanos() < before {
+                    woken();
+                }
+            }
+        });
+        known
+    }
+}
+
+/// What is known of a tenure, as it is now.
+pub(super) struct Known {
+    sure: Arc<AtomicU64>,
+    period: Span,
+}
+
+impl Known {
+    /// Until when it is surely ours, on the boot clock. `Time::ZERO`: it is over.
+    pub(super) fn sure(&self) -> Time {
+        Time::from_nanos(self.sure.load(Ordering::Acquire))
+    }
+
+    /// How long one may sleep at most: a sleep does not count the sleep of the machine.
+    pub(super) const fn period(&self) -> Span {
+        self.period
+    }
+}
+
+impl Sight {
+    /// On the tenure `token` of a lock of the mount at `dir`.
+    pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
+        // So written, a name is a file whatever lies below it.
+        let name = name.as_str().replace('%', "%25").replace('/', "%2F");
+        let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
+        Self { through: Through::Mount { dir: dir.into(), path, file: None }, token }
+    }
+
+    /// On the tenure `token` of a lock of a server.
+    pub(super) fn of_server(ask: Arc<dyn Ask>, name: &LockName, token: u64) -> Self {
+        Self { through: Through::Server { ask, name: name.clone() }, token }
+    }
+
+    /// Until when the tenure is surely ours, counted from before asking. `Time::ZERO`: it is over.
+    fn look(&mut self) -> Done<Time> {
+        let asked_at = boot_now();
+        let status = self.through.status()?;
+        let more = status["holders"].as_array().into_iter().flatten();
+        let own = std::iter::once(&status).chain(more).find(|holder| holder["token"] == self.token);
+        let left = own.map(|holder| holder["expires_in_ms"].as_u64().unwrap_or(0));
+        Ok(left.map_or(Time::ZERO, |left| asked_at + Span::from_millis(left)))
+    }
+
+    /// Sleeps until something has changed, or so long.
+    #[allow(unsafe_code)]
+    fn rest(&self, period: Span) {
+        let file = match &self.through {
+            Through::Server { .. } => return thread::sleep(period.as_duration()),
+            Through::Mount { file: None, .. } => return thread::sleep(LOOK_MIN.as_duration()),
+            Through::Mount { file: Some(file), .. } => file,
+        };
+        let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+        // SAFETY: one valid pollfd, which lives through the call.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, period.as_millis() as i32) };
+        if ready < 0 || poll.revents & !libc::POLLPRI != 0 {
+            // The daemon is gone, which poll tells again and again.
+            thread::sleep(LOOK_MIN.as_duration());
+        }
+    }
+}
+
+impl Through {
+    /// The lock's status as it is now.
+    fn status(&mut self) -> Done<Value> {
+        match self {
+            Self::Server { ask, name } => {
+                let mut answer = ask.wait(&json!({"do": "status", "name": name.as_str()}))?;
+                Ok(answer["status"].take())
+            }
+            Self::Mount { dir, path, file } => {
+                let read = || -> io::Result<(File, Value)> {
+                    let opened = match file.take() {
+                        Some(opened) => opened,
+                        None => File::open(path)?,
+                    };
+                    let status = read(&opened)?;
+                    Ok((opened, status))
+                };
+                let (opened, status) = read().map_err(|error| no_answer(dir, &error))?;
+                *file = Some(opened);
+                Ok(status)
+            }
+        }
+    }
+}
+
+/// Reads a status from its beginning.
+fn read(file: &File) -> io::Result<Value> {
+    let (mut text, mut part) = (Vec::new(), vec![0; STATUS_BYTES]);
+    loop {
+        match file.read_at(&mut part, text.len() as u64)? {
+            0 => return serde_json::from_slice(&text).map_err(io::Error::from),
+            length => text.extend_from_slice(&part[..length]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that says what a status says, and another instead of it.
+    #[test]
+    fn what_was_seen_holds_until_something_else_is_seen() {
+        let dir = std::env::temp_dir().join(format!("latchfs-tenure-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join(".latchfs/status")).expect("ours");
+        let status = dir.join(".latchfs/status/%2Fteam%2Fbuild");
+        let name = LockName::parse("team/build").expect("valid");
+        let say = |text: &str| std::fs::write(&status, text).expect("ours");
+        say(r#"{"token": 7, "expires_in_ms": 60000}"#);
+        let asked_at = boot_now();
+        let sight = Sight::of_mount(&dir, &name, 7);
+        let Ok(mut seen) = Tenure::seen(sight, Span::from_secs(60)) else { panic!("readable") };
+        let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
+        assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
+        assert_eq!(seen.period, LOOK_MAX);
+        // Of a shared lock it is one of several.
+        say(r#"{"token": 3, "expires_in_ms": 1,
+                "holders": [{"token": 3, "expires_in_ms": 1},
+                            {"token": 7, "expires_in_ms": 50}]}"#);
+        let look = |seen: &mut Tenure| seen.sight.look().ok();
+        assert!(look(&mut seen).expect("readable") >= asked_at + Span::from_millis(50));
+        say(r#"{"token": 8, "expires_in_ms": 60000}"#);
+        assert_eq!(look(&mut seen), Some(Time::ZERO));
+        say("no JSON");
+        assert_eq!(look(&mut seen), None);
+        let Through::Mount { file, .. } = &seen.sight.through else { panic!("a mount") };
+        assert!(file.is_none(), "opened anew the next time");
+        std::fs::remove_dir_all(&dir).expect("ours");
+    }
+}

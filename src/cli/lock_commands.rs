@@ -1,0 +1,364 @@
+//! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
+
+use super::exit::{Done, Exit, Failure};
+use super::mount_client::{Ask, own_status};
+use super::output::{self, Look};
+use super::status_table::{Status, page};
+use super::target::{self, Asking, NameArg, TargetArgs};
+use crate::engine::lease_terms::parse_span;
+use crate::engine::{Grace, Kind, LockName, Ttl};
+use crate::holder_id::Maker;
+use crate::time::Span;
+use serde_json::{Map, Value, json};
+use std::os::unix::process::parent_id;
+use std::thread;
+use std::time::Duration;
+
+/// The steal grace is 1 s; what claims to be longer than this is a misunderstanding.
+const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What all commands about one lock have.
+#[derive(Debug, clap::Args)]
+pub(super) struct LockArgs {
+    #[command(flatten)]
+    name: NameArg,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print the lock's status as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a lease is asked to be.
+#[derive(Debug, clap::Args)]
+pub(super) struct TermArgs {
+    /// How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    ttl: Option<Ttl>,
+    /// How long after that only you may take it back [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Grace::parse)]
+    grace: Option<Grace>,
+    /// A word to whoever finds the lock held
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// `acquire`.
+#[derive(Debug, clap::Args)]
+pub(super) struct AcquireArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    term: TermArgs,
+    /// Hold it together with others that ask for the same
+    #[arg(long)]
+    shared: bool,
+    /// Renew it if your user holds it already, instead of being refused
+    #[arg(long)]
+    reentrant: bool,
+}
+
+/// `wait`.
+#[derive(Debug, clap::Args)]
+pub(super) struct WaitArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    term: TermArgs,
+    /// Hold it together with others that ask for the same
+    #[arg(long)]
+    shared: bool,
+    /// Renew it if your user holds it already, instead of waiting
+    #[arg(long)]
+    reentrant: bool,
+    /// Give up after so long: 10m, 1h30m [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = parse_span)]
+    timeout: Option<Span>,
+}
+
+/// `renew`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RenewArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    term: TermArgs,
+    #[command(flatten)]
+    token: TokenArg,
+}
+
+/// `release`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReleaseArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    #[command(flatten)]
+    token: TokenArg,
+    /// Also if another program of your user has acquired it
+    #[arg(long, conflicts_with = "token")]
+    any: bool,
+}
+
+/// `steal`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StealArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    /// Why, for the holder and the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// How long the lease lasts unrenewed [default: the mount's]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    ttl: Option<Ttl>,
+    /// A word to whoever finds the lock held
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// `status`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+    /// What the first node that answers knows, at once, however old that is
+    #[arg(long)]
+    stale: bool,
+}
+
+/// The tenure that is meant.
+#[derive(Debug, clap::Args)]
+struct TokenArg {
+    /// Only if this is still the lock's token: then no newer tenure can be hit
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<u64>,
+}
+
+pub(super) fn acquire(args: &AcquireArgs) -> Done {
+    let mode = if args.shared { "shared" } else { "exclusive" };
+    let how = json!({"mode": mode, "reentrant": args.reentrant, "parent": true});
+    let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
+    let is_new = status["acquired_at"] == status["renewed_at"];
+    tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
+}
+
+pub(super) fn wait(args: &WaitArgs) -> Done {
+    let mode = if args.shared { "shared" } else { "exclusive" };
+    let wait = args.timeout.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
+    let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "parent": true});
+    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
+    let answer = ask.wait(&request)?;
+    ask.close();
+    tell(&args.lock, &own_status(answer), "acquired")
+}
+
+pub(super) fn renew(args: &RenewArgs) -> Done {
+    let status = change(&args.lock, "renew", &[&args.term.json(), &args.token.json()])?;
+    tell(&args.lock, &status, "renewed")
+}
+
+pub(super) fn release(args: &ReleaseArgs) -> Done {
+    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let token = match args.token.token {
+        None if !args.any => Some(token_of_shell(&*ask, &name)?),
+        token => token,
+    };
+    let status = ask.status(&request("release", name.as_str(), &[&json!({"token": token})]))?;
+    if args.lock.json {
+        return output::json(&status);
+    }
+    let (name, next) = (Status(&status).text("name"), Status(&status).text("holder"));
+    output::line(&match next.as_str() {
+        "" => format!("released {name}"),
+        next => format!("released {name}; {next} has it now"),
+    })
+}
+
+/// The token of the lease that a release from this shell means: rule 3 of the design.
+fn token_of_shell(ask: &dyn Ask, name: &LockName) -> Done<u64> {
+    let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
+    let (status, you) = (answer["status"].take(), answer["you"].take());
+    let shell = Maker::running(parent_id());
+    let own = leases_of(&status, &you);
+    let of_shell = own.iter().filter(|(_, maker)| maker.is_some_and(|it| it.is_of_shell(shell)));
+    let is_shell = |maker: Option<Maker>| maker.is_some_and(|it| it.process == shell.process);
+    if let Some((token, _)) = of_shell.max_by_key(|(_, maker)| is_shell(*maker)) {
+        return Ok(*token);
+    }
+    // The daemon is not asked to release what is not held: another program of this user could
+    // have acquired it meanwhile.
+    let sentence = match own.first() {
+        Some((token, maker)) => not_from_here(name, *token, *maker),
+        None => not_held(name, &status, &you),
+    };
+    Err(Failure::Said(Exit::of(Kind::LockNotHeld), sentence))
+}
+
+/// The leases of a client among the holders of a lock: their tokens, and which process made them.
+fn leases_of(status: &Value, client: &Value) -> Vec<(u64, Option<Maker>)> {
+    let lease_of = |holder: &Value| {
+        let maker = holder["holder_id"].as_str().and_then(Maker::parse);
+        Some((holder["token"].as_u64()?, maker))
+    };
+    match status["holders"].as_array() {
+        Some(all) => {
+            all.iter().filter(|one| one["client"] == *client).filter_map(lease_of).collect()
+        }
+        None if status["holder"] == *client => lease_of(status).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+fn not_from_here(name: &LockName, token: u64, maker: Option<Maker>) -> String {
+    let by = match maker.filter(|maker| maker.process.pid != 0) {
+        None => "an unknown process".to_owned(),
+        Some(maker) if !maker.is_of_this_boot() => {
+            format!("process {}, before a restart or on another machine,", maker.process.pid)
+        }
+        Some(Maker { process, .. }) if process.runs() => format!("process {}", process.pid),
+        Some(Maker { process, .. }) => format!("process {}, which has ended,", process.pid),
+    };
+    format!(
+        "lock '{name}' was acquired by {by} and not from this shell; release it from there, or \
+         name the lease by '--token {token}', or say '--any' to release it all the same"
+    )
+}
+
+fn not_held(name: &LockName, status: &Value, you: &Value) -> String {
+    let (you, holder) = (you.as_str().unwrap_or("you"), Status(status).text("holder"));
+    match holder.as_str() {
+        "" => format!(
+            "lock '{name}' is free, so {you} has nothing to release; acquire it with 'latchfs \
+             acquire {name}'"
+        ),
+        holder => format!(
+            "lock '{name}' is held by {holder}, not by {you}; only its holder can release it"
+        ),
+    }
+}
+
+pub(super) fn steal(args: &StealArgs) -> Done {
+    let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
+    let reason = json!({"reason": args.reason, "parent": true});
+    let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
+    // The lease is counted from the moment at which its use is allowed. Who gets an answer from
+    // this command may use the lock, so the answer waits until then.
+    if let Some(wait) = before_use(Status(&status)) {
+        let span = Span::from(wait);
+        output::say(&format!("the old holder has {span} to stop; this answers when you may begin"));
+        thread::sleep(wait);
+        status = show(&args.lock)?;
+    }
+    tell(&args.lock, &status, "stole")
+}
+
+pub(super) fn status(args: &StatusArgs) -> Done {
+    if args.stale {
+        let name = target::parsed(&args.lock.name.name)?;
+        let known = args.lock.target.stale()?.status(&name)?;
+        if !args.lock.json {
+            known.warn();
+        }
+        return shown(args, &known.it);
+    }
+    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let status = ask.status(&request("status", name.as_str(), &[]));
+    // Also, and above all, when there is no answer.
+    let contact = ask.about().ok().map(|mut about| about["contact"].take());
+    if let Some(contact) = contact.as_ref().and_then(Value::as_str)
+        && contact != "connected"
+    {
+        output::say(&format!("the contact with the server is {contact}"));
+    }
+    shown(args, &status?)
+}
+
+fn shown(args: &StatusArgs, status: &Value) -> Done {
+    if args.lock.json {
+        return output::json(status);
+    }
+    output::write(&page(Status(status), Look::of_stdout()))
+}
+
+/// How long a stolen lock may not be used yet: what its lease has beyond a whole ttl.
+fn before_use(status: Status<'_>) -> Option<Duration> {
+    let beyond = status.number("expires_in_ms")? - status.number("ttl_ms")?;
+    let wait = Duration::from_millis(u64::try_from(beyond).ok()?);
+    (!wait.is_zero()).then_some(wait.min(STEAL_WAIT_MAX))
+}
+
+fn tell(args: &LockArgs, status: &Value, how: &str) -> Done {
+    if args.json {
+        return output::json(status);
+    }
+    let status = Status(status);
+    output::line(&format!("{how} {}: {}", status.text("name"), status.terms()))
+}
+
+fn show(args: &LockArgs) -> Done<Value> {
+    change(args, "status", &[])
+}
+
+/// Sends the request `what` about a lock, with all fields of `more` that are not null.
+fn change(args: &LockArgs, what: &str, more: &[&Value]) -> Done<Value> {
+    let Asking { ask, name, .. } = args.target.asking(&args.name.name)?;
+    ask.status(&request(what, name.as_str(), more))
+}
+
+fn request(what: &str, name: &str, more: &[&Value]) -> Value {
+    let mut request = Map::new();
+    request.insert("do".into(), what.into());
+    request.insert("name".into(), name.into());
+    for (key, value) in more.iter().filter_map(|fields| fields.as_object()).flatten() {
+        if !value.is_null() {
+            request.insert(key.clone(), value.clone());
+        }
+    }
+    Value::Object(request)
+}
+
+impl TermArgs {
+    fn json(&self) -> Value {
+        json!({
+            "ttl": self.ttl.map(|ttl| exact(ttl.span().as_millis())),
+            "grace": self.grace.map(|grace| exact(grace.span().as_millis())),
+            "note": self.note,
+        })
+    }
+}
+
+impl TokenArg {
+    fn json(&self) -> Value {
+        json!({"token": self.token})
+    }
+}
+
+/// To the millisecond: the display of a span is for people, and rounds.
+fn exact(millis: u64) -> String {
+    format!("{millis}ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_what_was_said_and_nothing_else() {
+        let term = TermArgs { ttl: Ttl::parse("1m30s").ok(), grace: None, note: Some("hi".into()) };
+        let token = TokenArg { token: None };
+        let request = request("renew", "team/build", &[&term.json(), &token.json()]);
+        let expected = json!({"do": "renew", "name": "team/build", "ttl": "90000ms", "note": "hi"});
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn a_stolen_lock_may_be_used_when_its_ttl_begins() {
+        let status = |left| json!({"expires_in_ms": left, "ttl_ms": 30_000});
+        let wait = |left| before_use(Status(&status(left)));
+        assert_eq!(wait(31_000), Some(Duration::from_secs(1)));
+        assert_eq!(wait(30_000), None);
+        assert_eq!(wait(29_000), None);
+        assert_eq!(wait(999_000), Some(STEAL_WAIT_MAX));
+        assert_eq!(before_use(Status(&json!({}))), None);
+    }
+}

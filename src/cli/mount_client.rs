@@ -1,0 +1,270 @@
+//! How commands speak to a daemon: one JSON object there, one back.
+//!
+//! That is the mount's `.latchfs/ctl`, or (see `direct`) a server.
+
+use super::exit::{Done, Exit, Failure};
+use crate::engine::Kind;
+use crate::fuse::mountinfo;
+use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// A daemon that lives answers in microseconds. Who waits this long, waits for a stopped one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Locks in one answer to a list.
+pub(super) const PAGE: usize = 1_000;
+
+/// Whom commands ask.
+pub(super) trait Ask: Send + Sync {
+    /// The answer to a request; a refusal is a failure with its sentence.
+    fn ask(&self, request: &Value) -> Done<Value>;
+
+    /// The answer to a request, however long it takes: a place in line.
+    fn wait(&self, request: &Value) -> Done<Value>;
+
+    /// Nothing will be asked any more: what hangs on this process is free at once.
+    fn close(&self) {}
+
+    /// What the daemon tells about itself.
+    fn about(&self) -> Done<Value> {
+        self.ask(&json!({"do": "about"}))
+    }
+
+    /// The status of a lock that a request leads to.
+    fn status(&self, request: &Value) -> Done<Value> {
+        self.ask(request).map(own_status)
+    }
+
+    /// The statuses of all locks whose names begin with `prefix`.
+    fn list(&self, prefix: &str) -> Done<Vec<Value>> {
+        let mut all = Vec::new();
+        let mut after = Value::Null;
+        loop {
+            let mut request = json!({"do": "list", "prefix": prefix, "limit": PAGE});
+            if !after.is_null() {
+                request["after"] = after;
+            }
+            let mut answer = self.ask(&request)?;
+            let you = answer["you"].take();
+            if let Some(locks) = answer["locks"].as_array_mut() {
+                for status in locks.iter_mut() {
+                    show_place(status, &you);
+                }
+                all.append(locks);
+            }
+            after = answer["next"].take();
+            if after.is_null() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// The status in an answer, as the one who asked sees it.
+pub(super) fn own_status(mut answer: Value) -> Value {
+    let mut status = answer["status"].take();
+    show_own(&mut status, &answer["token"]);
+    show_place(&mut status, &answer["you"]);
+    status
+}
+
+/// Puts the holder whose token this is in front: a shared lock's status shows its first holder,
+/// and whoever has just acquired it wants to see its own token.
+fn show_own(status: &mut Value, token: &Value) {
+    let Some(holders) = status["holders"].as_array() else { return };
+    let Some(own) = holders.iter().find(|holder| holder["token"] == *token).cloned() else {
+        return;
+    };
+    status["holder"] = own["client"].clone();
+    for field in ["token", "expires_in_ms", "holder_id"] {
+        status[field] = own[field].clone();
+    }
+}
+
+/// Adds `place` to a status: how far in front the caller waits, from 1.
+pub(super) fn show_place(status: &mut Value, you: &Value) {
+    let Some(waiters) = status["waiters"].as_array() else { return };
+    if let Some(ahead) = waiters.iter().position(|waiter| waiter["client"] == *you) {
+        status["place"] = (ahead + 1).into();
+    }
+}
+
+/// The control file of a mount.
+#[derive(Debug, Clone)]
+pub(super) struct Ctl {
+    dir: PathBuf,
+}
+
+impl Ctl {
+    /// That of the mount at `dir`.
+    pub(super) fn of(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
+    fn read(&self, answer: io::Result<Vec<u8>>) -> Done<Value> {
+        let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
+        serde_json::from_slice(&answer).map_err(|_| {
+            Failure::unavailable(format!(
+                "the daemon of {} answered what this program does not understand; \
+                 see whether both are of the same version",
+                self.dir.display()
+            ))
+        })
+    }
+}
+
+impl Ask for Ctl {
+    fn wait(&self, request: &Value) -> Done<Value> {
+        let path = self.dir.join(".latchfs/ctl");
+        let answer = exchange(&path, &request.to_string());
+        understand(self.read(answer)?)
+    }
+
+    fn ask(&self, request: &Value) -> Done<Value> {
+        let (send, answer) = mpsc::channel();
+        let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
+        let dir = self.dir.display();
+        // On a thread of its own: a stopped daemon would keep us for ever.
+        let asked = thread::Builder::new().name("ask".into()).spawn(move || {
+            let _ = send.send(exchange(&path, &request));
+        });
+        asked.map_err(|error| Failure::system("no thread can be made", &error))?;
+        let Ok(answer) = answer.recv_timeout(PATIENCE) else {
+            return Err(Failure::unavailable(format!(
+                "the daemon of {dir} does not answer, so the outcome is unknown; \
+                 see whether it is stopped, or start it again"
+            )));
+        };
+        understand(self.read(answer)?)
+    }
+}
+
+/// Sends a request, and reads the answer.
+fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
+    let mut ctl = OpenOptions::new().read(true).write(true).open(path)?;
+    let written = ctl.write(request.as_bytes())?;
+    if written != request.len() {
+        return Err(ErrorKind::WriteZero.into());
+    }
+    let mut answer = Vec::new();
+    ctl.read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// An answer, or the failure that it tells.
+fn understand(answer: Value) -> Done<Value> {
+    if answer["ok"] == Value::Bool(true) {
+        return Ok(answer);
+    }
+    let kind = Kind::ALL.into_iter().find(|kind| answer["kind"] == kind.as_str());
+    let exit = kind.map_or(Exit::Unavailable, Exit::of);
+    let sentence = answer["message"].as_str().unwrap_or("the daemon refused, and did not say why");
+    Err(Failure::Said(exit, sentence.to_owned()))
+}
+
+/// What it means that the control file can't be used.
+pub(super) fn no_answer(dir: &Path, error: &io::Error) -> Failure {
+    let shown = dir.display();
+    match error.raw_os_error() {
+        _ if mountinfo::is_dead(error) => Failure::unavailable(format!(
+            "the daemon of {shown} is gone; start it again by 'latchfs mount {shown}', \
+             or clean up by 'latchfs umount {shown}'"
+        )),
+        Some(libc::EACCES) => Failure::Said(
+            Exit::Denied,
+            format!(
+                "{shown} serves only the user who mounted it; \
+                 let that user mount it with --allow-other"
+            ),
+        ),
+        Some(libc::ENOENT) => Failure::unavailable(format!(
+            "{shown} has no .latchfs/ctl; see whether a latchfs of this version is mounted there"
+        )),
+        _ => Failure::system(&format!("{shown}/.latchfs/ctl can't be used"), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_its_exit_code_and_sentence() {
+        let refused = understand(
+            json!({"ok": false, "kind": "E_LOCK_CONFLICT", "message": "lock 'x' is held by y"}),
+        );
+        let Err(Failure::Said(exit, sentence)) = refused else { panic!("refused") };
+        assert_eq!((exit, sentence.as_str()), (Exit::Conflict, "lock 'x' is held by y"));
+        assert!(matches!(understand(json!({})), Err(Failure::Said(Exit::Unavailable, _))));
+        assert!(understand(json!({"ok": true})).is_ok());
+    }
+
+    #[test]
+    fn what_the_kernel_says_becomes_a_sentence() {
+        let told = |code| match no_answer(Path::new("/l"), &io::Error::from_raw_os_error(code)) {
+            Failure::Said(exit, sentence) => (exit, sentence),
+            other => panic!("{other:?} says nothing"),
+        };
+        assert!(told(libc::ENOTCONN).1.contains("is gone"));
+        assert_eq!(told(libc::EACCES).0, Exit::Denied);
+        assert_eq!(told(libc::EIO).0, Exit::Unavailable);
+    }
+
+    #[test]
+    fn of_a_shared_lock_one_sees_the_own_token() {
+        let holders = json!([
+            {"client": "a", "token": 4, "expires_in_ms": 100, "holder_id": "a:7:70"},
+            {"client": "b", "token": 5, "expires_in_ms": 200, "holder_id": "b:8:80"},
+        ]);
+        let mut status =
+            json!({"holder": "a", "token": 4, "expires_in_ms": 100, "holder_id": "a:7:70"});
+        let alone = status.clone();
+        show_own(&mut status, &json!(4));
+        assert_eq!(status, alone);
+        status["holders"] = holders;
+        show_own(&mut status, &json!(5));
+        let shown = (&status["holder"], &status["token"], &status["expires_in_ms"]);
+        assert_eq!(shown, (&json!("b"), &json!(5), &json!(200)));
+        assert_eq!(status["holder_id"], "b:8:80");
+    }
+
+    #[test]
+    fn who_waits_sees_the_own_place() {
+        let mut status = json!({"waiters": [{"client": "a"}, {"client": "b"}, {"client": "b"}]});
+        let before = status.clone();
+        show_place(&mut status, &json!("c"));
+        assert_eq!(status, before);
+        show_place(&mut status, &json!("b"));
+        assert_eq!(status["place"], 2);
+        let mut free = json!({"phase": "free"});
+        show_place(&mut free, &json!("b"));
+        assert_eq!(free, json!({"phase": "free"}));
+    }
+
+    /// Three pages of one lock each.
+    struct Pages;
+
+    impl Ask for Pages {
+        fn wait(&self, request: &Value) -> Done<Value> {
+            self.ask(request)
+        }
+
+        fn ask(&self, request: &Value) -> Done<Value> {
+            Ok(match request["after"].as_str() {
+                None => json!({"ok": true, "locks": [{"name": "a"}], "next": "a"}),
+                Some("a") => json!({"ok": true, "locks": [{"name": "b"}], "next": "b"}),
+                Some(_) => json!({"ok": true, "locks": [{"name": "c"}], "next": null}),
+            })
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_to_its_end() {
+        let names = Pages.list("").expect("answered");
+        assert_eq!(names, [json!({"name": "a"}), json!({"name": "b"}), json!({"name": "c"})]);
+    }
+}

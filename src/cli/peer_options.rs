@@ -1,0 +1,96 @@
+//! The options by which a durable server becomes one of several.
+
+use super::exit::{Done, Failure};
+use super::mount::{absolute, host_name};
+use super::serve::address;
+use super::storage_options::Kept;
+use crate::raft::{Pace, PeerFiles, Peering};
+use crate::server::http::ca;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Where other nodes are, and how they are spoken with.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "With other nodes")]
+pub(super) struct PeerArgs {
+    /// Listen for other nodes, of which a majority decides
+    #[arg(long, value_name = "ADDRESS", requires = "data", value_parser = address)]
+    peer_listen: Option<SocketAddr>,
+    /// Where other nodes find this one, if that is another address
+    #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
+    peer_address: Option<String>,
+    /// Nodes that know the others: a new node joins them
+    #[arg(long, value_name = "HOST:PORT", requires = "peer_listen", value_delimiter = ',')]
+    seed: Vec<String>,
+    /// This node's certificate, in PEM, made by 'latchfs cert peer'
+    #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca", "peer_listen"])]
+    peer_cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_key: Option<PathBuf>,
+    /// Who has signed the certificates of all nodes, in PEM
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_ca: Option<PathBuf>,
+    /// The secret that all nodes share instead of certificates, made by 'latchfs cert secret'
+    #[arg(long, value_name = "FILE", requires = "peer_listen", conflicts_with = "peer_cert")]
+    peer_secret_file: Option<PathBuf>,
+    /// What this node is called [default: the name of this machine]
+    #[arg(long, value_name = "NAME", requires = "peer_listen")]
+    node_name: Option<String>,
+    /// Where clients find this node's server [default: its address]
+    #[arg(long, value_name = "URL", requires = "peer_listen")]
+    url: Option<String>,
+    /// How long the network may take: 'lan' for servers beside each other, 'wifi' for laptops
+    #[arg(long, value_name = "PACE", default_value = "lan", value_parser = pace)]
+    pace: Pace,
+}
+
+fn pace(text: &str) -> Result<Pace, &'static str> {
+    match text {
+        "lan" => Ok(Pace::Lan),
+        "wifi" => Ok(Pace::Wifi),
+        _ => Err("there are 'lan' and 'wifi'"),
+    }
+}
+
+impl PeerArgs {
+    /// What was said of other nodes, for a server that listens there.
+    pub(super) fn peering(
+        &self,
+        kept: &Kept,
+        (scheme, serves): (&str, SocketAddr),
+    ) -> Done<Option<Peering>> {
+        let Some(listen) = self.peer_listen else { return Ok(None) };
+        if !matches!(kept, Kept::Data(_)) {
+            return Err(Failure::usage("--peer-listen needs --data DIR"));
+        }
+        let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        let files = (whole(&self.peer_cert)?, whole(&self.peer_key)?, whole(&self.peer_ca)?);
+        let tls = match files {
+            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { cert, key, ca, shared: None }),
+            _ => whole(&self.peer_secret_file)?.map(|file| PeerFiles::secret(file, ca::NODES)),
+        };
+        // Where other nodes find it clients do, too.
+        let host = match &self.peer_address {
+            _ if !serves.ip().is_unspecified() => serves.to_string(),
+            Some(address) => {
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                format!("{host}:{}", serves.port())
+            }
+            None => SocketAddr::new(listen.ip(), serves.port()).to_string(),
+        };
+        let url = self.url.clone().unwrap_or_else(|| format!("{scheme}://{host}"));
+        let name = self.node_name.clone();
+        let name = name.unwrap_or_else(|| host_name().trim().to_owned());
+        let seeds = self.seed.iter().filter(|seed| !seed.is_empty()).cloned().collect();
+        Ok(Some(Peering {
+            listen,
+            address: self.peer_address.clone(),
+            url,
+            name,
+            seeds,
+            tls,
+            pace: self.pace,
+        }))
+    }
+}

@@ -1,0 +1,392 @@
+//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by the
+//! door of that server. What lasts as long as this process hangs on a session of its own.
+
+use super::exit::{Done, Exit, Failure};
+use super::mount_client::Ask;
+use super::server_options;
+use super::target::not_a_name;
+use crate::client::http_transport::Access;
+use crate::client::{Remote, Terms};
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
+use crate::engine::{
+    Acquire, ClientId, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op,
+    OpenId, Outcome, Patch, Release, Renew, Steal, StealReason, Term, Ticket, Token, Ttl, What,
+};
+use crate::holder_id::Maker;
+use crate::service::{self, Bond, Door, List, Locks};
+use crate::status::status_of;
+use crate::time::Span;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::unix::process::parent_id;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
+
+/// Open files of this process, of which there is one: the wait in line.
+const NUMBER: u64 = 1;
+
+/// A server, asked by one process.
+pub(super) struct Direct {
+    access: Access,
+    client: ClientId,
+    remote: OnceLock<Arc<Remote>>,
+}
+
+impl Direct {
+    pub(super) fn new(access: Access, client: ClientId) -> Self {
+        Self { access, client, remote: OnceLock::new() }
+    }
+
+    /// The door, connected at the first request; `session` is how long what it asks for lasts
+    /// when this process is gone.
+    fn remote(&self, session: Option<Ttl>) -> Done<&Arc<Remote>> {
+        if let Some(remote) = self.remote.get() {
+            return Ok(remote);
+        }
+        let (client, grace) = (self.client.clone(), GRACE_DEFAULT);
+        let terms = session.map(|ttl| Terms { client, ttl, grace });
+        let remote = server_options::connect(&self.access, terms)?;
+        Ok(self.remote.get_or_init(|| remote))
+    }
+
+    /// The door, for whoever follows events, from `since` on.
+    pub(super) fn locks(&self, since: Option<u64>) -> Done<Locks> {
+        Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
+    }
+
+    fn decide(remote: &Remote, op: Op) -> Done<Outcome> {
+        let (send, answer) = channel();
+        remote.submit(
+            op.into(),
+            Box::new(move |answer| {
+                // Whoever asked waits below.
+                let _ = send.send(answer);
+            }),
+        );
+        let answer = received(&answer)?;
+        answer.map_err(|refusal| failed(&service::Failure::Refused(refusal)))
+    }
+
+    fn view(remote: &Remote, name: &LockName) -> Done<LockView> {
+        let (send, view) = channel();
+        remote.view(
+            name,
+            Box::new(move |view| {
+                let _ = send.send(view);
+            }),
+        );
+        received(&view)
+    }
+
+    fn shown(&self, remote: &Remote, name: &LockName, token: Option<Token>) -> Done<Value> {
+        let view = Self::view(remote, name)?;
+        let mut answer = json!({ "ok": true, "you": self.client.as_str() });
+        if let Some(token) = token {
+            answer["token"] = token.as_u64().into();
+        }
+        answer["status"] = status_of(&view, |at| remote.wall(at));
+        Ok(answer)
+    }
+
+    fn list(&self, request: &Asked<'_>) -> Done<Value> {
+        let remote = self.remote(None)?;
+        let query = List {
+            prefix: request.text("prefix").unwrap_or_default().to_owned(),
+            after: request.text("after").and_then(|after| LockName::parse(after).ok()),
+            limit: request.number("limit").and_then(|n| n.try_into().ok()).unwrap_or(1_000),
+        };
+        let (send, page) = channel();
+        remote.list(
+            query,
+            Box::new(move |page| {
+                let _ = send.send(page);
+            }),
+        );
+        let page = received(&page)?;
+        let statuses = page.items.iter().map(|view| status_of(view, |at| remote.wall(at)));
+        let statuses: Vec<Value> = statuses.collect();
+        let you = self.client.as_str();
+        Ok(json!({ "ok": true, "locks": statuses, "next": page.next, "you": you }))
+    }
+
+    fn acquire(&self, request: &Asked<'_>) -> Done<Value> {
+        let (name, line) = (request.name()?, request.line()?);
+        let lives_with_us = request.number("pid").is_some();
+        let leans = lives_with_us || matches!(line, Line::Join(_));
+        let ttl = request.ttl()?.unwrap_or(TTL_DEFAULT);
+        let remote = self.remote(leans.then_some(ttl))?;
+        let attempt = match remote.bond() {
+            Ok(Bond::Kept(session)) => Some(OpenId { session, number: NUMBER }),
+            _ => None,
+        };
+        let view = Self::view(remote, &name)?;
+        let own = view.held_by(&self.client).filter(|_| request.0["reentrant"] == true);
+        let own_term = |before: Option<&crate::engine::Holder>| {
+            let ttl = request.ttl()?.or(before.map(|own| own.ends.ttl)).unwrap_or(TTL_DEFAULT);
+            let grace = request.grace()?.or(before.map(|own| own.ends.grace));
+            Ok(Term::Own(ttl, grace.unwrap_or(GRACE_DEFAULT)))
+        };
+        let term = match attempt.filter(|_| lives_with_us) {
+            Some(open) => Term::Session(open.session),
+            None => own_term(own)?,
+        };
+        let says_more = own.is_none();
+        let ask = Acquire {
+            name: name.clone(),
+            client: self.client.clone(),
+            mode: request.mode()?,
+            hold: match attempt {
+                Some(open) if leans => Hold::Firm(Some(open)),
+                _ if own.is_some() => Hold::Loose,
+                _ => Hold::Firm(None),
+            },
+            term,
+            line,
+            patch: Patch {
+                note: request.text("note").map(Into::into),
+                holder_id: says_more.then(|| self.holder_id(request)),
+                ..Patch::default()
+            },
+        };
+        let mut watch = remote.watch(None);
+        let patience = match line {
+            Line::Join(patience) => patience,
+            Line::Skip => None,
+        };
+        let token = match Self::decide(remote, Op::Acquire(ask.clone()))? {
+            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => tenure.token,
+            Outcome::Waiting { ticket, .. } => {
+                let found = Self::wait_in_line(remote, &mut watch, &ask, ticket)?;
+                found.ok_or_else(|| too_long(&name, patience))?
+            }
+            _ => return Err(Failure::unavailable("the server answered what was not asked")),
+        };
+        self.shown(remote, &name, Some(token))
+    }
+
+    /// Follows the line to its end: by events, and by a look where some are missing.
+    fn wait_in_line(
+        remote: &Remote,
+        watch: &mut service::event_log::Watch,
+        ask: &Acquire,
+        ticket: Ticket,
+    ) -> Done<Option<Token>> {
+        let served = |what: &What| match what {
+            What::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
+                Some(Some(*token))
+            }
+            What::Left { ticket: of, .. } if *of == ticket => Some(None),
+            _ => None,
+        };
+        let (send, news) = channel();
+        watch.wake_by(Arc::new(move || {
+            let _ = send.send(());
+        }));
+        let session = ask.hold.open().map(|open| open.session);
+        loop {
+            let batch = watch.take(usize::MAX);
+            for (_, event) in &batch.events {
+                if let Some(end) = served(&event.what) {
+                    return Ok(end);
+                }
+                if let What::SessionOver { session: over, .. } = event.what
+                    && Some(over) == session
+                {
+                    return Err(Failure::unavailable(
+                        "the server was away for so long that the place in line is lost; try again",
+                    ));
+                }
+            }
+            if batch.lost > 0
+                && let ControlFlow::Break(end) = Self::look_again(remote, ask, ticket)
+            {
+                return Ok(end);
+            }
+            // The sender lives as long as the watch.
+            let _ = news.recv();
+        }
+    }
+
+    /// How the wait for a place has ended, if it has, as the server says as soon as it answers.
+    fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> ControlFlow<Option<Token>> {
+        let (send, view) = channel();
+        let answered = Box::new(move |view| drop(send.send(view)));
+        remote.view_until_answered(&ask.name, answered);
+        // Without an answer the session is over, of which an event tells.
+        let Ok(Ok(view)) = view.recv() else { return ControlFlow::Continue(()) };
+        let mut leases = view.holders.iter().map(|holder| &holder.lease);
+        if let Some(own) = leases.find(|lease| lease.hold == ask.hold) {
+            return ControlFlow::Break(Some(own.token));
+        }
+        let waits = view.waiters.iter().any(|waiter| waiter.ticket == ticket);
+        if waits { ControlFlow::Continue(()) } else { ControlFlow::Break(None) }
+    }
+
+    fn renew(&self, request: &Asked<'_>) -> Done<Value> {
+        let (remote, name) = (self.remote(None)?, request.name()?);
+        let (ttl, grace) = (request.ttl()?, request.grace()?);
+        let changes = ttl.is_some() || grace.is_some();
+        let term = Term::Own(ttl.unwrap_or(TTL_DEFAULT), grace.unwrap_or(GRACE_DEFAULT));
+        let note = request.text("note").map(Into::into);
+        let renewed = Self::decide(
+            remote,
+            Op::Renew(Renew {
+                key: self.key(request, &name),
+                term: changes.then_some(term),
+                firm: if changes { Firm::Make } else { Firm::Keep },
+                patch: Patch { note, ..Patch::default() },
+                acquires: false,
+            }),
+        )?;
+        let token = match renewed {
+            Outcome::Renewed(tenure) => Some(tenure.token),
+            _ => None,
+        };
+        self.shown(remote, &name, token)
+    }
+
+    fn release(&self, request: &Asked<'_>) -> Done<Value> {
+        let (remote, name) = (self.remote(None)?, request.name()?);
+        let key = self.key(request, &name);
+        Self::decide(remote, Op::Release(Release::of(key)))?;
+        self.shown(remote, &name, None)
+    }
+
+    fn steal(&self, request: &Asked<'_>) -> Done<Value> {
+        let (remote, name) = (self.remote(None)?, request.name()?);
+        let reason = request.text("reason").and_then(StealReason::parse).ok_or_else(|| {
+            Failure::usage("taking a lock away needs a short reason, which its holder will read")
+        })?;
+        let stolen = Self::decide(
+            remote,
+            Op::Steal(Steal {
+                name: name.clone(),
+                client: self.client.clone(),
+                reason,
+                term: Term::Own(request.ttl()?.unwrap_or(TTL_DEFAULT), GRACE_DEFAULT),
+                patch: Patch {
+                    note: request.text("note").map(Into::into),
+                    holder_id: Some(self.holder_id(request)),
+                    ..Patch::default()
+                },
+            }),
+        )?;
+        let token = match stolen {
+            Outcome::Stolen(tenure) | Outcome::Granted(tenure) => Some(tenure.token),
+            _ => None,
+        };
+        self.shown(remote, &name, token)
+    }
+
+    /// The process that acquires: this one, or the shell above it if the request says so.
+    fn holder_id(&self, request: &Asked<'_>) -> Arc<str> {
+        let for_shell = request.0["parent"] == true;
+        let pid = if for_shell { parent_id() } else { std::process::id() };
+        format!("{}:{}", self.client, Maker::running(pid)).into()
+    }
+
+    fn key(&self, request: &Asked<'_>, name: &LockName) -> LeaseKey {
+        let token = request.number("token").map(Token::named);
+        LeaseKey { name: name.clone(), client: self.client.clone(), token }
+    }
+}
+
+impl Ask for Direct {
+    fn ask(&self, request: &Value) -> Done<Value> {
+        let request = Asked(request);
+        match request.text("do").unwrap_or_default() {
+            "about" => {
+                let contact = self.remote(None)?.contact().as_str();
+                Ok(json!({ "ok": true, "contact": contact }))
+            }
+            "list" => self.list(&request),
+            "status" => {
+                let name = request.name()?;
+                self.shown(self.remote(None)?, &name, None)
+            }
+            "acquire" => self.acquire(&request),
+            "renew" => self.renew(&request),
+            "release" => self.release(&request),
+            "steal" => self.steal(&request),
+            other => Err(Failure::usage(format!("a server knows no request '{other}'"))),
+        }
+    }
+
+    fn wait(&self, request: &Value) -> Done<Value> {
+        self.ask(request)
+    }
+
+    fn close(&self) {
+        if let Some(remote) = self.remote.get() {
+            remote.close();
+        }
+    }
+}
+
+/// A request, as the commands make it.
+struct Asked<'a>(&'a Value);
+
+impl Asked<'_> {
+    fn text(&self, key: &str) -> Option<&str> {
+        self.0[key].as_str()
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.0[key].as_u64()
+    }
+
+    fn name(&self) -> Done<LockName> {
+        let text = self.text("name").unwrap_or_default();
+        LockName::parse(text).map_err(|error| not_a_name(OsStr::new(text), error))
+    }
+
+    fn ttl(&self) -> Done<Option<Ttl>> {
+        let ttl = self.text("ttl").map(Ttl::parse).transpose();
+        ttl.map_err(|error| Failure::usage(error.to_string()))
+    }
+
+    fn grace(&self) -> Done<Option<Grace>> {
+        let grace = self.text("grace").map(Grace::parse).transpose();
+        grace.map_err(|error| Failure::usage(error.to_string()))
+    }
+
+    fn mode(&self) -> Done<Mode> {
+        match self.text("mode") {
+            None | Some("exclusive") => Ok(Mode::Exclusive),
+            Some("shared") => Ok(Mode::Shared),
+            Some(other) => Err(Failure::usage(format!("there is no mode '{other}'"))),
+        }
+    }
+
+    fn line(&self) -> Done<Line> {
+        match &self.0["wait"] {
+            Value::Bool(true) => Ok(Line::Join(None)),
+            Value::String(text) => parse_span(text)
+                .map(|span| Line::Join(Some(span)))
+                .map_err(|error| Failure::usage(error.to_string())),
+            _ => Ok(Line::Skip),
+        }
+    }
+}
+
+fn received<T>(answer: &Receiver<Result<T, service::Unavailable>>) -> Done<T> {
+    match answer.recv() {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(why)) => Err(failed(&service::Failure::Unavailable(why))),
+        Err(_) => Err(Failure::unavailable("the server was not asked; try again")),
+    }
+}
+
+fn failed(failure: &service::Failure) -> Failure {
+    Failure::Said(Exit::of(failure.kind()), failure.to_string())
+}
+
+fn too_long(name: &LockName, patience: Option<Span>) -> Failure {
+    let patience = patience.unwrap_or_default();
+    let sentence = format!(
+        "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' for who \
+         has it, or wait longer"
+    );
+    Failure::Said(Exit::of(Kind::LockConflict), sentence)
+}

@@ -1,0 +1,156 @@
+//! A server instead of an engine in this process: where it is, and how one gets in.
+
+use super::exit::{Done, Exit, Failure};
+use super::output;
+use crate::client::api_request::fetch;
+use crate::client::http_transport::{Access, Http, may_learn};
+use crate::client::transport::Server;
+use crate::client::{MakeServer, Remote, SERVERS_MAX, Several, Terms};
+use crate::time::Span;
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How one gets in.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct KeyArgs {
+    /// A file with the token that says who asks
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        env = "LATCHFS_TOKEN_FILE",
+        hide_env_values = true
+    )]
+    token_file: Option<PathBuf>,
+    /// Who vouches for an https server: a certificate (PEM)
+    #[arg(long, value_name = "FILE", global = true, env = "LATCHFS_CA", hide_env_values = true)]
+    ca: Option<PathBuf>,
+    /// What vouches for us: a certificate (PEM)
+    #[arg(long, value_name = "FILE", global = true, requires = "key")]
+    cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", global = true, requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// How one gets into the server at `url`.
+    pub(super) fn access(&self, url: &str) -> Done<Access> {
+        let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
+        let token = file(&self.token_file)?;
+        if let Some(path) = &self.token_file {
+            warn_of_readers(path);
+        }
+        let identity = file(&self.cert)?.zip(file(&self.key)?);
+        let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
+        Ok(Access { url: url.to_owned(), token, ca: file(&self.ca)?, identity })
+    }
+}
+
+fn read(path: &Path) -> Done<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| Failure::system(&format!("{} can't be read", path.display()), &error))
+}
+
+/// Whoever reads a token can speak as its owner.
+fn warn_of_readers(path: &Path) {
+    let others = |mode: u32| mode & 0o077 != 0;
+    if std::fs::metadata(path).is_ok_and(|found| others(found.mode())) {
+        let path = path.display();
+        output::say(&format!("others can read the token in {path}; run 'chmod 600 {path}'"));
+    }
+}
+
+/// The servers that a list of URLs names, each once.
+pub(super) fn urls(list: &str) -> Vec<&str> {
+    let mut urls: Vec<&str> = Vec::new();
+    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+        if !urls.contains(&url) {
+            urls.push(url);
+        }
+    }
+    urls
+}
+
+/// One request of the API to the first server of a list that answers: which that was, and what it
+/// says.
+pub(super) fn ask_first(
+    servers: &str,
+    key: &KeyArgs,
+    method: &str,
+    path: &str,
+    patience: Span,
+) -> Done<(String, Value)> {
+    let mut last = Failure::usage("name a server with --server URL");
+    for url in urls(servers) {
+        match fetch(&key.access(url)?, method, path, patience) {
+            Ok((200, answer)) => return Ok((url.to_owned(), answer)),
+            Ok((code, problem)) => return Err(refused(code, &problem)),
+            Err(why) => last = Failure::unavailable(why),
+        }
+    }
+    Err(last)
+}
+
+fn refused(code: u16, problem: &Value) -> Failure {
+    let said = problem["detail"].as_str().map(output::harmless);
+    let said = said.unwrap_or_else(|| format!("the server answered {code}"));
+    let exit = match code {
+        400 | 404 => Exit::Usage,
+        401 | 403 => Exit::Denied,
+        409 | 429 => Exit::Conflict,
+        _ => Exit::Unavailable,
+    };
+    Failure::Said(exit, said)
+}
+
+/// The server, or the servers, that `access` names.
+fn server(access: &Access) -> Done<Arc<dyn Server>> {
+    let usable = |url: &str| -> Done<Arc<dyn Server>> {
+        let access = Access { url: url.to_owned(), ..access.clone() };
+        let http = Http::new(&access).map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(Arc::new(http))
+    };
+    match &urls(&access.url)[..] {
+        [] => usable(&access.url),
+        urls if urls.len() > SERVERS_MAX => {
+            Err(Failure::usage(format!("--server names {SERVERS_MAX} servers at most")))
+        }
+        urls => {
+            let servers: Done<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
+            Ok(Arc::new(Several::learning(servers?, learner(access))))
+        }
+    }
+}
+
+/// Makes servers of the URLs that a server tells, with the same credentials.
+fn learner(access: &Access) -> MakeServer {
+    let access = access.clone();
+    Box::new(move |url| {
+        let is_safe = urls(&access.url).iter().all(|known| may_learn(known, url));
+        let made = Http::new(&Access { url: url.to_owned(), ..access.clone() });
+        made.ok().filter(|_| is_safe).map(|http| Arc::new(http) as _)
+    })
+}
+
+/// Connects; fails if there is no server by the time in which one answers.
+pub(super) fn connect(access: &Access, terms: Option<Terms>) -> Done<Arc<Remote>> {
+    connect_since(access, terms, None)
+}
+
+/// The same, following events from `since` on.
+pub(super) fn connect_since(
+    access: &Access,
+    terms: Option<Terms>,
+    since: Option<u64>,
+) -> Done<Arc<Remote>> {
+    let server = server(access)?;
+    let remote = Remote::connect_since(server, terms, since)
+        .map_err(|error| Failure::system("no connection can be made", &error))?;
+    match remote.trouble() {
+        None => Ok(Arc::new(remote)),
+        Some((kind, sentence)) => Err(Failure::Said(Exit::of(kind), sentence)),
+    }
+}

@@ -1,0 +1,82 @@
+//! `--stale`: what a node knows, however old. It answers at once, and asks no other node: also when
+//! there is no majority.
+
+use super::exit::Done;
+use super::mount_client::{PAGE, show_place};
+use super::output;
+use super::server_options::{self, KeyArgs};
+use crate::engine::{ClientId, LockName};
+use crate::time::Span;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use std::fmt::Display;
+
+/// A node that needs nobody else answers in a moment, or is away.
+const PATIENCE: Span = Span::from_secs(2);
+
+/// Servers, of which the first that answers says what it knows.
+pub(super) struct Stale<'a> {
+    pub(super) servers: String,
+    pub(super) key: &'a KeyArgs,
+    /// Whose place in line is shown.
+    pub(super) client: ClientId,
+}
+
+/// What a server knows, and how old that is.
+pub(super) struct Old<T> {
+    server: String,
+    age_ms: Option<u64>,
+    pub(super) it: T,
+}
+
+impl Stale<'_> {
+    /// The status of a lock.
+    pub(super) fn status(&self, name: &LockName) -> Done<Old<Value>> {
+        let name = encoded(name);
+        let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=local"))?;
+        show_place(&mut it, &self.client.as_str().into());
+        Ok(Old { server, age_ms: it["age_ms"].as_u64(), it })
+    }
+
+    /// The statuses of all locks whose names begin with `prefix`.
+    pub(super) fn list(&self, prefix: &str) -> Done<Old<Vec<Value>>> {
+        let (prefix, mut all, mut after) = (encoded(&prefix), Vec::new(), String::new());
+        let query = format!("/locks?consistency=local&limit={PAGE}&prefix={prefix}");
+        loop {
+            let (server, mut page) = self.ask(&format!("{query}{after}"))?;
+            let age = page["age_ms"].take();
+            for mut status in page["locks"].as_array_mut().into_iter().flat_map(std::mem::take) {
+                show_place(&mut status, &self.client.as_str().into());
+                status["age_ms"] = age.clone();
+                all.push(status);
+            }
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={}", encoded(&next)),
+                None => return Ok(Old { server, age_ms: age.as_u64(), it: all }),
+            }
+        }
+    }
+
+    fn ask(&self, path: &str) -> Done<(String, Value)> {
+        server_options::ask_first(&self.servers, self.key, "GET", path, PATIENCE)
+    }
+}
+
+impl<T> Old<T> {
+    /// Says how old it is.
+    pub(super) fn warn(&self) {
+        let server = &self.server;
+        match self.age_ms.map(Span::from_millis) {
+            Some(Span::ZERO) => output::say(&format!("this is what {server} knows")),
+            Some(age) => output::say(&format!("this is what {server} knew {age} ago")),
+            None => output::say(&format!(
+                "this is what {server} knew when it had contact to a majority last, and it does \
+                 not know when that was"
+            )),
+        }
+    }
+}
+
+fn encoded(text: &impl Display) -> String {
+    utf8_percent_encode(&text.to_string(), NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,235 @@
+//! Statuses as people read them: the table of `ls`, the page of `status`, one line for a change.
+//!
+//! All that is here turns JSON into text, and asks nobody.
+
+use super::output::{Colour, Look, harmless};
+use crate::time::Span;
+use serde_json::Value;
+use std::fmt::Write;
+
+const HEAD: [&str; 6] = ["NAME", "PHASE", "HOLDER", "EXPIRES IN", "WAITERS", "NOTE"];
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// A status, read field by field: what is missing is empty.
+#[derive(Clone, Copy)]
+pub(super) struct Status<'a>(pub(super) &'a Value);
+
+impl Status<'_> {
+    /// A field of text, made harmless.
+    pub(super) fn text(self, field: &str) -> String {
+        harmless(self.0[field].as_str().unwrap_or_default())
+    }
+
+    /// A field of whole numbers.
+    pub(super) fn number(self, field: &str) -> Option<i64> {
+        self.0[field].as_i64()
+    }
+
+    /// `held`, `grace` or `free`.
+    pub(super) fn phase(self) -> String {
+        self.text("phase")
+    }
+
+    /// The time until it expires.
+    pub(super) fn left(self) -> Option<String> {
+        match self.phase().as_str() {
+            "grace" => Some("expired".into()),
+            _ => self
+                .number("expires_in_ms")
+                .map(|ms| Span::from_millis(ms.unsigned_abs()).to_string()),
+        }
+    }
+
+    /// Who has it: of a shared lock, all who do.
+    fn holders(self) -> Vec<String> {
+        match self.0["holders"].as_array() {
+            Some(holders) => holders.iter().map(|holder| Status(holder).text("client")).collect(),
+            None => [self.text("holder")].into_iter().filter(|holder| !holder.is_empty()).collect(),
+        }
+    }
+
+    /// Who waits, first served first.
+    fn waiters(self) -> Vec<Self> {
+        self.0["waiters"].as_array().into_iter().flatten().map(Status).collect()
+    }
+
+    /// `2 (you: 1)`: how many wait, and where among them the reader does.
+    fn line(self) -> String {
+        let count = self.waiters().len();
+        match self.number("place") {
+            Some(place) => format!("{count} (you: {place})"),
+            None => count.to_string(),
+        }
+    }
+
+    /// `laptop2:bob, for 24s, since ...`: one who waits, `number` in line.
+    fn waiting(self, number: i64, own: Option<i64>) -> String {
+        let client = self.text("client");
+        let waited = self.number("waited_ms").map(|ms| Span::from_millis(ms.unsigned_abs()));
+        let waited = waited.map_or_else(String::new, |span| format!(", for {span}"));
+        let own = if own == Some(number) { ", you" } else { "" };
+        format!("{number}. {client}{waited}, since {}{own}", self.text("since"))
+    }
+
+    /// `token 7, expires in 30s, grace 5s`.
+    pub(super) fn terms(self) -> String {
+        let span = |field| self.number(field).map(|ms| Span::from_millis(ms.unsigned_abs()));
+        let mut terms = Vec::new();
+        terms.extend(self.number("token").map(|token| format!("token {token}")));
+        terms.extend(self.left().map(|left| format!("expires in {left}")));
+        terms.extend(span("grace_ms").map(|grace| format!("grace {grace}")));
+        terms.join(", ")
+    }
+
+    fn is_shared(self) -> bool {
+        self.text("mode") == "shared"
+    }
+}
+
+/// The table of `ls`.
+pub(super) fn table(statuses: &[Value], look: Look) -> String {
+    let rows: Vec<[String; 6]> = statuses.iter().map(|status| row(Status(status))).collect();
+    let mut widths = HEAD.map(str::len);
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = look.paint(Colour::Faint, &aligned(&HEAD.map(String::from), widths)) + "\n";
+    for row in &rows {
+        let line = aligned(row, widths);
+        text += &match row[1].as_str() {
+            "grace" => look.paint(Colour::Yellow, &line),
+            _ => line,
+        };
+        text.push('\n');
+    }
+    text
+}
+
+fn row(status: Status<'_>) -> [String; 6] {
+    let holders = status.holders();
+    let holder = match holders.as_slice() {
+        [first, _, ..] => format!("{first} and {} more", holders.len() - 1),
+        [only] if status.is_shared() => format!("{only} (shared)"),
+        [only] => only.clone(),
+        [] => String::new(),
+    };
+    [
+        status.text("name"),
+        status.phase(),
+        or_dash(holder),
+        or_dash(status.left().unwrap_or_default()),
+        status.line(),
+        status.text("note"),
+    ]
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".into() } else { text }
+}
+
+fn aligned(cells: &[String; 6], widths: [usize; 6]) -> String {
+    let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    padded.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+}
+
+/// The page of `status`: one fact a line.
+pub(super) fn page(status: Status<'_>, look: Look) -> String {
+    let phase = status.phase();
+    let colour = match phase.as_str() {
+        "free" => Colour::Green,
+        _ => Colour::Yellow,
+    };
+    let mut facts = vec![("lock", status.text("name")), ("phase", look.paint(colour, &phase))];
+    if phase != "free" {
+        let shared = if status.is_shared() { " (shared)" } else { "" };
+        facts.extend(status.holders().into_iter().map(|holder| ("holder", holder + shared)));
+        facts.push(match (phase.as_str(), status.left()) {
+            ("held", Some(left)) => {
+                ("expires", format!("in {left}, at {}", status.text("expires_at")))
+            }
+            _ => ("grace", format!("until {}, for the holder only", status.text("grace_until"))),
+        });
+        facts.extend(status.number("token").map(|token| ("token", token.to_string())));
+        facts.push(("since", status.text("acquired_at")));
+        facts.push(("renewed", status.text("renewed_at")));
+        facts.push(("process", status.text("holder_id")));
+        facts.push(("note", status.text("note")));
+    }
+    for (number, waiter) in (1..).zip(status.waiters()) {
+        facts.push(("waiting", waiter.waiting(number, status.number("place"))));
+    }
+    facts.retain(|(_, fact)| !fact.is_empty());
+    facts.iter().fold(String::new(), |mut text, (name, fact)| {
+        let _ = writeln!(text, "{name:<8}  {fact}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn held() -> Value {
+        json!({
+            "name": "build", "holder": "laptop1:alice", "phase": "held", "mode": "exclusive",
+            "expires_at": "2024-01-15T10:30:30.000Z", "expires_in_ms": 23_100, "token": 7,
+            "grace_ms": 5_000, "acquired_at": "2024-01-15T10:30:00.000Z", "note": "nightly",
+            "waiters": [
+                {"client": "b", "since": "2024-01-15T10:30:05.000Z", "waited_ms": 1_900},
+                {"client": "c", "since": "2024-01-15T10:30:06.000Z", "waited_ms": 900},
+            ],
+            "place": 2,
+        })
+    }
+
+    #[test]
+    fn the_table_is_aligned() {
+        let grace = json!({"name": "deploy/production", "holder": "ci", "phase": "grace",
+            "expires_in_ms": 0, "mode": "shared", "waiters": []});
+        let shared = json!({"name": "read", "holder": "a", "phase": "held", "mode": "shared",
+            "expires_in_ms": 1_000, "holders": [{"client": "a"}, {"client": "b"}]});
+        let text = table(&[held(), grace, shared], Look::Plain);
+        let expected = "\
+NAME               PHASE  HOLDER         EXPIRES IN  WAITERS     NOTE
+build              held   laptop1:alice  24s         2 (you: 2)  nightly
+deploy/production  grace  ci (shared)    expired     0
+read               held   a and 1 more   1s          0
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn an_empty_table_has_its_head() {
+        let text = table(&[], Look::Plain);
+        assert_eq!(text, "NAME  PHASE  HOLDER  EXPIRES IN  WAITERS  NOTE\n");
+    }
+
+    #[test]
+    fn a_page_tells_the_facts_that_there_are() {
+        let text = page(Status(&held()), Look::Plain);
+        let expected = "\
+lock      build
+phase     held
+holder    laptop1:alice
+expires   in 24s, at 2024-01-15T10:30:30.000Z
+token     7
+since     2024-01-15T10:30:00.000Z
+note      nightly
+waiting   1. b, for 1.9s, since 2024-01-15T10:30:05.000Z
+waiting   2. c, for 900ms, since 2024-01-15T10:30:06.000Z, you
+";
+        assert_eq!(text, expected);
+        let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free"});
+        assert_eq!(page(Status(&free), Look::Plain), "lock      x\nphase     free\n");
+    }
+
+    #[test]
+    fn terms_fit_in_a_line() {
+        assert_eq!(Status(&held()).terms(), "token 7, expires in 24s, grace 5s");
+        assert_eq!(Status(&json!({})).terms(), "");
+    }
+}

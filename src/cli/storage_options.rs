@@ -1,0 +1,202 @@
+//! Where a daemon keeps what a restart needs, and the engine that keeps it there: a state
+//! directory, a data directory, or nothing.
+
+use super::exit::{Done, Failure};
+use super::mount::{absolute, state_dir};
+use crate::engine::{Grace, Rules, Ttl};
+use crate::raft::{Node, Peering, Stop};
+use crate::service::local::Local;
+use crate::service::{Door, Locks};
+use crate::time::{Span, Wall, boot_now};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where to keep it.
+#[derive(Debug, clap::Args)]
+pub(super) struct KeepArgs {
+    /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
+    /// latchfs in the XDG state directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    state: Option<OsString>,
+    /// Keep it in a log here instead: nothing is answered before the disk has it, so that a power
+    /// failure loses nothing either
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// With --state none: the longest ttl of a lease, and with the grace for how long nothing is
+    /// granted after a start [default: 1m, or --ttl if that is longer]
+    #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
+    max_ttl: Option<Ttl>,
+    /// With --state none: grant locks from the start, since no holder from before it can be alive
+    #[arg(long, conflicts_with = "max_ttl")]
+    grant_at_once: bool,
+}
+
+/// The longest ttl where no state is kept: nobody waits longer than a minute for a restart.
+const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
+
+/// Where it is kept.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// In a state directory: it survives the daemon.
+    State(PathBuf),
+    /// In a data directory: it survives the machine.
+    Data(PathBuf),
+    /// Nowhere: after a start nothing is granted for so long, if for any time.
+    Nowhere(Option<Span>),
+}
+
+/// The engine of this process.
+pub(super) enum Decider {
+    /// Asked directly.
+    Local(Arc<Local>),
+    /// Behind a log.
+    Node(Arc<Node>),
+}
+
+impl KeepArgs {
+    /// Whether the command line names a place.
+    pub(super) fn is_said(&self) -> bool {
+        self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
+    }
+
+    /// Where the state is kept, as the options say or by default. `ttl` and `grace` are those of a
+    /// lease that names none.
+    pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
+        let kept = self.place(ttl, grace)?;
+        if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
+            return Err(Failure::usage(format!(
+                "--max-ttl and --grant-at-once are for --state none; {} keeps all leases, so that \
+                 locks are granted from the start",
+                dir.display()
+            )));
+        }
+        Ok(kept)
+    }
+
+    fn place(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
+        if let Some(data) = &self.data {
+            if data.as_os_str().is_empty() {
+                return Err(Failure::usage("--data needs a directory"));
+            }
+            return absolute(data).map(Kept::Data);
+        }
+        let state = state_dir(self.state.as_deref())?;
+        match state {
+            Some(dir) => Ok(Kept::State(dir)),
+            None if self.grant_at_once => Ok(Kept::Nowhere(None)),
+            None => self.longest(ttl, grace).map(|longest| Kept::Nowhere(Some(longest))),
+        }
+    }
+
+    /// The longest lease, ttl and grace together.
+    fn longest(&self, ttl: Ttl, grace: Grace) -> Done<Span> {
+        let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl.span()), Ttl::span);
+        if ttl.span() <= longest {
+            return Ok(longest + grace.span());
+        }
+        Err(Failure::usage(format!(
+            "--ttl {} is longer than --max-ttl {longest}; shorten one or lengthen the other",
+            ttl.span()
+        )))
+    }
+}
+
+impl Kept {
+    /// The directory, if there is one.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::State(dir) | Self::Data(dir) => Some(dir),
+            Self::Nowhere(_) => None,
+        }
+    }
+
+    /// The sentence that warns of a restart without a state.
+    pub(super) fn warning(&self) -> Option<String> {
+        let Self::Nowhere(longest) = self else { return None };
+        let forgets = "with --state none a restart forgets all leases at once";
+        Some(match longest {
+            None => format!(
+                "{forgets}; --grant-at-once: a client that holds a lock from before this start may \
+                 meet a second holder"
+            ),
+            Some(longest) => format!(
+                "{forgets}, and nothing is granted before {}: {longest}, which is how long a lease \
+                 from before this start can last; pass --grant-at-once if there is none",
+                Wall::at_boot_time(boot_now() + *longest)
+            ),
+        })
+    }
+
+    /// The engine, with what it remembers.
+    pub(super) fn open(&self) -> Done<Decider> {
+        self.open_with_peers(None)
+    }
+
+    /// The same, as one of several nodes.
+    pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> Done<Decider> {
+        let rules = Rules::default();
+        match self {
+            Self::State(dir) => {
+                let local = Local::open(dir, rules);
+                let local = local.map_err(|error| Failure::unavailable(error.to_string()))?;
+                Ok(Decider::Local(Arc::new(local)))
+            }
+            Self::Data(dir) => {
+                let node = match peering {
+                    None => Node::open(dir),
+                    Some(peering) => Node::open_with_peers(dir, peering),
+                };
+                let node = node.map_err(|error| Failure::unavailable(error.to_string()))?;
+                Ok(Decider::Node(Arc::new(node)))
+            }
+            Self::Nowhere(longest) => {
+                let local = Local::afresh(rules, Wall::now(), *longest).map_err(|error| {
+                    Failure::unavailable(format!(
+                        "the engine can't be started: {error}; set the clock, or keep the tokens \
+                         by --state DIR"
+                    ))
+                })?;
+                Ok(Decider::Local(Arc::new(local)))
+            }
+        }
+    }
+}
+
+impl Decider {
+    /// The door to it.
+    pub(super) fn locks(&self) -> Locks {
+        let door: Arc<dyn Door> = match self {
+            Self::Local(local) => Arc::clone(local) as _,
+            Self::Node(node) => Arc::clone(node) as _,
+        };
+        Locks::new(door)
+    }
+
+    /// Has `tell` called with a sentence if it can't go on.
+    pub(super) fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
+        match self {
+            // It tells whoever asks, and goes on when there is room again.
+            Self::Local(_) => {}
+            Self::Node(node) => node.on_failure(tell),
+        }
+    }
+
+    /// Ends its use of the directory in an orderly way.
+    pub(super) fn close(&self) -> Done {
+        match self {
+            Self::Local(local) => {
+                local.close().map_err(|error| Failure::unavailable(error.to_string()))
+            }
+            Self::Node(node) => {
+                node.close();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What a daemon says that ends because its node does.
+pub(super) fn failed(stop: &Stop) -> Failure {
+    Failure::unavailable(stop.to_string())
+}

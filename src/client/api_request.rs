@@ -1,0 +1,44 @@
+//! One request of the API, and its answer as JSON: for commands about the server itself.
+
+use super::http_transport::{Access, Http, Target, runtime};
+use super::transport::Trouble;
+use crate::time::Span;
+use http_body_util::{BodyExt, Limited};
+use hyper::Method;
+use serde_json::Value;
+use tokio::time::timeout;
+
+/// Bytes of an answer.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Asks for something; the status code, and the body. `Err` is a sentence.
+pub fn fetch(
+    access: &Access,
+    method: &str,
+    path: &str,
+    patience: Span,
+) -> Result<(u16, Value), String> {
+    let server = Http::new(access).map_err(|error| error.to_string())?;
+    let method = Method::from_bytes(method.as_bytes()).map_err(|error| error.to_string())?;
+    let asked = async {
+        timeout(patience.as_duration(), ask(&server.0, method, path))
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {patience}")))
+    };
+    let runtime = runtime().map_err(|trouble| trouble.to_string())?;
+    runtime.block_on(asked).map_err(|why| {
+        format!(
+            "the server {} does not answer ({why}); see whether it runs, and try again",
+            access.url
+        )
+    })
+}
+
+async fn ask(target: &Target, method: Method, path: &str) -> Result<(u16, Value), String> {
+    let said = |trouble: Trouble| trouble.to_string();
+    let (_sender, response) = target.begin(method, path).await.map_err(said)?;
+    let code = response.status().as_u16();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let bytes = body.map_err(|error| format!("half an answer: {error}"))?.to_bytes();
+    Ok((code, serde_json::from_slice(&bytes).unwrap_or_default()))
+}

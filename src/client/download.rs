@@ -1,0 +1,41 @@
+//! One long answer of a server: bytes as they come, and how many there are so far.
+
+use super::http_transport::{Http, broken, runtime, silent, understood};
+use super::transport::Trouble;
+use crate::time::Span;
+use http_body_util::BodyExt;
+use hyper::Method;
+use hyper::body::Body;
+use tokio::time::timeout;
+
+/// The server has so long to begin, and for each part: it writes down all that it knows.
+const PATIENCE: Span = Span::from_secs(60);
+
+/// What the server has at `path`, `max` bytes at most. `come` is told how many have come, and how
+/// many there will be, if that is known.
+pub fn download(
+    server: &Http,
+    path: &str,
+    max: usize,
+    mut come: impl FnMut(usize, Option<u64>),
+) -> Result<Vec<u8>, Trouble> {
+    runtime()?.block_on(async {
+        let patience = PATIENCE.as_duration();
+        let opened = async {
+            let (sender, response) = server.0.begin(Method::GET, path).await?;
+            Ok((sender, understood(response).await?))
+        };
+        let (_sender, mut body) = timeout(patience, opened).await.map_err(|_| silent())??;
+        let expected = body.size_hint().exact();
+        let mut whole = Vec::new();
+        while let Some(frame) = timeout(patience, body.frame()).await.map_err(|_| silent())? {
+            let frame = frame.map_err(|error| broken(&error))?;
+            whole.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
+            if whole.len() > max {
+                return Err(Trouble::Foreign(format!("it sends more than {max} bytes")));
+            }
+            come(whole.len(), expected);
+        }
+        Ok(whole)
+    })
+}

@@ -1,0 +1,157 @@
+//! The thread that follows the server's events, and hands them on to whoever follows them here.
+
+use super::session_keep_alive::Keeper;
+use super::shared_state::Hub;
+use super::transport::{Stream, Trouble};
+use crate::engine::What;
+use crate::random::jittered;
+use crate::service::batch_messages::{ANY_START, Frame, Stamp, take_frame};
+use crate::time::{Span, boot_now};
+use std::sync::Arc;
+
+/// A server that says nothing for so long is away: it beats twice a second.
+const SILENCE: Span = Span::from_millis(1_600);
+/// How long it may take to be let in.
+const PATIENCE: Span = Span::from_secs(2);
+/// The first pause after a failure, and the longest: doubled each time.
+const PAUSE_MIN: Span = Span::from_millis(20);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Span = Span::from_millis(500);
+
+/// Where the stream is.
+struct Place {
+    start: u64,
+    next: u64,
+}
+
+pub(super) fn start(
+    hub: &Arc<Hub>,
+    keeper: &Arc<Keeper>,
+    since: Option<u64>,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
+    let thread = std::thread::Builder::new().name("events".to_owned());
+    thread.spawn(move || {
+        // Whichever start of the server this is, the first time.
+        let start = since.map_or(0, |_| ANY_START);
+        let (mut place, mut pause) = (Place { start, next: since.unwrap_or(0) }, PAUSE_MIN);
+        while !hub.is_stopped() {
+            let asked_at = boot_now();
+            let followed = hub.server.follow(place.start, place.next, PATIENCE);
+            let trouble = match followed {
+                Ok(mut stream) => {
+                    let trouble = follow(&hub, &keeper, &mut *stream, &mut place, asked_at);
+                    pause = PAUSE_MIN;
+                    trouble
+                }
+                Err(trouble) => trouble,
+            };
+            if hub.is_stopped() {
+                return;
+            }
+            hub.troubled("no events", &trouble);
+            hub.events_work(false);
+            hub.pause(jittered(pause));
+            pause = (pause + pause).min(PAUSE_MAX);
+        }
+    })
+}
+
+/// Reads until the stream ends.
+fn follow(
+    hub: &Hub,
+    keeper: &Keeper,
+    stream: &mut dyn Stream,
+    place: &mut Place,
+    asked_at: crate::time::Time,
+) -> Trouble {
+    let mut bytes = Vec::new();
+    loop {
+        match take_frame(&mut bytes) {
+            Ok(Some(frame)) => {
+                if let Err(trouble) = is_ours(hub, &frame) {
+                    return trouble;
+                }
+                hear(hub, keeper, frame, place, asked_at);
+            }
+            Ok(None) => {
+                if let Err(trouble) = stream.read(&mut bytes, SILENCE) {
+                    return trouble;
+                }
+                if hub.is_stopped() {
+                    return Trouble::Silent("the end".to_owned());
+                }
+            }
+            Err(error) => return Trouble::Foreign(error.to_string()),
+        }
+    }
+}
+
+/// Whether this is told by the engine that is asked.
+fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), Trouble> {
+    let Frame::Begin(stamp, _) = frame else { return Ok(()) };
+    let engine = hub.engine();
+    if engine == 0 || engine == stamp.engine {
+        return Ok(());
+    }
+    let trouble = Trouble::Elsewhere("it is of another cluster".to_owned());
+    if hub.server.is_several() {
+        hub.server.pass_over(&trouble);
+    } else {
+        hub.engine_gone(engine);
+    }
+    Err(trouble)
+}
+
+fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: crate::time::Time) {
+    match frame {
+        Frame::Begin(stamp, next) => begin(hub, &stamp, next, place, asked_at),
+        Frame::Beat(_) => {}
+        Frame::Events(lost, events) => {
+            if lost > 0 {
+                hub.skip(lost);
+            }
+            let Some((newest, _)) = events.last() else { return };
+            place.next = newest + 1;
+            for (_, event) in &events {
+                match &event.what {
+                    // Before anybody hears of it: who does asks for the new one.
+                    What::SessionOver { session, .. } => {
+                        hub.lose_session(*session);
+                        keeper.call();
+                    }
+                    What::Ended { token, .. } => hub.forget(*token),
+                    _ => {}
+                }
+            }
+            let mut here: Vec<_> = events.into_iter().map(|(_, event)| event).collect();
+            let count = here.len() as u64;
+            let wakers = {
+                let mut numbers = hub.numbers.lock();
+                let wakers = hub.feed.publish(&mut here);
+                let next_here = hub.feed.next();
+                numbers.came(place.next, next_here - count, next_here);
+                wakers
+            };
+            wakers.wake();
+        }
+    }
+}
+
+fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut Place, asked_at: crate::time::Time) {
+    hub.hear(asked_at, stamp);
+    let goes_on = place.start == stamp.start && place.next == next;
+    if matches!(place.start, 0 | ANY_START) {
+        // Nobody follows yet: the numbers are the server's, as long as it is not started anew.
+        // Nobody has asked for these, so nobody is woken.
+        drop(hub.feed.skip(next));
+    } else if !goes_on {
+        // What happened meanwhile, nobody here will learn.
+        hub.skip(1);
+    }
+    *place = Place { start: stamp.start, next };
+    hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
+    hub.events_work(true);
+    // Whoever waits for the contact looks again.
+    hub.feed.wakers().wake();
+}

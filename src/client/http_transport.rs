@@ -1,0 +1,421 @@
+//! The server over HTTP: one connection for each thread that asks, kept open between requests.
+//!
+//! Each has an event loop of its own, which runs only while its thread waits: what happens on one
+//! connection can hold up no other.
+
+use super::transport::{Line, Server, Stream, Trouble};
+use crate::os_error::said;
+use crate::service::batch_messages::ANSWER_BYTES_MAX;
+use crate::time::Span;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::{fmt, io};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// Bytes of a complaint that are read.
+const COMPLAINT_BYTES_MAX: usize = 16 << 10;
+
+/// Where a server is, and how one gets in.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// `http://host:port` or `https://host:port`.
+    pub url: String,
+    /// What says who asks: the content of a token file.
+    pub token: Option<String>,
+    /// PEM: who vouches for the server.
+    pub ca: Option<Vec<u8>>,
+    /// PEM: what vouches for us, a certificate and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Why an [`Access`] can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable(String);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Unusable {}
+
+/// A server that speaks HTTP.
+pub struct Http(pub(super) Arc<Target>);
+
+/// Where it is, and what is said there first.
+pub(super) struct Target {
+    url: String,
+    host: String,
+    port: u16,
+    authority: HeaderValue,
+    token: Option<HeaderValue>,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Http {
+    /// The server that `access` names.
+    pub fn new(access: &Access) -> Result<Self, Unusable> {
+        let url = access.url.trim_end_matches('/');
+        let wrong = |why: &str| {
+            Unusable(format!("'{url}' {why}; a server is named like http://box.local:8080"))
+        };
+        let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
+        let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
+        let (is_tls, port) = match uri.scheme_str() {
+            Some("http") => (false, 80),
+            Some("https") => (true, 443),
+            _ => return Err(wrong("is neither http nor https")),
+        };
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wrong("has a path"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let token = access.token.as_ref().map(|token| {
+            let token = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+            token.map_err(|_| Unusable("the token has characters that none has".to_owned()))
+        });
+        let tls = if is_tls { Some(tls(access, &host)?) } else { None };
+        Ok(Self(Arc::new(Target {
+            url: url.to_owned(),
+            port: authority.port_u16().unwrap_or(port),
+            authority: HeaderValue::from_str(authority.as_str())
+                .map_err(|_| wrong("names no host"))?,
+            host,
+            token: token.transpose()?,
+            tls,
+        })))
+    }
+}
+
+/// Whether a client of the server at `known` may ask the node at `url`, which that server has told
+/// it of. The credentials go there too: never from https to http, and to this machine only if the
+/// known server is here. Over https the certificate has to be for the host of `url`.
+pub fn may_learn(known: &str, url: &str) -> bool {
+    let (Ok(known), Ok(url)) = (known.parse::<Uri>(), url.parse::<Uri>()) else { return false };
+    let (Some(from), Some(to)) = (known.host(), url.host()) else { return false };
+    let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>();
+    let is_here = |host: &str| host == "localhost" || bare(host).is_ok_and(|ip| ip.is_loopback());
+    let is_nowhere = bare(to).is_ok_and(|ip| ip.is_unspecified());
+    known.scheme() == url.scheme() && !is_nowhere && (is_here(from) || !is_here(to))
+}
+
+fn tls(access: &Access, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {
+    let unusable = |what: &str, why: &dyn fmt::Display| Unusable(format!("{what}: {why}"));
+    let Some(ca) = &access.ca else {
+        return Err(Unusable(
+            "an https server needs --ca FILE, the certificate of whoever vouches for it".to_owned(),
+        ));
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca) {
+        let certificate = certificate.map_err(|why| unusable("the CA can't be read", &why))?;
+        roots.add(certificate).map_err(|why| unusable("the CA can't be used", &why))?;
+    }
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = match &access.identity {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let certificates: Result<Vec<_>, _> =
+                CertificateDer::pem_slice_iter(certificate).collect();
+            let certificates =
+                certificates.map_err(|why| unusable("the certificate can't be read", &why))?;
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|why| unusable("the key can't be read", &why))?;
+            config
+                .with_client_auth_cert(certificates, key)
+                .map_err(|why| unusable("the certificate can't be used", &why))?
+        }
+    };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|why| unusable("the server's name can't be checked", &why))?;
+    Ok((TlsConnector::from(Arc::new(config)), name))
+}
+
+impl Server for Http {
+    fn name(&self) -> &str {
+        &self.0.url
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        Box::new(Connection { target: Arc::clone(&self.0), runtime: None, sender: None })
+    }
+
+    fn follow(&self, start: u64, since: u64, patience: Span) -> Result<Box<dyn Stream>, Trouble> {
+        let runtime = runtime()?;
+        let path = format!("/door/v1/events?start={start}&since={since}");
+        let body = runtime.block_on(async {
+            let opened = async {
+                let (_sender, response) = self.0.begin(Method::GET, &path).await?;
+                understood(response).await
+            };
+            timeout(patience.as_duration(), opened).await.map_err(|_| silent())?
+        })?;
+        Ok(Box::new(Body { runtime, body }))
+    }
+}
+
+impl Target {
+    pub(super) async fn connect(&self) -> Result<Sender, Trouble> {
+        let stream = self.reach().await.map_err(|error| broken(&error))?;
+        self.speak(stream).await
+    }
+
+    /// A connection, on which nothing is said yet.
+    pub(super) async fn reach(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Agrees with the other end on how to speak.
+    pub(super) async fn speak(&self, stream: TcpStream) -> Result<Sender, Trouble> {
+        match &self.tls {
+            None => shake_hands(stream).await,
+            Some((connector, name)) => {
+                let stream = connector.connect(name.clone(), stream).await.map_err(|error| {
+                    // Whoever else answers there must not be taken for the server.
+                    Trouble::Silent(format!("no TLS with {}: {}", self.url, whole(&error)))
+                })?;
+                shake_hands(stream).await
+            }
+        }
+    }
+
+    pub(super) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, Trouble> {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(headers) = request.headers_mut() {
+            headers.insert(HOST, self.authority.clone());
+            if let Some(token) = &self.token {
+                headers.insert(AUTHORIZATION, token.clone());
+            }
+        }
+        request.body(Full::new(body)).map_err(|error| broken(&error))
+    }
+}
+
+impl Target {
+    /// Asks on a connection of its own, for as long as the sender is kept.
+    pub(super) async fn begin(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<(Sender, Response<Incoming>), Trouble> {
+        let mut sender = self.connect().await?;
+        let request = self.request(method, path, Bytes::new())?;
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        Ok((sender, response))
+    }
+}
+
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Sender, Trouble> {
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            log::debug!("a connection to the server ended: {error}");
+        }
+    });
+    Ok(sender)
+}
+
+/// One connection, and the event loop that it needs while somebody waits for it.
+pub(super) struct Connection {
+    pub(super) target: Arc<Target>,
+    pub(super) runtime: Option<Runtime>,
+    pub(super) sender: Option<Sender>,
+}
+
+/// What requests are sent by.
+pub(super) type Sender = SendRequest<Full<Bytes>>;
+
+impl Line for Connection {
+    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble> {
+        let runtime = match self.runtime.take() {
+            Some(runtime) => runtime,
+            None => runtime()?,
+        };
+        let batch = Bytes::copy_from_slice(batch);
+        let answer = runtime.block_on(async {
+            let asked = self.exchange(batch);
+            timeout(patience.as_duration(), asked).await.unwrap_or_else(|_| Err(silent()))
+        });
+        if matches!(answer, Err(Trouble::Silent(_))) {
+            // Whatever is still on its way there belongs to a connection that is given up.
+            self.sender = None;
+        }
+        self.runtime = Some(runtime);
+        answer
+    }
+}
+
+impl Connection {
+    async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, Trouble> {
+        // A connection that was idle may have been closed meanwhile, which shows only in use.
+        if let Some(sender) = self.sender.take()
+            && !sender.is_closed()
+            && let Ok(answer) = self.exchange_on(sender, batch.clone()).await
+        {
+            return answer;
+        }
+        let sender = self.target.connect().await?;
+        self.exchange_on(sender, batch).await?
+    }
+
+    /// The outer error is that of the connection, the inner one the server's.
+    async fn exchange_on(
+        &mut self,
+        mut sender: Sender,
+        batch: Bytes,
+    ) -> Result<Result<Vec<u8>, Trouble>, Trouble> {
+        sender.ready().await.map_err(|error| broken(&error))?;
+        let request = self.target.request(Method::POST, "/door/v1/ask", batch)?;
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let body = match understood(response).await {
+            Ok(body) => body,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let whole = whole.map_err(|error| Trouble::Silent(format!("half an answer: {error}")))?;
+        self.sender = Some(sender);
+        Ok(Ok(whole.to_bytes().into()))
+    }
+}
+
+/// The body of a good answer, or what the others mean.
+pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming, Trouble> {
+    let (head, body) = response.into_parts();
+    if head.status == StatusCode::OK {
+        return Ok(body);
+    }
+    let complaint = Limited::new(body, COMPLAINT_BYTES_MAX).collect().await;
+    let complaint = complaint.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let said = serde_json::from_slice::<serde_json::Value>(&complaint).ok();
+    let said = said.as_ref().and_then(|problem| problem["detail"].as_str());
+    let status = head.status;
+    let said = said.map_or_else(|| format!("the server answered {status}"), str::to_owned);
+    Err(match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Trouble::Denied(said),
+        StatusCode::CONFLICT => Trouble::Late,
+        StatusCode::PRECONDITION_FAILED => Trouble::Elsewhere(said),
+        // Too many, on its way out, or not the one that can: it may be better soon.
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => Trouble::Silent(said),
+        status if status.is_server_error() => Trouble::Silent(said),
+        _ => Trouble::Foreign(format!(
+            "{said}; see whether it is a latchfs server of the same version"
+        )),
+    })
+}
+
+/// A stream of frames.
+struct Body {
+    runtime: Runtime,
+    body: Incoming,
+}
+
+impl Stream for Body {
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), Trouble> {
+        let frame = self.runtime.block_on(async {
+            timeout(patience.as_duration(), self.body.frame()).await.map_err(|_| silent())
+        })?;
+        let frame = frame.ok_or_else(|| Trouble::Silent("the stream has ended".to_owned()))?;
+        if let Some(data) = frame.map_err(|error| broken(&error))?.data_ref() {
+            bytes.extend_from_slice(data);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn runtime() -> Result<Runtime, Trouble> {
+    Builder::new_current_thread().enable_all().build().map_err(|error| broken(&error))
+}
+
+pub(super) fn broken(error: &(dyn Error + 'static)) -> Trouble {
+    Trouble::Silent(whole(error))
+}
+
+/// An error with all that it comes from: what a connection broke by is the last of it.
+pub(super) fn whole(error: &(dyn Error + 'static)) -> String {
+    let mut text = said(&error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = said(&error);
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+pub(super) fn silent() -> Trouble {
+    Trouble::Silent("no answer in time".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(url: &str) -> String {
+        match Http::new(&Access { url: url.to_owned(), ..Access::default() }) {
+            Ok(_) => String::new(),
+            Err(why) => why.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_learned_server_gets_the_credentials_only_where_they_are_as_safe() {
+        let may = [
+            ("http://a:1", "http://b:2"),
+            ("https://a:1", "https://b:2"),
+            ("http://127.0.0.1:1", "http://127.0.0.1:2"),
+            ("http://localhost:1", "http://[::1]:2"),
+        ];
+        for (known, url) in may {
+            assert!(may_learn(known, url), "{known} {url}");
+        }
+        let may_not = [
+            ("https://a:1", "http://b:2"),
+            ("http://a:1", "https://b:2"),
+            ("http://a:1", "http://127.0.0.1:2"),
+            ("http://a:1", "http://localhost:2"),
+            ("http://a:1", "http://0.0.0.0:2"),
+            ("http://a:1", "b:2"),
+        ];
+        for (known, url) in may_not {
+            assert!(!may_learn(known, url), "{known} {url}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_named_by_scheme_host_and_port() {
+        for good in ["http://box", "http://10.0.0.1:8080/", "http://[::1]:80"] {
+            assert_eq!(why(good), "", "{good}");
+        }
+        assert!(why("box:8080").contains("names no host") || why("box:8080").contains("neither"));
+        assert!(why("ftp://box").contains("neither"), "{}", why("ftp://box"));
+        assert!(why("http://box/path").contains("has a path"));
+        assert!(why("https://box").contains("--ca"));
+    }
+}

@@ -1,0 +1,224 @@
+//! The thread that asks: one batch after the other on one connection, so that everything is
+//! carried out in the order in which it was asked.
+//!
+//! A batch that may have taken something is repeated, under its number, until its answer is
+//! known, however long the server is away. A caller that waited for it was told that there is no
+//! answer when its deadline had passed; what it got after that is given back. A part of a batch
+//! that the server could not decide is repeated in the batches that follow: see [`Queue`].
+//!
+//! [`Queue`]: super::request_queue::Queue
+
+use super::request_queue::{Asked, Leftover};
+use super::shared_state::Hub;
+use super::transport::Trouble;
+use crate::engine::{Op, Outcome};
+use crate::random::{jittered, random};
+use crate::service::batch_messages::{Ask, Batch, Reply, Told, decode_told, encode_batch};
+use crate::service::{Contact, Unavailable};
+use crate::time::{Span, Time, boot_now};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How long one try may take: a connection that lost a packet recovers within this.
+const TRY_MAX: Span = Span::from_secs(1);
+/// A try needs some time on any network.
+const TRY_MIN: Span = Span::from_millis(20);
+/// The first pause after a failure, and the longest: doubled each time.
+const PAUSE_MIN: Span = Span::from_millis(20);
+/// See [`PAUSE_MIN`]. A server that is back is found within this.
+const PAUSE_MAX: Span = Span::from_millis(500);
+/// How long the server may be busy with one batch.
+const LATE_MAX: Span = Span::from_secs(10);
+/// The longest pause while the server refuses the credentials: a caller hears of that within it.
+const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
+
+/// The thread's own.
+struct Lane {
+    hub: Arc<Hub>,
+    line: Box<dyn super::transport::Line>,
+    from: u64,
+    number: u64,
+}
+
+pub(super) fn start(hub: &Arc<Hub>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let (line, from) = (hub.server.line(), random());
+    let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0 };
+    let thread = std::thread::Builder::new().name("asks".to_owned());
+    thread.spawn(move || while asking.go_on() {})
+}
+
+impl Lane {
+    /// Carries out what is asked; false at the end.
+    fn go_on(&mut self) -> bool {
+        let Some(batch) = self.next_batch() else { return false };
+        if batch.is_empty() {
+            // Whether the server is back has to be tried.
+            let now = Asked { ask: Ask::Now, until: Time::ZERO, then: None, insists: false };
+            return self.carry_out(vec![now]);
+        }
+        self.carry_out(batch)
+    }
+
+    /// Waits for something to ask; `None` at the end.
+    fn next_batch(&self) -> Option<Vec<Asked>> {
+        let mut queue = self.hub.queue.lock();
+        while queue.is_empty() && self.hub.is_reached() {
+            if self.hub.is_stopped() {
+                return None;
+            }
+            match queue.due().map(|due| due.since(boot_now())) {
+                Some(Span::ZERO) => break,
+                Some(left) => drop(self.hub.asked.wait_for(&mut queue, left.as_duration())),
+                None => self.hub.asked.wait(&mut queue),
+            }
+        }
+        Some(queue.take())
+    }
+
+    fn carry_out(&mut self, mut batch: Vec<Asked>) -> bool {
+        self.number += 1;
+        let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
+        self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
+        let engine = self.hub.engine();
+        let mut request = Batch { engine, from: self.from, number: self.number, asks };
+        let first_asked_at = boot_now();
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.try_once(&mut request, &batch) {
+                Ok(told) => {
+                    self.hub.asks_work(true);
+                    self.deliver(batch, told, first_asked_at);
+                    return true;
+                }
+                Err(trouble @ (Trouble::Denied(_) | Trouble::Foreign(_))) => {
+                    self.hub.troubled("no entry", &trouble);
+                    self.deny(&mut batch, &trouble.to_string().into());
+                    if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
+                        return self.hub.pause(jittered(PAUSE_MIN));
+                    }
+                    // Something was given back, or perhaps taken by an earlier try.
+                    self.hub.pause(jittered(pause));
+                    pause = (pause + pause).min(DENIED_PAUSE_MAX);
+                }
+                Err(Trouble::Elsewhere(why)) => {
+                    self.hub.troubled("another engine", &Trouble::Elsewhere(why));
+                    self.hub.engine_gone(request.engine);
+                    // Nothing of this was for that one.
+                    for asked in batch {
+                        self.hub.refuse(asked.then);
+                    }
+                    return self.hub.pause(jittered(PAUSE_MIN));
+                }
+                // The server has been at it for so long that its answer may never come: what has
+                // to be known is asked for anew.
+                Err(Trouble::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
+                    self.hub.troubled("no answer", &Trouble::Late);
+                    self.expire(&mut batch);
+                    self.hub.queue.lock().keep(batch.into_iter().filter(is_wanted).collect());
+                    return self.hub.pause(jittered(pause));
+                }
+                Err(trouble @ (Trouble::Silent(_) | Trouble::Late)) => {
+                    self.hub.troubled("no answer", &trouble);
+                    self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
+                    self.expire(&mut batch);
+                    if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
+                        // Nobody waits, and nothing was taken.
+                        return self.hub.pause(jittered(pause));
+                    }
+                    self.hub.pause(jittered(pause));
+                    pause = (pause + pause).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn try_once(&mut self, request: &mut Batch, batch: &[Asked]) -> Result<Told, Trouble> {
+        let waits = batch.iter().filter(|asked| asked.is_impatient()).map(|asked| asked.until);
+        let until = waits.min().unwrap_or(Time::NEVER);
+        // What was held when we fell asleep may be another's now.
+        if !self.hub.session_is_clear(until.min(boot_now() + TRY_MAX)) {
+            let why = "it is not known yet whether the session still lives";
+            return Err(Trouble::Silent(why.to_owned()));
+        }
+        let asked_at = boot_now();
+        // Who holds by the session is told that it is lost when it is, and not a moment later.
+        let until = self.hub.session_until().map_or(until, |session| session.min(until));
+        let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
+        self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
+        let engine = self.hub.introduce(&mut *self.line, patience)?;
+        if request.engine == 0 {
+            request.engine = engine;
+        }
+        let told = self.line.ask(&encode_batch(request), patience)?;
+        let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        let told = self.hub.able(&mut *self.line, told)?;
+        if told.replies.len() != batch.len() {
+            return Err(Trouble::Foreign("the server has not answered all".to_owned()));
+        }
+        self.hub.hear(asked_at, &told.stamp);
+        Ok(told)
+    }
+
+    /// Tells those whose time is over. From the first of them on nobody waits for this server
+    /// until it answers again.
+    fn expire(&self, batch: &mut [Asked]) {
+        let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
+        let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
+        let is_over = |asked: &Asked| lost || asked.until <= now;
+        let is_late = batch.iter().any(|asked| asked.then.is_some() && is_over(asked));
+        if !is_late && !nobody_waits {
+            return;
+        }
+        self.hub.asks_work(false);
+        let over = batch.iter_mut().filter(|asked| asked.is_impatient() && is_over(asked));
+        let late: Vec<_> = over.filter_map(|asked| asked.then.take()).collect();
+        let given_up = self.hub.queue.lock().give_up();
+        for then in late.into_iter().chain(given_up) {
+            self.hub.refuse(Some(then));
+        }
+    }
+
+    /// Tells all who wait that the server does not let them in.
+    fn deny(&self, batch: &mut [Asked], why: &Arc<str>) {
+        let impatient = batch.iter_mut().filter(|asked| asked.is_impatient());
+        let mut denied: Vec<_> = impatient.filter_map(|asked| asked.then.take()).collect();
+        denied.extend(self.hub.queue.lock().give_up());
+        for then in denied {
+            then(Err(Unavailable::Denied { why: Arc::clone(why) }));
+        }
+    }
+
+    fn deliver(&self, batch: Vec<Asked>, told: Told, asked_at: Time) {
+        let mut left = Leftover::default();
+        for (asked, reply) in batch.into_iter().zip(told.replies) {
+            self.learn(&asked.ask, &reply, asked_at);
+            left.sort(asked, reply, told.stamp);
+        }
+        self.hub.queue.lock().keep(left);
+    }
+
+    /// What an answer says of tenures is kept in mind for when there are no answers.
+    fn learn(&self, ask: &Ask, reply: &Reply, asked_at: Time) {
+        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (ask, reply) else { return };
+        let (Outcome::Granted(tenure)
+        | Outcome::Renewed(tenure)
+        | Outcome::Moved(tenure)
+        | Outcome::Stolen(tenure)) = outcome
+        else {
+            return;
+        };
+        let name = match &command.op {
+            Op::Acquire(ask) => &ask.name,
+            Op::Renew(ask) => &ask.key.name,
+            Op::Move(ask) => &ask.to,
+            Op::Steal(ask) => &ask.name,
+            _ => return,
+        };
+        self.hub.keep_in_mind(name, tenure, asked_at);
+    }
+}
+
+/// Whether a batch has to be asked again for the sake of this part.
+fn is_wanted(asked: &Asked) -> bool {
+    asked.then.is_some() || asked.leaves_traces()
+}

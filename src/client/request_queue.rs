@@ -1,0 +1,470 @@
+//! Requests that the server has not answered yet: in order, each with the time until which its
+//! caller waits.
+//!
+//! Some requests are repeated until the server answers: releases, departures from a queue, and
+//! whatever [`Asked::insists`]. They are *unconfirmed* from the first reply that is no answer (no
+//! quorum, a full disk, no credentials) until the answer, and go first in each batch.
+
+use super::REPLY_DEADLINE;
+use crate::engine::{
+    Hold, Kind, LeaseKey, Leave, LockName, Op, Outcome, Reason, Release, Ticket, Token, Why,
+};
+use crate::random::jittered;
+use crate::service::Unavailable;
+use crate::service::batch_messages::{ASKS_MAX, Ask, Reply, Stamp};
+use crate::time::{Span, Time, boot_now};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bound on the requests that are kept for a server that gives no answer: more open files than a
+/// machine has. Beyond it the oldest is dropped, and left to the comparison after a reconnect.
+const OWED_MAX: usize = 1 << 16;
+/// Unconfirmed requests in one batch. The rest of the batch is for new ones: a server that cannot
+/// write may still be able to show locks.
+const REPEATS_MAX: usize = ASKS_MAX / 2;
+/// The first pause before unconfirmed requests are repeated, and the longest: doubled each time.
+const PAUSE_MIN: Span = Span::from_millis(20);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Span = Span::from_millis(500);
+
+/// A reply, and when it was given.
+pub(super) type Got = Result<(Reply, Stamp), Unavailable>;
+
+/// Where a reply goes.
+pub(super) type Then = Box<dyn FnOnce(Got) + Send>;
+
+/// Something that was asked.
+pub(super) struct Asked {
+    pub(super) ask: Ask,
+    /// Until when an answer is waited for.
+    pub(super) until: Time,
+    /// `None`: nobody waits any more, or nobody ever did.
+    pub(super) then: Option<Then>,
+    /// It is repeated until the server answers, however long that takes, and `then` gets the
+    /// answer.
+    pub(super) insists: bool,
+}
+
+/// Requests, first asked first.
+#[derive(Default)]
+pub(super) struct Queue {
+    new: VecDeque<Asked>,
+    unconfirmed: VecDeque<Asked>,
+    /// When the unconfirmed are repeated at the latest.
+    due: Time,
+    pause: Span,
+    /// The number of the last acquire of each tenure that this mount acquired more than once and
+    /// has not released since: see [`Release::acquisition`].
+    acquisitions: BTreeMap<Token, u32>,
+}
+
+/// A lock or a place in its queue that a caller was given, and may use from now on.
+struct Delivered {
+    name: LockName,
+    hold: Hold,
+    /// Its token, and the number of the acquire.
+    tenure: Option<(Token, u32)>,
+    ticket: Option<Ticket>,
+}
+
+/// What is left to do after the replies to a batch.
+#[derive(Default)]
+pub(super) struct Leftover {
+    unconfirmed: Vec<Asked>,
+    /// Takes back what was given to callers that had stopped waiting.
+    undo: Vec<Op>,
+    delivered: Vec<Delivered>,
+    /// The tenures whose release was answered.
+    released: Vec<Token>,
+    /// Releases that an acquire overtook whose answer nobody waited for: sent again, they name it.
+    overtaken: Vec<Asked>,
+}
+
+impl Asked {
+    /// Whether it is to be done even when nobody waits for the answer any more: what a program
+    /// has given back must not stay held because the network was away just then.
+    pub(super) fn is_owed(&self) -> bool {
+        let is_given_back = match &self.ask {
+            Ask::Submit(command) => match &command.op {
+                // Without its token it could hit a newer tenure.
+                Op::Release(release) => release.key.token.is_some(),
+                Op::Leave(_) => true,
+                _ => false,
+            },
+            _ => false,
+        };
+        is_given_back || self.insists
+    }
+
+    /// Whether its outcome has to be known: it may have taken something, or must be done.
+    pub(super) fn leaves_traces(&self) -> bool {
+        let takes = match &self.ask {
+            Ask::Submit(command) => matches!(command.op, Op::Acquire(_) | Op::Steal(_)),
+            _ => false,
+        };
+        takes || self.is_owed()
+    }
+
+    /// The release that it is, of a certain tenure.
+    fn release(&mut self) -> Option<(&mut Release, Token)> {
+        let Ask::Submit(command) = &mut self.ask else { return None };
+        let Op::Release(release) = &mut command.op else { return None };
+        let token = release.key.token?;
+        Some((release, token))
+    }
+
+    /// Whether a caller waits who is told when the deadline has passed.
+    pub(super) fn is_impatient(&self) -> bool {
+        self.then.is_some() && !self.insists
+    }
+
+    /// Whether it has to be repeated after this reply.
+    fn is_unconfirmed_by(&self, reply: &Reply) -> bool {
+        let Reply::Unavailable(why) = reply else { return false };
+        // A caller that hears a plain no decides for itself what comes next.
+        let is_unknown = why.kind() == Kind::ConsistencyUnavailable || self.then.is_none();
+        self.insists || is_unknown && self.leaves_traces()
+    }
+
+    /// What takes back what was done, if that gave something to somebody who waits no longer.
+    fn undone_by(&self, reply: &Reply) -> Option<Op> {
+        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (&self.ask, reply) else {
+            return None;
+        };
+        let (name, client) = match &command.op {
+            Op::Acquire(ask) => (ask.name.clone(), ask.client.clone()),
+            Op::Steal(ask) => (ask.name.clone(), ask.client.clone()),
+            _ => return None,
+        };
+        match outcome {
+            Outcome::Granted(tenure) | Outcome::Stolen(tenure) => {
+                let key = LeaseKey { name, client, token: Some(tenure.token) };
+                Some(Op::Release(Release { key, acquisition: Some(tenure.acquisition) }))
+            }
+            Outcome::Waiting { ticket, .. } => {
+                Some(Op::Leave(Leave { name, ticket: *ticket, why: Why::Gone }))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Delivered {
+    fn of(ask: &Ask, reply: &Reply) -> Option<Self> {
+        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (ask, reply) else {
+            return None;
+        };
+        let Op::Acquire(ask) = &command.op else { return None };
+        let (tenure, ticket) = match outcome {
+            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => {
+                (Some((tenure.token, tenure.acquisition)), None)
+            }
+            Outcome::Waiting { ticket, .. } => (None, Some(*ticket)),
+            _ => return None,
+        };
+        Some(Self { name: ask.name.clone(), hold: ask.hold, tenure, ticket })
+    }
+
+    /// Whether `op` would take away what was delivered: it was meant for an earlier use of the
+    /// same open file.
+    fn supersedes(&self, op: &Op) -> bool {
+        match op {
+            Op::Release(release) => {
+                self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
+            }
+            Op::Leave(leave) => Some(leave.ticket) == self.ticket,
+            // Whatever it got is what was delivered.
+            Op::Acquire(ask) => {
+                ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromIterator<Asked> for Leftover {
+    fn from_iter<T: IntoIterator<Item = Asked>>(unconfirmed: T) -> Self {
+        Self { unconfirmed: unconfirmed.into_iter().collect(), ..Self::default() }
+    }
+}
+
+impl Leftover {
+    /// Hands a reply to its caller, or keeps the request to be repeated.
+    pub(super) fn sort(&mut self, mut asked: Asked, reply: Reply, stamp: Stamp) {
+        if asked.is_unconfirmed_by(&reply) {
+            let then = if asked.insists { None } else { asked.then.take() };
+            self.unconfirmed.push(asked);
+            if let Some(then) = then {
+                then(Ok((reply, stamp)));
+            }
+            return;
+        }
+        if let (Some((release, token)), Reply::Answered(answer)) = (asked.release(), &reply) {
+            if let Err(refusal) = answer
+                && let Reason::AcquiredAgain { current, .. } = *refusal.reason
+            {
+                release.acquisition = Some(current);
+                return self.overtaken.push(asked);
+            }
+            self.released.push(token);
+        }
+        match asked.then.take() {
+            Some(then) => {
+                self.delivered.extend(Delivered::of(&asked.ask, &reply));
+                then(Ok((reply, stamp)));
+            }
+            None => self.undo.extend(asked.undone_by(&reply)),
+        }
+    }
+}
+
+impl Queue {
+    /// A release names the last acquire that this mount knows of: a copy of it that arrives late
+    /// ends nothing that was acquired since.
+    pub(super) fn push(&mut self, mut asked: Asked) {
+        if let Some((release, token)) = asked.release() {
+            let known = self.acquisitions.get(&token).copied().unwrap_or(0);
+            release.acquisition.get_or_insert(known);
+        }
+        self.new.push_back(asked);
+    }
+
+    /// Whether there is nothing new.
+    pub(super) fn is_empty(&self) -> bool {
+        self.new.is_empty()
+    }
+
+    /// When unconfirmed requests are to be repeated, if there are any.
+    pub(super) fn due(&self) -> Option<Time> {
+        (!self.unconfirmed.is_empty()).then_some(self.due)
+    }
+
+    /// As much as goes in one batch, the unconfirmed first: a release must not be overtaken by
+    /// the next acquire.
+    pub(super) fn take(&mut self) -> Vec<Asked> {
+        let repeats = self.unconfirmed.len().min(REPEATS_MAX);
+        let until = boot_now() + REPLY_DEADLINE;
+        let repeats = self.unconfirmed.drain(..repeats).map(|asked| Asked { until, ..asked });
+        let mut batch: Vec<_> = repeats.collect();
+        let new = self.new.len().min(ASKS_MAX - batch.len());
+        batch.extend(self.new.drain(..new));
+        batch
+    }
+
+    /// Keeps what the replies to a batch have left to do.
+    pub(super) fn keep(&mut self, left: Leftover) {
+        let Leftover { mut unconfirmed, undo, delivered, released, overtaken } = left;
+        for token in released {
+            self.acquisitions.remove(&token);
+        }
+        let again = delivered.iter().filter_map(|had| had.tenure).filter(|(_, number)| *number > 0);
+        self.acquisitions.extend(again);
+        let is_overtaken = !overtaken.is_empty();
+        let is_superseded = |op: &Op| delivered.iter().any(|had| had.supersedes(op));
+        let is_meant = |asked: &Asked| match &asked.ask {
+            Ask::Submit(command) => asked.is_impatient() || !is_superseded(&command.op),
+            _ => true,
+        };
+        if !delivered.is_empty() {
+            self.unconfirmed.retain(is_meant);
+        }
+        self.put_off(!unconfirmed.is_empty());
+        if is_overtaken {
+            unconfirmed.extend(overtaken);
+            self.due = Time::ZERO;
+        }
+        self.unconfirmed.extend(unconfirmed.into_iter().filter(is_meant));
+        for op in undo.into_iter().filter(|op| !is_superseded(op)) {
+            log::info!("an answer came too late, and what it gave is given back: {op:?}");
+            let ask = Ask::Submit(op.into());
+            let asked = Asked { ask, until: Time::ZERO, then: None, insists: true };
+            self.unconfirmed.push_front(asked);
+            self.due = Time::ZERO;
+        }
+        self.bound();
+    }
+
+    /// The next repetition is later after each one in vain.
+    fn put_off(&mut self, in_vain: bool) {
+        let longer = (self.pause + self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.pause = if in_vain { longer } else { Span::ZERO };
+        self.due = boot_now() + jittered(self.pause);
+    }
+
+    /// Takes out everything; gives who waits, to be told that there is no answer.
+    pub(super) fn clear(&mut self) -> Vec<Then> {
+        let all = self.unconfirmed.drain(..).chain(self.new.drain(..));
+        all.filter_map(|asked| asked.then).collect()
+    }
+
+    /// Takes out all who wait and do not insist, to be told that there is no answer; what is owed
+    /// stays.
+    pub(super) fn give_up(&mut self) -> Vec<Then> {
+        let mut told = Vec::new();
+        self.new.retain_mut(|asked| {
+            if !asked.insists {
+                told.extend(asked.then.take());
+            }
+            asked.is_owed()
+        });
+        self.bound();
+        told
+    }
+
+    fn bound(&mut self) {
+        let excess = self.new.len().saturating_sub(OWED_MAX);
+        self.new.drain(..excess);
+        let excess = self.unconfirmed.len().saturating_sub(OWED_MAX);
+        self.unconfirmed.drain(..excess);
+        // Tenures that were lost and never released stay until then.
+        while self.acquisitions.len() > OWED_MAX {
+            self.acquisitions.pop_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{
+        Acquire, ClientId, Life, Line, Mode, OpenId, Patch, Refusal, SessionId, Tenure, Term,
+    };
+
+    fn asked(ask: Ask) -> Asked {
+        Asked { ask, until: Time::ZERO, then: Some(Box::new(|_| {})), insists: false }
+    }
+
+    fn release(token: Option<u64>) -> Ask {
+        release_of(token, None)
+    }
+
+    fn release_of(token: Option<u64>, acquisition: Option<u32>) -> Ask {
+        let name = LockName::parse("build").expect("valid");
+        let client = ClientId::parse("a").expect("valid");
+        let key = LeaseKey { name, client, token: token.map(Token::named) };
+        Ask::Submit(Op::Release(Release { key, acquisition }).into())
+    }
+
+    #[test]
+    fn what_was_given_back_is_owed_until_the_server_knows() {
+        let mut queue = Queue::default();
+        for ask in [Ask::Now, release(Some(7)), release(None), Ask::About] {
+            queue.push(asked(ask));
+        }
+        assert_eq!(queue.give_up().len(), 4, "all are told");
+        let left: Vec<_> = queue.take().into_iter().map(|asked| asked.ask).collect();
+        assert_eq!(left, [release_of(Some(7), Some(0))]);
+    }
+
+    fn acquire() -> Asked {
+        let hold = Hold::Open(OpenId { session: SessionId::named(1), number: 3 });
+        let ask = Acquire {
+            name: LockName::parse("build").expect("valid"),
+            client: ClientId::parse("a").expect("valid"),
+            mode: Mode::Exclusive,
+            hold,
+            term: Term::Session(SessionId::named(1)),
+            line: Line::Skip,
+            patch: Patch::default(),
+        };
+        asked(Ask::Submit(Op::Acquire(ask).into()))
+    }
+
+    fn tenure(token: u64) -> Tenure {
+        let token = Token::named(token);
+        let life = Life::Session(SessionId::named(1));
+        Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 }
+    }
+
+    fn answer_all(queue: &mut Queue, mut reply: impl FnMut(&Ask) -> Reply) {
+        let (now, wall) = (Time::ZERO, crate::time::Wall::now());
+        let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
+        let mut left = Leftover::default();
+        for asked in queue.take() {
+            let reply = reply(&asked.ask);
+            left.sort(asked, reply, stamp);
+        }
+        queue.keep(left);
+    }
+
+    /// The program has unlocked its file and locked it again before the server could do either.
+    #[test]
+    fn a_late_release_does_not_end_what_the_same_open_file_holds_again() {
+        let full = || Unavailable::State { full: true, why: "no room".into() };
+        let mut queue = Queue::default();
+        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        answer_all(&mut queue, |_| Reply::Unavailable(full()));
+        assert!(queue.due().is_some(), "it is to be repeated");
+        queue.push(acquire());
+        answer_all(&mut queue, |ask| match ask {
+            Ask::Submit(command) if matches!(command.op, Op::Acquire(_)) => {
+                Reply::Answered(Ok(Outcome::Renewed(tenure(7))))
+            }
+            _ => Reply::Unavailable(full()),
+        });
+        assert_eq!(queue.take().len(), 0, "the tenure goes on");
+    }
+
+    fn acquired(tenure: &Tenure) -> impl Fn(&Ask) -> Reply + use<> {
+        let outcome = Outcome::Renewed(*tenure);
+        move |_| Reply::Answered(Ok(outcome.clone()))
+    }
+
+    #[test]
+    fn a_release_names_the_acquire_that_it_ends() {
+        let mut queue = Queue::default();
+        queue.push(acquire());
+        answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
+        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        // The server has granted an acquire of which this release knows nothing.
+        let current = 4;
+        let name = LockName::parse("build").expect("valid");
+        let reason = Reason::AcquiredAgain { name, token: Token::named(7), current };
+        let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
+        let mut sent = Vec::new();
+        answer_all(&mut queue, |ask| {
+            sent.push(ask.clone());
+            Reply::Answered(Err(refusal.clone()))
+        });
+        assert_eq!(queue.due(), Some(Time::ZERO), "it is sent again at once");
+        answer_all(&mut queue, |ask| {
+            sent.push(ask.clone());
+            Reply::Answered(Ok(Outcome::Released))
+        });
+        assert_eq!(sent, [release_of(Some(7), Some(3)), release_of(Some(7), Some(4))]);
+        assert_eq!((queue.due(), queue.acquisitions.len()), (None, 0));
+    }
+
+    /// Two threads of a program: one unlocks the open file while the other locks it.
+    #[test]
+    fn a_release_that_was_overtaken_does_not_end_what_was_delivered_since() {
+        let mut queue = Queue::default();
+        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        queue.push(acquire());
+        let name = LockName::parse("build").expect("valid");
+        let reason = Reason::AcquiredAgain { name, token: Token::named(7), current: 1 };
+        let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
+        let again = acquired(&Tenure { acquisition: 1, ..tenure(7) });
+        answer_all(&mut queue, |ask| match ask {
+            Ask::Submit(command) if matches!(command.op, Op::Release(_)) => {
+                Reply::Answered(Err(refusal.clone()))
+            }
+            _ => again(ask),
+        });
+        assert_eq!(queue.take().len(), 0, "the tenure goes on");
+    }
+
+    #[test]
+    fn unconfirmed_requests_leave_room_for_new_ones() {
+        let mut queue = Queue::default();
+        for token in 0..600 {
+            queue.push(Asked { insists: true, ..asked(release(Some(token))) });
+        }
+        for _ in 0..10 {
+            answer_all(&mut queue, |_| Reply::Unavailable(Unavailable::Closing));
+        }
+        queue.push(asked(Ask::Now));
+        let batch = queue.take();
+        assert_eq!(batch.len(), REPEATS_MAX + 1);
+        assert!(matches!(batch.last(), Some(Asked { ask: Ask::Now, .. })));
+    }
+}

@@ -1,0 +1,72 @@
+//! One look at a server, as `doctor` takes it: how far one gets, and what it says of the time.
+
+use super::http_transport::{Connection, Http, Target, runtime, whole};
+use super::transport::{Line, Trouble};
+use crate::service::Heard;
+use crate::service::batch_messages::{Ask, Batch, decode_told, encode_batch};
+use crate::time::{Span, Wall, boot_now};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// How long each step may take: a person who waits longer thinks that it hangs.
+const PATIENCE: Span = Span::from_secs(2);
+
+/// Requests, of which the fastest counts: the first ones warm the connection.
+const LOOKS: usize = 5;
+
+/// How far one got, and why not further.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stuck {
+    /// There is no connection.
+    Unreachable(String),
+    /// Whoever is there can't be trusted, or does not trust us.
+    Untrusted(String),
+    /// It does not let us in.
+    Denied(String),
+    /// It is no server of this version.
+    Foreign(String),
+    /// It takes connections, and gives no answer.
+    Silent(String),
+}
+
+/// Looks at a server; asks it for nothing but the time.
+pub fn probe(server: &Http) -> Result<Heard, Stuck> {
+    let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
+    let mut connection = connect(runtime, &server.0)?;
+    let ask = encode_batch(&Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] });
+    let mut heard: Option<Heard> = None;
+    for _ in 0..LOOKS {
+        let asked_at = boot_now();
+        let told = connection.ask(&ask, PATIENCE).map_err(|trouble| match trouble {
+            Trouble::Denied(why) => Stuck::Denied(why),
+            Trouble::Foreign(why) | Trouble::Elsewhere(why) => Stuck::Foreign(why),
+            // That is how TLS tells a client that its certificate is missing or unknown.
+            Trouble::Silent(why) if why.contains("alert") => Stuck::Denied(why),
+            Trouble::Silent(_) | Trouble::Late => Stuck::Silent(trouble.to_string()),
+        })?;
+        let (round_trip, here) = (boot_now().since(asked_at), Wall::now());
+        let told = decode_told(&told).map_err(|error| Stuck::Foreign(error.to_string()))?;
+        if heard.is_none_or(|best| round_trip < best.round_trip) {
+            heard = Some(Heard::new(round_trip, told.stamp.wall, here));
+        }
+    }
+    heard.ok_or_else(|| Stuck::Silent("it was not asked".to_owned()))
+}
+
+fn connect(runtime: Runtime, target: &Arc<Target>) -> Result<Connection, Stuck> {
+    let patience = PATIENCE.as_duration();
+    let in_time = |why: &str| format!("{why} within {PATIENCE}");
+    let sender = runtime.block_on(async {
+        let stream = match timeout(patience, target.reach()).await {
+            Ok(reached) => reached.map_err(|error| Stuck::Unreachable(whole(&error)))?,
+            Err(_) => return Err(Stuck::Unreachable(in_time("no connection"))),
+        };
+        match timeout(patience, target.speak(stream)).await {
+            Ok(spoken) => spoken.map_err(|trouble| Stuck::Untrusted(trouble.to_string())),
+            Err(_) => Err(Stuck::Untrusted(in_time("no TLS"))),
+        }
+    })?;
+    let (target, runtime, sender) = (Arc::clone(target), Some(runtime), Some(sender));
+    Ok(Connection { target, runtime, sender })
+}

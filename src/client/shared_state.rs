@@ -1,0 +1,467 @@
+//! What the threads of a remote door share: what is known of the server, and how it stands with
+//! it. No mutex is held while anybody is answered or woken.
+
+use super::request_queue::{Got, Queue};
+use super::sequence_mapping::Numbers;
+use super::server_clock::Clock;
+use super::session_keep_alive::{Keeper, Session};
+use super::transport::{Line, Server, Trouble};
+use crate::engine::{
+    ClientId, Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What,
+};
+use crate::service::batch_messages::{Ask, Batch, Reply, Stamp, Told, decode_told, encode_batch};
+use crate::service::event_log::Feed;
+use crate::service::{About, Contact, Far, Heard, Stands, Unavailable};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Tenures whose end is kept in mind: what is beyond is only known by asking.
+const TENURES_MAX: usize = 1 << 16;
+
+/// Shared by the threads of one remote door.
+pub(super) struct Hub {
+    pub(super) server: Arc<dyn Server>,
+    pub(super) name: Arc<str>,
+    pub(super) feed: Arc<Feed>,
+    pub(super) numbers: Mutex<Numbers>,
+    pub(super) clock: Mutex<Clock>,
+    pub(super) queue: Mutex<Queue>,
+    /// There is something in the queue, or the end has come.
+    pub(super) asked: Condvar,
+    state: Mutex<State>,
+    /// The state has changed.
+    changed: Condvar,
+    tenures: Mutex<HashMap<Token, Known>>,
+    about: Mutex<About>,
+    heard: Mutex<Option<Heard>>,
+    /// The session that was lost since the last gap in the events, and its client.
+    session_lost: Mutex<Option<(SessionId, ClientId)>>,
+    /// What was wrong the last time that something was.
+    trouble: Mutex<Option<Trouble>>,
+    pub(super) counts: Counts,
+    /// The name of the engine that is asked; 0: it has none, or is not known yet.
+    engine: AtomicU64,
+    /// Whether one of several servers has said which engine it is.
+    met: Mutex<bool>,
+    /// Who keeps the session alive.
+    pub(super) keeper: OnceLock<Arc<Keeper>>,
+}
+
+/// What became of what was asked.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) batches: AtomicU64,
+    pub(super) asks: AtomicU64,
+    pub(super) repeats: AtomicU64,
+    pub(super) unanswered: AtomicU64,
+    pub(super) breaks: AtomicU64,
+    pub(super) sessions_lost: AtomicU64,
+}
+
+struct State {
+    /// Requests are answered.
+    asks_work: bool,
+    /// Events arrive.
+    events_work: bool,
+    session: Session,
+    stopped: bool,
+}
+
+/// A tenure of this door's clients, as far as it is known here.
+struct Known {
+    name: LockName,
+    life: Life,
+    /// Until when it surely lasts, by the boot clock.
+    until: Time,
+}
+
+impl Hub {
+    pub(super) fn new(server: Arc<dyn Server>, session: Session) -> Self {
+        let name: Arc<str> = server.name().into();
+        let about = About {
+            kind: Stands::Server,
+            contact: Contact::Connected,
+            state: String::new(),
+            locks: 0,
+            waiters: 0,
+            sessions: 0,
+        };
+        let state = State { asks_work: true, events_work: false, session, stopped: false };
+        Self {
+            server,
+            name,
+            feed: Arc::default(),
+            numbers: Mutex::default(),
+            clock: Mutex::default(),
+            queue: Mutex::default(),
+            asked: Condvar::new(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            tenures: Mutex::default(),
+            about: Mutex::new(about),
+            heard: Mutex::default(),
+            session_lost: Mutex::default(),
+            trouble: Mutex::default(),
+            counts: Counts::default(),
+            engine: AtomicU64::new(0),
+            met: Mutex::new(false),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// For which engine requests are.
+    pub(super) fn engine(&self) -> u64 {
+        self.engine.load(Ordering::Acquire)
+    }
+
+    /// Of several servers the first that answers says which engine it is, before anything is
+    /// asked that would change another.
+    pub(super) fn introduce(&self, line: &mut dyn Line, patience: Span) -> Result<u64, Trouble> {
+        if !self.server.is_several() {
+            return Ok(self.engine());
+        }
+        // One thread at a time, or two could meet two.
+        let mut met = self.met.lock();
+        if *met {
+            return Ok(self.engine());
+        }
+        let who = Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] };
+        let told = line.ask(&encode_batch(&who), patience)?;
+        let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        self.engine.store(told.stamp.engine, Ordering::Release);
+        if told.stamp.engine == 0 {
+            log::warn!("{}: one has no name for its engine, and is the only one asked", self.name);
+            line.stay();
+        }
+        *met = true;
+        Ok(told.stamp.engine)
+    }
+
+    /// What has been told by one that could do what was asked. Of several, another may be able to.
+    pub(super) fn able(&self, line: &mut dyn Line, told: Told) -> Result<Told, Trouble> {
+        let unable = told.replies.iter().find_map(|reply| match reply {
+            Reply::Unavailable(why) if why.kind() == Kind::ConsistencyUnavailable => Some(why),
+            _ => None,
+        });
+        match unable {
+            Some(why) if self.server.is_several() => {
+                let trouble = Trouble::Silent(why.to_string());
+                line.pass_over(&trouble);
+                Err(trouble)
+            }
+            Some(_) | None => Ok(told),
+        }
+    }
+
+    /// Whoever answers has another engine than `before`: all that was held is lost, and nothing
+    /// that was asked of that one is for this one.
+    pub(super) fn engine_gone(&self, before: u64) {
+        {
+            // In one step: nobody may take the new engine for the one before, or for none.
+            let mut met = self.met.lock();
+            if before == 0 || self.engine() != before {
+                return;
+            }
+            self.engine.store(0, Ordering::Release);
+            *met = false;
+        }
+        log::warn!("{} is of another engine than before: all that was held is lost", self.name);
+        *self.clock.lock() = Clock::default();
+        self.forgotten();
+        let given_up = self.queue.lock().clear();
+        for then in given_up {
+            self.refuse(Some(then));
+        }
+    }
+
+    /// Session numbers begin anew: what is called by the old one may be another's.
+    fn forgotten(&self) {
+        if let Some(session) = self.bond() {
+            self.lose_session(session);
+            self.with_session(Session::forget);
+        }
+        // It opens a new one.
+        if let Some(keeper) = self.keeper.get() {
+            keeper.call();
+        }
+    }
+
+    /// The answer of a server that gives none.
+    pub(super) fn no_answer(&self) -> Unavailable {
+        Unavailable::NoAnswer { server: Arc::clone(&self.name) }
+    }
+
+    /// Whether it makes sense to ask: no call waits for a server that is known to be away.
+    pub(super) fn is_reached(&self) -> bool {
+        self.state.lock().asks_work
+    }
+
+    /// Requests are answered, or not any more.
+    pub(super) fn asks_work(&self, work: bool) {
+        self.change(|state| {
+            let before = std::mem::replace(&mut state.asks_work, work);
+            if before && !work {
+                self.counts.breaks.fetch_add(1, Ordering::Relaxed);
+            }
+            before != work
+        });
+    }
+
+    /// Events arrive, or not any more: then what was seen may have changed unseen.
+    pub(super) fn events_work(&self, work: bool) {
+        let before = std::mem::replace(&mut self.state.lock().events_work, work);
+        if before && !work {
+            self.numbers.lock().cut();
+            self.skip(1);
+        }
+        self.changed.notify_all();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+        let changed = change(&mut self.state.lock());
+        self.changed.notify_all();
+        if changed {
+            self.feed.wakers().wake();
+        }
+    }
+
+    /// How it stands with the server.
+    pub(super) fn contact(&self) -> Contact {
+        let state = self.state.lock();
+        let up = state.asks_work && state.events_work;
+        match state.session.contact(boot_now()) {
+            Contact::Connected if !up => Contact::Jeopardy,
+            contact => contact,
+        }
+    }
+
+    /// The session on which holds hang.
+    pub(super) fn bond(&self) -> Option<SessionId> {
+        self.state.lock().session.bond(boot_now())
+    }
+
+    /// Whether a session is over that was kept here.
+    pub(super) fn is_session_over(&self, session: SessionId) -> bool {
+        self.state.lock().session.is_over(session)
+    }
+
+    /// Until when the session surely lives, if there is one.
+    pub(super) fn session_until(&self) -> Option<Time> {
+        self.state.lock().session.until(boot_now())
+    }
+
+    pub(super) fn with_session<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
+        let (done, before, after) = {
+            let mut state = self.state.lock();
+            let now = boot_now();
+            let before = state.session.contact(now);
+            let done = change(&mut state.session);
+            (done, before, state.session.contact(now))
+        };
+        self.changed.notify_all();
+        if before != after {
+            self.feed.wakers().wake();
+        }
+        done
+    }
+
+    /// All that hung on the session is lost: everybody who follows is told.
+    pub(super) fn lose_session(&self, lost: SessionId) {
+        let Some(client) = self.with_session(|session| session.lose(lost)) else { return };
+        self.counts.sessions_lost.fetch_add(1, Ordering::Relaxed);
+        log::warn!(
+            "session {lost} with {} is over: what open files of this mount held is lost",
+            self.name
+        );
+        *self.session_lost.lock() = Some((lost, client.clone()));
+        self.tell_session_over(lost, client);
+    }
+
+    /// Tells all readers that so many events were lost. The event that a session is over may be
+    /// dropped as well, before anybody has read it, and is told again: no waiter may miss it.
+    pub(super) fn skip(&self, count: u64) {
+        let wakers = self.feed.skip(count);
+        let lost = self.session_lost.lock().take();
+        match lost {
+            Some((lost, client)) => self.tell_session_over(lost, client),
+            None => wakers.wake(),
+        }
+    }
+
+    fn tell_session_over(&self, session: SessionId, client: ClientId) {
+        let what = What::SessionOver { session, client, end: SessionEnd::Expired };
+        let at = self.clock.lock().now();
+        self.feed.publish(&mut vec![Event { at, what }]).wake();
+    }
+
+    /// Waits until it is known whether the session still lives, as after a sleep; but not longer
+    /// than until `limit`. False: it is still not known.
+    pub(super) fn session_is_clear(&self, limit: Time) -> bool {
+        let mut state = self.state.lock();
+        while state.session.is_unclear(boot_now()) {
+            let left = limit.since(boot_now());
+            if left == Span::ZERO || state.stopped {
+                return false;
+            }
+            self.changed.wait_for(&mut state, left.as_duration());
+        }
+        true
+    }
+
+    /// Waits until events arrive and a session is there, or until `limit`.
+    pub(super) fn is_ready(&self, limit: Time) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            let contact = state.session.contact(boot_now());
+            if state.asks_work && state.events_work && contact == Contact::Connected {
+                return true;
+            }
+            let left = limit.since(boot_now());
+            if left == Span::ZERO || state.stopped {
+                return false;
+            }
+            self.changed.wait_for(&mut state, left.as_duration());
+        }
+    }
+
+    /// Sleeps, unless the end comes first; false at the end.
+    pub(super) fn pause(&self, span: Span) -> bool {
+        let until = boot_now() + span;
+        let mut state = self.state.lock();
+        while !state.stopped {
+            let left = until.since(boot_now());
+            if left == Span::ZERO {
+                return true;
+            }
+            self.changed.wait_for(&mut state, left.as_duration());
+        }
+        false
+    }
+
+    pub(super) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+        // Under the mutex of the queue, or the thread could be just about to wait.
+        let _queue = self.queue.lock();
+        self.asked.notify_all();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
+    /// A tenure that was begun or renewed by something first asked at `asked_at`.
+    pub(super) fn keep_in_mind(&self, name: &LockName, tenure: &Tenure, asked_at: Time) {
+        let until = match tenure.life {
+            Life::Own { ttl, .. } => super::session_keep_alive::surely_until(asked_at, ttl),
+            Life::Session(_) => Time::NEVER,
+        };
+        let mut tenures = self.tenures.lock();
+        if tenures.len() >= TENURES_MAX {
+            let now = boot_now();
+            tenures.retain(|_, known| known.until > now);
+        }
+        if tenures.len() < TENURES_MAX {
+            let known = Known { name: name.clone(), life: tenure.life, until };
+            tenures.insert(tenure.token, known);
+        }
+    }
+
+    /// Keeps in mind what is wrong.
+    pub(super) fn troubled(&self, what: &str, trouble: &Trouble) {
+        log::debug!("{}: {what}: {trouble}", self.name);
+        *self.trouble.lock() = Some(trouble.clone());
+    }
+
+    pub(super) fn last_trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().clone()
+    }
+
+    pub(super) fn forget(&self, token: Token) {
+        self.tenures.lock().remove(&token);
+    }
+
+    /// Whether a tenure is over by what is known here, whatever the server would say.
+    pub(super) fn is_lost(&self, name: &LockName, token: Token) -> bool {
+        let tenures = self.tenures.lock();
+        let Some(known) = tenures.get(&token).filter(|known| known.name == *name) else {
+            return false;
+        };
+        match known.life {
+            Life::Own { .. } => boot_now() >= known.until,
+            Life::Session(id) => self.bond() != Some(id),
+        }
+    }
+
+    /// The server has told its time.
+    pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
+        let round_trip = boot_now().since(asked_at);
+        *self.heard.lock() = Some(Heard::new(round_trip, stamp.wall, Wall::now()));
+        if !self.server.is_several() {
+            self.engine.store(stamp.engine, Ordering::Release);
+        }
+        let forgot = self.clock.lock().hear(asked_at, stamp);
+        // One that has a name forgets nothing, though another node of it may be behind.
+        if forgot && stamp.engine == 0 {
+            log::warn!("{} has forgotten all that was held", self.name);
+            self.forgotten();
+        }
+    }
+
+    /// The server has told the URLs of all nodes of its cluster: any of them may be asked.
+    pub(super) fn learn(&self, urls: &[String]) {
+        if self.engine() == 0 || urls.len() < 2 {
+            return;
+        }
+        if !self.server.is_several() {
+            // The first of several is asked which engine it is; here that is known.
+            *self.met.lock() = true;
+        }
+        self.server.learn(urls);
+    }
+
+    pub(super) fn set_about(&self, about: About) {
+        *self.about.lock() = about;
+    }
+
+    /// What stands behind the door, as last told, and how it stands with it now.
+    pub(super) fn about(&self) -> About {
+        let about = self.about.lock().clone();
+        let state = match &*about.state {
+            "" => self.name.to_string(),
+            state => format!("{} ({state})", self.name),
+        };
+        About { kind: Stands::Server, contact: self.contact(), state, ..about }
+    }
+
+    /// How it goes with the server.
+    pub(super) fn far(&self) -> Far {
+        let trouble = self.last_trouble().map(|trouble| trouble.to_string());
+        let heard = *self.heard.lock();
+        Far { server: Arc::clone(&self.name), heard, trouble }
+    }
+
+    /// Asks at once or never: nobody is kept waiting for a server that is away.
+    pub(super) fn ask(&self, asked: super::request_queue::Asked) {
+        let away = !self.is_reached();
+        if away && !asked.is_owed() {
+            return self.refuse(asked.then);
+        }
+        let mut asked = asked;
+        let then = if away && !asked.insists { asked.then.take() } else { None };
+        self.queue.lock().push(asked);
+        self.asked.notify_one();
+        self.refuse(then);
+    }
+
+    pub(super) fn refuse(&self, then: Option<super::request_queue::Then>) {
+        if let Some(then) = then {
+            self.counts.unanswered.fetch_add(1, Ordering::Relaxed);
+            let no: Got = Err(self.no_answer());
+            then(no);
+        }
+    }
+}

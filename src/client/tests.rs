@@ -1,0 +1,539 @@
+//! The remote door on a server in this process: what the network can do is done by a switch.
+
+use super::transport::{Line, Server, Stream, Trouble};
+use super::*;
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::{
+    Acquire, Answer, ClientId, Grace, LeaseKey, Line as InLine, Mode, OpenId, Outcome, Patch,
+    Release, Renew, Rules, SessionId, Term, Ttl, What,
+};
+use crate::service::Locks;
+use crate::service::batch_messages::{Told, encode_told};
+use crate::service::batch_server::{Limits, Porter, Turned};
+use crate::service::local::Local;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+
+/// What the network does.
+#[derive(Default)]
+pub(super) struct Weather {
+    /// Nothing arrives.
+    pub(super) cut: AtomicBool,
+    /// The next so many batches arrive, and their answers do not.
+    pub(super) answers_lost: AtomicU64,
+    /// Batches that arrived.
+    pub(super) arrived: AtomicU64,
+    /// What is wrong with the server.
+    fault: Mutex<Option<Fault>>,
+}
+
+/// What a server that is reached may have to say.
+#[derive(Clone)]
+enum Fault {
+    /// It decides nothing, and says why.
+    Unable(Unavailable),
+    /// It decides, and does not know so: its log was too slow.
+    Unsure,
+    /// It does not know the credentials.
+    Unauthorized,
+}
+
+impl Fault {
+    fn unsure() -> Unavailable {
+        Unavailable::Log { why: "too slow".into() }
+    }
+}
+
+/// A server in this process.
+pub(super) struct Near {
+    pub(super) porter: Mutex<Porter>,
+    pub(super) weather: Arc<Weather>,
+}
+
+struct NearLine {
+    near: Arc<Near>,
+}
+
+struct NearStream {
+    following: crate::service::batch_server::Following,
+    woken: Arc<(Mutex<bool>, Condvar)>,
+    weather: Arc<Weather>,
+}
+
+fn gone() -> Trouble {
+    Trouble::Silent("cut".to_owned())
+}
+
+impl Server for Arc<Near> {
+    fn name(&self) -> &'static str {
+        "near"
+    }
+
+    fn line(&self) -> Box<dyn Line> {
+        Box::new(NearLine { near: Arc::clone(self) })
+    }
+
+    fn follow(&self, start: u64, since: u64, _: Span) -> Result<Box<dyn Stream>, Trouble> {
+        if self.weather.cut.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        let mut following = self.porter.lock().follow(start, since);
+        let woken = Arc::new((Mutex::new(false), Condvar::new()));
+        let waking = Arc::clone(&woken);
+        following.watch.wake_by(Arc::new(move || {
+            *waking.0.lock() = true;
+            waking.1.notify_all();
+        }));
+        Ok(Box::new(NearStream { following, woken, weather: Arc::clone(&self.weather) }))
+    }
+}
+
+impl Line for NearLine {
+    fn ask(&mut self, batch: &[u8], _: Span) -> Result<Vec<u8>, Trouble> {
+        let weather = &self.near.weather;
+        if weather.cut.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        weather.arrived.fetch_add(1, Ordering::Relaxed);
+        let (send, told) = mpsc::channel();
+        let batch = Porter::read(batch).expect("as it was written");
+        let fault = weather.fault.lock().clone();
+        let parts = batch.asks.len();
+        if let Some(Fault::Unauthorized) = fault {
+            return Err(Trouble::Denied("unknown token".to_owned()));
+        }
+        if let Some(Fault::Unable(why)) = &fault {
+            let stamp = self.near.porter.lock().stamp();
+            let replies = vec![Reply::Unavailable(why.clone()); parts];
+            return Ok(encode_told(&Told { stamp, replies }));
+        }
+        let porter = self.near.porter.lock().clone();
+        porter.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
+        let told = told.recv().expect("the porter answers");
+        if let Some(Fault::Unsure) = fault {
+            let stamp = self.near.porter.lock().stamp();
+            let replies = vec![Reply::Unavailable(Fault::unsure()); parts];
+            return Ok(encode_told(&Told { stamp, replies }));
+        }
+        let lost = |count: u64| count.checked_sub(1);
+        if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
+            return Err(gone());
+        }
+        told.map(|told| told.to_vec()).map_err(|turned| match turned {
+            Turned::Elsewhere => Trouble::Elsewhere("another engine".to_owned()),
+            Turned::Late | Turned::Malformed => Trouble::Late,
+        })
+    }
+}
+
+impl Stream for NearStream {
+    fn read(&mut self, bytes: &mut Vec<u8>, _: Span) -> Result<(), Trouble> {
+        if self.weather.cut.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        if let Some(frame) = self.following.frame() {
+            bytes.extend(frame);
+            return Ok(());
+        }
+        let (woken, called) = &*self.woken;
+        let mut woken = woken.lock();
+        // Often enough to notice the weather.
+        if !*woken {
+            called.wait_for(&mut woken, Span::from_millis(20).as_duration());
+        }
+        *woken = false;
+        bytes.extend(self.following.beat());
+        Ok(())
+    }
+}
+
+pub(super) struct World {
+    pub(super) local: Arc<Local>,
+    pub(super) near: Arc<Near>,
+    pub(super) weather: Arc<Weather>,
+}
+
+fn world() -> World {
+    let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
+    let porter = Mutex::new(Porter::new(Locks::new(Arc::clone(&local) as _)));
+    let weather = Arc::new(Weather::default());
+    let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
+    World { local, near, weather }
+}
+
+pub(super) fn client(text: &str) -> ClientId {
+    ClientId::parse(text).expect("valid")
+}
+
+pub(super) fn name(text: &str) -> LockName {
+    LockName::parse(text).expect("valid")
+}
+
+impl World {
+    fn door(&self, who: &str, ttl: &str) -> Remote {
+        let ttl = Ttl::parse(ttl).expect("valid");
+        let terms = Terms { client: client(who), ttl, grace: Grace::NONE };
+        let door = Remote::connect(Arc::new(Arc::clone(&self.near)), Some(terms));
+        let door = door.expect("threads are to be had");
+        assert!(door.is_ready(), "the server is near");
+        door
+    }
+
+    pub(super) fn cut(&self, cut: bool) {
+        self.weather.cut.store(cut, Ordering::Release);
+    }
+
+    pub(super) fn holders(&self, of: &str) -> Vec<String> {
+        let view = self.local.inspect(|engine| engine.view(&name(of), engine.clock()));
+        view.holders.iter().map(|holder| holder.lease.holder.to_string()).collect()
+    }
+}
+
+pub(super) fn acquire(of: &str, who: &str, hold: Hold, term: Term, line: InLine) -> Op {
+    let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
+    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
+}
+
+/// As `mkdir` takes it.
+pub(super) fn mkdir(of: &str, who: &str) -> Op {
+    let term = Term::Own(TTL_DEFAULT, GRACE_DEFAULT);
+    acquire(of, who, Hold::Firm(None), term, InLine::Skip)
+}
+
+/// As `flock` takes it.
+pub(super) fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
+    let session = session_of(door);
+    let hold = Hold::Open(OpenId { session, number });
+    acquire(of, who, hold, Term::Session(session), line)
+}
+
+pub(super) fn session_of(door: &Remote) -> SessionId {
+    match door.bond() {
+        Ok(Bond::Kept(session)) => session,
+        other => panic!("no session: {other:?}"),
+    }
+}
+
+pub(super) fn submit(door: &Remote, op: Op) -> Result<Answer, Unavailable> {
+    let (send, answer) = mpsc::channel();
+    door.submit(op.into(), Box::new(move |got| drop(send.send(got))));
+    answer.recv_timeout((REPLY_DEADLINE + REPLY_DEADLINE).as_duration()).expect("an answer")
+}
+
+#[track_caller]
+pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
+    match answer {
+        Ok(Ok(Outcome::Granted(tenure))) => tenure.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Follows events until one is as wanted.
+pub(super) fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&What) -> bool) {
+    let (send, news) = mpsc::channel();
+    watch.wake_by(Arc::new(move || {
+        // Whoever waited has seen enough.
+        let _ = send.send(());
+    }));
+    loop {
+        let batch = watch.take(usize::MAX);
+        if batch.events.iter().any(|(_, event)| wanted(&event.what)) {
+            return;
+        }
+        let limit = Span::from_secs(20).as_duration();
+        news.recv_timeout(limit).unwrap_or_else(|_| panic!("never: {:?}", door.contact()));
+    }
+}
+
+#[test]
+fn what_a_server_decides_is_what_a_door_says() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let token = granted(submit(&door, mkdir("build", "a")));
+    assert_eq!(world.holders("build"), ["a"]);
+    let other = world.door("b", "30s");
+    let refused = submit(&other, mkdir("build", "b")).expect("answered").expect_err("held");
+    assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
+    let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+    assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
+    let (send, page) = mpsc::channel();
+    door.list(List { limit: 10, ..List::default() }, Box::new(move |p| drop(send.send(p))));
+    assert_eq!(page.recv().expect("answered").expect("a page").items.len(), 0);
+}
+
+#[test]
+fn an_answer_that_was_lost_comes_again_and_nothing_is_done_twice() {
+    let world = world();
+    let door = world.door("a", "30s");
+    world.weather.answers_lost.store(1, Ordering::Release);
+    let token = granted(submit(&door, mkdir("build", "a")));
+    let view = world.local.inspect(|engine| engine.view(&name("build"), engine.clock()));
+    assert_eq!(view.holders.len(), 1);
+    assert_eq!(view.holders[0].lease.token, token, "the grant, and not a refusal of its repeat");
+}
+
+#[test]
+fn an_answer_that_a_restart_lost_comes_again_by_the_id_of_the_request() {
+    let world = world();
+    let door = world.door("a", "30s");
+    world.weather.answers_lost.store(1, Ordering::Release);
+    // The new porter knows no batches, as after a restart; the engine has its state.
+    let locks = Locks::new(Arc::clone(&world.local) as _);
+    let (send, answer) = mpsc::channel();
+    door.submit(mkdir("build", "a").into(), Box::new(move |got| drop(send.send(got))));
+    while world.weather.answers_lost.load(Ordering::Acquire) > 0 {
+        std::thread::yield_now();
+    }
+    *world.near.porter.lock() = Porter::new(locks);
+    granted(answer.recv().expect("answered"));
+    assert_eq!(world.holders("build"), ["a"]);
+}
+
+#[test]
+fn a_release_is_never_overtaken_by_the_next_acquire() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let (send, answers) = mpsc::channel();
+    for number in 0..1_000 {
+        let send = send.clone();
+        let ask = flock(&door, "build", "a", number, InLine::Skip);
+        door.submit(ask.into(), Box::new(move |got| drop(send.send(got))));
+        // Without a token: whatever is held by then.
+        let key = LeaseKey { name: name("build"), client: client("a"), token: None };
+        door.submit(Op::Release(Release::of(key)).into(), Box::new(|_| {}));
+    }
+    drop(send);
+    let answers: Vec<_> = answers.iter().collect();
+    assert_eq!(answers.len(), 1_000);
+    for answer in answers {
+        granted(answer);
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_server_that_is_away() {
+    let world = world();
+    let door = world.door("a", "30s");
+    world.cut(true);
+    let begun = boot_now();
+    let no = submit(&door, mkdir("build", "a"));
+    let took = boot_now().since(begun);
+    assert!(matches!(no, Err(Unavailable::NoAnswer { .. })), "{no:?}");
+    assert!(took < REPLY_DEADLINE + Span::from_millis(500), "{took}");
+    let begun = boot_now();
+    assert!(submit(&door, mkdir("build", "a")).is_err());
+    let took = boot_now().since(begun);
+    assert!(took < Span::from_millis(200), "known to be away: {took}");
+    assert_eq!(door.contact(), Contact::Jeopardy);
+    world.cut(false);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
+    granted(submit(&door, mkdir("other", "a")));
+}
+
+#[test]
+fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let token = granted(submit(&door, flock(&door, "held", "a", 1, InLine::Skip)));
+    // It arrives, and is carried out; the answer comes when nobody waits for it any more.
+    world.weather.answers_lost.store(u64::MAX, Ordering::Release);
+    let no = submit(&door, flock(&door, "build", "a", 2, InLine::Skip));
+    assert!(no.is_err(), "{no:?}");
+    assert_eq!(world.holders("build"), ["a"], "nobody knows");
+    let key = LeaseKey { name: name("held"), client: client("a"), token: Some(token) };
+    assert!(submit(&door, Op::Release(Release::of(key))).is_err(), "not now");
+    let mut watch = world.local.watch(None);
+    world.weather.answers_lost.store(0, Ordering::Release);
+    let mut over = [false, false];
+    while over != [true, true] {
+        for (_, event) in watch.take(usize::MAX).events {
+            if let What::Ended { name, .. } = event.what {
+                over[usize::from(name.as_str() == "held")] = true;
+            }
+        }
+        std::thread::yield_now();
+    }
+    assert!(world.holders("build").is_empty() && world.holders("held").is_empty());
+}
+
+#[test]
+fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
+    let world = world();
+    let door = world.door("a", "1s");
+    let session = session_of(&door);
+    let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    let other = world.door("b", "30s");
+    let mut lost = door.watch(None);
+    let waiting = submit(&other, flock(&other, "build", "b", 1, InLine::Join(None)));
+    assert!(matches!(waiting, Ok(Ok(Outcome::Waiting { .. }))), "{waiting:?}");
+    // Longer than its ttl: it is kept alive.
+    let kept = |what: &What| matches!(what, What::SessionKept { session: of } if *of == session);
+    (0..4).for_each(|_| wait_for(&door, &mut door.watch(None), kept));
+    assert_eq!(session_of(&door), session);
+    // Both are cut off, but b only waits, and has a longer session.
+    let over =
+        |what: &What| matches!(what, What::SessionOver { session: of, .. } if *of == session);
+    let granted_at = std::thread::scope(|scope| {
+        let served = scope.spawn(|| {
+            let mut watch = world.local.watch(None);
+            let b = client("b");
+            let is_b = |what: &What| matches!(what, What::Granted { holder, .. } if *holder == b);
+            loop {
+                if watch.take(usize::MAX).events.iter().any(|(_, event)| is_b(&event.what)) {
+                    return boot_now();
+                }
+                std::thread::yield_now();
+            }
+        });
+        world.cut(true);
+        wait_for(&door, &mut lost, over);
+        let lost_at = boot_now();
+        assert_eq!(door.contact(), Contact::Lost);
+        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        let renew = Renew {
+            key,
+            term: None,
+            firm: crate::engine::Firm::Keep,
+            patch: Patch::default(),
+            acquires: false,
+        };
+        let no = submit(&door, Op::Renew(renew)).expect("known without the server");
+        assert!(matches!(*no.expect_err("over").reason, Reason::Expired { .. }));
+        let granted_at = served.join().expect("served");
+        assert!(lost_at <= granted_at, "the loss is told before the next grant");
+        granted_at
+    });
+    assert!(granted_at > Time::ZERO);
+    world.cut(false);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert_ne!(session_of(&door), session, "a new one");
+}
+
+#[test]
+fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let mut watch = door.watch(None);
+    granted(submit(&door, mkdir("one", "a")));
+    let is = |of: &str| {
+        let of = name(of);
+        move |what: &What| matches!(what, What::Granted { name, .. } if *name == of)
+    };
+    wait_for(&door, &mut watch, is("one"));
+    world.cut(true);
+    let locks = Locks::new(Arc::clone(&world.local) as _);
+    let (send, done) = mpsc::channel();
+    locks.submit(mkdir("two", "x"), move |answer| drop(send.send(answer)));
+    done.recv().expect("answered").expect("decided").expect("granted");
+    // A break is told, for what was seen is not certain any more; then all comes.
+    let mut lost = 0;
+    while lost == 0 {
+        lost += watch.take(usize::MAX).lost;
+        std::thread::yield_now();
+    }
+    world.cut(false);
+    wait_for(&door, &mut watch, is("two"));
+}
+
+#[test]
+fn the_end_of_a_door_frees_what_hangs_on_it_at_once() {
+    let world = world();
+    let door = world.door("a", "24h");
+    granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    door.close();
+    assert!(world.holders("build").is_empty());
+    assert_eq!(world.local.about().sessions, 0);
+}
+
+/// Waits until a lock is free at the server.
+fn wait_until_free(world: &World, watch: &mut Watch, of: &str) {
+    let (send, news) = mpsc::channel();
+    watch.wake_by(Arc::new(move || {
+        let _ = send.send(());
+    }));
+    while !world.holders(of).is_empty() {
+        let limit = Span::from_secs(20).as_duration();
+        news.recv_timeout(limit).unwrap_or_else(|_| panic!("'{of}' stays held"));
+    }
+}
+
+/// Findings D3: a release that the server could not carry out was forgotten.
+#[test]
+fn a_release_is_repeated_until_the_server_has_carried_it_out() {
+    let full = Unavailable::State { full: true, why: "no space left on device".into() };
+    let faults = [
+        Fault::Unable(full),
+        Fault::Unable(Unavailable::NoQuorum { why: "too few nodes".into() }),
+        Fault::Unable(Unavailable::Denied { why: "other rights".into() }),
+        Fault::Unauthorized,
+    ];
+    for fault in faults {
+        let world = world();
+        let door = world.door("a", "30s");
+        let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+        let mut watch = world.local.watch(None);
+        *world.weather.fault.lock() = Some(fault);
+        let before = world.weather.arrived.load(Ordering::Relaxed);
+        let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+        let (send, answer) = mpsc::channel();
+        let then = Box::new(move |got| drop(send.send(got)));
+        door.submit_until_answered(Op::Release(Release::of(key)).into(), then);
+        while world.weather.arrived.load(Ordering::Relaxed) < before + 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(world.holders("build"), ["a"], "it can't be done");
+        assert!(answer.try_recv().is_err(), "nor is it answered");
+        *world.weather.fault.lock() = None;
+        wait_until_free(&world, &mut watch, "build");
+        assert_eq!(answer.recv().expect("answered"), Ok(Ok(Outcome::Released)));
+    }
+}
+
+/// Findings D4: a lock whose grant was never told stayed held.
+#[test]
+fn a_lock_that_was_granted_without_an_answer_is_given_back() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let mut watch = world.local.watch(None);
+    *world.weather.fault.lock() = Some(Fault::Unsure);
+    let no = submit(&door, mkdir("build", "a"));
+    assert_eq!(no, Err(Fault::unsure()), "the caller is told that it is not known");
+    assert_eq!(world.holders("build"), ["a"]);
+    *world.weather.fault.lock() = None;
+    wait_until_free(&world, &mut watch, "build");
+}
+
+/// Findings D6: a look that was refused was not repeated, and the waiter never told.
+#[test]
+fn a_look_that_has_to_be_answered_is_once_the_server_is_back() {
+    let world = world();
+    let door = world.door("a", "30s");
+    granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    world.cut(true);
+    assert!(submit(&door, mkdir("other", "a")).is_err(), "it is known to be away");
+    let (send, seen) = mpsc::channel();
+    door.view_until_answered(&name("build"), Box::new(move |view| drop(send.send(view))));
+    world.cut(false);
+    let view = seen.recv_timeout(Span::from_secs(20).as_duration()).expect("an answer");
+    assert_eq!(view.expect("a view").holders.len(), 1);
+}
+
+#[test]
+fn the_leases_of_a_session_are_listed_page_by_page() {
+    let world = world();
+    let door = world.door("a", "30s");
+    let session = session_of(&door);
+    let tokens: Vec<_> = (0..3)
+        .map(|n| granted(submit(&door, flock(&door, &format!("l{n}"), "a", n, InLine::Skip))))
+        .collect();
+    let page = |after: Option<&str>| {
+        let (send, page) = mpsc::channel();
+        let then = Box::new(move |got| drop(send.send(got)));
+        door.leases(session, after.map(name), then);
+        page.recv().expect("answered").expect("a page").items
+    };
+    assert_eq!(page(None).into_iter().map(|(_, token)| token).collect::<Vec<_>>(), tokens);
+    assert_eq!(page(Some("l1")), [(name("l2"), tokens[2])]);
+    assert_eq!(page(Some("l2")), []);
+}

@@ -1,0 +1,228 @@
+//! The remote door on several servers in this process, which are nodes of one engine, or not.
+
+use super::tests::{
+    Near, Weather, World, acquire, client, flock, granted, mkdir, name, session_of, submit,
+    wait_for,
+};
+use super::*;
+use crate::engine::{
+    Grace, LeaseKey, Line as InLine, OpenId, Outcome, Release, Rules, SessionId, SessionView, Term,
+    Ttl, What,
+};
+use crate::service::Locks;
+use crate::service::batch_server::Porter;
+use crate::service::local::Local;
+
+/// An engine that has a name, as those of clusters have.
+struct Named(Arc<Local>, u64);
+
+impl Door for Named {
+    fn submit(&self, command: Command, then: Then<Result<crate::engine::Answer, Unavailable>>) {
+        self.0.submit(command, then);
+    }
+
+    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        self.0.view(name, then);
+    }
+
+    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+        self.0.list(query, then);
+    }
+
+    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+        self.0.children(query, then);
+    }
+
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        self.0.session(id, then);
+    }
+
+    fn watch(&self, since: Option<u64>) -> Watch {
+        self.0.watch(since)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.0.next_event()
+    }
+
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        self.0.wall(at)
+    }
+
+    fn about(&self) -> About {
+        self.0.about()
+    }
+
+    fn engine_id(&self) -> u64 {
+        self.1
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.0.counts()
+    }
+}
+
+fn local() -> Arc<Local> {
+    Arc::new(Local::in_memory(Rules::default()).expect("started"))
+}
+
+/// A server in front of an engine of this name.
+fn node(local: &Arc<Local>, engine: u64) -> World {
+    let locks = Locks::new(Arc::new(Named(Arc::clone(local), engine)));
+    let weather = Arc::new(Weather::default());
+    let porter = Mutex::new(Porter::new(locks));
+    let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
+    World { local: Arc::clone(local), near, weather }
+}
+
+fn door(nodes: &[&World]) -> Remote {
+    let servers = nodes.iter().map(|node| Arc::new(Arc::clone(&node.near)) as _).collect();
+    let ttl = Ttl::parse("30s").expect("valid");
+    let terms = Terms { client: client("a"), ttl, grace: Grace::NONE };
+    let door = Remote::connect(Arc::new(Several::new(servers)), Some(terms));
+    door.expect("threads are to be had")
+}
+
+#[test]
+fn any_node_will_do_and_the_session_survives_the_move() {
+    let engine = local();
+    let (one, two, three) = (node(&engine, 7), node(&engine, 7), node(&engine, 7));
+    one.cut(true);
+    let door = door(&[&one, &two, &three]);
+    assert!(door.is_ready(), "the first is away");
+    let session = session_of(&door);
+    let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
+    assert_eq!(one.weather.arrived.load(Ordering::Relaxed), 0);
+    for (away, back) in [(&two, &one), (&three, &two), (&one, &three), (&two, &one)] {
+        away.cut(true);
+        back.cut(false);
+        let begun = boot_now();
+        let other = format!("lock{}", begun.as_nanos());
+        granted(submit(&door, mkdir(&other, "a")));
+        let took = boot_now().since(begun);
+        assert!(took < REPLY_DEADLINE, "{took}");
+    }
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "events, too");
+    assert_eq!(session_of(&door), session);
+    assert_eq!(one.holders("build"), ["a"]);
+    let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
+    assert_eq!(submit(&door, Op::Release(Release::of(key))), Ok(Ok(Outcome::Released)));
+    door.close();
+    assert_eq!(engine.about().sessions, 0);
+}
+
+/// The node that has done it is away before it says so; another one is asked again.
+#[test]
+fn what_one_node_has_done_another_does_not_do_again() {
+    let engine = local();
+    let (one, two) = (node(&engine, 7), node(&engine, 7));
+    let door = door(&[&one, &two]);
+    assert!(door.is_ready());
+    let session = session_of(&door);
+    let ops = [
+        mkdir("build", "a"),
+        flock(&door, "held", "a", 1, InLine::Skip),
+        acquire("plain", "a", Hold::Firm(None), Term::Session(session), InLine::Skip),
+    ];
+    let mut tokens = Vec::new();
+    for op in ops {
+        one.weather.answers_lost.store(1, Ordering::Release);
+        two.weather.answers_lost.store(1, Ordering::Release);
+        let before = engine.inspect(crate::engine::Engine::next_token);
+        tokens.push(granted(submit(&door, op)));
+        let after = engine.inspect(crate::engine::Engine::next_token);
+        assert_eq!(after, before + 1, "one grant");
+    }
+    // Without a token it could hit what was taken since; with one, who asks again would hear that
+    // there is nothing to release. It is done once, and so it is said.
+    for (lock, token) in [("held", None), ("build", Some(tokens[0]))] {
+        let key = LeaseKey { name: name(lock), client: client("a"), token };
+        one.weather.answers_lost.store(1, Ordering::Release);
+        two.weather.answers_lost.store(1, Ordering::Release);
+        let released = submit(&door, Op::Release(Release::of(key)));
+        assert_eq!(released, Ok(Ok(Outcome::Released)), "{lock}");
+        assert_eq!(one.holders(lock), [""; 0]);
+    }
+}
+
+#[test]
+fn a_server_of_another_engine_is_never_asked() {
+    let (ours, others) = (local(), local());
+    let (one, two) = (node(&ours, 7), node(&others, 8));
+    let door = door(&[&one, &two]);
+    assert!(door.is_ready());
+    let session = session_of(&door);
+    one.cut(true);
+    let no = submit(&door, mkdir("build", "a"));
+    assert!(matches!(no, Err(Unavailable::NoAnswer { .. })), "{no:?}");
+    assert_eq!((others.about().locks, others.about().sessions), (0, 0), "nothing was asked there");
+    one.cut(false);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)), "it comes back by itself");
+    granted(submit(&door, mkdir("build", "a")));
+    assert_eq!(session_of(&door), session);
+    assert_eq!((others.about().locks, others.about().sessions), (0, 0));
+}
+
+/// Two servers without a name could be two engines: only the first that answers is asked.
+#[test]
+fn of_servers_without_a_name_one_is_asked() {
+    let (engine, others) = (local(), local());
+    let (one, two) = (node(&engine, 0), node(&others, 0));
+    one.cut(true);
+    let door = door(&[&one, &two]);
+    assert!(door.is_ready());
+    granted(submit(&door, mkdir("build", "a")));
+    one.cut(false);
+    two.cut(true);
+    assert!(submit(&door, mkdir("other", "a")).is_err());
+    assert_eq!((engine.about().locks, engine.about().sessions), (0, 0));
+    two.cut(false);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert_eq!(two.holders("build"), ["a"]);
+}
+
+/// All nodes come from a backup: what hung on the session is lost, and is said to be.
+#[test]
+fn an_engine_that_is_gone_for_good_is_given_up() {
+    let (engine, restored) = (local(), local());
+    let (one, two) = (node(&engine, 7), node(&engine, 7));
+    let door = door(&[&one, &two]);
+    assert!(door.is_ready());
+    let session = session_of(&door);
+    let hold = Hold::Open(OpenId { session, number: 1 });
+    let mut watch = door.watch(None);
+    granted(submit(&door, acquire("build", "a", hold, Term::Session(session), InLine::Skip)));
+    // So that the numbers of sessions differ.
+    for _ in 0..5 {
+        mint(&restored);
+    }
+    for node in [&one, &two] {
+        let locks = Locks::new(Arc::new(Named(Arc::clone(&restored), 9)));
+        *node.near.porter.lock() = Porter::new(locks);
+    }
+    // Whatever is asked next finds out.
+    assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");
+    let over =
+        |what: &What| matches!(what, What::SessionOver { session: of, .. } if *of == session);
+    wait_for(&door, &mut watch, over);
+    assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
+    assert_ne!(session_of(&door), session);
+    granted(submit(&door, mkdir("again", "a")));
+    assert!(restored.about().locks > 0);
+}
+
+/// A number for a session that nobody keeps.
+fn mint(engine: &Arc<Local>) -> SessionId {
+    let (send, answer) = std::sync::mpsc::channel();
+    let ttl = Some(Ttl::parse("24h").expect("valid"));
+    let open = crate::engine::OpenSession { client: client("x"), ttl, grace: Grace::NONE };
+    engine.submit(Op::OpenSession(open).into(), Box::new(move |got| drop(send.send(got))));
+    match answer.recv().expect("answered") {
+        Ok(Ok(Outcome::SessionOpened(id))) => id,
+        other => panic!("not opened: {other:?}"),
+    }
+}

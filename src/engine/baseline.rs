@@ -1,0 +1,276 @@
+//! The start of an engine after another one is lost, or without any state: its numbers were never
+//! given out before, and for a time it grants nothing, since clients of the lost engine may still
+//! believe that they hold something. Requests that wait are queued meanwhile.
+//!
+//! Nothing that was held goes on. A lock that a backup has as held may have been given back and
+//! taken by another since, and one that it has as free may have been taken: whoever is told by the
+//! new engine that it holds must not share that with somebody of the old one.
+
+use super::command::{Acquire, Answer, Rulebook};
+use super::event::Event;
+use super::lease::TOKEN_MAX;
+use super::lease_terms::TTL_DEFAULT;
+use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::tokens::Mint;
+use super::{ClientId, Ends, Engine, LockName, Mode, Rules, Token};
+use crate::time::{Span, Time, Wall};
+
+/// How far beyond those of a backup numbers go on: what a node that decides a million commands a
+/// second, which none can, uses in twelve days, and at what one does measure, in years.
+const NUMBERS_SKIPPED: u64 = 1 << 40;
+
+/// Numbers for each second since 1970: more than are used in one, so that of two engines that
+/// begin from the same backup the later goes on above the earlier. Enough until 2242.
+const NUMBERS_A_SECOND: u64 = 1 << 20;
+
+/// A clock that is behind the beginning of 2020 has not been set: tokens could repeat.
+const WALL_SECS_MIN: i64 = 1_577_836_800;
+
+/// The holder of a lock that nobody can have yet.
+const NOBODY: &str = "hold-off";
+
+fn nobody() -> ClientId {
+    ClientId::parse(NOBODY).expect("it is a name")
+}
+
+/// What an engine goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heritage {
+    /// The rules of the one before.
+    pub rules: Rules,
+    /// The first token.
+    pub tokens_from: u64,
+    /// The first place in a line.
+    pub tickets_from: u64,
+    /// For how long nothing is granted.
+    pub hold_off: Span,
+}
+
+impl Engine {
+    /// What an engine goes on from that begins at this time of the wall clock, in seconds since
+    /// 1970, from this state of a lost one. `None`: there would be no tokens left.
+    pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Heritage> {
+        let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
+        let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
+        let tickets_from = self.books.next_ticket.saturating_add(NUMBERS_SKIPPED).max(by_time);
+        (tokens_from < TOKEN_MAX).then_some(Heritage {
+            rules: self.books.rules,
+            tokens_from,
+            tickets_from,
+            hold_off,
+        })
+    }
+
+    /// An engine in which nothing is held, and that gives no number out which another has.
+    pub fn inheriting(heritage: &Heritage) -> Self {
+        let mut engine = Self::new(heritage.rules);
+        engine.books.mint = Mint::at(heritage.tokens_from.max(1));
+        engine.books.next_ticket = heritage.tickets_from.max(1);
+        engine.books.shut_until = Time::ZERO + heritage.hold_off;
+        engine
+    }
+
+    /// An engine without any state, that begins at this time of the wall clock: its tokens are
+    /// above those of every engine that began so before. `None`: the clock is not set, or tokens
+    /// would reach 2^53.
+    pub fn afresh(rules: Rules, wall: Wall) -> Option<Self> {
+        if wall.secs < WALL_SECS_MIN {
+            return None;
+        }
+        let micros = u64::from(wall.nanos / 1_000);
+        let from = u64::try_from(wall.secs).ok()?.checked_mul(NUMBERS_A_SECOND)? + micros;
+        let mut engine = Self::new(rules);
+        (engine.books.mint, engine.books.next_ticket) = (Mint::at(from), from);
+        (from < TOKEN_MAX).then_some(engine)
+    }
+
+    /// Grants nothing until then: an earlier engine, of which nothing is known, granted leases that
+    /// lasted for `longest`, ttl and grace together. This one refuses longer ones, so that the next
+    /// need not wait longer either.
+    pub fn hold_off(&mut self, until: Time, longest: Span) {
+        (self.books.shut_until, self.books.longest) = (until, Some(longest));
+    }
+
+    /// Queues a request while nothing is granted: for so long the lock is nobody's, and then its
+    /// queue is served.
+    pub(super) fn join_early(
+        &mut self,
+        ask: &Acquire,
+        patience: Option<Span>,
+        rules: Rulebook,
+        events: &mut Vec<Event>,
+    ) -> Answer {
+        self.books.may_lean_on(ask.hold, ask.term)?;
+        self.books.tokens_left()?;
+        self.books.fits_new(ask)?;
+        if self.locks.get(&ask.name).is_none() {
+            let (held, max) = (self.locks.len(), self.books.rules.locks_max);
+            self.books.limit(held, max, Limit::Locks)?;
+            let (lock, begins) = (self.locks.get_or_new(&ask.name), self.books.shut_until);
+            self.books.keep_from_all(lock, (&ask.name, Mode::Exclusive), &nobody(), begins, events);
+        }
+        let until = patience.map(|span| self.books.clock + span);
+        self.join(ask, until, rules, events)
+    }
+
+    /// The longest ttl of all that is held or kept alive: how long somebody may believe in it.
+    pub fn longest_ttl(&self) -> Option<Span> {
+        let leases = self.locks.values().flat_map(|lock| lock.leases());
+        let of_leases = leases.map(|lease| self.books.ends(lease.life).ttl);
+        let of_sessions = self.books.sessions.values().filter_map(|session| session.ttl);
+        of_leases.chain(of_sessions).map(super::Ttl::span).max()
+    }
+}
+
+impl super::Books {
+    /// Refuses all that would begin a tenure while nothing is granted.
+    pub(super) fn grants(&self, name: &LockName) -> Result<(), Refusal> {
+        if self.clock >= self.shut_until {
+            return Ok(());
+        }
+        let until = self.shut_until;
+        let ends = Ends {
+            expires_at: until,
+            grace_until: until,
+            ttl: TTL_DEFAULT,
+            grace: super::Grace::NONE,
+        };
+        Err(self.refuse(Reason::Conflict(Conflict {
+            name: name.clone(),
+            holder: nobody(),
+            token: Token::named(0),
+            mode: Mode::Exclusive,
+            ends,
+            way: Way::Restored { until },
+            waiting: 0,
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::lease_terms::GRACE_DEFAULT;
+    use crate::engine::{Command, Hold, Line, Op, Outcome, Patch, Term, codec};
+
+    fn acquire(line: Line) -> Command {
+        let name = LockName::parse("build").expect("valid");
+        let client = ClientId::parse("a").expect("valid");
+        let (term, mode) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
+        let (hold, patch) = (Hold::Loose, Patch::default());
+        Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
+    }
+
+    fn token(engine: &mut Engine, at: Time) -> u64 {
+        match engine.apply(at, &acquire(Line::Skip), &mut vec![]) {
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => tenure.token.as_u64(),
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_granted_before_the_time_and_no_token_comes_twice() {
+        let mut lost = Engine::default();
+        let highest = token(&mut lost, Time::from_secs(1_000));
+        let hold_off = Span::from_secs(60);
+        let heritage = lost.heritage(1_790_000_000, hold_off).expect("there are tokens");
+        let mut engine = Engine::inheriting(&heritage);
+        engine.check();
+        for line in [Line::Skip, Line::Join(Some(Span::ZERO))] {
+            let early = Time::ZERO + hold_off - Span::from_nanos(1);
+            let refusal = engine.apply(early, &acquire(line), &mut vec![]).expect_err("too early");
+            let said = refusal.to_string();
+            assert!(said.contains("nothing is granted for 1ms more"), "{said}");
+            // Also when it comes from the disk or another node meanwhile.
+            let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
+                .expect("written");
+            assert_eq!(again, engine);
+        }
+        assert!(token(&mut engine, Time::ZERO + hold_off) > highest + NUMBERS_SKIPPED);
+        engine.check();
+        let again = codec::decode_engine(codec::FORMAT_VERSION, &codec::encode_engine(&engine))
+            .expect("written");
+        assert_eq!(again, engine);
+    }
+
+    /// One backup may be restored twice: what the first one gave out the second one does not.
+    #[test]
+    fn of_one_backup_each_engine_has_numbers_of_its_own() {
+        let lost = Engine::default();
+        let at = |secs| {
+            let heritage = lost.heritage(secs, Span::ZERO).expect("there are tokens");
+            token(&mut Engine::inheriting(&heritage), Time::ZERO)
+        };
+        let (first, second) = (at(1_790_000_000), at(1_790_000_060));
+        assert_eq!(second - first, 60 * NUMBERS_A_SECOND);
+        // Without a clock that can be trusted it is still beyond the backup.
+        assert!(at(0) > NUMBERS_SKIPPED);
+        assert_eq!(lost.heritage(u64::MAX, Span::ZERO), None);
+    }
+
+    #[test]
+    fn the_longest_ttl_is_known() {
+        let mut engine = Engine::default();
+        assert_eq!(engine.longest_ttl(), None);
+        token(&mut engine, Time::ZERO);
+        assert_eq!(engine.longest_ttl(), Some(TTL_DEFAULT.span()));
+    }
+
+    fn wall(secs: i64) -> Wall {
+        Wall { secs, nanos: 0 }
+    }
+
+    /// Requests that wait have their place from the start, and are served when it is over.
+    #[test]
+    fn who_waits_meanwhile_is_served_when_it_is_over() {
+        let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
+        let (until, longest) = (Time::from_secs(65), Span::from_secs(65));
+        engine.hold_off(until, longest);
+        let mut events = vec![];
+        engine.apply(Time::from_secs(1), &acquire(Line::Skip), &mut events).expect_err("too early");
+        assert_eq!((engine.locks(), events.len()), (0, 0), "a refusal leaves nothing behind");
+        let waits = engine.apply(Time::from_secs(2), &acquire(Line::Join(None)), &mut events);
+        assert!(matches!(waits, Ok(Outcome::Waiting { ahead: 0, .. })), "{waits:?}");
+        let mut old = acquire(Line::Join(None));
+        old.rules = Rulebook::Second;
+        engine.apply(Time::from_secs(3), &old, &mut events).expect_err("as it was then");
+        engine.check();
+        let settle = Op::Settle.into();
+        let holder = |engine: &mut Engine, at| {
+            engine.apply(at, &settle, &mut vec![]).expect("never refused");
+            let view = engine.view(&LockName::parse("build").expect("valid"), at);
+            engine.check();
+            view.holders[0].lease.holder.to_string()
+        };
+        assert_eq!(holder(&mut engine, until - Span::from_nanos(1)), NOBODY);
+        assert_eq!(holder(&mut engine, until), "a");
+    }
+
+    /// An engine that begins without a state waits for as long as leases can have lasted.
+    #[test]
+    fn no_lease_is_longer_than_the_next_start_waits() {
+        let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
+        let longest = TTL_DEFAULT.span() + GRACE_DEFAULT.span();
+        engine.hold_off(Time::ZERO, Span::from_nanos(longest.as_nanos() - 1));
+        let refusal = engine.apply(Time::ZERO, &acquire(Line::Skip), &mut vec![]);
+        let refusal = refusal.expect_err("it lasts longer");
+        assert_eq!(refusal.kind(), crate::engine::Kind::Invalid, "{refusal}");
+        engine.hold_off(Time::ZERO, longest);
+        token(&mut engine, Time::ZERO);
+    }
+
+    #[test]
+    fn tokens_rise_from_start_to_start_by_the_wall_clock() {
+        let first = |secs, nanos| {
+            let engine = Engine::afresh(Rules::default(), Wall { secs, nanos });
+            engine.map(|mut engine| token(&mut engine, Time::ZERO))
+        };
+        assert_eq!(first(1_790_000_000, 0), Some(1_790_000_000 << 20));
+        assert!(first(1_790_000_001, 0) > first(1_790_000_000, 999_999_999));
+        assert!(first(1_790_000_000, 2_000) > first(1_790_000_000, 1_000), "in one second");
+        assert!(first((1 << 33) - 1, 999_999_999).is_some_and(|token| token <= TOKEN_MAX));
+        for wrong in [i64::MIN, -1, 0, WALL_SECS_MIN - 1, 1 << 33, i64::MAX] {
+            assert_eq!(first(wrong, 0), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Rule 4, and all else that happens by itself: what is due ends, who is next is served.
+
+use super::deadlines::Due;
+use super::event::{End, Event, What, Why};
+use super::lease::{Ticket, Token};
+use super::lock::{Lock, Waiter};
+use super::mutants::{Bug, planted};
+use super::name::LockName;
+use super::{Books, Engine};
+use crate::time::Time;
+
+impl Engine {
+    /// Lets time pass until `at`. What is due happens in the order in which it was due; who is
+    /// served by it has its lease from `at` on, for it could not have known earlier.
+    pub(super) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
+        let until = self.books.clock.max(at);
+        while let Some((due_at, due)) = self.books.agenda.pop(until) {
+            // Only now: what is booked at a time tells by the clock whether it is past expiry.
+            self.books.clock = until;
+            match due {
+                Due::Session(id) => {
+                    let session = self.books.sessions.remove(&id);
+                    let session = session.expect("a session that is due is open");
+                    self.expire_session(id, session, events);
+                }
+                Due::Patience(place) => {
+                    let (ticket, name) = *place;
+                    self.unqueue(&name, ticket, Why::TimedOut, events);
+                    self.serve(&name, events);
+                }
+                Due::Lease(token, name) => self.lease_due(due_at, token, &name, events),
+                Due::Reply(request) => self.books.replies.forget(&request),
+            }
+        }
+        self.books.clock = until;
+    }
+
+    /// A lease has run out, or its grace has.
+    fn lease_due(&mut self, due_at: Time, token: Token, name: &LockName, events: &mut Vec<Event>) {
+        let lock = self.locks.get_mut(name).expect("a lease that is due has its lock");
+        let lease = lock.lease_mut(token).expect("a lease that is due is there");
+        let ends = self.books.ends(lease.life);
+        if due_at < ends.grace_until && !planted(Bug::NoGrace) {
+            let holder = lease.holder.clone();
+            let due = Due::Lease(token, name.clone());
+            self.books.agenda.add(ends.grace_until, due);
+            self.books.tell(events, What::Expired { name: name.clone(), holder, token });
+        } else {
+            // What was given back within its steal grace was never held: see `give_back`.
+            let given_back = ends.grace_until == lease.acquired_at;
+            let end = if given_back { End::Released } else { End::Lapsed };
+            // It was booked here, and has just been taken off the agenda.
+            self.finish(name, token, end, events);
+            self.serve(name, events);
+        }
+    }
+
+    /// Takes all waiters of a session out of their lines. Serves nobody yet: another waiter of
+    /// the same session could be next, in this line or in another.
+    pub(super) fn unqueue_all<'a>(
+        &mut self,
+        waiters: impl Iterator<Item = &'a (LockName, Ticket)>,
+        events: &mut Vec<Event>,
+    ) {
+        for (name, ticket) in waiters {
+            self.unqueue(name, *ticket, Why::SessionOver, events);
+        }
+    }
+
+    /// Ends a tenure that is no longer booked. Serves nobody yet.
+    pub(super) fn finish(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        end: End,
+        events: &mut Vec<Event>,
+    ) {
+        let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
+        self.books.finish(lock, name, token, end, events);
+    }
+}
+
+impl Books {
+    /// The same, of a lock that was found already: among a million, finding it is what costs.
+    pub(super) fn finish(
+        &mut self,
+        lock: &mut Lock,
+        name: &LockName,
+        token: Token,
+        end: End,
+        events: &mut Vec<Event>,
+    ) {
+        let lease = lock.evict(token).expect("a tenure that ends is there");
+        let held = self.clock.since(lease.acquired_at);
+        let (name, holder) = (name.clone(), lease.holder);
+        self.tell(events, What::Ended { name, holder, token, held, end });
+    }
+
+    /// Whether a waiter is still somebody: its session lives and its patience is not over.
+    ///
+    /// All that is due up to the clock happens before any command, but a waiter can be served by
+    /// something that was due earlier than its own end in the same step.
+    pub(super) fn is_alive(&self, waiter: &Waiter) -> bool {
+        let lives = |id| self.sessions.get(&id).is_some_and(|s| s.expires_at() > self.clock);
+        let waits = waiter.until.is_none_or(|until| until > self.clock);
+        (waiter.sessions().all(lives) && waits) || planted(Bug::DeadWaiterServed)
+    }
+}

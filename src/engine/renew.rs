@@ -1,0 +1,223 @@
+//! Rule 2: renew. Rule 3: release. Only the holder, and only the tenure it means.
+
+use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Patch, Release, Renew, Tenure};
+use super::event::{End, Event, What};
+use super::lease::{Hold, Lease, Life, Term, Token};
+use super::lease_terms::{Grace, Ttl};
+use super::lock::Lock;
+use super::mutants::{Bug, planted};
+use super::name::LockName;
+use super::refusal::{Reason, Refusal, Way};
+use super::{Books, Engine};
+use crate::time::Time;
+
+impl Engine {
+    pub(super) fn renew(&mut self, ask: &Renew, events: &mut Vec<Event>) -> Answer {
+        let lease = self.meant(&ask.key)?;
+        let (token, hold, life) = (lease.token, lease.hold, lease.life);
+        self.is_usable(&ask.key.name, lease)?;
+        self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        if let Some(term) = ask.term {
+            // The hold may have been made through a session that is over: it is held all the same.
+            let made_by = if planted(Bug::RenewalLeansOnMaker) { hold } else { Hold::Loose };
+            self.books.may_lean_on(made_by, term)?;
+        }
+        let name = &ask.key.name;
+        let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
+        let lease = lock.lease_mut(token).expect("the lease meant is there");
+        let now = self.books.clock;
+        lease.life = match ask.term {
+            _ if planted(Bug::RenewalForgets) => life,
+            Some(term) if planted(Bug::RenewalCountsFromStart) => term.begin(lease.acquired_at),
+            // An open file's hold lasts as long as the file: a ttl does not cut it short.
+            Some(term) if !self.books.is_open(hold) => term.begin(now),
+            _ => again(life, now),
+        };
+        if ask.firm == Firm::Make && hold == Hold::Loose {
+            lease.hold = Hold::Firm(None);
+        }
+        lease.renewed_at = now;
+        if ask.acquires && !planted(Bug::AcquireByTokenUncounted) {
+            lease.acquisition = lease.acquisition.saturating_add(1);
+        }
+        ask.patch.apply(&mut lease.details);
+        self.books.rebook(name, lease, life);
+        let tenure = Tenure::of(lease);
+        let (name, holder) = (name.clone(), lease.holder.clone());
+        self.books.tell(events, What::Renewed { name, holder, token });
+        Ok(Outcome::Renewed(tenure))
+    }
+
+    pub(super) fn annotate(&mut self, ask: &Annotate, events: &mut Vec<Event>) -> Answer {
+        let lease = self.meant(&ask.key)?;
+        let token = lease.token;
+        self.books.patch_fits(&ask.key, &ask.patch, lease)?;
+        let name = &ask.key.name;
+        let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
+        let lease = lock.lease_mut(token).expect("the lease meant is there");
+        ask.patch.apply(&mut lease.details);
+        self.books.tell(events, What::Annotated { name: name.clone(), token });
+        Ok(Outcome::Annotated)
+    }
+
+    pub(super) fn release(&mut self, ask: &Release, events: &mut Vec<Event>) -> Answer {
+        self.books.tokens_left()?;
+        let name = &ask.key.name;
+        let place = self.locks.taken(name);
+        let leases = place.as_ref().map_or(&[][..], |place| place.lock().leases());
+        let token = self.books.meant_by_release(ask, leases)?;
+        let mut place = place.expect("the lease meant has its lock");
+        let lock = place.lock_mut();
+        let lease = lock.lease_mut(token).expect("the lease meant is there");
+        let ttl = self.books.ends(lease.life).ttl;
+        self.books.unbook(name, lease);
+        self.books.give_back(lock, name, token, ttl, events);
+        if lock.is_idle() {
+            place.remove();
+        } else {
+            self.serve(name, events);
+        }
+        Ok(Outcome::Released)
+    }
+
+    /// Ends a tenure that is given back, and that is no longer booked. Serves nobody yet.
+    ///
+    /// Rule 9: a stolen lock is kept from everybody for the steal grace, even when the thief does
+    /// not want it any more. Its lease stays until it would have begun, and ends then.
+    pub(super) fn give_back(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        ttl: Ttl,
+        events: &mut Vec<Event>,
+    ) {
+        let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
+        self.books.give_back(lock, name, token, ttl, events);
+    }
+
+    /// Ends a tenure. Serves nobody yet.
+    pub(super) fn end_tenure(
+        &mut self,
+        key: &LeaseKey,
+        token: Token,
+        end: End,
+        events: &mut Vec<Event>,
+    ) {
+        let lock = self.locks.get_mut(&key.name).expect("a tenure that ends has its lock");
+        let lease = lock.lease_mut(token).expect("a tenure that ends is there");
+        self.books.unbook(&key.name, lease);
+        self.books.finish(lock, &key.name, token, end, events);
+    }
+
+    /// Within the steal grace nobody may use the lock, not even who stole it.
+    pub(super) fn is_usable(&self, name: &LockName, lease: &Lease) -> Result<(), Refusal> {
+        if lease.acquired_at <= self.books.clock {
+            return Ok(());
+        }
+        let Some(lock) = self.locks.get(name) else { return Ok(()) };
+        let way = Way::StealGrace { until: lease.acquired_at };
+        let conflict = self.books.conflict(name, lock, lease, way);
+        Err(self.books.refuse(Reason::Conflict(conflict)))
+    }
+
+    /// The lease that a holder means: of its token if it names one, else the client's own.
+    ///
+    /// Of several (a shared lock held by several open files of one client) the one that hangs on
+    /// no open file comes first: that is what a client without a file can speak of.
+    pub(super) fn meant(&self, key: &LeaseKey) -> Result<&Lease, Refusal> {
+        let leases = self.locks.get(&key.name).map_or(&[][..], |lock| lock.leases());
+        self.books.meant(key, leases)
+    }
+}
+
+impl Books {
+    /// The same, of these leases of the lock.
+    fn meant<'a>(&self, key: &LeaseKey, leases: &'a [Lease]) -> Result<&'a Lease, Refusal> {
+        let LeaseKey { name, client, token } = key;
+        let own = || leases.iter().filter(|lease| lease.holder == *client);
+        let refuse = |reason| Err(self.refuse(reason));
+        let Some(named) = *token else {
+            // What a reset has left in the place of others is nobody's, while there is another.
+            let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
+            let is_loose = |lease: &&Lease| !matches!(lease.hold, Hold::Open(_));
+            let usable = begun().find(is_loose).or_else(|| begun().next());
+            if let Some(lease) = usable.or_else(|| own().find(is_loose)).or_else(|| own().next()) {
+                return Ok(lease);
+            }
+            let holder = leases.first().map(|lease| lease.holder.clone());
+            return refuse(Reason::NotHeld { name: name.clone(), client: client.clone(), holder });
+        };
+        if let Some(lease) = own().find(|lease| lease.token == named) {
+            return Ok(lease);
+        }
+        match own().next().or(leases.first()) {
+            None => refuse(Reason::Expired { name: name.clone(), token: named }),
+            Some(lease) if lease.token == named => {
+                let (holder, client) = (Some(lease.holder.clone()), client.clone());
+                refuse(Reason::NotHeld { name: name.clone(), client, holder })
+            }
+            Some(lease) => {
+                let current = lease.token;
+                refuse(Reason::StaleToken { name: name.clone(), named, current })
+            }
+        }
+    }
+
+    fn meant_by_release(&self, ask: &Release, leases: &[Lease]) -> Result<Token, Refusal> {
+        let key = &ask.key;
+        let lease = match leases.first() {
+            _ if planted(Bug::ReleaseIgnoresToken) => {
+                self.meant(&LeaseKey { token: None, ..key.clone() }, leases)?
+            }
+            Some(lease) if planted(Bug::ReleaseIgnoresClient) => lease,
+            _ => self.meant(key, leases)?,
+        };
+        let is_late = ask.acquisition.is_some_and(|named| named < lease.acquisition);
+        if is_late && !planted(Bug::ReleaseIgnoresAcquisition) {
+            let (name, token, current) = (key.name.clone(), lease.token, lease.acquisition);
+            return Err(self.refuse(Reason::AcquiredAgain { name, token, current }));
+        }
+        Ok(lease.token)
+    }
+}
+
+/// Another ttl from `now`, or what the session gives.
+pub(super) fn again(life: Life, now: Time) -> Life {
+    match life {
+        Life::Own { ttl, grace, .. } => Term::Own(ttl, grace).begin(now),
+        Life::Session(id) => Life::Session(id),
+    }
+}
+
+impl Books {
+    /// Whether a hold is an open file's that may still be open, as far as anybody knows.
+    ///
+    /// An open file whose session is over may be anywhere; its lease is then like any other.
+    pub(super) fn is_open(&self, hold: Hold) -> bool {
+        matches!(hold, Hold::Open(open) if self.sessions.contains_key(&open.session))
+    }
+
+    fn give_back(
+        &mut self,
+        lock: &mut Lock,
+        name: &LockName,
+        token: Token,
+        ttl: Ttl,
+        events: &mut Vec<Event>,
+    ) {
+        let lease = lock.lease_mut(token).expect("a tenure that ends is there");
+        if lease.acquired_at <= self.clock || planted(Bug::ThiefServesLine) {
+            return self.finish(lock, name, token, End::Released, events);
+        }
+        lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
+        self.book(name, lease);
+    }
+
+    fn patch_fits(&self, key: &LeaseKey, patch: &Patch, lease: &Lease) -> Result<(), Refusal> {
+        if patch.fits(&lease.details) {
+            Ok(())
+        } else {
+            Err(self.refuse(Reason::TextTooLong(key.name.clone())))
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The one table from what went wrong to an errno, by what the program did.
+
+use crate::engine::{Kind, NameError, Reason};
+use crate::service::Failure;
+use fuser::Errno;
+
+/// What a program did. The kind of act decides how the same refusal reads in errnos.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Asked for a name.
+    Lookup,
+    /// `stat`.
+    Stat,
+    /// `touch`, utimensat.
+    Touch,
+    /// chmod, chown.
+    Chmod,
+    /// truncate, or an open that truncates.
+    Truncate,
+    /// readlink.
+    Readlink,
+    /// `mkdir`.
+    Mkdir,
+    /// open with `O_CREAT`.
+    Create,
+    /// open with `O_CREAT` and `O_EXCL`.
+    CreateNew,
+    /// `ln -s`.
+    Symlink,
+    /// `ln`.
+    Link,
+    /// `mv`.
+    Rename,
+    /// `mv` that must not replace.
+    RenameNew,
+    /// `rm`.
+    Unlink,
+    /// `rmdir`.
+    Rmdir,
+    /// open.
+    Open,
+    /// read.
+    Read,
+    /// write.
+    Write,
+    /// close.
+    Close,
+    /// flock, fcntl.
+    Lock,
+    /// `ls`.
+    List,
+    /// getfattr.
+    GetXattr,
+    /// setfattr.
+    SetXattr,
+    /// A request through the control file.
+    Control,
+    /// Whatever a directory of locks has no use for.
+    Other,
+}
+
+impl Act {
+    /// How many acts there are.
+    pub(super) const COUNT: usize = Self::Other as usize + 1;
+
+    /// All of them.
+    pub(super) const ALL: [Self; Self::COUNT] = [
+        Self::Lookup,
+        Self::Stat,
+        Self::Touch,
+        Self::Chmod,
+        Self::Truncate,
+        Self::Readlink,
+        Self::Mkdir,
+        Self::Create,
+        Self::CreateNew,
+        Self::Symlink,
+        Self::Link,
+        Self::Rename,
+        Self::RenameNew,
+        Self::Unlink,
+        Self::Rmdir,
+        Self::Open,
+        Self::Read,
+        Self::Write,
+        Self::Close,
+        Self::Lock,
+        Self::List,
+        Self::GetXattr,
+        Self::SetXattr,
+        Self::Control,
+        Self::Other,
+    ];
+
+    /// As written in `why` and in metrics.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lookup => "lookup",
+            Self::Stat => "stat",
+            Self::Touch => "touch",
+            Self::Chmod => "chmod",
+            Self::Truncate => "truncate",
+            Self::Readlink => "readlink",
+            Self::Mkdir => "mkdir",
+            Self::Create => "create",
+            Self::CreateNew => "create_new",
+            Self::Symlink => "symlink",
+            Self::Link => "link",
+            Self::Rename => "rename",
+            Self::RenameNew => "rename_new",
+            Self::Unlink => "unlink",
+            Self::Rmdir => "rmdir",
+            Self::Open => "open",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Close => "close",
+            Self::Lock => "lock",
+            Self::List => "list",
+            Self::GetXattr => "getxattr",
+            Self::SetXattr => "setxattr",
+            Self::Control => "control",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether the act takes a lock away rather than asking something of it.
+    const fn removes(self) -> bool {
+        matches!(self, Self::Unlink | Self::Rmdir)
+    }
+}
+
+/// The errno of a refusal, or of no answer.
+pub(super) fn errno_of(failure: &Failure, act: Act) -> Errno {
+    if let Failure::Refused(refusal) = failure {
+        match &*refusal.reason {
+            Reason::TextTooLong(_) => return Errno::EFBIG,
+            // What is free has no name, so it can't be removed or moved ...
+            Reason::NotHeld { holder: None, .. } if act.removes() => return Errno::ENOENT,
+            Reason::NotHeld { holder: None, .. } if matches!(act, Act::Rename | Act::RenameNew) => {
+                return Errno::ENOENT;
+            }
+            // ... and whoever touches it through an open file has lost it.
+            Reason::NotHeld { holder: None, .. } if act == Act::Touch => return Errno::ESTALE,
+            _ => {}
+        }
+    }
+    errno_of_kind(failure.kind(), act)
+}
+
+/// The errno of a kind.
+pub(super) fn errno_of_kind(kind: Kind, act: Act) -> Errno {
+    match kind {
+        Kind::LockConflict => errno_of_conflict(act),
+        Kind::LockNotHeld => errno_of_not_held(act),
+        Kind::LockExpired | Kind::FencingMismatch => Errno::ESTALE,
+        Kind::ClockSkewExceeded => Errno::from_i32(libc::ETIME),
+        Kind::ConsistencyUnavailable => Errno::ETIMEDOUT,
+        Kind::Invalid => Errno::EINVAL,
+        Kind::Limit => Errno::ENOSPC,
+        Kind::Denied => Errno::EACCES,
+    }
+}
+
+fn errno_of_conflict(act: Act) -> Errno {
+    match act {
+        // "File exists" is what programs that lock by making something wait for.
+        Act::Mkdir | Act::CreateNew | Act::Symlink | Act::Link | Act::RenameNew => Errno::EEXIST,
+        Act::Unlink | Act::Rmdir | Act::Chmod => Errno::EPERM,
+        Act::Lock => Errno::EAGAIN,
+        Act::Lookup
+        | Act::Stat
+        | Act::Touch
+        | Act::Truncate
+        | Act::Readlink
+        | Act::Create
+        | Act::Rename
+        | Act::Open
+        | Act::Read
+        | Act::Write
+        | Act::Close
+        | Act::List
+        | Act::GetXattr
+        | Act::SetXattr
+        | Act::Control
+        | Act::Other => Errno::EBUSY,
+    }
+}
+
+fn errno_of_not_held(act: Act) -> Errno {
+    match act {
+        // A renewal by another: the lock is in use.
+        Act::Touch | Act::Truncate | Act::Write | Act::Close | Act::SetXattr | Act::Create => {
+            Errno::EBUSY
+        }
+        Act::Lookup
+        | Act::Stat
+        | Act::Lock
+        | Act::Chmod
+        | Act::Readlink
+        | Act::Mkdir
+        | Act::CreateNew
+        | Act::Symlink
+        | Act::Link
+        | Act::Rename
+        | Act::RenameNew
+        | Act::Unlink
+        | Act::Rmdir
+        | Act::Open
+        | Act::Read
+        | Act::List
+        | Act::GetXattr
+        | Act::Control
+        | Act::Other => Errno::EPERM,
+    }
+}
+
+/// The errno of a name that is none, for whoever wants to make or change something.
+pub(super) fn errno_of_name(error: NameError) -> Errno {
+    match error {
+        NameError::TooLong => Errno::ENAMETOOLONG,
+        NameError::Empty
+        | NameError::NotUtf8
+        | NameError::Control
+        | NameError::Dots
+        | NameError::Reserved => Errno::EINVAL,
+    }
+}
+
+/// The same for a lookup: what can't be a name is not there, and the call that makes something
+/// under it, which the kernel sends next, says EINVAL.
+pub(super) fn errno_of_lookup(error: NameError) -> Errno {
+    match error {
+        NameError::TooLong => Errno::ENAMETOOLONG,
+        NameError::Empty
+        | NameError::NotUtf8
+        | NameError::Control
+        | NameError::Dots
+        | NameError::Reserved => Errno::ENOENT,
+    }
+}
+
+/// The name of an errno, for people.
+pub(super) fn name_of(errno: Errno) -> &'static str {
+    match errno.code() {
+        libc::EPERM => "EPERM",
+        libc::ENOENT => "ENOENT",
+        libc::EIO => "EIO",
+        libc::EAGAIN => "EAGAIN",
+        libc::EACCES => "EACCES",
+        libc::EBUSY => "EBUSY",
+        libc::EEXIST => "EEXIST",
+        libc::EXDEV => "EXDEV",
+        libc::ENOTDIR => "ENOTDIR",
+        libc::EISDIR => "EISDIR",
+        libc::EINVAL => "EINVAL",
+        libc::ENOTTY => "ENOTTY",
+        libc::EFBIG => "EFBIG",
+        libc::ENOSPC => "ENOSPC",
+        libc::ERANGE => "ERANGE",
+        libc::ENAMETOOLONG => "ENAMETOOLONG",
+        libc::ENOTEMPTY => "ENOTEMPTY",
+        libc::ENODATA => "ENODATA",
+        libc::ETIME => "ETIME",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::ESTALE => "ESTALE",
+        libc::ENOTSUP => "ENOTSUP",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{ClientId, LockName, Refusal, Token};
+    use crate::time::Time;
+
+    fn refused(reason: Reason) -> Failure {
+        Failure::Refused(Refusal { at: Time::ZERO, reason: Box::new(reason) })
+    }
+
+    #[test]
+    fn the_same_refusal_reads_as_the_act_wants_it() {
+        let of = |kind, act| errno_of_kind(kind, act).code();
+        assert_eq!(of(Kind::LockConflict, Act::Mkdir), libc::EEXIST);
+        assert_eq!(of(Kind::LockConflict, Act::Rename), libc::EBUSY);
+        assert_eq!(of(Kind::LockConflict, Act::RenameNew), libc::EEXIST);
+        assert_eq!(of(Kind::LockNotHeld, Act::Touch), libc::EBUSY);
+        assert_eq!(of(Kind::LockNotHeld, Act::Write), libc::EBUSY);
+        assert_eq!(of(Kind::LockNotHeld, Act::Unlink), libc::EPERM);
+        assert_eq!(of(Kind::LockExpired, Act::Write), libc::ESTALE);
+        assert_eq!(of(Kind::FencingMismatch, Act::Write), libc::ESTALE);
+        assert_eq!(of(Kind::Limit, Act::Mkdir), libc::ENOSPC);
+        assert_eq!(of(Kind::ClockSkewExceeded, Act::Mkdir), libc::ETIME);
+        assert_eq!(of(Kind::ConsistencyUnavailable, Act::Mkdir), libc::ETIMEDOUT);
+        assert_eq!(of(Kind::Denied, Act::Control), libc::EACCES);
+    }
+
+    #[test]
+    fn some_reasons_say_more_than_their_kind() {
+        let name = LockName::parse("build").expect("valid");
+        let client = ClientId::parse("c").expect("valid");
+        let free = Reason::NotHeld { name: name.clone(), client, holder: None };
+        assert_eq!(errno_of(&refused(free.clone()), Act::Rmdir).code(), libc::ENOENT);
+        assert_eq!(errno_of(&refused(free.clone()), Act::Touch).code(), libc::ESTALE);
+        assert_eq!(errno_of(&refused(free), Act::Write).code(), libc::EBUSY);
+        let long = Reason::TextTooLong(name.clone());
+        assert_eq!(errno_of(&refused(long), Act::Write).code(), libc::EFBIG);
+        let over = Reason::Expired { name, token: Token::named(1) };
+        assert_eq!(errno_of(&refused(over), Act::Write).code(), libc::ESTALE);
+    }
+
+    #[test]
+    fn the_list_of_acts_is_in_order() {
+        for (index, act) in Act::ALL.iter().enumerate() {
+            assert_eq!(*act as usize, index, "{}", act.as_str());
+        }
+    }
+}

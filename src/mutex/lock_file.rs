@@ -1,0 +1,195 @@
+//! The file of a lock: open it, lock it by flock(2), and wait for a change of it by poll(2).
+
+use super::thread_ownership::Mode;
+use crate::time::{Span, Time, boot_now};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, PipeReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+
+/// How long to wait for a lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wait {
+    /// Not at all.
+    No,
+    /// Until then.
+    Until(Time),
+    /// In line, until it is there.
+    Ever,
+}
+
+/// Takes the lock; `None` when it was not to be had in time. Calls `waiting` before it waits.
+pub(super) fn take(
+    path: &Path,
+    mode: Mode,
+    wait: Wait,
+    waiting: impl FnOnce(),
+) -> io::Result<Option<File>> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let file = file.map_err(|error| cant("can't be opened", path, &error))?;
+    if try_lock(path, &file, mode)? {
+        return Ok(Some(file));
+    }
+    if matches!(wait, Wait::No) {
+        return Ok(None);
+    }
+    waiting();
+    match wait {
+        Wait::Until(deadline) => lock_until(path, file, mode, deadline),
+        Wait::No | Wait::Ever => match lock(&file, mode) {
+            Ok(()) => Ok(Some(file)),
+            Err(error) => Err(cant("can't be locked", path, &error)),
+        },
+    }
+}
+
+/// The `ioctl` of a lock's file by which a program gives up what it waits for.
+const GIVE_UP: libc::c_ulong = 0x4c01;
+/// The `ioctl` that tells the token by which an open file holds its lock.
+const TOKEN: libc::c_ulong = 0x8008_4c02;
+/// A clock that sleeps with the machine measures no longer than this at a time.
+const LOOK_EVERY: Span = Span::from_secs(1);
+/// How long an answer to giving up is waited for before it is said again: it may have come before
+/// the thread had begun to wait.
+const SAY_AGAIN: Span = Span::from_millis(10);
+
+/// Waits in line until the lock is there, or until `deadline`. No call waits for flock with a
+/// limit. So a thread of its own waits, and gives up when it is told so.
+fn lock_until(path: &Path, file: File, mode: Mode, deadline: Time) -> io::Result<Option<File>> {
+    let locked = |error| cant("can't be locked", path, &error);
+    // First, while nobody waits yet: a mount that does not know how would let it wait for ever.
+    give_up(&file).map_err(locked)?;
+    let (file, (say, said)) = (Arc::new(file), mpsc::channel());
+    let waiting = Arc::clone(&file);
+    let wait = move || {
+        leave_signals_to_others();
+        let result = lock(&waiting, mode);
+        drop(waiting);
+        // Who asked takes the answer in any case.
+        let _ = say.send(result);
+    };
+    let thread = thread::Builder::new().name("latchfs-mutex".to_owned()).spawn(wait)?;
+    let result = loop {
+        let left = deadline.since(boot_now());
+        let patience = if left == Span::ZERO { SAY_AGAIN } else { left.min(LOOK_EVERY) };
+        match said.recv_timeout(patience.as_duration()) {
+            Ok(result) => break result,
+            Err(RecvTimeoutError::Timeout) if left == Span::ZERO => {
+                // If the mount is gone, the thread hears of it as well.
+                let _ = give_up(&file);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("its thread ended")),
+        }
+    };
+    // It has nothing to do any more.
+    let _ = thread.join();
+    match result {
+        Ok(()) => Arc::into_inner(file).map_or(Err(ErrorKind::Other.into()), |file| Ok(Some(file))),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(locked(error)),
+    }
+}
+
+/// Ends what is waited for through this open file.
+#[allow(unsafe_code)]
+fn give_up(file: &File) -> io::Result<()> {
+    // SAFETY: the file is open, and this request takes no argument.
+    match unsafe { libc::ioctl(file.as_raw_fd(), GIVE_UP) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The token by which this open file holds its lock; an error when it does not hold it.
+#[allow(unsafe_code)]
+pub(super) fn token_of(file: &File) -> io::Result<u64> {
+    let mut token = 0_u64;
+    // SAFETY: the file is open, and the request writes the eight bytes of a number.
+    match unsafe { libc::ioctl(file.as_raw_fd(), TOKEN, &raw mut token) } {
+        0 => Ok(token),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Signals to the process are for threads that the program knows.
+#[allow(unsafe_code)]
+fn leave_signals_to_others() {
+    // SAFETY: all zeros is a valid set, which sigfillset fills; both live through the calls.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+fn try_lock(path: &Path, file: &File, mode: Mode) -> io::Result<bool> {
+    loop {
+        let tried = match mode {
+            Mode::Exclusive => file.try_lock(),
+            Mode::Shared => file.try_lock_shared(),
+        };
+        match tried {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(cant("can't be locked", path, &error)),
+        }
+    }
+}
+
+/// Waits in line. A signal whose handler returns does not end the wait.
+fn lock(file: &File, mode: Mode) -> io::Result<()> {
+    loop {
+        let locked = match mode {
+            Mode::Exclusive => file.lock(),
+            Mode::Shared => file.lock_shared(),
+        };
+        match locked {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// What has changed up to here has been seen.
+pub(super) fn see(file: &File) -> io::Result<()> {
+    file.read_at(&mut [0], 0).map(|_| ())
+}
+
+/// Waits until the lock has changed, or `stop` was closed at its other end.
+#[allow(unsafe_code)]
+pub(super) fn await_change(file: &File, stop: &PipeReader) -> io::Result<()> {
+    let mut files = [
+        libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 },
+        libc::pollfd { fd: stop.as_raw_fd(), events: 0, revents: 0 },
+    ];
+    // SAFETY: two valid pollfds that live until the call returns.
+    let found = unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
+    match io::Error::last_os_error() {
+        error if found < 0 && error.kind() != ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the other end of `stop` was closed.
+#[allow(unsafe_code)]
+pub(super) fn is_stopped(stop: &PipeReader) -> bool {
+    let mut end = libc::pollfd { fd: stop.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one valid pollfd that lives until the call returns.
+    let found = unsafe { libc::poll(&raw mut end, 1, 0) };
+    found > 0
+}
+
+fn cant(what: &str, path: &Path, error: &io::Error) -> io::Error {
+    let path = path.display();
+    let next = match error.kind() {
+        ErrorKind::NotFound => "; of a name with parts the first must be held, as a directory",
+        _ => "; see .latchfs/why in the mount",
+    };
+    io::Error::new(error.kind(), format!("the lock {path} {what}: {error}{next}"))
+}

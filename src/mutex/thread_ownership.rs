@@ -1,0 +1,257 @@
+//! What the mutexes of one process on one lock share: which thread holds it, and how often.
+
+use super::lock_file::{await_change, is_stopped, see, token_of};
+use super::{Hooks, Notice, Unexpected};
+use crate::engine::LockName;
+use crate::holder_id::Maker;
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, PipeReader, PipeWriter};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+use std::thread::{self, ThreadId};
+
+/// Alone or together with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody else has it.
+    Exclusive,
+    /// Others may have it in this mode.
+    Shared,
+}
+
+/// All locks that this process has a mutex for.
+static PLACES: LazyLock<Mutex<HashMap<PathBuf, Weak<Place>>>> = LazyLock::new(Mutex::default);
+
+/// One lock, in this process.
+pub(super) struct Place {
+    path: PathBuf,
+    status: PathBuf,
+    holds: Mutex<Holds>,
+}
+
+#[derive(Default)]
+struct Holds {
+    /// Who holds it, and by how many guards.
+    threads: HashMap<ThreadId, (Arc<Hold>, usize)>,
+    /// Threads on their way in.
+    entering: usize,
+}
+
+/// Whether a thread holds the lock already.
+pub(super) enum Registered {
+    /// It does; it has one guard more now.
+    Already(Arc<Hold>),
+    /// It does not, and is on its way in.
+    No {
+        /// Nobody else of this process holds it or is on its way in.
+        is_first: bool,
+    },
+}
+
+/// One thread's hold of the lock.
+pub(super) struct Hold {
+    /// The tenure.
+    pub(super) token: u64,
+    /// How it is held.
+    pub(super) mode: Mode,
+    file: File,
+    lost: Arc<AtomicBool>,
+    /// Closed to end the thread that watches.
+    stop: Mutex<Option<PipeWriter>>,
+}
+
+impl Place {
+    /// The lock `name` in the mount at `dir`.
+    pub(super) fn open(dir: &Path, name: &str) -> io::Result<Arc<Self>> {
+        let shown = dir.display();
+        let name = LockName::parse(name).map_err(|error| {
+            let sentence = format!("'{name}' can't be the name of a lock: {error}");
+            io::Error::new(ErrorKind::InvalidInput, sentence)
+        })?;
+        let dir = dir
+            .canonicalize()
+            .map_err(|error| io::Error::new(error.kind(), format!("{shown}: {error}")))?;
+        if !dir.join(".latchfs/server").exists() {
+            let sentence =
+                format!("no latchfs is mounted at {shown}; mount it by 'latchfs mount {shown}'");
+            return Err(io::Error::new(ErrorKind::NotFound, sentence));
+        }
+        let path = dir.join(name.as_str());
+        let mut places = PLACES.lock();
+        if let Some(place) = places.get(&path).and_then(Weak::upgrade) {
+            return Ok(place);
+        }
+        places.retain(|_, place| place.strong_count() > 0);
+        let report = name.as_str().replace('%', "%25").replace('/', "%2F");
+        // With a slash in front, for else it is a directory while locks lie below the name.
+        let status = dir.join(".latchfs/status").join(format!("%2F{report}"));
+        let place = Arc::new(Self { path: path.clone(), status, holds: Mutex::default() });
+        places.insert(path, Arc::downgrade(&place));
+        Ok(place)
+    }
+
+    /// The lock's file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A thread wants the lock: again, if it has it.
+    pub(super) fn reenter(&self, thread: ThreadId, mode: Mode) -> io::Result<Registered> {
+        let mut holds = self.holds.lock();
+        let Some((hold, count)) = holds.threads.get_mut(&thread) else {
+            let is_first = holds.threads.is_empty() && holds.entering == 0;
+            holds.entering += 1;
+            return Ok(Registered::No { is_first });
+        };
+        let refuse = |kind, why: &str| {
+            let sentence = format!("the lock {} {why}", self.path.display());
+            Err(io::Error::new(kind, sentence))
+        };
+        if hold.lost.load(Ordering::Acquire) {
+            return refuse(
+                ErrorKind::StaleNetworkFileHandle,
+                "was lost while this thread held it; drop its guards, and lock anew",
+            );
+        }
+        if mode == Mode::Exclusive && hold.mode == Mode::Shared {
+            return refuse(
+                ErrorKind::Deadlock,
+                "is read by this thread, which would wait for itself; drop that guard first",
+            );
+        }
+        *count += 1;
+        Ok(Registered::Already(Arc::clone(hold)))
+    }
+
+    /// A thread on its way in has it.
+    pub(super) fn entered(&self, thread: ThreadId, hold: &Arc<Hold>) {
+        let mut holds = self.holds.lock();
+        holds.entering -= 1;
+        holds.threads.insert(thread, (Arc::clone(hold), 1));
+    }
+
+    /// A thread on its way in does not get it.
+    pub(super) fn gave_up(&self) {
+        self.holds.lock().entering -= 1;
+    }
+
+    /// A guard of a thread is dropped; with its last one the lock is given back.
+    pub(super) fn leave(&self, thread: ThreadId) {
+        let last = {
+            let mut holds = self.holds.lock();
+            let Some((_, count)) = holds.threads.get_mut(&thread) else { return };
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+            holds.threads.remove(&thread)
+        };
+        if let Some((hold, _)) = last {
+            hold.end();
+        }
+    }
+
+    fn status(&self) -> io::Result<Value> {
+        serde_json::from_str(&fs::read_to_string(&self.status)?).map_err(io::Error::other)
+    }
+
+    /// The token by which this process holds the lock, as far as the mount knows.
+    pub(super) fn held_by_this_process(&self) -> io::Result<Option<u64>> {
+        let status = self.status()?;
+        let id = status["holder_id"].as_str().unwrap_or_default();
+        let pid = Maker::parse(id).map(|maker| maker.process.pid);
+        Ok(status["token"].as_u64().filter(|_| pid == Some(std::process::id())))
+    }
+}
+
+impl Hold {
+    /// The hold that a locked file is. With `hooks` it is watched.
+    pub(super) fn new(
+        place: &Arc<Place>,
+        file: File,
+        mode: Mode,
+        hooks: Option<Arc<Hooks>>,
+    ) -> io::Result<Arc<Self>> {
+        let token = token_of(&file).map_err(|error| {
+            let shown = place.path.display();
+            let sentence = match error.kind() {
+                ErrorKind::StaleNetworkFileHandle => format!("the lock {shown} was lost at once"),
+                _ => format!("the mount does not tell the token of {shown}: {error}"),
+            };
+            io::Error::new(error.kind(), sentence)
+        })?;
+        let lost = Arc::new(AtomicBool::new(false));
+        let stop = match hooks {
+            None => None,
+            Some(hooks) => {
+                let (stop, end) = io::pipe()?;
+                let lost = Arc::clone(&lost);
+                let watched = Watched { file: file.try_clone()?, token, lost, hooks };
+                let thread = thread::Builder::new().name("latchfs-mutex".to_owned());
+                thread.spawn(move || watched.watch(&stop))?;
+                Some(end)
+            }
+        };
+        Ok(Arc::new(Self { token, mode, file, lost, stop: Mutex::new(stop) }))
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.lost.load(Ordering::Acquire) && token_of(&self.file).is_ok_and(|t| t == self.token)
+    }
+
+    /// Gives it back.
+    fn end(&self) {
+        // First, so that whoever watches does not take this for a loss.
+        drop(self.stop.lock().take());
+        // Explicitly, for closing is not waited for. What is lost can't be given back.
+        let _ = self.file.unlock();
+    }
+}
+
+/// A hold, for the thread that watches it.
+struct Watched {
+    file: File,
+    token: u64,
+    lost: Arc<AtomicBool>,
+    hooks: Arc<Hooks>,
+}
+
+impl Watched {
+    fn watch(&self, stop: &PipeReader) {
+        // First a look: the lock may be lost before this thread has begun.
+        let mut changed = Ok(());
+        loop {
+            let token = changed.and_then(|()| see(&self.file)).and_then(|()| token_of(&self.file));
+            if is_stopped(stop) {
+                return;
+            }
+            let is_held = token.is_ok_and(|token| token == self.token);
+            // Asked again: it may have been given back while we looked.
+            if !is_held && !is_stopped(stop) {
+                self.lost.store(true, Ordering::Release);
+                self.hooks.notice(Notice::Lost { token: self.token });
+                self.hooks.unexpected(Unexpected::Lost { token: self.token });
+                return;
+            }
+            changed = await_change(&self.file, stop);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_mount_is_refused() {
+        let error = Place::open(Path::new("/"), "build").err().expect("refused");
+        assert!(error.to_string().contains("no latchfs is mounted at /"), "{error}");
+        let error = Place::open(Path::new("/"), "a//b").err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("'a//b' can't be the name of a lock"), "{error}");
+    }
+}

@@ -1,0 +1,264 @@
+//! The data directory of a node: who has it, which node it is, and how a file is put there whole.
+//!
+//! ```text
+//! node       which cluster and node this is, and whether it has begun
+//! log/       the log
+//! snapshot   the state at one of its entries
+//! peers.json where other nodes were found: an address book, and nothing else
+//! audit.log  who took a live lock away from whom, and why
+//! lock       locked (flock) by the daemon that uses this directory
+//! ```
+//!
+//! A node that has begun and has no log has lost what it promised. It must not come back as if it
+//! never had promised anything, so it refuses to start.
+
+use super::data_dir_error::DataError;
+use super::types::{ClusterId, NodeId};
+use crate::storage::locked_dir::Role;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The version of the directory. Whoever finds a newer one stops.
+const VERSION: u32 = 1;
+/// The number of the first node of a cluster. Later ones get that of an entry, which is higher.
+pub(super) const FIRST_NODE: NodeId = 1;
+
+/// What somebody finds who looks around.
+const README: &str = "\
+This is the data of a latchfs node: all that it has promised, on the disk before it was said.
+
+  node       which cluster and node this is
+  log/       what was decided, in order
+  snapshot   all locks at one entry of the log
+  peers.json where other nodes were found
+  audit.log  who took a live lock away from whom, and why
+  lock       locked (flock) by the daemon that uses this directory; holds its process id
+
+Don't edit or copy these files while a daemon runs, and never start two nodes from one copy.
+";
+
+/// An open data directory, locked against other processes.
+#[derive(Debug)]
+pub(super) struct Data {
+    path: PathBuf,
+    pub(super) identity: Identity,
+    /// Only kept: closing it would let others in.
+    _lock: File,
+}
+
+/// Which node this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) cluster: ClusterId,
+    pub(super) node: NodeId,
+    pub(super) stage: Stage,
+}
+
+/// How far a node has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing has been promised yet.
+    New,
+    /// Something may have been: the log must be there.
+    Begun,
+    /// The others have removed this node.
+    Removed,
+}
+
+impl Stage {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Begun => "begun",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+impl Data {
+    /// Opens the directory, makes it if need be, and says which node it is; `begin` says it of a
+    /// new one.
+    pub(super) fn open(
+        path: &Path,
+        begin: impl FnOnce() -> Result<(ClusterId, NodeId), DataError>,
+    ) -> Result<Self, DataError> {
+        let at = |error| DataError::io(path, error);
+        match fs::metadata(path) {
+            Ok(found) if !found.is_dir() => return Err(Role::Data.not_a_directory(path).into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(path).map_err(at)?,
+            Err(error) => return Err(at(error)),
+        }
+        let (path, lock) = Role::Data.take(path)?;
+        for foreign in ["tokens", "journal.1"].map(|name| path.join(name)) {
+            if foreign.exists() {
+                return Err(DataError::Foreign(foreign));
+            }
+        }
+        let identity = match read_identity(&path)? {
+            Some(identity) => identity,
+            None if path.join("log").exists() => return Err(DataError::Missing(path.join("node"))),
+            None => settle(&path, begin()?)?,
+        };
+        if identity.stage == Stage::Removed {
+            return Err(DataError::Removed(path));
+        }
+        let data = Self { path, identity, _lock: lock };
+        let log = data.log();
+        if !log.exists() {
+            if identity.stage != Stage::New {
+                return Err(DataError::Missing(log));
+            }
+            make_dir(&log).map_err(|error| DataError::io(&log, error))?;
+        }
+        Ok(data)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the log is.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Where the snapshot is.
+    pub(super) fn snapshot(&self) -> PathBuf {
+        self.path.join("snapshot")
+    }
+
+    /// From now on the log must be there at a start.
+    pub(super) fn has_begun(&mut self) -> Result<(), DataError> {
+        if self.identity.stage == Stage::New {
+            self.enter(Stage::Begun)?;
+        }
+        Ok(())
+    }
+
+    /// From now on it does not start any more.
+    pub(super) fn is_removed(&mut self) -> Result<(), DataError> {
+        self.enter(Stage::Removed)
+    }
+
+    fn enter(&mut self, stage: Stage) -> Result<(), DataError> {
+        write_identity(&self.path, Identity { stage, ..self.identity })?;
+        self.identity.stage = stage;
+        Ok(())
+    }
+}
+
+/// The first node of a new cluster.
+pub(super) fn first() -> (ClusterId, NodeId) {
+    // As random as the keys of a hash map are.
+    let random = |n: u64| u128::from(RandomState::new().hash_one(n));
+    (ClusterId(random(1) << 64 | random(2)), FIRST_NODE)
+}
+
+/// A new node.
+fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity, DataError> {
+    let identity = Identity { cluster, node, stage: Stage::New };
+    write_identity(path, identity)?;
+    // A word for people. Nothing depends on it.
+    let _ = fs::write(path.join("README"), README);
+    Ok(identity)
+}
+
+/// `node`, as text that a person can read.
+fn identity_text(Identity { cluster, node, stage }: Identity) -> String {
+    let stage = stage.as_str();
+    let text = format!("latchfs data {VERSION}\ncluster {cluster}\nnode {node}\nstage {stage}\n");
+    let sum = crc32fast::hash(text.as_bytes());
+    format!("{text}sum {sum:08x}\n")
+}
+
+fn write_identity(path: &Path, identity: Identity) -> Result<(), DataError> {
+    let file = path.join("node");
+    replace(&file, &[identity_text(identity).as_bytes()])
+        .map_err(|error| DataError::io(&file, error))
+}
+
+fn read_identity(path: &Path) -> Result<Option<Identity>, DataError> {
+    let file = path.join("node");
+    let text = match fs::read(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DataError::io(&file, error)),
+    };
+    let text = String::from_utf8(text).unwrap_or_default();
+    let version = text.lines().next().and_then(|line| line.strip_prefix("latchfs data "));
+    match version.and_then(|version| version.parse::<u32>().ok()) {
+        Some(version) if version > VERSION => {
+            let why = format!("it has format {version}, and this latchfs knows {VERSION}");
+            return Err(DataError::Newer { file, why });
+        }
+        _ => {}
+    }
+    let identity = parse_identity(&text);
+    identity.map(Some).ok_or_else(|| DataError::damaged(&file, "it has the wrong sum"))
+}
+
+fn parse_identity(text: &str) -> Option<Identity> {
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let cluster = ClusterId(u128::from_str_radix(field("cluster")?, 16).ok()?);
+    let stages = [Stage::New, Stage::Begun, Stage::Removed];
+    let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
+    let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
+    // One node has one text: that checks the sum, and every space.
+    (identity_text(identity) == text).then_some(identity)
+}
+
+/// Makes a directory, and those above it that are not there, and has their names on the disk.
+fn make_dir(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let missing: Vec<_> = path.ancestors().take_while(|above| !above.exists()).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+    missing.iter().filter_map(|made| made.parent()).try_for_each(sync_names)
+}
+
+/// Has the names in a directory on the disk.
+pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Puts a file there as a whole: whoever looks sees the old one, if any, or all of the new, also
+/// when the power fails meanwhile.
+pub(super) fn replace(to: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let temporary = to.with_extension("tmp");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(&temporary).and_then(|mut file| {
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()?;
+        fs::rename(&temporary, to)
+    });
+    if let Err(error) = written {
+        // It takes room, and perhaps room was what there was not.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    to.parent().map_or(Ok(()), sync_names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_a_node_is_is_read_back_and_a_changed_text_is_not() {
+        let identity = Identity { cluster: ClusterId(7), node: 12, stage: Stage::Begun };
+        let text = identity_text(identity);
+        assert_eq!(parse_identity(&text), Some(identity));
+        for at in 0..text.len() {
+            assert_eq!(parse_identity(&text[..at]), None, "cut at {at}");
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let changed = String::from_utf8(bytes).expect("ASCII");
+            assert_eq!(parse_identity(&changed), None, "{changed}");
+        }
+    }
+}

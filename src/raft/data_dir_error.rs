@@ -1,0 +1,234 @@
+//! Why the data directory can't be used, in sentences.
+
+use crate::os_error::said;
+use crate::storage::locked_dir::{PlaceError, Role};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{error, fmt};
+
+/// Why the data directory can't be used.
+#[derive(Debug)]
+pub enum DataError {
+    /// It can't be had, or not be read or written.
+    Place(PlaceError),
+    /// It holds something else than a log.
+    Foreign(PathBuf),
+    /// A file is not what was written.
+    Damaged {
+        /// Which.
+        file: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// What must be there is not.
+    Missing(PathBuf),
+    /// A newer latchfs wrote it.
+    Newer {
+        /// Which file.
+        file: PathBuf,
+        /// How it differs.
+        why: String,
+    },
+    /// The node stopped before it could begin.
+    Stopped(PathBuf, String),
+    /// The others have removed this node.
+    Removed(PathBuf),
+    /// It can't speak with other nodes, in a sentence.
+    Peers(PeerError),
+}
+
+impl DataError {
+    /// What the system said about `path`.
+    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+        Role::Data.io(path, error).into()
+    }
+
+    /// What the log says about its directory: what is not an error of the system is damage.
+    pub(super) fn of_log(dir: &Path, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::Unsupported => {
+                Self::Newer { file: dir.to_path_buf(), why: error.to_string() }
+            }
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::Other => {
+                Self::damaged(dir, error.to_string())
+            }
+            _ => Self::io(dir, error),
+        }
+    }
+
+    pub(super) fn damaged(file: &Path, why: impl Into<String>) -> Self {
+        Self::Damaged { file: file.to_path_buf(), why: why.into() }
+    }
+}
+
+/// The way on when what was promised is lost.
+const BEGIN_ANEW: &str = "put back a backup of the whole directory; or move the directory away and \
+    begin with an empty one, and know that no lock is held then and tokens begin at 1 again";
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Place(error) => error.fmt(f),
+            Self::Foreign(path) => write!(
+                f,
+                "{} is there, so this is no data directory; if it is a state directory, name it \
+                 with --state DIR, else name an empty one with --data DIR",
+                path.display()
+            ),
+            Self::Damaged { file, why } => {
+                write!(f, "{} is damaged: {why}; {BEGIN_ANEW}", file.display())
+            }
+            Self::Missing(file) => write!(f, "{} is missing; {BEGIN_ANEW}", file.display()),
+            Self::Newer { file, why } => write!(
+                f,
+                "{} was written by a newer latchfs: {why}; start that one, or name another data \
+                 directory with --data DIR",
+                file.display()
+            ),
+            Self::Stopped(path, why) => write!(
+                f,
+                "the node in {} stopped before it could begin: {why}; mend that, and start again",
+                path.display()
+            ),
+            Self::Removed(path) => write!(
+                f,
+                "the node in {} was removed from its cluster, and never takes part again; move the \
+                 directory away, and join as a new node with --seed",
+                path.display()
+            ),
+            Self::Peers(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<PlaceError> for DataError {
+    fn from(error: PlaceError) -> Self {
+        Self::Place(error)
+    }
+}
+
+/// Why a node that ran does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Its log can't be written.
+    Log(Arc<str>),
+    /// The others have removed it.
+    Removed,
+    /// The others don't know it.
+    Stranger(Arc<str>),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(why) => write!(
+                f,
+                "{why}; nothing more is decided, and the daemon ends; what was answered is in the \
+                 log; mend the disk or make room, and start it again"
+            ),
+            Self::Removed => write!(
+                f,
+                "this node was removed from its cluster, and ends; to take part again, move its \
+                 data directory away, and join as a new node with --seed"
+            ),
+            Self::Stranger(why) => write!(
+                f,
+                "the nodes that this one was told of don't know it ({why}), and it ends; see that \
+                 --seed and --data are those of one cluster"
+            ),
+        }
+    }
+}
+
+/// Why a node can't speak with others.
+#[derive(Debug)]
+pub enum PeerError {
+    /// A certificate or a key can't be used.
+    File(PathBuf, String),
+    /// The address can't be listened on.
+    Listen(SocketAddr, io::Error),
+    /// Anybody could act as a node.
+    Open(SocketAddr),
+    /// An address is none.
+    Address(String),
+    /// None of the nodes that were named lets it join.
+    Join {
+        /// Which were asked.
+        seeds: String,
+        /// What the last of them said.
+        why: String,
+    },
+    /// Its directory is empty, and nobody was named to join.
+    Nobody(PathBuf),
+    /// It is the first node of a cluster of its own, and was told to join this one's.
+    Settled(String),
+    /// The node has others to speak with, and was not told where to listen for them.
+    Deaf,
+}
+
+impl From<PeerError> for DataError {
+    fn from(error: PeerError) -> Self {
+        Self::Peers(error)
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Listen(address, error) => write!(
+                f,
+                "can't listen for other nodes on {address}: {}; name another address by \
+                 --peer-listen",
+                said(error)
+            ),
+            Self::Open(address) => write!(
+                f,
+                "whoever reaches {address} could act as a node: say who may be one by \
+                 --peer-secret-file FILE, made by 'latchfs cert secret' and copied to all nodes, \
+                 or by --peer-cert, --peer-key and --peer-ca"
+            ),
+            Self::Address(address) => write!(
+                f,
+                "'{address}' is no address that other nodes can use; write HOST:PORT, by \
+                 --peer-address if it is not that of --peer-listen"
+            ),
+            Self::Join { seeds, why } => write!(
+                f,
+                "no node at {seeds} lets this one join ({why}); see whether they run with \
+                 --peer-listen and can be reached, and start again"
+            ),
+            Self::Nobody(path) => write!(
+                f,
+                "the data directory {} is empty, and it is not said whom to join; name a node of \
+                 the cluster by --seed HOST:PORT, or, to begin a new cluster, start it once \
+                 without --peer-listen",
+                path.display()
+            ),
+            Self::Settled(seed) => write!(
+                f,
+                "the node at {seed} is of another cluster than this data directory, which has \
+                 begun one of its own; name an empty directory by --data to join, or start it \
+                 without --seed"
+            ),
+            Self::Deaf => write!(
+                f,
+                "this node has others to speak with; say where it is to listen for them by \
+                 --peer-listen"
+            ),
+        }
+    }
+}
+
+impl error::Error for PeerError {}
+
+impl error::Error for DataError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Place(error) => error.source(),
+            _ => None,
+        }
+    }
+}

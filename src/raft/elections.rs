@@ -1,0 +1,74 @@
+//! The elections that a node has seen since its start: how many, and when the last was.
+
+use super::types::{NodeId, Vote};
+use crate::service::cluster_status;
+use crate::time::{Time, steady_now};
+use openraft::vote::leader_id_adv::LeaderId;
+use parking_lot::Mutex;
+
+/// Counts the leaders that others and this node have elected.
+pub(super) struct Elections(Mutex<Seen>);
+
+struct Seen {
+    /// The last that was elected, if the log knows one.
+    leader: Option<LeaderId<u64, NodeId>>,
+    count: u64,
+    /// When this node has learned of it.
+    last: Option<Time>,
+}
+
+impl Elections {
+    /// None yet, since the vote that the log had at the start.
+    pub(super) fn since(vote: Option<&Vote>) -> Self {
+        let leader = vote.filter(|vote| vote.committed).map(|vote| vote.leader_id);
+        Self(Mutex::new(Seen { leader, count: 0, last: None }))
+    }
+
+    /// This is the vote now. The same node in another term has been elected again.
+    pub(super) fn see(&self, vote: &Vote) {
+        let mut seen = self.0.lock();
+        if vote.committed && seen.leader != Some(vote.leader_id) {
+            seen.leader = Some(vote.leader_id);
+            seen.count += 1;
+            seen.last = Some(steady_now());
+        }
+    }
+
+    /// For people.
+    pub(super) fn seen(&self) -> cluster_status::Elections {
+        let seen = self.0.lock();
+        let last = seen.last.map(|last| steady_now().since(last));
+        cluster_status::Elections { count: seen.count, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(term: u64, node_id: NodeId, committed: bool) -> Vote {
+        Vote { leader_id: LeaderId { term, node_id }, committed }
+    }
+
+    #[test]
+    fn each_leader_is_counted_once() {
+        // It has voted, and learned of no leader.
+        let elections = Elections::since(Some(&vote(3, 1, false)));
+        assert_eq!(elections.seen(), cluster_status::Elections::default());
+        for (seen, count) in [
+            (vote(3, 1, true), 1),
+            (vote(3, 1, true), 1),
+            (vote(4, 7, false), 1),
+            (vote(4, 7, true), 2),
+            (vote(5, 7, true), 3),
+        ] {
+            elections.see(&seen);
+            assert_eq!(elections.seen().count, count, "{seen:?}");
+        }
+        assert!(elections.seen().last.is_some());
+        // Whoever led before the start was not elected since.
+        let elections = Elections::since(Some(&vote(5, 7, true)));
+        elections.see(&vote(5, 7, true));
+        assert_eq!(elections.seen(), cluster_status::Elections::default());
+    }
+}

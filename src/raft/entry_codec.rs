@@ -1,0 +1,231 @@
+//! What the log and the snapshots are made of, as bytes.
+//!
+//! Nothing here is as long as it says itself unless a sum says so too: a length that was changed
+//! on the disk would otherwise look like the end of a write that was broken off, and what follows
+//! it would be cut off, although it has been promised.
+
+use super::types::{LogId, Membership, Meta, Payload, Vote};
+use crate::engine::codec::{FORMAT_OLDEST, Malformed, Reader, Wire};
+use openraft::EntryPayload;
+use openraft::impls::BasicNode;
+use openraft::vote::leader_id_adv::LeaderId;
+use raft_log::codeq::{Decode, Encode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// The version of what an entry says: to be raised with that of the engine's commands. Whoever
+/// reads a newer one stops.
+pub(super) const ENTRY_VERSION: u8 = 4;
+
+/// Bytes of one entry: what one proposal may hold, many times over.
+const ENTRY_BYTES_MAX: usize = 256 << 20;
+
+/// A log id, as the log keeps it: always of the same length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(pub(super) LogId);
+
+/// A vote, as the log keeps it: always of the same length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(super) struct Ballot(pub(super) Vote);
+
+/// What an entry says, as the log keeps it.
+#[derive(Debug, Clone)]
+pub(super) struct Said {
+    /// What.
+    pub(super) payload: Payload,
+    /// The same as bytes: made once, for the file and for its size in memory.
+    bytes: Arc<[u8]>,
+}
+
+impl Said {
+    pub(super) fn new(payload: Payload) -> Self {
+        let mut out = vec![ENTRY_VERSION];
+        put_payload(&payload, &mut out);
+        Self { payload, bytes: out.into() }
+    }
+
+    /// The same in another format, for a test.
+    #[cfg(test)]
+    pub(super) fn of_format(version: u8) -> Self {
+        let mut said = Self::new(EntryPayload::Blank);
+        let body = said.bytes[1..].to_vec();
+        said.bytes = [&[version], body.as_slice()].concat().into();
+        said
+    }
+
+    /// How much memory it takes, about.
+    pub(super) fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+impl Encode for Place {
+    fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
+        let LogId { leader_id: LeaderId { term, node_id }, index } = self.0;
+        put_numbers(&[term, node_id, index], &mut to)
+    }
+}
+
+impl Decode for Place {
+    fn decode<R: Read>(mut from: R) -> io::Result<Self> {
+        let [term, node_id, index] = take_numbers(&mut from)?;
+        Ok(Self(LogId { leader_id: LeaderId { term, node_id }, index }))
+    }
+}
+
+impl Encode for Ballot {
+    fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
+        let Vote { leader_id: LeaderId { term, node_id }, committed } = self.0;
+        put_numbers(&[term, node_id, u64::from(committed)], &mut to)
+    }
+}
+
+impl Decode for Ballot {
+    fn decode<R: Read>(mut from: R) -> io::Result<Self> {
+        let [term, node_id, committed] = take_numbers(&mut from)?;
+        Ok(Self(Vote { leader_id: LeaderId { term, node_id }, committed: committed != 0 }))
+    }
+}
+
+fn put_numbers(numbers: &[u64], to: &mut impl Write) -> io::Result<usize> {
+    for number in numbers {
+        to.write_all(&number.to_be_bytes())?;
+    }
+    Ok(size_of_val(numbers))
+}
+
+fn take_numbers<const N: usize>(from: &mut impl Read) -> io::Result<[u64; N]> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        *number = u64::from_be_bytes(bytes);
+    }
+    Ok(numbers)
+}
+
+/// The length, and a sum of only that, before the bytes.
+impl Encode for Said {
+    fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
+        let length = (self.bytes.len() as u32).to_be_bytes();
+        to.write_all(&length)?;
+        to.write_all(&crc32fast::hash(&length).to_be_bytes())?;
+        to.write_all(&self.bytes)?;
+        Ok(2 * size_of::<u32>() + self.bytes.len())
+    }
+}
+
+impl Decode for Said {
+    fn decode<R: Read>(mut from: R) -> io::Result<Self> {
+        let mut head = [0; 8];
+        from.read_exact(&mut head)?;
+        let [length, sum] = [&head[..4], &head[4..]]
+            .map(|half| u32::from_be_bytes(half.try_into().expect("half of eight bytes")));
+        if crc32fast::hash(&head[..4]) != sum || length as usize > ENTRY_BYTES_MAX {
+            let why = "the length of an entry has the wrong sum";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let mut bytes = vec![0; length as usize];
+        from.read_exact(&mut bytes)?;
+        let payload = read_payload(&bytes)?;
+        Ok(Self { payload, bytes: bytes.into() })
+    }
+}
+
+/// What an entry says, as bytes.
+pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
+    Said::new(payload).bytes
+}
+
+/// Reads what [`entry_bytes`] wrote.
+pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
+    let malformed = |Malformed| io::Error::new(io::ErrorKind::InvalidData, Malformed);
+    let (version, body) = bytes.split_first().ok_or(Malformed).map_err(malformed)?;
+    if !(1..=ENTRY_VERSION).contains(version) {
+        let why = format!("an entry has format {version}, and this latchfs knows {ENTRY_VERSION}");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    // What 1 had is there still in 2, under the same numbers.
+    let format = (*version).max(FORMAT_OLDEST);
+    let mut from = Reader::of_format(format, body).map_err(malformed)?;
+    let payload = take_payload(&mut from).map_err(malformed)?;
+    from.end().map_err(malformed)?;
+    Ok(payload)
+}
+
+/// What an entry says, as bytes.
+pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
+    match payload {
+        EntryPayload::Blank => out.push(0),
+        EntryPayload::Normal(proposal) => {
+            out.push(1);
+            proposal.put(out);
+        }
+        EntryPayload::Membership(members) => {
+            out.push(2);
+            put_members(members, out);
+        }
+    }
+}
+
+/// Reads what [`put_payload`] wrote.
+pub(super) fn take_payload(from: &mut Reader<'_>) -> Result<Payload, Malformed> {
+    match u8::take(from)? {
+        0 => Ok(EntryPayload::Blank),
+        1 => Wire::take(from).map(EntryPayload::Normal),
+        2 => take_members(from).map(EntryPayload::Membership),
+        _ => Err(Malformed),
+    }
+}
+
+/// Who is in a cluster.
+type Members = openraft::Membership<u64, BasicNode>;
+
+fn put_members(members: &Members, out: &mut Vec<u8>) {
+    let configs: Vec<Vec<u64>> =
+        members.get_joint_config().iter().map(|config| config.iter().copied().collect()).collect();
+    configs.put(out);
+    let nodes: BTreeMap<u64, Arc<str>> =
+        members.nodes().map(|(id, node)| (*id, node.addr.as_str().into())).collect();
+    nodes.put(out);
+}
+
+fn take_members(from: &mut Reader<'_>) -> Result<Members, Malformed> {
+    let configs: Vec<Vec<u64>> = Wire::take(from)?;
+    let configs: Vec<BTreeSet<u64>> =
+        configs.into_iter().map(|config| config.into_iter().collect()).collect();
+    let nodes: BTreeMap<u64, Arc<str>> = Wire::take(from)?;
+    let nodes: BTreeMap<u64, BasicNode> =
+        nodes.into_iter().map(|(id, addr)| (id, BasicNode { addr: addr.to_string() })).collect();
+    if configs.is_empty() && nodes.is_empty() {
+        return Ok(Members::default());
+    }
+    Members::new(configs, nodes).map_err(|_| Malformed)
+}
+
+/// What a snapshot is a snapshot of, as bytes.
+pub(super) fn put_meta(meta: &Meta, out: &mut Vec<u8>) {
+    put_place(meta.last_log_id.as_ref(), out);
+    put_place(meta.last_membership.log_id().as_ref(), out);
+    put_members(meta.last_membership.membership(), out);
+}
+
+/// Reads what [`put_meta`] wrote.
+pub(super) fn take_meta(from: &mut Reader<'_>) -> Result<Meta, Malformed> {
+    let last_log_id = take_place(from)?;
+    let since = take_place(from)?;
+    let last_membership = Membership::new(since, take_members(from)?);
+    Ok(Meta { last_log_id, last_membership })
+}
+
+fn put_place(place: Option<&LogId>, out: &mut Vec<u8>) {
+    let numbers = place.map(|id| (id.leader_id.term, (id.leader_id.node_id, id.index)));
+    numbers.put(out);
+}
+
+fn take_place(from: &mut Reader<'_>) -> Result<Option<LogId>, Malformed> {
+    let numbers: Option<(u64, (u64, u64))> = Wire::take(from)?;
+    Ok(numbers
+        .map(|(term, (node_id, index))| LogId { leader_id: LeaderId { term, node_id }, index }))
+}

@@ -1,0 +1,26 @@
+//! What has gone wrong with the disk: the first thing counts, and nothing is tried again.
+
+use crate::os_error::said;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+
+/// Where the first error is kept. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Trouble(Arc<Mutex<Option<Arc<str>>>>);
+
+impl Trouble {
+    /// Notes an error while doing `what`, and gives it back.
+    pub(super) fn note(&self, what: &str, error: io::Error) -> io::Error {
+        let mut first = self.0.lock();
+        if first.is_none() {
+            *first = Some(format!("{what}: {}", said(&error)).into());
+        }
+        error
+    }
+
+    /// What was noted first.
+    pub(super) fn first(&self) -> Option<Arc<str>> {
+        self.0.lock().clone()
+    }
+}

@@ -1,0 +1,82 @@
+//! How long the disk takes until it has what the log is given: since the start, and lately.
+
+use crate::service::cluster_status::Syncing;
+use crate::service::counters::{Histogram, Times};
+use crate::time::Span;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// Upper bounds in microseconds: memory that poses as a disk, a fast disk, one that turns, one in
+/// trouble.
+const BOUNDS_US: [u64; 12] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 1_000_000];
+
+/// How many of the last syncs tell how it is lately: less than a second's where much is asked, and
+/// some minutes' where little is.
+const RECENT: usize = 256;
+
+/// The times of all syncs. Adding to them takes no mutex: each entry of the log does so.
+pub(super) struct Syncs {
+    times: Times<{ BOUNDS_US.len() }>,
+    /// The last ones, in microseconds, round and round; 0: there is none yet.
+    recent: [AtomicU32; RECENT],
+    next: AtomicUsize,
+}
+
+impl Default for Syncs {
+    fn default() -> Self {
+        let bounds = BOUNDS_US.map(|bound| Span::from_nanos(bound * 1_000));
+        let recent = std::array::from_fn(|_| AtomicU32::new(0));
+        Self { times: Times::new(bounds), recent, next: AtomicUsize::new(0) }
+    }
+}
+
+impl Syncs {
+    /// A sync took so long.
+    pub(super) fn add(&self, took: Span) {
+        self.times.add(took);
+        let micros = u32::try_from(took.as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX);
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % RECENT;
+        self.recent[at].store(micros.max(1), Ordering::Relaxed);
+    }
+
+    /// How it is lately, if there was a sync at all.
+    pub(super) fn recent(&self) -> Option<Syncing> {
+        let all = self.recent.iter().map(|micros| micros.load(Ordering::Relaxed));
+        let mut known: Vec<_> = all.filter(|micros| *micros > 0).collect();
+        known.sort_unstable();
+        let span = |micros: &u32| Span::from_nanos(u64::from(*micros) * 1_000);
+        let median = known.get(known.len() / 2).map(span)?;
+        known.last().map(span).map(|worst| Syncing { median, worst })
+    }
+
+    /// All of them, for the metrics.
+    pub(super) fn histogram(&self) -> Histogram {
+        self.times.show("log_sync_seconds", "How long the disk took until it had an entry.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(count: u64) -> Span {
+        Span::from_nanos(count * 1_000)
+    }
+
+    #[test]
+    fn the_last_syncs_tell_how_it_is_lately() {
+        let syncs = Syncs::default();
+        assert_eq!(syncs.recent(), None);
+        syncs.add(Span::from_nanos(40));
+        assert_eq!(syncs.recent(), Some(Syncing { median: micros(1), worst: micros(1) }));
+        (1..=100).for_each(|count| syncs.add(micros(count)));
+        assert_eq!(syncs.recent(), Some(Syncing { median: micros(50), worst: micros(100) }));
+        // What was long ago counts no more.
+        (0..RECENT).for_each(|_| syncs.add(micros(7)));
+        assert_eq!(syncs.recent(), Some(Syncing { median: micros(7), worst: micros(7) }));
+        let all = syncs.histogram();
+        assert_eq!(all.count, 357);
+        assert_eq!(all.at_most[0], (micros(50), 1 + 50 + 256));
+        assert_eq!(all.at_most[11], (Span::from_secs(1), 357));
+    }
+}

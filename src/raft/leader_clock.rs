@@ -1,0 +1,232 @@
+//! Carried-on time: engine time begins where the log's last stamp left it, and runs with the
+//! leader's own steady clock from there.
+//!
+//! A stamp never runs ahead of real time: within a term it goes with one clock, and each new leader
+//! goes on from a [`Reading`]: what the leader before it said its time was, and what has passed
+//! here since that was heard. The reading was taken before it was heard, so it is never ahead. So
+//! whatever happens in between (a restart, a pause, a wall clock that was set) makes leases last
+//! longer, never shorter, and a change of the leader by no more than the message took. No wall
+//! clock decides anything.
+
+use super::types::Leader;
+use crate::time::{Span, Time, boot_now, steady_now};
+use parking_lot::Mutex;
+
+/// Engine time, tied to a steady clock at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carried {
+    /// The moment, in engine time.
+    engine: Time,
+    /// The moment, on the steady clock.
+    steady: Time,
+}
+
+impl Carried {
+    /// Goes on at `engine` when the steady clock shows `steady`.
+    pub(crate) const fn on(engine: Time, steady: Time) -> Self {
+        Self { engine, steady }
+    }
+
+    /// The engine's time when the steady clock shows `steady`.
+    pub(crate) fn at(self, steady: Time) -> Time {
+        self.engine + steady.since(self.steady)
+    }
+
+    /// The same, or later, on a clock that is another machine's.
+    fn loosened(self, here: Time) -> Time {
+        let passed = here.since(self.steady).as_nanos();
+        self.at(here) + Span::from_nanos(passed / 1_000 * DRIFT_PER_MILLE)
+    }
+
+    /// How long until engine time is `due`, when the steady clock shows `steady`.
+    pub(crate) fn until(self, due: Time, steady: Time) -> Span {
+        due.since(self.at(steady))
+    }
+}
+
+/// What a leader said its time was, and when that was heard here. From it follows what that
+/// leader's time is now, at least.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    leader: Leader,
+    clock: Carried,
+}
+
+impl Reading {
+    /// `leader` has said that its time was `engine`; the steady clock here shows `steady` now.
+    pub(crate) const fn of(leader: Leader, engine: Time, steady: Time) -> Self {
+        Self { leader, clock: Carried::on(engine, steady) }
+    }
+
+    /// That leader's time, or earlier: the clock here may be the faster one.
+    pub(crate) fn at_least(self, steady: Time) -> Time {
+        let passed = steady.since(self.clock.steady).as_nanos();
+        let drift = (passed / 1_000 + 1) * DRIFT_PER_MILLE;
+        self.clock.engine + Span::from_nanos(passed.saturating_sub(drift))
+    }
+
+    /// The better one of two to go on from: the later leader's, since leases count by what that
+    /// one has stamped; of two of one leader the higher.
+    pub(crate) fn better(self, other: Option<Self>) -> Self {
+        match other {
+            Some(other) if other.leader > self.leader => other,
+            Some(other)
+                if other.leader == self.leader
+                    && other.at_least(self.clock.steady) > self.clock.engine =>
+            {
+                other
+            }
+            _ => self,
+        }
+    }
+
+    /// How long ago it was heard.
+    pub(crate) fn age(self, steady: Time) -> Span {
+        steady.since(self.clock.steady)
+    }
+}
+
+/// By so much of a time two clocks may drift apart: 0.1 %, ten times what crystals do.
+const DRIFT_PER_MILLE: u64 = 1;
+
+/// A follower hears the leader's time at least about this often. One that has lately caught up
+/// knows it from then on.
+pub(super) const TIME_EVERY: Span = Span::from_secs(2);
+
+/// What is known here of the engine's time, whoever leads.
+#[derive(Debug, Default)]
+pub(super) struct Hands(Mutex<Known>);
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Known {
+    /// Nothing: no leader has told it since the start.
+    #[default]
+    Nothing,
+    /// It is this, at the latest. On the boot clock: who has slept was away meanwhile.
+    AtMost(Carried),
+    /// This node leads: it is this, on the steady clock.
+    Exactly(Carried),
+}
+
+impl Hands {
+    /// The leader has said that it was `now` there, to something that was asked when the boot
+    /// clock here showed `asked` or later. So its time is never earlier here than it is there.
+    pub(super) fn hear(&self, asked: Time, now: Time) {
+        let mut known = self.0.lock();
+        match *known {
+            Known::AtMost(bound) if bound.loosened(asked) <= now => {}
+            // Who led a moment ago has the tightest bound of all: nobody's time is ahead of it.
+            Known::Exactly(_) => {}
+            Known::Nothing | Known::AtMost(_) => *known = Known::AtMost(Carried::on(now, asked)),
+        }
+    }
+
+    /// This node leads from now on, by this clock.
+    pub(super) fn lead(&self, clock: Carried) {
+        *self.0.lock() = Known::Exactly(clock);
+    }
+
+    /// It leads no more. Whoever leads now went on at a stamp of before.
+    pub(super) fn follow(&self) {
+        let mut known = self.0.lock();
+        if let Known::Exactly(clock) = *known {
+            *known = Known::AtMost(Carried::on(clock.at(steady_now()), boot_now()));
+        }
+    }
+
+    /// The engine's time, or later; `None`: nobody knows yet.
+    pub(super) fn now(&self) -> Option<Time> {
+        match *self.0.lock() {
+            Known::Nothing => None,
+            Known::AtMost(bound) => Some(bound.loosened(boot_now())),
+            Known::Exactly(clock) => Some(clock.at(steady_now())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_on_where_the_last_stamp_left_it() {
+        let (engine, steady) = (Time::from_secs(100), Time::from_secs(7));
+        let carried = Carried::on(engine, steady);
+        assert_eq!(carried.at(steady), engine);
+        assert_eq!(carried.at(Time::from_secs(10)), Time::from_secs(103));
+        // Wherever the other clock stands: only what passes on it counts.
+        let again = Carried::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
+        assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
+        // A clock that goes back takes nothing back.
+        assert_eq!(carried.at(Time::from_secs(3)), engine);
+    }
+
+    fn reading(term: u64, engine: u64, steady: u64) -> Reading {
+        let leader = Leader { term, node_id: 1 };
+        Reading::of(leader, Time::from_secs(engine), Time::from_secs(steady))
+    }
+
+    /// A new leader goes on where the last one would be now, less the drift, and never ahead.
+    #[test]
+    fn a_reading_goes_on_a_little_slower_than_the_clock() {
+        let reading = reading(1, 100, 50);
+        assert_eq!(reading.at_least(Time::from_secs(40)), Time::from_secs(100));
+        let later = reading.at_least(Time::from_secs(1_050));
+        assert!(later < Time::from_secs(1_099) && later.as_nanos() > 1_098_999_000_000);
+    }
+
+    #[test]
+    fn a_later_leaders_reading_is_the_better_one() {
+        let engine = |reading: Reading| reading.clock.engine;
+        // Of one leader the one that is ahead now: an old entry that arrives late is behind.
+        assert_eq!(
+            engine(reading(1, 120, 60).better(Some(reading(1, 100, 50)))),
+            Time::from_secs(120)
+        );
+        assert_eq!(
+            engine(reading(1, 101, 60).better(Some(reading(1, 100, 50)))),
+            Time::from_secs(100)
+        );
+        // A later leader may be behind the one before: leases count by the later one's stamps.
+        assert_eq!(
+            engine(reading(2, 101, 60).better(Some(reading(1, 100, 50)))),
+            Time::from_secs(101)
+        );
+        assert_eq!(
+            engine(reading(1, 500, 60).better(Some(reading(2, 100, 50)))),
+            Time::from_secs(100)
+        );
+        assert_eq!(engine(reading(1, 7, 60).better(None)), Time::from_secs(7));
+    }
+
+    #[test]
+    fn what_is_due_is_waited_for() {
+        let carried = Carried::on(Time::from_secs(100), Time::from_secs(7));
+        let wait = |due| carried.until(Time::from_secs(due), Time::from_secs(8));
+        assert_eq!(wait(105), Span::from_secs(4));
+        assert_eq!(wait(101), Span::ZERO);
+        assert_eq!(wait(50), Span::ZERO);
+    }
+    #[test]
+    fn what_a_leader_tells_is_never_too_early() {
+        let (hands, secs) = (Hands::default(), Time::from_secs);
+        let at_most = |hands: &Hands| match *hands.0.lock() {
+            Known::AtMost(bound) => bound.loosened(secs(40)),
+            other => panic!("{other:?}"),
+        };
+        assert!(hands.now().is_none());
+        // Asked at 10, answered (later) at what is 105 there: 95 ahead at most.
+        hands.hear(secs(10), secs(105));
+        assert!(at_most(&hands) >= secs(135) && at_most(&hands) < secs(136));
+        // 94 ahead at most, which is known better; 97 would be known worse.
+        hands.hear(secs(20), secs(114));
+        hands.hear(secs(21), secs(118));
+        assert!(at_most(&hands) >= secs(134) && at_most(&hands) < secs(135));
+        // Who has led knows it best.
+        hands.lead(Carried::on(secs(50), steady_now()));
+        hands.hear(boot_now(), secs(500));
+        assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
+        hands.follow();
+        assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
+    }
+}

@@ -1,0 +1,154 @@
+//! Who leads, as far as this node knows, and the time that it stamps by when it does.
+//!
+//! A leader carries the time of the leader before it on, as far as that is known here: so it waits
+//! until it has carried out all that was decided before, and only then stamps. A stamp is for one
+//! leadership: an entry that was stamped in one is refused in the next.
+
+use super::elections::Elections;
+use super::leader_clock::{Carried, Hands};
+use super::replica::Replica;
+use super::staleness::Freshness;
+use super::types::{Kind, Leader, NodeId, Raft};
+use crate::time::{Span, boot_now, steady_now};
+use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// How long a new leader waits for the others to say that it leads, before it looks again.
+const BARRIER_PATIENCE: Span = Span::from_millis(500);
+/// And how long before it asks them again.
+const BARRIER_PAUSE: Span = Span::from_millis(20);
+
+/// How often it is looked again when nothing is said to have changed.
+const LOOK: Span = Span::from_secs(1);
+
+/// How this node stands to whoever orders what is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// It leads, and may stamp.
+    Leads(Reign),
+    /// Another does.
+    Follows(NodeId),
+    /// Nobody that it knows, or it leads and can't stamp yet.
+    Waits,
+}
+
+/// One leadership of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reign {
+    /// Which: an entry is only taken in the leadership that it was stamped in.
+    pub(super) id: Leader,
+    pub(super) clock: Carried,
+}
+
+/// Follows who leads.
+pub(super) struct Herald {
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) freshness: Arc<Freshness>,
+    pub(super) elections: Arc<Elections>,
+    pub(super) stand: watch::Sender<Stand>,
+    /// Whether this node is alone. Before it no longer is, openraft says that something changes.
+    pub(super) alone: Arc<AtomicBool>,
+}
+
+impl Herald {
+    /// Follows until openraft ends.
+    pub(super) async fn run(self) {
+        let mut news = self.raft.server_metrics();
+        loop {
+            // What comes from here on wakes us again.
+            let known = news.borrow_and_update().clone();
+            let id = self.raft.node_id();
+            let vote = known.vote;
+            self.elections.see(&vote);
+            let leads = (vote.committed && vote.leader_id.node_id == *id).then_some(vote.leader_id);
+            let before = *self.stand.borrow();
+            let stand = match (leads, known.current_leader) {
+                (Some(leader), _) => match before {
+                    Stand::Leads(reign) if reign.id == leader => Stand::Leads(reign),
+                    _ => self.begin(leader).await,
+                },
+                (None, Some(leader)) if leader != *id => Stand::Follows(leader),
+                _ => Stand::Waits,
+            };
+            self.enter(stand);
+            if leads.is_some() && stand == Stand::Waits {
+                sleep(BARRIER_PAUSE.as_duration()).await;
+                continue;
+            }
+            // What is seen of openraft from two sides may be told in two steps.
+            let looks_again = async {
+                // Who leads alone is asked by nobody to stop, and sleeps while nothing happens.
+                if self.alone.load(Ordering::SeqCst) && matches!(stand, Stand::Leads(_)) {
+                    std::future::pending::<()>().await;
+                }
+                sleep(LOOK.as_duration()).await;
+                Ok(())
+            };
+            let changed = tokio::select! {
+                changed = news.changed() => changed,
+                again = looks_again => again,
+            };
+            if changed.is_err() {
+                return self.enter(Stand::Waits);
+            }
+        }
+    }
+
+    fn enter(&self, stand: Stand) {
+        match stand {
+            Stand::Leads(reign) => self.hands.lead(reign.clock),
+            Stand::Follows(_) | Stand::Waits => self.hands.follow(),
+        }
+        if matches!(*self.stand.borrow(), Stand::Leads(_)) {
+            self.freshness.led(boot_now());
+        }
+        self.stand.send_if_modified(|before| {
+            let changed = *before != stand;
+            *before = stand;
+            changed
+        });
+    }
+
+    /// Begins to lead, if the others agree.
+    async fn begin(&self, id: Leader) -> Stand {
+        self.enter(Stand::Waits);
+        let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+        match timeout(BARRIER_PATIENCE.as_duration(), barrier).await {
+            Ok(Ok(read)) if *read.committed_leader_id() == id => Stand::Leads(self.reign(id)),
+            // Another has led meanwhile, or nobody answers.
+            Ok(Ok(_)) | Err(_) => Stand::Waits,
+            Ok(Err(error)) => {
+                log::debug!("it can't lead yet: {error}");
+                Stand::Waits
+            }
+        }
+    }
+
+    /// Time goes on where the last leader's would be now, as far as that is known.
+    fn reign(&self, id: Leader) -> Reign {
+        let steady = steady_now();
+        let engine = self.replica.look().time_at_least(steady);
+        Reign { id, clock: Carried::on(engine, steady) }
+    }
+}
+
+/// The leadership that a node which is alone has from its start.
+pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Reign> {
+    let id = raft.as_leader().ok()?.to_committed_leader_id();
+    let engine = replica.look().engine.clock();
+    Some(Reign { id, clock: Carried::on(engine, steady_now()) })
+}
+
+/// What openraft says of who is in the cluster, and who leads.
+pub(super) type Metrics = openraft::RaftMetrics<Kind>;
+
+/// The same, now.
+pub(super) fn metrics(raft: &Raft) -> Metrics {
+    raft.metrics().borrow_watched().clone()
+}

@@ -1,0 +1,214 @@
+//! Looking at what all have agreed on: before a look, whoever leads makes sure that it still does,
+//! and this node carries out all that was decided until then. All who look at once share that.
+
+use super::forward::Forwarder;
+use super::leader_clock::Hands;
+use super::leadership::{Reign, Stand, metrics};
+use super::proposal_queue::{ANSWER_DEADLINE, Look};
+use super::replica::Replica;
+use super::rpc::messages::{Place, Turned};
+use super::staleness::Freshness;
+use super::types::{Commands, Kind, Proposal, Raft};
+use crate::engine::Op;
+use crate::random::jittered;
+use crate::service::Unavailable;
+use crate::time::{Span, Time, boot_now, steady_now};
+use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, Fatal, RaftError};
+use openraft::impls::ProgressResponder;
+use openraft::raft::ClientWriteResponse;
+use openraft::type_config::TypeConfigExt;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::{Mutex as Turn, Notify, watch};
+use tokio::time::{sleep, timeout};
+
+/// What was tried and can't be done yet is tried again after this, at most: nodes that were refused
+/// together must not come back together.
+const PAUSE: Span = Span::from_millis(15);
+
+/// Returns when something may be tried again.
+pub(super) async fn pause() {
+    sleep(jittered(PAUSE).as_duration()).await;
+}
+
+/// Whoever has had no contact for so long is not in the middle of a change of the leader: that
+/// takes less.
+const LOST: Span = ANSWER_DEADLINE;
+/// Then it is only seen whether contact is just coming back: nobody has to wait to learn what is
+/// known already. Three signs of life would come in this time.
+const LOST_PATIENCE: Span = Span::from_millis(300);
+
+/// Makes sure that a look is not at what was.
+pub(super) struct Reader {
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) freshness: Arc<Freshness>,
+    pub(super) stand: watch::Receiver<Stand>,
+    /// A connection to whoever leads.
+    pub(super) line: Turn<Forwarder>,
+}
+
+/// Looks that wait.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    looks: Vec<Look>,
+    closed: Option<Unavailable>,
+}
+
+impl Queue {
+    /// Takes a look, or says at once why not.
+    pub(super) fn look(&self, look: Look) {
+        let mut waiting = self.waiting.lock();
+        if let Some(why) = waiting.closed.clone() {
+            drop(waiting);
+            return look(Err(why));
+        }
+        waiting.looks.push(look);
+        drop(waiting);
+        self.bell.notify_one();
+    }
+
+    /// Takes nothing any more, and answers what was taken by `why`.
+    pub(super) fn fail(&self, why: &Unavailable) {
+        let looks = {
+            let mut waiting = self.waiting.lock();
+            waiting.closed = Some(why.clone());
+            std::mem::take(&mut waiting.looks)
+        };
+        for look in looks {
+            look(Err(why.clone()));
+        }
+    }
+}
+
+impl Reader {
+    /// Answers looks for ever.
+    pub(super) async fn run(&self, queue: &Queue) {
+        loop {
+            let looks = std::mem::take(&mut queue.waiting.lock().looks);
+            if looks.is_empty() {
+                queue.bell.notified().await;
+                continue;
+            }
+            let ready = self.read(steady_now() + ANSWER_DEADLINE).await;
+            for look in looks {
+                look(ready.clone());
+            }
+        }
+    }
+
+    /// Whether this node has known for long that there is no majority for it.
+    pub(super) fn is_lost(&self) -> bool {
+        let quiet = match *self.stand.borrow() {
+            Stand::Follows(_) | Stand::Waits => self.freshness.quiet(boot_now()),
+            Stand::Leads(_) => {
+                let metrics = self.raft.metrics();
+                let metrics = metrics.borrow_watched();
+                let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
+                // Who has just begun to lead has been heard by a majority.
+                let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
+                acked.map_or(Span::ZERO, |acked| Span::from(Kind::now() - acked.into_inner()))
+            }
+        };
+        quiet > LOST
+    }
+
+    /// Until when an answer is waited for that would be waited for until then.
+    pub(super) fn patience(&self, until: Time) -> Time {
+        if self.is_lost() { until.min(steady_now() + LOST_PATIENCE) } else { until }
+    }
+
+    /// Returns the time at which to look, when all that was decided until now is carried out here.
+    pub(super) async fn read(&self, until: Time) -> Result<Time, Unavailable> {
+        let until = self.patience(until);
+        let mut why: Arc<str> = "nobody leads them".into();
+        loop {
+            let left = until.since(steady_now());
+            if left == Span::ZERO {
+                return Err(Unavailable::NoQuorum { why });
+            }
+            let stand = *self.stand.borrow();
+            let tried = timeout(left.as_duration(), self.read_once(stand, left)).await;
+            match tried {
+                Ok(Ok(at)) => return Ok(at),
+                Ok(Err(said)) => why = said,
+                Err(_) => {
+                    let why = "no majority of them answers".into();
+                    return Err(Unavailable::NoQuorum { why });
+                }
+            }
+            pause().await;
+        }
+    }
+
+    async fn read_once(&self, stand: Stand, left: Span) -> Result<Time, Arc<str>> {
+        match stand {
+            Stand::Leads(reign) => self.lead(reign).await.map(|place| place.now),
+            Stand::Follows(_) => {
+                let asked = boot_now();
+                // Whoever answers is the leader of this vote, or of a later one.
+                let vote = metrics(&self.raft).vote;
+                let place = self.line.lock().await.read(left).await;
+                let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
+                self.hands.hear(asked, place.now);
+                if vote.committed {
+                    self.replica.hear(vote.leader_id, place.now);
+                }
+                self.replica.carried_out(place.index).await;
+                Ok(place.now)
+            }
+            Stand::Waits => Err("nobody leads them".into()),
+        }
+    }
+
+    /// For another node that wants to look: up to where it has to carry the log out.
+    pub(super) async fn place(&self) -> Result<Place, Turned> {
+        let Stand::Leads(reign) = *self.stand.borrow() else {
+            return Err(Turned::NotLeader(None));
+        };
+        self.lead(reign).await.map_err(|_| Turned::NotLeader(None))
+    }
+
+    /// What is due is done, and the others say that this node leads.
+    async fn lead(&self, reign: Reign) -> Result<Place, Arc<str>> {
+        let now = reign.clock.at(steady_now());
+        if self.replica.next_deadline().is_some_and(|due| due <= now) {
+            // Its entry is agreed on only if this node leads.
+            let commands = Commands { now, commands: vec![Op::Settle.into()] };
+            let written = propose(&self.raft, reign, Arc::new(commands)).await;
+            let written = written.map_err(|error| Arc::from(error.to_string()))?;
+            return Ok(Place { index: written.log_id.index, now });
+        }
+        let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
+        let read = read.map_err(|error| Arc::from(error.to_string()))?;
+        // Who leads again stamps by another clock.
+        if *read.committed_leader_id() != reign.id {
+            return Err("another has led meanwhile".into());
+        }
+        Ok(Place { index: read.index(), now })
+    }
+}
+
+/// What comes of a proposal.
+pub(super) type Written = Result<ClientWriteResponse<Kind>, WriteError>;
+/// Why nothing does.
+pub(super) type WriteError = RaftError<Kind, ClientWriteError<Kind>>;
+
+/// Proposes an entry in one leadership, and in no other; returns when it is carried out here.
+pub(super) async fn propose(raft: &Raft, reign: Reign, commands: Arc<Commands>) -> Written {
+    let (responder, _, written) = ProgressResponder::new();
+    raft.write(Proposal::Commands(commands)).responder(responder).with_leader(reign.id).await?;
+    match written.await {
+        Ok(written) => written.map_err(RaftError::APIError),
+        Err(_) => Err(RaftError::Fatal(Fatal::Stopped)),
+    }
+}

@@ -1,0 +1,362 @@
+//! The durable node as a door: what the edges ask.
+//!
+//! Reading needs no entry: this node alone decides, so what it has carried out is all that
+//! anybody has been told. A read waits only for what was asked of the same lock before it, and
+//! when a deadline has passed, for the entry that says so.
+
+use super::cluster_admin::Chamber;
+use super::data_dir_error::{DataError, Stop};
+use super::node::{self, Begun, Started};
+use super::node_address::Station;
+use super::peer_config::Peering;
+use crate::engine::{
+    Answer, Child, Command, Engine, Heritage, LockName, LockView, SessionId, SessionView, Token,
+    codec,
+};
+use crate::service::cluster_status::{Council, Standing};
+use crate::service::counters::Histogram;
+use crate::service::event_log::Watch;
+use crate::service::{
+    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
+    Unavailable, page_of_leases,
+};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+/// A durable engine in this process.
+pub struct Node {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    failures: mpsc::Sender<node::OnFailure>,
+    place: String,
+}
+
+struct Shared {
+    node: Begun,
+    /// The moment that engine time and the boot clock are shown by.
+    shown: Mutex<(Time, Time)>,
+}
+
+/// How far the boot clock and engine time may come apart before times are shown anew: less is the
+/// time between two readings; more, and the machine has slept, or engine time was not known before.
+const APART_MAX: Span = Span::from_secs(1);
+
+/// Between two attempts at a command that is retried until it is answered: an attempt waits for a
+/// leader itself.
+const RETRY_PAUSE: Span = Span::from_millis(250);
+
+impl Node {
+    /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        Self::begin(path, None)
+    }
+
+    /// The same for one that may have peers. Returns when it listens for them: until they agree
+    /// on who leads, nothing is answered.
+    pub fn open_with_peers(path: &Path, peering: Peering) -> Result<Self, DataError> {
+        Self::begin(path, Some(peering))
+    }
+
+    fn begin(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
+        let Started { shared: node, thread, failures } = node::start(path, peering, None)?;
+        let now = node.hands.now().unwrap_or_default();
+        let shown = Mutex::new((now, boot_now()));
+        let shared = Arc::new(Shared { node, shown });
+        let place = path.display().to_string();
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
+    }
+
+    /// Makes the data of a node that begins a new cluster, and goes on from a lost one.
+    pub(super) fn begin_with(path: &Path, heritage: Heritage) -> Result<(), DataError> {
+        let Started { shared, thread, .. } = node::start(path, None, Some(heritage))?;
+        shared.desk.close(Unavailable::Closing);
+        let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
+        thread.join().map_err(|_| stopped(()))
+    }
+
+    /// Has `tell` called with a sentence if the node can't go on: the disk has failed or is full,
+    /// or the others have removed it.
+    pub fn on_failure(&self, tell: impl FnOnce(Stop) + Send + 'static) {
+        if let Err(mpsc::SendError(tell)) = self.failures.send(Box::new(tell)) {
+            // It has ended already.
+            let stopped = self.shared.node.stopped.lock().clone();
+            if let Some(stop) = stopped {
+                tell(stop);
+            }
+        }
+    }
+
+    /// Takes nothing any more, and returns when all that was taken is answered.
+    pub fn close(&self) {
+        self.shared.node.desk.close(Unavailable::Closing);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            log::error!("the log's thread has panicked");
+        }
+    }
+
+    /// Carries `look` out on the engine as it stands now.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        look(&self.shared.node.replica.look().engine)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// The engine's time, or later. Until it is known nothing is shown.
+    fn now(&self) -> Time {
+        self.node.hands.now().unwrap_or(Time::NEVER)
+    }
+
+    /// Looks at the engine if all that is due by now, and all that was asked of this lock, or of
+    /// any, has been carried out. `Err` gives `look` back.
+    fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
+        &self,
+        name: Option<&LockName>,
+        look: L,
+    ) -> Result<Result<T, Unavailable>, L> {
+        if let Some(why) = self.node.desk.closed().filter(|why| *why != Unavailable::Closing) {
+            return Ok(Err(why));
+        }
+        if self.node.desk.is_busy_with(name) {
+            return Err(look);
+        }
+        let core = self.node.replica.look();
+        // Looked at while nothing changes: nobody else has decided anything yet.
+        if !self.node.is_alone() {
+            return Err(look);
+        }
+        let now = self.now();
+        if core.engine.next_deadline().is_some_and(|due| due <= now) {
+            return Err(look);
+        }
+        Ok(Ok(look(&core.engine, now)))
+    }
+
+    /// Looks at the engine, after what is due and what was asked before has been carried out.
+    fn look<T: 'static>(
+        self: &Arc<Self>,
+        name: Option<&LockName>,
+        look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
+        then: Then<Result<T, Unavailable>>,
+    ) {
+        match self.look_here(name, look) {
+            Ok(seen) => then(seen),
+            Err(look) => {
+                let shared = Arc::clone(self);
+                let look = Box::new(move |ready: Result<Time, Unavailable>| {
+                    then(ready.map(|at| shared.look_at(at, look)));
+                });
+                // Behind what was asked of it before; else beside all others that only look.
+                if self.node.is_alone() || self.node.desk.is_busy_with(name) {
+                    self.node.desk.look(look);
+                } else {
+                    self.node.looks.look(look);
+                }
+            }
+        }
+    }
+
+    /// Looks at the engine as it stands, at a time at which nothing is due in it.
+    fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
+        let core = self.node.replica.look();
+        let at = at.max(core.engine.clock());
+        let is_due = core.engine.next_deadline().is_some_and(|due| due <= at);
+        look(&core.engine, if is_due { core.engine.clock() } else { at })
+    }
+
+    /// How long ago it surely was so what this node knows.
+    fn age(&self) -> Option<Span> {
+        if self.node.is_alone() {
+            return Some(Span::ZERO);
+        }
+        // Whoever leads, and is heard by a majority, knows all there is.
+        let led = self.node.reporter.heard_by_most();
+        let followed = self.node.freshness.as_of(self.node.replica.applied());
+        led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
+    }
+
+    /// What the boot clock shows at an engine time.
+    fn boot(&self, at: Time) -> Time {
+        if self.node.hands.now().is_none() {
+            // Nobody has led since the start: as if time had stood still since the last entry.
+            let clock = self.node.replica.look().engine.clock();
+            let now = boot_now();
+            return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
+        }
+        let (engine, boot) = {
+            let mut shown = self.shown.lock();
+            let (now, boot) = (self.now(), boot_now());
+            let awake = shown.1 + now.since(shown.0);
+            if boot.since(awake).max(awake.since(boot)) > APART_MAX {
+                *shown = (now, boot);
+            }
+            *shown
+        };
+        if at >= engine { boot + at.since(engine) } else { boot - engine.since(at) }
+    }
+}
+
+/// Asks for a decision again and again, until there is one or this node ends.
+fn retry_until_answered(
+    shared: &Arc<Shared>,
+    command: Command,
+    then: Then<Result<Answer, Unavailable>>,
+) {
+    let (asking, next) = (Arc::clone(shared), command.clone());
+    let answered = move |answer| match answer {
+        Err(_) if asking.node.desk.closed().is_none() => {
+            let runtime = asking.node.runtime.clone();
+            runtime.spawn(async move {
+                tokio::time::sleep(RETRY_PAUSE.as_duration()).await;
+                retry_until_answered(&asking, next, then);
+            });
+        }
+        answer => then(answer),
+    };
+    shared.node.desk.ask(command, Box::new(answered));
+}
+
+impl Door for Node {
+    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        self.shared.node.desk.ask(command, then);
+    }
+
+    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        retry_until_answered(&self.shared, command, then);
+    }
+
+    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        let own = name.clone();
+        self.shared.look(Some(name), move |engine, now| engine.view(&own, now), then);
+    }
+
+    fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
+        self.shared.look_here(Some(name), |engine, now| engine.view(name, now)).ok()
+    }
+
+    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+        let page = move |engine: &Engine, now| {
+            let List { prefix, after, limit } = &query;
+            let items: Vec<_> = engine.list(prefix, after.as_ref(), *limit, now).collect();
+            let full = items.len() == *limit;
+            let next = items.last().filter(|_| full).map(|last| last.name.to_string());
+            Page { items, next }
+        };
+        self.shared.look(None, page, then);
+    }
+
+    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+        let page = move |engine: &Engine, _| {
+            let Children { parent, cursor, limit } = &query;
+            let (items, next) = engine.children(parent.as_ref(), cursor.as_deref(), *limit);
+            Page { items, next }
+        };
+        self.shared.look(None, page, then);
+    }
+
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        self.shared.look(None, move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX), then);
+    }
+
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+    ) {
+        let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
+        self.shared.look(None, page, then);
+    }
+
+    fn known(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+        // What is older than it says would be worse than what is newer.
+        let age = self.shared.age();
+        let now = self.shared.node.hands.now().unwrap_or_default();
+        self.shared.look_at(now, |engine, at| look(engine, at));
+        Some(age)
+    }
+
+    fn watch(&self, since: Option<u64>) -> Watch {
+        self.shared.node.replica.feed.watch(since)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.shared.node.replica.feed.next()
+    }
+
+    fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        Wall::at_boot_time(self.shared.boot(at))
+    }
+
+    fn council(&self) -> Option<Arc<dyn Council>> {
+        Some(Arc::new(Chamber(self.shared.node.clone())))
+    }
+
+    fn urls(&self) -> Vec<String> {
+        let core = self.shared.node.replica.look();
+        let stations = core.members().nodes().filter_map(|(_, node)| Station::of(node));
+        stations.map(|station| station.url.to_string()).collect()
+    }
+
+    fn ready(&self) -> Result<(), Unavailable> {
+        match self.shared.node.hands.now() {
+            Some(_) => Ok(()),
+            None => Err(Unavailable::NoQuorum { why: "nobody has led them yet".into() }),
+        }
+    }
+
+    fn about(&self) -> About {
+        let core = self.shared.node.replica.look();
+        About {
+            kind: Stands::Embedded,
+            contact: Contact::Connected,
+            state: self.place.clone(),
+            locks: core.engine.locks(),
+            waiters: core.engine.waiters(),
+            sessions: core.engine.sessions(),
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.shared.node.reporter.own(false).standing == Standing::Leader
+    }
+
+    fn engine_id(&self) -> u64 {
+        let cluster = self.shared.node.replica.look().cluster;
+        // Half of it tells clusters apart as well; 0 is for those without a name.
+        cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
+    }
+
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        self.shared.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let replica = &self.shared.node.replica;
+        let mut counts = replica.tally.counts();
+        counts.push(("log_entries_total", replica.entries.load(Ordering::Relaxed)));
+        counts.push(("log_commands_total", replica.commands.load(Ordering::Relaxed)));
+        counts
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        let mut histograms = self.shared.node.replica.tally.histograms();
+        histograms.push(self.shared.node.reporter.gauges.syncs.histogram());
+        histograms
+    }
+}

@@ -1,0 +1,295 @@
+//! The log on the disk: raft-log behind openraft's traits.
+//!
+//! Entries can be read as soon as [`append`](RaftLogStorage::append) has returned, and are
+//! promised only when the disk has them. Votes and entries go through one queue, in order. An
+//! error of the disk is final: it is noted, openraft stops, and nobody tries the sync again, for
+//! a second fsync may say yes to what the first one has lost.
+
+use super::data_dir_error::DataError;
+use super::entry_codec::{Ballot, Place, Said};
+use super::fatal_error::Trouble;
+use super::fsync_latency::Syncs;
+use super::types::{Entry, Kind, LogId, Vote};
+use crate::time::{Time, steady_now};
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use parking_lot::Mutex;
+use raft_log::api::raft_log_writer::RaftLogWriter;
+use raft_log::{Callback, Config, RaftLog, Types};
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a sync waits for more to come. The proposer has one entry on its way at a time, which
+/// holds all that was asked meanwhile, so there is nothing to wait for.
+const GATHER: Duration = Duration::ZERO;
+/// Bytes of one file of the log: some hundred thousand commands, read in a moment at a start.
+const CHUNK_BYTES_MAX: usize = 16 << 20;
+/// Entries kept in memory beside the file that is being written: more than a snapshot leaves.
+const CACHED_MAX: usize = 20_000;
+/// And their bytes.
+const CACHED_BYTES_MAX: usize = 32 << 20;
+/// The buffer with which a start reads the log.
+const READ_BYTES: usize = 8 << 20;
+
+/// The log. Cheap to clone: all clones are the same log.
+#[derive(Clone)]
+pub(super) struct Log {
+    files: Arc<Mutex<RaftLog<Files>>>,
+    trouble: Trouble,
+    /// How long the disk takes.
+    pub(super) syncs: Arc<Syncs>,
+}
+
+/// What raft-log is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Files;
+
+impl Types for Files {
+    type LogId = Place;
+    type LogPayload = Said;
+    type Vote = Ballot;
+    type Callback = Flushed;
+    type UserData = ();
+
+    fn log_index(place: &Place) -> u64 {
+        place.0.index
+    }
+
+    fn payload_size(said: &Said) -> u64 {
+        said.size()
+    }
+}
+
+/// Who is to be told that the disk has something, or never will.
+struct Flushed {
+    who: Waiting,
+    trouble: Trouble,
+    syncs: Arc<Syncs>,
+    asked_at: Time,
+}
+
+enum Waiting {
+    /// openraft, for entries.
+    Raft(IOFlushed<Kind>),
+    /// A method of ours.
+    Caller(oneshot::Sender<io::Result<()>>),
+}
+
+impl Callback for Flushed {
+    fn send(self, result: io::Result<()>) {
+        let result = result.map_err(|error| self.trouble.note("the log can't be written", error));
+        if result.is_ok() {
+            self.syncs.add(steady_now().since(self.asked_at));
+        }
+        match self.who {
+            Waiting::Raft(flushed) => flushed.io_completed(result),
+            // Whoever asked may have gone, with openraft.
+            Waiting::Caller(caller) => drop(caller.send(result)),
+        }
+    }
+}
+
+impl Log {
+    /// Opens the log in a directory, which must be there. A write that was broken off at its end
+    /// is cut off; anything else that does not fit is an error.
+    pub(super) fn open(dir: &Path, trouble: &Trouble) -> Result<Self, DataError> {
+        let unusable = |error| DataError::of_log(dir, error);
+        let Some(name) = dir.to_str() else {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8");
+            return Err(unusable(why));
+        };
+        let mut config = Config::new(name);
+        config.wal.flush_batch_wait = Some(GATHER);
+        config.wal.truncate_incomplete_record = Some(true);
+        config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
+        config.wal.read_buffer_size = Some(READ_BYTES);
+        config.log_cache_max_items = Some(CACHED_MAX);
+        config.log_cache_capacity = Some(CACHED_BYTES_MAX);
+        let files = RaftLog::open(Arc::new(config)).map_err(unusable)?;
+        let (files, trouble) = (Arc::new(Mutex::new(files)), trouble.clone());
+        let log = Self { files, trouble, syncs: Arc::default() };
+        log.refuse_holes().map_err(unusable)?;
+        Ok(log)
+    }
+
+    /// Fails if an entry is missing between those that were forgotten and the last.
+    fn refuse_holes(&self) -> io::Result<()> {
+        let (first, end) = self.range();
+        let mut wanted = first;
+        for entry in self.files.lock().read(first, end) {
+            if entry?.0.0.index != wanted {
+                break;
+            }
+            wanted += 1;
+        }
+        if wanted == end {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("entry {wanted} is missing")))
+    }
+
+    /// The index of the first entry, and the one behind the last.
+    fn range(&self) -> (u64, u64) {
+        let files = self.files.lock();
+        let next = |place: Option<&Place>| place.map_or(0, |place| place.0.index + 1);
+        (next(files.log_state().purged()), next(files.log_state().last()))
+    }
+
+    /// Whether nothing has ever been written to it: neither a vote nor an entry.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_empty() && self.vote().is_none()
+    }
+
+    /// Whether it has never had an entry.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.lock().log_state().last().is_none()
+    }
+
+    /// The last vote that it has.
+    pub(super) fn vote(&self) -> Option<Vote> {
+        self.files.lock().log_state().vote().map(|ballot| ballot.0)
+    }
+
+    /// Up to where entries were forgotten, since a snapshot has them.
+    pub(super) fn purged(&self) -> Option<LogId> {
+        self.files.lock().log_state().purged().map(|place| place.0)
+    }
+
+    /// Does something to the files, and notes the error if there is one.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut RaftLog<Files>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        change(&mut self.files.lock())
+            .map_err(|error| self.trouble.note("the log can't be written", error))
+    }
+
+    fn flushed(&self, who: Waiting) -> Flushed {
+        let (trouble, syncs) = (self.trouble.clone(), Arc::clone(&self.syncs));
+        Flushed { who, trouble, syncs, asked_at: steady_now() }
+    }
+
+    /// Does something to the files, and returns when the disk has it.
+    async fn change_durably(
+        &self,
+        change: impl FnOnce(&mut RaftLog<Files>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (send, flushed) = oneshot::channel();
+        let callback = self.flushed(Waiting::Caller(send));
+        self.change(|files| {
+            change(files)?;
+            files.flush(true, Some(callback))
+        })?;
+        flushed.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer is gone")))
+    }
+}
+
+impl RaftLogReader<Kind> for Log {
+    async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + Send>(
+        &mut self,
+        range: R,
+    ) -> io::Result<Vec<Entry>> {
+        let from = match range.start_bound() {
+            Bound::Included(from) => *from,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(last) => last + 1,
+            Bound::Excluded(to) => *to,
+            Bound::Unbounded => u64::MAX,
+        };
+        if from >= to {
+            return Ok(vec![]);
+        }
+        let files = self.files.lock();
+        let entry = |(Place(log_id), said): (Place, Said)| Entry { log_id, payload: said.payload };
+        files
+            .read(from, to)
+            .map(|read| read.map(entry))
+            .collect::<io::Result<_>>()
+            .map_err(|error| self.trouble.note("the log can't be read", error))
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.vote())
+    }
+}
+
+impl RaftLogStorage<Kind> for Log {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Kind>> {
+        let files = self.files.lock();
+        let id = |place: Option<&Place>| place.map(|place| place.0);
+        let state = files.log_state();
+        Ok(LogState { last_purged_log_id: id(state.purged()), last_log_id: id(state.last()) })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let ballot = Ballot(*vote);
+        self.change_durably(|files| files.save_vote(ballot).map(drop)).await
+    }
+
+    /// Goes to the disk with the next entries: it only spares a start some work.
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let Some(committed) = committed else { return Ok(()) };
+        self.change(|files| files.commit(Place(committed)).map(drop))
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.files.lock().log_state().committed().map(|place| place.0))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Kind>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + Send,
+        I::IntoIter: Send,
+    {
+        let callback = self.flushed(Waiting::Raft(callback));
+        self.change(|files| {
+            let said = |entry: Entry| (Place(entry.log_id), Said::new(entry.payload));
+            files.append(entries.into_iter().map(said))?;
+            files.flush(true, Some(callback))
+        })
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let from = last.map_or(0, |last| last.index + 1);
+        let (_, end) = self.range();
+        if from >= end {
+            // raft-log would not find it; openraft means that there is nothing to do.
+            return Ok(());
+        }
+        self.change_durably(|files| files.truncate(from).map(drop)).await
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        // Nobody waits for this: until the disk has it the files stay.
+        self.change(|files| {
+            files.purge(Place(upto))?;
+            files.flush(true, None)
+        })
+    }
+}
+
+#[cfg(test)]
+impl Log {
+    /// Appends an entry of another format.
+    pub(super) fn append_of_format(&mut self, version: u8) {
+        let mut files = self.files.lock();
+        let mut place = *files.log_state().last().expect("there is an entry");
+        place.0.index += 1;
+        files.append([(place, Said::of_format(version))]).expect("there is room");
+        files.flush(true, None).expect("there is room");
+        files.wait_worker_idle().expect("there is room");
+    }
+}

@@ -1,0 +1,273 @@
+//! Who is in the cluster, changed by whoever leads, one change at a time.
+//!
+//! One node decides alone, three go on when one fails; two are worse than one, for both are
+//! needed. So who joins a lone node learns until a third comes, and then both become voters in one
+//! step. More than three vote only when somebody asks for it.
+
+use super::leadership::{Metrics, metrics};
+use super::node_address::Station;
+use super::rpc::messages::Turned;
+use super::types::{Kind, NodeId, Raft};
+use crate::service::cluster_status::Change;
+use crate::time::Span;
+use openraft::ChangeMembers;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::impls::BasicNode;
+use openraft::raft::ClientWriteResponse;
+use openraft::type_config::TypeConfigExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// Voters that there are to be: one of them may fail. A majority of five is slower, and rarely
+/// needed.
+const VOTERS: usize = 3;
+/// A learner this near to the end of the log has caught up.
+const NEAR: u64 = 1_000;
+/// Who has not been heard for so long is not made a voter.
+const SILENT: Duration = Duration::from_secs(2);
+/// How long a change may take: a learner may have to be sent a snapshot.
+const CHANGE_PATIENCE: Span = Span::from_secs(60);
+/// How long it is waited for a learner to be heard of.
+const FIT_PATIENCE: Span = Span::from_secs(3);
+/// How long it is waited for another to lead.
+const TRANSFER_PATIENCE: Span = Span::from_secs(2);
+
+/// Changes who is in the cluster.
+pub(super) struct Members {
+    raft: Raft,
+    /// Whether this node is alone, and so needs to ask nobody.
+    alone: Arc<AtomicBool>,
+    turn: Mutex<()>,
+}
+
+type Written = Result<ClientWriteResponse<Kind>, RaftError<Kind, ClientWriteError<Kind>>>;
+
+impl Members {
+    pub(super) fn new(raft: Raft, alone: Arc<AtomicBool>) -> Self {
+        Self { raft, alone, turn: Mutex::new(()) }
+    }
+
+    /// A number that no node has had or will have: that of an entry.
+    pub(super) async fn number(&self) -> Result<NodeId, Turned> {
+        let written = timeout(CHANGE_PATIENCE.as_duration(), self.raft.write_blank()).await;
+        match written {
+            Ok(written) => written.map(|done| done.log_id.index).map_err(|e| self.turned(&e)),
+            Err(_) => Err(Turned::Unknown),
+        }
+    }
+
+    /// Makes a node a learner, or one that is a member known by another address; and a voter, if
+    /// it is time for that.
+    pub(super) async fn enroll(&self, id: NodeId, at: &Station) -> Result<(), Turned> {
+        let _turn = self.turn.lock().await;
+        let metrics = self.lead()?;
+        let known = metrics.membership_config.get_node(&id).map(Station::of);
+        match known {
+            Some(Some(known)) if known == *at => {}
+            Some(_) => {
+                let nodes = BTreeMap::from([(id, at.to_node())]);
+                self.change_to(ChangeMembers::SetNodes(nodes), true).await?;
+            }
+            None => {
+                self.quicken();
+                self.write(self.raft.add_learner(id, at.to_node(), true)).await?;
+            }
+        }
+        let fit = |metrics: &Metrics| {
+            fit_learners(metrics).contains(&id) || voters(metrics).contains(&id)
+        };
+        // If it takes longer, it will ask again.
+        let patience = Some(FIT_PATIENCE.as_duration());
+        let _ = self.raft.wait(patience).metrics(fit, "it has caught up").await;
+        self.complete().await
+    }
+
+    /// Makes voters of learners if that gives the number that there is to be.
+    async fn complete(&self) -> Result<(), Turned> {
+        let metrics = self.lead()?;
+        let voters = voters(&metrics).len();
+        let wanted = VOTERS.saturating_sub(voters);
+        let fit: BTreeSet<_> = fit_learners(&metrics).into_iter().take(wanted).collect();
+        if wanted == 0 || fit.len() < wanted {
+            return Ok(());
+        }
+        self.change_to(ChangeMembers::AddVoterIds(fit), true).await
+    }
+
+    /// Does what somebody has asked for.
+    pub(super) async fn change(&self, change: Change) -> Result<(), Turned> {
+        let _turn = self.turn.lock().await;
+        match change {
+            Change::Promote { id, force } => self.promote(id, force).await,
+            Change::Remove { id } => self.remove(id).await,
+            Change::Transfer { to } => self.transfer(to).await,
+        }
+    }
+
+    async fn promote(&self, id: NodeId, force: bool) -> Result<(), Turned> {
+        let metrics = self.lead()?;
+        let (voters, learners) = (voters(&metrics), learners(&metrics));
+        if voters.contains(&id) {
+            return Ok(());
+        }
+        if !learners.contains(&id) {
+            return Err(unknown(id));
+        }
+        let count = voters.len() + 1;
+        if count.is_multiple_of(2) && !force {
+            return Err(refused(format!(
+                "{count} voters are worse than {}: no more of them may fail, and one more can; \
+                 add another node, or insist by --force",
+                count - 1
+            )));
+        }
+        self.change_to(ChangeMembers::AddVoterIds(BTreeSet::from([id])), true).await
+    }
+
+    async fn remove(&self, id: NodeId) -> Result<(), Turned> {
+        let metrics = self.lead()?;
+        let (voters, learners) = (voters(&metrics), learners(&metrics));
+        if learners.contains(&id) {
+            return self.change_to(ChangeMembers::RemoveNodes(BTreeSet::from([id])), true).await;
+        }
+        if !voters.contains(&id) {
+            return Err(unknown(id));
+        }
+        if voters.len() == 1 {
+            return Err(refused(
+                "it is the only voter, and what it knows would be lost; stop it instead, or let \
+                 another become a voter first"
+                    .to_owned(),
+            ));
+        }
+        if id == metrics.id {
+            // Whoever leads then removes it.
+            self.transfer(None).await?;
+            return Err(Turned::NotLeader(None));
+        }
+        let gone = ChangeMembers::RemoveVoters(BTreeSet::from([id]));
+        let heir = fit_learners(&metrics).into_iter().next().filter(|_| voters.len() <= VOTERS);
+        let change = match heir {
+            Some(heir) => {
+                let heir = ChangeMembers::AddVoterIds(BTreeSet::from([heir]));
+                ChangeMembers::Batch(vec![heir, gone])
+            }
+            None => gone,
+        };
+        self.change_to(change, false).await
+    }
+
+    async fn transfer(&self, to: Option<NodeId>) -> Result<(), Turned> {
+        let metrics = self.lead()?;
+        let voters = voters(&metrics);
+        let to = match to {
+            Some(to) if to == metrics.id => return Ok(()),
+            Some(to) if voters.contains(&to) => to,
+            Some(to) => {
+                return Err(refused(format!("node {to} is no voter, and so it can't lead")));
+            }
+            None => best(&metrics)
+                .ok_or_else(|| refused("no other voter is there that could lead".to_owned()))?,
+        };
+        self.raft.trigger().transfer_leader(to).await.map_err(|e| refused(e.to_string()))?;
+        let leads = |metrics: &Metrics| metrics.current_leader.is_some_and(|id| id != metrics.id);
+        let patience = Some(TRANSFER_PATIENCE.as_duration());
+        let waited = self.raft.wait(patience).metrics(leads, "another leads").await;
+        waited
+            .map(drop)
+            .map_err(|_| refused(format!("node {to} has not taken over in time; this one goes on")))
+    }
+
+    /// Before anybody else can vote: this node is alone no more, and heartbeats begin.
+    fn quicken(&self) {
+        self.alone.store(false, Ordering::SeqCst);
+        self.raft.runtime_config().tick(true);
+    }
+
+    async fn change_to(
+        &self,
+        change: ChangeMembers<NodeId, BasicNode>,
+        retain: bool,
+    ) -> Result<(), Turned> {
+        self.write(self.raft.change_membership(change, retain)).await
+    }
+
+    async fn write(&self, write: impl Future<Output = Written>) -> Result<(), Turned> {
+        match timeout(CHANGE_PATIENCE.as_duration(), write).await {
+            Ok(written) => written.map(drop).map_err(|error| self.turned(&error)),
+            Err(_) => Err(Turned::Unknown),
+        }
+    }
+
+    /// What is known, if this node leads.
+    fn lead(&self) -> Result<Metrics, Turned> {
+        let metrics = metrics(&self.raft);
+        if metrics.current_leader == Some(metrics.id) {
+            Ok(metrics)
+        } else {
+            Err(Turned::NotLeader(leader_address(&metrics)))
+        }
+    }
+
+    fn turned(&self, error: &RaftError<Kind, ClientWriteError<Kind>>) -> Turned {
+        match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => {
+                Turned::NotLeader(leader_address(&metrics(&self.raft)))
+            }
+            RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => Turned::Unknown,
+            other => refused(other.to_string()),
+        }
+    }
+}
+
+fn refused(why: String) -> Turned {
+    Turned::Refused(why.into())
+}
+
+fn unknown(id: NodeId) -> Turned {
+    refused(format!("there is no node {id}; 'latchfs cluster status' shows all"))
+}
+
+/// Where to ask instead.
+pub(super) fn leader_address(metrics: &Metrics) -> Option<Arc<str>> {
+    let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
+    metrics.membership_config.get_node(&leader).and_then(Station::of).map(|at| at.address)
+}
+
+pub(super) fn voters(metrics: &Metrics) -> BTreeSet<NodeId> {
+    metrics.membership_config.voter_ids().collect()
+}
+
+fn learners(metrics: &Metrics) -> BTreeSet<NodeId> {
+    metrics.membership_config.membership().learner_ids().collect()
+}
+
+/// How long ago this leader has heard of a node.
+pub(super) fn heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
+    let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
+    Some(Kind::now() - at.into_inner())
+}
+
+/// Learners that have caught up and are there, in the order of their numbers.
+fn fit_learners(metrics: &Metrics) -> Vec<NodeId> {
+    let last = metrics.last_log_index.unwrap_or_default();
+    let near = |id: &NodeId| {
+        let matched = metrics.replication.as_ref().and_then(|all| all.get(id)).copied().flatten();
+        matched.is_some_and(|matched| matched.index + NEAR >= last)
+    };
+    let there = |id: &NodeId| heard(metrics, *id).is_none_or(|ago| ago < SILENT);
+    learners(metrics).into_iter().filter(|id| near(id) && there(id)).collect()
+}
+
+/// The voter that is best fit to lead: the one that has most of the log.
+pub(super) fn best(metrics: &Metrics) -> Option<NodeId> {
+    let matched = |id: &NodeId| metrics.replication.as_ref()?.get(id).copied().flatten();
+    let there = |id: &NodeId| heard(metrics, *id).is_some_and(|ago| ago < SILENT);
+    let others = voters(metrics).into_iter().filter(|id| *id != metrics.id && there(id));
+    others.max_by_key(matched)
+}

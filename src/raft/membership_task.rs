@@ -1,0 +1,183 @@
+//! What a node with peers looks after: that it is enrolled, that it knows what time it is, and
+//! that it is still a member.
+
+use super::data_dir::Data;
+use super::data_dir_error::Stop;
+use super::leader_clock::Hands;
+use super::leadership::{Metrics, Stand, metrics};
+use super::linearizable_read::Reader;
+use super::membership::Members;
+use super::node_address::Station;
+use super::peer_config::ask_leader;
+use super::peer_store::Book;
+use super::rpc::messages::{Call, Told, Turned};
+use super::rpc::rpc_client::{Caller, Trouble};
+use super::types::Raft;
+use crate::time::{Span, boot_now, steady_now};
+use futures_util::future::join_all;
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::time::{sleep, timeout};
+
+/// Between two looks.
+const LOOK: Span = Span::from_millis(500);
+/// How often a learner asks whether it is time for it to vote.
+const ASK_AGAIN: Span = Span::from_secs(5);
+/// How often a node looks who of the others is there.
+const VISIT_EVERY: Span = Span::from_secs(10);
+/// How long a node asks to be enrolled in one go.
+const ENROLL_PATIENCE: Span = Span::from_secs(60);
+
+/// Looks after a node.
+pub(super) struct Watchman {
+    pub(super) raft: Raft,
+    pub(super) reader: Arc<Reader>,
+    pub(super) members: Arc<Members>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) caller: Arc<Caller>,
+    pub(super) station: Station,
+    pub(super) seeds: Vec<String>,
+    pub(super) removed: Arc<AtomicBool>,
+    pub(super) book: Mutex<Book>,
+}
+
+impl Watchman {
+    /// Watches until the node must stop: why.
+    pub(super) async fn run(&self, data: &Mutex<Data>) -> Stop {
+        let mut was_member = false;
+        let enrolling = self.enroll();
+        let mut enrolling = std::pin::pin!(enrolling);
+        let (mut is_enrolled, mut news) = (false, self.raft.server_metrics());
+        let visiting = async {
+            loop {
+                self.visit().await;
+                sleep(VISIT_EVERY.as_duration()).await;
+            }
+        };
+        let mut visiting = std::pin::pin!(visiting);
+        loop {
+            tokio::select! {
+                () = &mut visiting => {}
+                enrolled = &mut enrolling, if !is_enrolled => {
+                    is_enrolled = true;
+                    if let Err(stop) = enrolled {
+                        return stop;
+                    }
+                }
+                _ = timeout(LOOK.as_duration(), news.changed()) => {}
+            }
+            if self.hands.now().is_none() || self.has_old_time() {
+                // A read tells what the leader's time is.
+                let _ = self.reader.read(steady_now() + LOOK).await;
+            }
+            let is_member = self.is_member();
+            if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
+                return stop(data);
+            }
+            was_member |= is_member;
+        }
+    }
+
+    /// Whether this node follows, and has not heard for long what the leader's time is.
+    fn has_old_time(&self) -> bool {
+        let follows = matches!(*self.reader.stand.borrow(), Stand::Follows(_));
+        follows && self.reader.replica.has_old_time()
+    }
+
+    /// Looks who of the others is there.
+    async fn visit(&self) {
+        let known = metrics(&self.raft);
+        let others = known.membership_config.nodes().filter(|(id, _)| **id != known.id);
+        let calls = others.filter_map(|(id, node)| Some((*id, Station::of(node)?))).map(
+            async |(id, station)| {
+                let mut line = self.caller.line(id, &station.address);
+                let told = line.call(Call::Status(false), LOOK).await;
+                matches!(told, Ok(Told::Status(_))).then_some((id, station))
+            },
+        );
+        let seen = join_all(calls).await;
+        let (mut book, now) = (self.book.lock(), boot_now());
+        for (id, station) in seen.into_iter().flatten() {
+            book.see(id, station, now);
+        }
+        book.keep(now);
+    }
+
+    /// Whether it is a member as far as it knows: by what is decided, or by what may be yet.
+    fn is_member(&self) -> bool {
+        let metrics = metrics(&self.raft);
+        let known = [&metrics.committed_membership_config, &metrics.membership_config];
+        known.iter().any(|config| config.get_node(&metrics.id).is_some())
+    }
+
+    /// Becomes a member, a voter when it is time for that, and known by its address.
+    async fn enroll(&self) -> Result<(), Stop> {
+        loop {
+            let now = metrics(&self.raft);
+            if self.is_done(&now) {
+                return Ok(());
+            }
+            let addresses = self.addresses(&now);
+            if addresses.is_empty() {
+                sleep(LOOK.as_duration()).await;
+                continue;
+            }
+            // It may lead itself, and be known by an address at which it is not any more: then
+            // the others would go on naming that one.
+            let enrolled = match self.members.enroll(now.id, &self.station).await {
+                Err(Turned::NotLeader(_)) => {
+                    let call = Call::Enroll(self.station.clone());
+                    let mut stand = self.reader.stand.clone();
+                    tokio::select! {
+                        asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
+                            asked.map(drop)
+                        }
+                        _ = stand.wait_for(|stand| matches!(stand, Stand::Leads(_))) => continue,
+                    }
+                }
+                done => done.map_err(Trouble::Turned),
+            };
+            match enrolled {
+                Ok(()) => sleep(ASK_AGAIN.as_duration()).await,
+                Err(Trouble::Turned(Turned::Refused(why))) => {
+                    log::warn!("this node is not enrolled: {why}");
+                }
+                Err(Trouble::Turned(turned @ Turned::OtherCluster)) => {
+                    return Err(Stop::Stranger(turned.to_string().into()));
+                }
+                Err(trouble) => log::warn!("this node is not enrolled yet: {trouble}"),
+            }
+            sleep(LOOK.as_duration()).await;
+        }
+    }
+
+    /// Whether there is nothing to ask for: it votes, and is known by its address.
+    fn is_done(&self, metrics: &Metrics) -> bool {
+        let known = metrics.membership_config.get_node(&metrics.id).and_then(Station::of);
+        let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);
+        votes && known.as_ref() == Some(&self.station)
+    }
+
+    /// Where others may be found.
+    fn addresses(&self, metrics: &Metrics) -> Vec<String> {
+        let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
+        let known = others.filter_map(|(_, node)| Station::of(node));
+        let mut all: Vec<_> = known.map(|station| station.address.to_string()).collect();
+        all.extend(self.book.lock().addresses().map(str::to_owned));
+        all.extend(self.seeds.iter().cloned());
+        all.sort_unstable();
+        all.retain(|address| *address != *self.station.address);
+        all.dedup();
+        all
+    }
+}
+
+/// From now on it does not start any more.
+fn stop(data: &Mutex<Data>) -> Stop {
+    if let Err(error) = data.lock().is_removed() {
+        log::error!("{error}");
+    }
+    Stop::Removed
+}

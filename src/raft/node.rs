@@ -1,0 +1,488 @@
+//! A node: its directory, its log, its engine, and the thread on which openraft works.
+
+use super::data_dir::{self, Data, FIRST_NODE, Stage};
+use super::data_dir_error::{DataError, PeerError, Stop};
+use super::fatal_error::Trouble;
+use super::forward::Forwarder;
+use super::leader_clock::Hands;
+use super::leadership::{Herald, Stand, alone, metrics};
+use super::linearizable_read::{Queue, Reader};
+use super::log::Log;
+use super::membership::{Members, best};
+use super::membership_task::Watchman;
+use super::network::Network;
+use super::peer_config::{Pace, Peering, Peers};
+use super::peer_service::Reception;
+use super::peer_store::Book;
+use super::proposal_queue::Desk;
+use super::proposer::Proposer;
+use super::replica::Replica;
+use super::rpc::accept;
+use super::rpc::rpc_client::Caller;
+use super::staleness::Freshness;
+use super::state_machine::Machine;
+use super::status_report::{Gauges, Reporter};
+use super::types::{ClusterId, Commands, NodeId, Proposal, Raft};
+use crate::engine::{EndSession, Heritage, Op, Rules, SessionEnd};
+use crate::service::Unavailable;
+use crate::service::audit::Audit;
+use crate::time::{Span, boot_now, steady_now};
+use openraft::impls::BasicNode;
+use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as Turn, watch};
+
+/// Entries between snapshots: a start reads them again, in a moment.
+pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
+/// Entries kept behind a snapshot, for others who are a little late.
+const ENTRIES_KEPT: u64 = 1_000;
+/// How long a start waits for the log to be read and the first entry to be on the disk.
+const START_PATIENCE: Span = Span::from_secs(60);
+/// How long an end waits for another node to lead.
+const HANDOVER_PATIENCE: Span = Span::from_secs(1);
+
+/// Who is told when the node can't go on.
+pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
+
+/// What has been started.
+pub(super) struct Started {
+    pub(super) shared: Begun,
+    pub(super) thread: JoinHandle<()>,
+    /// Takes whoever is to be told of a failure.
+    pub(super) failures: mpsc::Sender<OnFailure>,
+}
+
+/// What the edges need of a node that runs.
+#[derive(Clone)]
+pub(super) struct Begun {
+    pub(super) replica: Arc<Replica>,
+    pub(super) desk: Arc<Desk>,
+    pub(super) looks: Arc<Queue>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) freshness: Arc<Freshness>,
+    /// Whether this node is alone, and so needs to ask nobody.
+    pub(super) alone: Arc<AtomicBool>,
+    pub(super) members: Arc<Members>,
+    pub(super) reporter: Arc<Reporter>,
+    /// A way to whoever leads, for what is not asked often.
+    pub(super) leader: Arc<Turn<Forwarder>>,
+    pub(super) runtime: Handle,
+    /// For changes of the cluster; what the log decides is audited by the replica.
+    pub(super) audit: Arc<Mutex<Audit>>,
+    /// Why it has ended, if it has.
+    pub(super) stopped: Arc<Mutex<Option<Stop>>>,
+}
+
+/// What the thread begins with.
+struct Parts {
+    data: Data,
+    /// What a new cluster goes on from, if there was another one.
+    heritage: Option<Heritage>,
+    log: Log,
+    machine: Machine,
+    audit: Audit,
+    trouble: Trouble,
+    peers: Option<Peers>,
+}
+
+/// What works on the thread.
+struct Works {
+    proposer: Proposer,
+    begun: Begun,
+    data: Arc<Mutex<Data>>,
+    watchman: Option<Watchman>,
+}
+
+/// Starts the node whose data is in a directory, or a new one. Returns when it can be asked.
+pub(super) fn start(
+    path: &Path,
+    peering: Option<Peering>,
+    heritage: Option<Heritage>,
+) -> Result<Started, DataError> {
+    let peers = peering.map(Peering::begin).transpose()?;
+    let parts = open(path, peers, heritage)?;
+    let path = parts.data.path().to_path_buf();
+    let (say, said) = mpsc::channel();
+    let (failures, on_failure) = mpsc::channel();
+    let work = move || work(parts, &say, &on_failure);
+    let thread = std::thread::Builder::new().name("log".to_owned()).spawn(work);
+    let thread = thread.map_err(|error| DataError::io(&path, error))?;
+    match said.recv() {
+        Ok(Ok(shared)) => Ok(Started { shared, thread, failures }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(DataError::Stopped(path, "its thread has panicked".to_owned())),
+    }
+}
+
+fn open(path: &Path, peers: Option<Peers>, heritage: Option<Heritage>) -> Result<Parts, DataError> {
+    let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
+    if heritage.is_some() && data.identity.stage == Stage::Begun {
+        return Err(DataError::Foreign(data.path().join("node")));
+    }
+    let trouble = Trouble::default();
+    let log = Log::open(&data.log(), &trouble)?;
+    if log.is_new() && data.identity.stage == Stage::Begun {
+        return Err(DataError::damaged(
+            &data.log(),
+            "the log is empty, and something was promised",
+        ));
+    }
+    let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
+    let machine = Machine::open(&data.snapshot(), audit()?, &trouble)?;
+    if log.purged() > machine.applied() {
+        // What was forgotten of the log is in a snapshot, or nowhere.
+        return Err(DataError::Missing(data.snapshot()));
+    }
+    let audit = audit()?;
+    Ok(Parts { data, heritage, log, machine, audit, trouble, peers })
+}
+
+/// Who a new node is: the first of a cluster of its own, or one of that of its seeds.
+fn begin_or_join(path: &Path, peers: Option<&Peers>) -> Result<(ClusterId, NodeId), DataError> {
+    match peers {
+        Some(peers) if !peers.seeds.is_empty() => peers.join(path),
+        // Who was one of several and has lost all must not begin as if nothing had been.
+        Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
+        None => Ok(data_dir::first()),
+    }
+}
+
+/// What the thread does, from the start to the end.
+fn work(
+    parts: Parts,
+    say: &mpsc::Sender<Result<Begun, DataError>>,
+    on_failure: &mpsc::Receiver<OnFailure>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(say.send(Err(DataError::io(parts.data.path(), error)))),
+    };
+    // The directory stays locked until all that writes to it is gone.
+    let Works { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
+        Ok(works) => works,
+        Err(error) => return drop(say.send(Err(error))),
+    };
+    // Nobody waits any more only if the starting thread has panicked.
+    let _ = say.send(Ok(begun.clone()));
+    let ended = runtime.block_on(async {
+        let removed = async {
+            match &watchman {
+                Some(watchman) => Box::pin(watchman.run(&data)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = proposer.run() => ended.map_err(Stop::Log),
+            stop = removed => Err(stop),
+        }
+    });
+    match &ended {
+        Ok(()) => {
+            runtime.block_on(hand_over(&proposer.raft));
+            begun.looks.fail(&Unavailable::Closing);
+        }
+        Err(stop) => {
+            log::error!("the node stops: {stop}");
+            let why = match stop {
+                Stop::Log(why) => Arc::clone(why),
+                other => other.to_string().into(),
+            };
+            let why = Unavailable::Log { why };
+            proposer.desk.fail(&why);
+            begun.looks.fail(&why);
+            *begun.stopped.lock() = Some(stop.clone());
+            for tell in on_failure.try_iter() {
+                tell(stop.clone());
+            }
+        }
+    }
+    // Whether it had failed before is known already.
+    let _ = runtime.block_on(proposer.raft.shutdown());
+    drop(data);
+}
+
+/// Lets another lead, if there is one: nobody has to wait until this one is missed.
+async fn hand_over(raft: &Raft) {
+    let metrics = metrics(raft);
+    let (true, Some(to)) = (raft.is_leader(), best(&metrics)) else { return };
+    let patience = Some(HANDOVER_PATIENCE.as_duration());
+    if raft.trigger().transfer_leader(to).await.is_ok() {
+        let leads = |now: &super::leadership::Metrics| now.current_leader == Some(to);
+        // If that takes too long, the others will miss it.
+        let _ = raft.wait(patience).metrics(leads, "another leads").await;
+    }
+}
+
+/// Brings openraft up, and the node to where it was.
+async fn begin(parts: Parts) -> Result<Works, DataError> {
+    let Parts { data, heritage, log, machine, audit, trouble, peers } = parts;
+    let replica = Arc::clone(&machine.replica);
+    let path = data.path().to_path_buf();
+    let stopped = |why: String| {
+        let why = trouble.first().map_or(why, |first| first.to_string());
+        DataError::Stopped(path.clone(), why)
+    };
+    let (fresh, identity) = (log.is_empty(), data.identity);
+    let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
+    let caller = tls
+        .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
+    let (removed, gauges) = (Arc::<AtomicBool>::default(), Gauges::of(&log));
+    let network = Network {
+        caller: caller.clone(),
+        replica: Arc::clone(&replica),
+        removed: Arc::clone(&removed),
+    };
+    let pace = peers.as_ref().map_or(Pace::Lan, |peers| peers.pace);
+    let raft = Raft::new(identity.node, Arc::new(config(pace)), network, log, machine)
+        .await
+        .map_err(|error| stopped(error.to_string()))?;
+    let data = Arc::new(Mutex::new(data));
+    if fresh && identity.node == FIRST_NODE {
+        let addr = peers.as_ref().map_or_else(String::new, |peers| peers.station.to_string());
+        let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
+        raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
+    }
+    // What openraft knows itself: what it tells in metrics comes a moment later.
+    let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
+    let known = known.map_err(|error| stopped(error.to_string()))?;
+    let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
+    if !is_alone && peers.is_none() {
+        return Err(PeerError::Deaf.into());
+    }
+    let hands = Arc::new(Hands::default());
+    let mut stand = Stand::Waits;
+    if is_alone {
+        if let (Some(peers), Some(caller)) = (&peers, &caller) {
+            peers.refuse_strangers(caller).await?;
+        }
+        stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), heritage), &stopped).await?;
+        if let Stand::Leads(reign) = stand {
+            hands.lead(reign.clock);
+        }
+    } else {
+        raft.runtime_config().tick(true);
+        if known.voter_ids().eq([identity.node]) {
+            // Nobody else can, so there is nobody to wait for.
+            let elected = raft.trigger().elect(false).await;
+            elected.map_err(|error| stopped(error.to_string()))?;
+        }
+    }
+    replica.go_live();
+    Ok(Makings {
+        raft,
+        replica,
+        hands,
+        data,
+        audit,
+        trouble,
+        gauges,
+        caller,
+        removed,
+        peers,
+        is_alone,
+        stand,
+    }
+    .put_together(identity.cluster, identity.node))
+}
+
+/// What a node is put together from.
+struct Makings {
+    raft: Raft,
+    replica: Arc<Replica>,
+    hands: Arc<Hands>,
+    data: Arc<Mutex<Data>>,
+    audit: Audit,
+    trouble: Trouble,
+    gauges: Gauges,
+    caller: Option<Arc<Caller>>,
+    removed: Arc<AtomicBool>,
+    peers: Option<Peers>,
+    is_alone: bool,
+    stand: Stand,
+}
+
+impl Makings {
+    fn reporter(&self, cluster: ClusterId) -> Arc<Reporter> {
+        Arc::new(Reporter {
+            cluster,
+            raft: self.raft.clone(),
+            replica: Arc::clone(&self.replica),
+            gauges: self.gauges.clone(),
+            caller: self.caller.clone(),
+        })
+    }
+
+    fn put_together(self, cluster: ClusterId, node: NodeId) -> Works {
+        let reporter = self.reporter(cluster);
+        let Self { raft, replica, hands, data, trouble, .. } = self;
+        let Self { audit, caller, removed, peers, is_alone, stand, .. } = self;
+        let (tell, stand) = watch::channel(stand);
+        let desk = Arc::<Desk>::default();
+        let freshness = Arc::new(Freshness::since(boot_now()));
+        let (looks, alone) = (Arc::<Queue>::default(), Arc::new(AtomicBool::new(is_alone)));
+        let members = Arc::new(Members::new(raft.clone(), Arc::clone(&alone)));
+        let nobody = || Arc::new(Caller::nobody(None));
+        let forwarder = || Forwarder::new(raft.clone(), caller.clone().unwrap_or_else(nobody));
+        let reader = Arc::new(Reader {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            hands: Arc::clone(&hands),
+            freshness: Arc::clone(&freshness),
+            stand: stand.clone(),
+            line: Turn::new(forwarder()),
+        });
+        let herald = Herald {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            hands: Arc::clone(&hands),
+            freshness: Arc::clone(&freshness),
+            elections: Arc::clone(&reporter.gauges.elections),
+            stand: tell,
+            alone: Arc::clone(&alone),
+        };
+        tokio::spawn(herald.run());
+        let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));
+        tokio::spawn(async move { answering.run(&queue).await });
+        let watchman = peers.zip(caller.clone()).map(|(peers, caller)| {
+            let reception = Reception {
+                cluster,
+                node,
+                raft: raft.clone(),
+                desk: Arc::clone(&desk),
+                freshness: Arc::clone(&freshness),
+                reader: Arc::clone(&reader),
+                members: Arc::clone(&members),
+                reporter: Arc::clone(&reporter),
+                stand: stand.clone(),
+                data: Arc::clone(&data),
+            };
+            let book = Book::open(data.lock().path(), cluster, boot_now());
+            let Peers { listener, station, seeds, tls, .. } = peers;
+            tokio::spawn(accept::accept(listener, tls, Arc::new(reception)));
+            let (raft, reader) = (raft.clone(), Arc::clone(&reader));
+            let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
+            let members = Arc::clone(&members);
+            Watchman { raft, reader, members, hands, caller, station, seeds, removed, book }
+        });
+        let begun = Begun {
+            replica: Arc::clone(&replica),
+            desk: Arc::clone(&desk),
+            looks,
+            hands: Arc::clone(&hands),
+            freshness,
+            alone,
+            members,
+            reporter,
+            leader: Arc::new(Turn::new(forwarder())),
+            runtime: Handle::current(),
+            audit: Arc::new(Mutex::new(audit)),
+            stopped: Arc::default(),
+        };
+        let line = Turn::new(forwarder());
+        let proposer = Proposer { raft, replica, desk, hands, stand, reader, line, trouble };
+        Works { proposer, begun, data, watchman }
+    }
+}
+
+/// Has a node that is alone lead, and writes what its cluster begins with.
+async fn begin_alone(
+    raft: &Raft,
+    replica: &Arc<Replica>,
+    data: &Mutex<Data>,
+    (peers, heritage): (Option<&Peers>, Option<Heritage>),
+    stopped: &impl Fn(String) -> DataError,
+) -> Result<Stand, DataError> {
+    lead(raft).await.map_err(stopped)?;
+    let write = async |proposal| {
+        let written = raft.client_write(proposal).await;
+        written.map(drop).map_err(|error| stopped(error.to_string()))
+    };
+    let identity = data.lock().identity;
+    let cluster = replica.look().cluster;
+    match cluster {
+        None => {
+            let cluster = identity.cluster;
+            write(match heritage {
+                None => Proposal::Begin(cluster, Rules::default()),
+                Some(heritage) => Proposal::Inherit(cluster, heritage),
+            })
+            .await?;
+        }
+        Some(cluster) if cluster != identity.cluster => {
+            let why = format!("it names cluster {}, the log {cluster}", identity.cluster);
+            return Err(DataError::damaged(&data.lock().path().join("node"), why));
+        }
+        Some(_) => {}
+    }
+    data.lock().has_begun()?;
+    let known = metrics(raft).membership_config.get_node(&identity.node).cloned();
+    if let Some(peers) = peers
+        && known != Some(peers.station.to_node())
+    {
+        // Where others will find it.
+        let nodes = BTreeMap::from([(identity.node, peers.station.to_node())]);
+        let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
+        changed.map_err(|error| stopped(error.to_string()))?;
+    }
+    let reign = alone(raft, replica).ok_or_else(|| stopped("it does not lead".to_owned()))?;
+    // Who lived in the daemon's process is gone with it; what it held is in grace, so that a
+    // process which still lives can be bound again.
+    let end = |session| Op::EndSession(EndSession { session, end: SessionEnd::Expired }).into();
+    let commands: Vec<_> = replica.orphans().into_iter().map(end).collect();
+    if !commands.is_empty() {
+        let now = reign.clock.at(steady_now());
+        write(Proposal::Commands(Arc::new(Commands { now, commands }))).await?;
+    }
+    Ok(Stand::Leads(reign))
+}
+
+/// Waits until this node leads, and has carried out all that the log holds.
+async fn lead(raft: &Raft) -> Result<(), String> {
+    raft.trigger().elect(false).await.map_err(|error| error.to_string())?;
+    let patience = Some(START_PATIENCE.as_duration());
+    let leads = raft.wait(patience).state(ServerState::Leader, "to lead").await;
+    leads.map_err(|error| error.to_string())?;
+    let recovered = raft.wait_for_recovery(patience).await;
+    recovered.map(drop).map_err(|error| error.to_string())
+}
+
+impl Begun {
+    /// Whether this node decides alone: then all that it has carried out is all that anybody was
+    /// told. To be asked while the engine is looked at.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::SeqCst)
+    }
+}
+
+fn config(pace: Pace) -> Config {
+    let (heartbeat, soonest, latest) = match pace {
+        // Who asks a leader that is killed waits for about two of the last: less than 2 s.
+        Pace::Lan => (100, 400, 800),
+        Pace::Wifi => (250, 1_000, 1_500),
+    };
+    Config {
+        cluster_name: "latchfs".to_owned(),
+        heartbeat_interval: heartbeat,
+        election_timeout_min: soonest,
+        election_timeout_max: latest,
+        // Whose others are away does not keep them from electing another for ever.
+        quorum_loss_probe_interval: Some(2 * latest),
+        // Who is alone has nobody to give signs of life to, or to miss them of: it is elected
+        // when it starts. So it sleeps while nothing happens.
+        enable_tick: false,
+        enable_pre_vote: Some(true),
+        // A leader that comes back leads by a vote, when its state is what it was.
+        enable_leader_restore: Some(false),
+        allow_log_reversion: None,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),
+        max_in_snapshot_log_to_keep: ENTRIES_KEPT,
+        ..Config::default()
+    }
+}

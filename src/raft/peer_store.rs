@@ -1,0 +1,149 @@
+//! The address book: where other nodes were found, and when, so that a node which was away finds
+//! somebody again. It decides nothing: a majority is always one of the voters in the log.
+
+use super::data_dir::replace;
+use super::node_address::Station;
+use super::types::{ClusterId, NodeId};
+use crate::os_error::said;
+use crate::time::{Span, Time, Wall};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Who has not been seen for so long is forgotten (seed 003).
+const FORGET_AFTER: Span = Span::from_secs(24 * 3_600);
+/// How often the times are put on the disk, when nothing else has changed.
+const WRITE_EVERY: Span = Span::from_secs(600);
+/// Nodes that are remembered: more than a cluster ever has.
+const NODES_MAX: usize = 64;
+
+/// Where other nodes were found.
+pub(super) struct Book {
+    path: PathBuf,
+    cluster: ClusterId,
+    pages: BTreeMap<NodeId, Page>,
+    written: Option<Time>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Page {
+    station: Station,
+    /// When it was seen, on the boot clock.
+    seen: Time,
+}
+
+impl Book {
+    /// What is in a directory. Whoever is in it counts as seen now. A book that can't be read is
+    /// an empty one: others are found in the log, or by seeds.
+    pub(super) fn open(dir: &Path, cluster: ClusterId, now: Time) -> Self {
+        let path = dir.join("peers.json");
+        let pages = match fs::read(&path) {
+            Ok(bytes) => read(&bytes, cluster, now).unwrap_or_else(|| {
+                log::warn!("{} can't be understood, and is begun anew", path.display());
+                BTreeMap::new()
+            }),
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    log::warn!("{}: {}", path.display(), said(&error));
+                }
+                BTreeMap::new()
+            }
+        };
+        Self { path, cluster, pages, written: None }
+    }
+
+    /// Where nodes were found.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.pages.values().map(|page| &*page.station.address)
+    }
+
+    /// A node was found.
+    pub(super) fn see(&mut self, id: NodeId, station: Station, now: Time) {
+        let is_known = self.pages.get(&id).is_some_and(|page| page.station == station);
+        if is_known || self.pages.len() < NODES_MAX || self.pages.contains_key(&id) {
+            self.pages.insert(id, Page { station, seen: now });
+        }
+        if !is_known {
+            self.written = None;
+        }
+    }
+
+    /// Forgets who was not seen for long, and puts the book on the disk if that is due.
+    pub(super) fn keep(&mut self, now: Time) {
+        let before = self.pages.len();
+        self.pages.retain(|_, page| now.since(page.seen) < FORGET_AFTER);
+        let is_due = self.written.is_none_or(|at| now.since(at) >= WRITE_EVERY);
+        if before == self.pages.len() && !is_due {
+            return;
+        }
+        self.written = Some(now);
+        let text = format!("{:#}\n", self.to_json(now, Wall::now()));
+        if let Err(error) = replace(&self.path, &[text.as_bytes()]) {
+            // Only an address book.
+            log::warn!("{}: {}", self.path.display(), said(&error));
+        }
+    }
+
+    fn to_json(&self, now: Time, wall: Wall) -> Value {
+        let page = |(id, page): (&NodeId, &Page)| {
+            let ago = i64::try_from(now.since(page.seen).as_millis() / 1_000).unwrap_or(i64::MAX);
+            json!({
+                "id": id,
+                "name": &*page.station.name,
+                "address": &*page.station.address,
+                "url": &*page.station.url,
+                "last_seen": wall.secs.saturating_sub(ago),
+            })
+        };
+        let peers: Vec<_> = self.pages.iter().map(page).collect();
+        json!({ "cluster": self.cluster.to_string(), "peers": peers })
+    }
+}
+
+fn read(bytes: &[u8], cluster: ClusterId, now: Time) -> Option<BTreeMap<NodeId, Page>> {
+    let book: Value = serde_json::from_slice(bytes).ok()?;
+    if book["cluster"] != cluster.to_string() {
+        return None;
+    }
+    let page = |page: &Value| {
+        let text = |field: &str| page[field].as_str();
+        let station = Station::new(text("address")?, text("url")?, text("name")?)?;
+        Some((page["id"].as_u64()?, Page { station, seen: now }))
+    };
+    book["peers"].as_array()?.iter().take(NODES_MAX).map(page).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn station(n: u64) -> Station {
+        Station::new(&format!("10.0.0.{n}:7100"), "http://x:1", "box").expect("sound")
+    }
+
+    #[test]
+    fn a_node_is_remembered_for_a_day() {
+        let dir = std::env::temp_dir().join(format!("latchfs-book-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("the temporary directory can be written");
+        let (cluster, hour) = (ClusterId(7), |n: u64| Time::from_secs(n * 3_600));
+        let mut book = Book::open(&dir, cluster, hour(1));
+        book.see(3, station(3), hour(1));
+        book.see(5, station(5), hour(20));
+        book.keep(hour(20));
+        // Whoever is in it at a start counts as seen then.
+        let mut again = Book::open(&dir, cluster, hour(30));
+        assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
+        again.see(5, station(6), hour(40));
+        again.keep(hour(54));
+        assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.6:7100"]);
+        let last = Book::open(&dir, cluster, hour(55));
+        assert_eq!(last.addresses().count(), 1);
+        // Another cluster's is nobody's.
+        assert_eq!(Book::open(&dir, ClusterId(8), hour(55)).addresses().count(), 0);
+        fs::write(dir.join("peers.json"), "{").expect("it can be written");
+        assert_eq!(Book::open(&dir, cluster, hour(55)).addresses().count(), 0);
+        let _ = fs::remove_dir_all(&dir);
+    }
+}

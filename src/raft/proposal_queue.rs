@@ -1,0 +1,324 @@
+//! Where requests wait for the next entry, and where the edges leave them: nobody who asks is
+//! held up.
+//!
+//! Who looks at a lock sees what was asked of it before, also when the answer to that is still on
+//! its way: a look stands in the same line, behind what concerns it. It makes no entry.
+
+use super::rpc::messages::Turned;
+use super::types::{Answers, Commands};
+use crate::engine::{Answer, Command, LockName, Op};
+use crate::service::{Then, Unavailable};
+use crate::time::{Span, Time, steady_now};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Requests of one entry: more than come in the time of one sync from a thousand clients, and few
+/// enough that their answers are not late because of each other.
+pub(super) const REQUESTS_MAX: usize = 512;
+/// No answer takes longer, or it is none: a person who waits longer thinks that it hangs.
+pub(super) const ANSWER_DEADLINE: Span = Span::from_secs(2);
+
+/// A request.
+struct Asked {
+    what: What,
+    /// Until when somebody waits, on the steady clock.
+    until: Time,
+}
+
+/// What is asked, and where the answer goes.
+#[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
+enum What {
+    Decide(Command, Then<Result<Answer, Unavailable>>),
+    Parcel(Vec<Command>, Delivery),
+    Look(Look),
+}
+
+/// Looks at the engine at a time, when all that was asked before is carried out.
+pub(super) type Look = Then<Result<Time, Unavailable>>;
+
+/// Where the answers to a parcel go: commands that another node has sent on for its clients, and
+/// the entry that they became.
+pub(super) type Delivery = Then<Result<(u64, Answers), Turned>>;
+
+/// What waits for the next entry, and what is in the one on its way.
+#[derive(Default)]
+pub(super) struct Desk {
+    line: Mutex<Line>,
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct Line {
+    asked: VecDeque<Asked>,
+    flying: Option<Arc<Commands>>,
+    /// Why nothing is taken any more.
+    closed: Option<Unavailable>,
+}
+
+/// What is to be done next.
+pub(super) enum Next {
+    /// These.
+    Batch(Batch),
+    /// Nothing, at the moment.
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+}
+
+/// What makes one entry, and who waits for it.
+pub(super) struct Batch {
+    pub(super) commands: Arc<Commands>,
+    pub(super) waiting: Waiting,
+}
+
+/// Where the answers to an entry go.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// For its commands, in their order.
+    who: Vec<Who>,
+    looks: Vec<Look>,
+    /// Until when the first of them waits.
+    pub(super) until: Option<Time>,
+}
+
+/// Who waits for some commands of an entry.
+enum Who {
+    /// For one.
+    Caller(Then<Result<Answer, Unavailable>>),
+    /// For so many.
+    Node(usize, Delivery),
+}
+
+impl Desk {
+    /// Takes a command, or says at once why not.
+    pub(super) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        self.take(What::Decide(command, then));
+    }
+
+    /// Takes a look, or says at once why not.
+    pub(super) fn look(&self, look: Look) {
+        self.take(What::Look(look));
+    }
+
+    /// Takes what another node has sent on, or says at once why not.
+    pub(super) fn send_on(&self, commands: Vec<Command>, delivery: Delivery) {
+        self.take(What::Parcel(commands, delivery));
+    }
+
+    fn take(&self, what: What) {
+        let until = steady_now() + ANSWER_DEADLINE;
+        let mut line = self.line.lock();
+        if let Some(why) = line.closed.clone() {
+            drop(line);
+            return what.refuse(why);
+        }
+        line.asked.push_back(Asked { what, until });
+        let first = line.asked.len() == 1;
+        drop(line);
+        if first {
+            self.bell.notify_one();
+        }
+    }
+
+    /// What is to be done next, the oldest first, at the time that `now` gives.
+    pub(super) fn next(&self, now: impl FnOnce() -> Time) -> Next {
+        let mut line = self.line.lock();
+        let count = line.asked.len().min(REQUESTS_MAX);
+        if count == 0 {
+            return if line.closed.is_some() { Next::Closed } else { Next::Nothing };
+        }
+        let (mut commands, mut waiting) = (Vec::with_capacity(count), Waiting::default());
+        waiting.until = line.asked.front().map(|asked| asked.until);
+        for asked in line.asked.drain(..count) {
+            match asked.what {
+                What::Decide(command, then) => {
+                    commands.push(command);
+                    waiting.who.push(Who::Caller(then));
+                }
+                What::Parcel(parcel, delivery) => {
+                    waiting.who.push(Who::Node(parcel.len(), delivery));
+                    commands.extend(parcel);
+                }
+                What::Look(look) => waiting.looks.push(look),
+            }
+        }
+        // Not before the last of them was asked: nobody's lease may count from earlier.
+        let commands = Arc::new(Commands { now: now(), commands });
+        line.flying = Some(Arc::clone(&commands));
+        Next::Batch(Batch { commands, waiting })
+    }
+
+    /// What was on its way has been carried out.
+    pub(super) fn landed(&self) {
+        self.line.lock().flying = None;
+    }
+
+    /// Whether something is on its way that concerns a lock, or any lock.
+    pub(super) fn is_busy_with(&self, name: Option<&LockName>) -> bool {
+        let line = self.line.lock();
+        let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
+        let flying = line.flying.iter().flat_map(|flying| &flying.commands);
+        // What another node has sent on nobody here has asked before.
+        let waiting = line.asked.iter().filter_map(|asked| match &asked.what {
+            What::Decide(command, _) => Some(command),
+            What::Parcel(..) | What::Look(_) => None,
+        });
+        flying.chain(waiting).any(concerns)
+    }
+
+    /// Returns when something may have come.
+    pub(super) async fn rings(&self) {
+        self.bell.notified().await;
+    }
+
+    /// Why nothing is taken any more.
+    pub(super) fn closed(&self) -> Option<Unavailable> {
+        self.line.lock().closed.clone()
+    }
+
+    /// Takes nothing any more; what was taken is still done.
+    pub(super) fn close(&self, why: Unavailable) {
+        self.line.lock().closed.get_or_insert(why);
+        self.bell.notify_one();
+    }
+
+    /// Takes nothing any more, and answers what was taken by `why`.
+    pub(super) fn fail(&self, why: &Unavailable) {
+        let asked = {
+            let mut line = self.line.lock();
+            line.closed = Some(why.clone());
+            std::mem::take(&mut line.asked)
+        };
+        for asked in asked {
+            asked.what.refuse(why.clone());
+        }
+    }
+
+    /// Answers those for whom nobody waits any more.
+    pub(super) fn expire(&self, now: Time, why: &Unavailable) {
+        let late: Vec<_> = {
+            let mut line = self.line.lock();
+            let late = line.asked.partition_point(|asked| asked.until <= now);
+            line.asked.drain(..late).collect()
+        };
+        for asked in late {
+            asked.what.refuse(why.clone());
+        }
+    }
+}
+
+/// Whether a command may change what is seen of a lock.
+fn concerns(op: &Op, name: &LockName) -> bool {
+    match op {
+        // Time passes whether anybody says so or not, and whoever looks asks what is due.
+        Op::Settle | Op::OpenSession(_) | Op::KeepAlive(_) => false,
+        Op::Acquire(ask) => ask.name == *name,
+        Op::Renew(ask) => ask.key.name == *name,
+        Op::Annotate(ask) => ask.key.name == *name,
+        Op::Release(ask) => ask.key.name == *name,
+        Op::Leave(ask) => ask.name == *name,
+        Op::Move(ask) => ask.from.name == *name || ask.to == *name,
+        Op::Steal(ask) => ask.name == *name,
+        // Whatever hangs on it, or whatever there is.
+        Op::EndSession(_) | Op::Reset(_) => true,
+    }
+}
+
+impl What {
+    fn refuse(self, why: Unavailable) {
+        match self {
+            Self::Decide(_, then) => then(Err(why)),
+            Self::Parcel(_, delivery) => delivery(Err(Turned::NotLeader(None))),
+            Self::Look(look) => look(Err(why)),
+        }
+    }
+}
+
+impl Batch {
+    /// Turns away what other nodes have sent on, and keeps the rest: a call that was sent on once
+    /// is never sent on again.
+    pub(super) fn turn_away(self, turned: &Turned) -> Self {
+        self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
+    }
+
+    /// Refuses what must not be asked twice by `why`, for it may have been done already. Looks
+    /// and requests with an id of their own stay.
+    pub(super) fn refuse_unrepeatable(self, why: &Unavailable) -> Self {
+        self.keep(
+            |command| command.request.is_some(),
+            |delivery| delivery(Err(Turned::Unknown)),
+            |then| then(Err(why.clone())),
+        )
+    }
+
+    fn keep(
+        self,
+        keeps: impl Fn(&Command) -> bool,
+        mut turn: impl FnMut(Delivery),
+        mut refuse: impl FnMut(Then<Result<Answer, Unavailable>>),
+    ) -> Self {
+        let Self { commands, waiting } = self;
+        let Waiting { who, looks, until } = waiting;
+        let (now, mut kept, mut stays) = (commands.now, Vec::new(), Vec::new());
+        let mut commands = commands.commands.iter();
+        for who in who {
+            match who {
+                Who::Caller(then) => match commands.next() {
+                    Some(command) if keeps(command) => {
+                        kept.push(command.clone());
+                        stays.push(Who::Caller(then));
+                    }
+                    _ => refuse(then),
+                },
+                Who::Node(count, delivery) => {
+                    commands.by_ref().take(count).for_each(drop);
+                    turn(delivery);
+                }
+            }
+        }
+        let commands = Arc::new(Commands { now, commands: kept });
+        Self { commands, waiting: Waiting { who: stays, looks, until } }
+    }
+
+    /// Whether nobody waits any more.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.who.is_empty() && self.waiting.looks.is_empty()
+    }
+}
+
+impl Waiting {
+    /// Gives each command its answer, of entry `index`, and then everybody a look at `at`.
+    pub(super) fn answer(self, index: u64, answers: Answers, at: Time) {
+        let mut answers = answers.into_iter();
+        for who in self.who {
+            match who {
+                Who::Caller(then) => {
+                    then(Ok(answers.next().expect("each command has an answer")));
+                }
+                Who::Node(count, delivery) => {
+                    let own: Answers = answers.by_ref().take(count).collect();
+                    debug_assert_eq!(own.len(), count, "each command has an answer");
+                    delivery(Ok((index, own)));
+                }
+            }
+        }
+        for look in self.looks {
+            look(Ok(at));
+        }
+    }
+
+    /// Tells all why there is no answer.
+    pub(super) fn refuse(self, why: &Unavailable) {
+        for who in self.who {
+            match who {
+                Who::Caller(then) => then(Err(why.clone())),
+                Who::Node(_, delivery) => delivery(Err(Turned::Unknown)),
+            }
+        }
+        for look in self.looks {
+            look(Err(why.clone()));
+        }
+    }
+}

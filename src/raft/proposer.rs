@@ -1,0 +1,268 @@
+//! What makes entries: one at a time, with all that was asked while the one before was on its
+//! way, and the time at which the engine is to carry it out.
+//!
+//! Who leads proposes them; whoever follows sends all that was asked there on to it, in one call,
+//! and answers when it has carried out that entry itself. When a deadline passes and nobody asks
+//! for anything, an entry of the leader says only that. Nodes on which nothing happens write
+//! nothing.
+
+use super::fatal_error::Trouble;
+use super::forward::Forwarder;
+use super::leader_clock::Hands;
+use super::leadership::{Reign, Stand};
+use super::linearizable_read::{Reader, WriteError, pause, propose};
+use super::proposal_queue::{ANSWER_DEADLINE, Batch, Desk, Next, Waiting};
+use super::replica::Replica;
+use super::rpc::messages::Turned;
+use super::rpc::rpc_client::Trouble as CallTrouble;
+use super::types::{Answers, Commands, Raft};
+use crate::engine::Op;
+use crate::service::Unavailable;
+use crate::time::{Span, Time, boot_now, steady_now};
+use openraft::errors::{ClientWriteError, RaftError};
+use std::pin::pin;
+use std::sync::Arc;
+use tokio::sync::{Mutex as Turn, watch};
+use tokio::time::{sleep, timeout};
+
+/// How often it is looked for requests for which nobody waits any more, while an entry takes long.
+const LATE_LOOK: Span = Span::from_millis(250);
+
+/// Proposes entries.
+pub(super) struct Proposer {
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) desk: Arc<Desk>,
+    pub(super) hands: Arc<Hands>,
+    pub(super) stand: watch::Receiver<Stand>,
+    pub(super) reader: Arc<Reader>,
+    pub(super) line: Turn<Forwarder>,
+    pub(super) trouble: Trouble,
+}
+
+/// The time to stamp by, if this node leads.
+fn now(stand: Stand) -> Time {
+    match stand {
+        Stand::Leads(reign) => reign.clock.at(steady_now()),
+        Stand::Follows(_) | Stand::Waits => Time::ZERO,
+    }
+}
+
+/// What became of a batch.
+enum Came {
+    /// It is carried out here, as this entry.
+    Done(u64, Answers, Time),
+    /// Nothing was done.
+    Nothing(Arc<str>),
+    /// It may be done, or be done yet.
+    Unknown(Arc<str>),
+}
+
+impl Proposer {
+    /// Proposes what is asked, until the desk is closed and empty. If the log fails: why.
+    pub(super) async fn run(&self) -> Result<(), Arc<str>> {
+        loop {
+            let stand = *self.stand.borrow();
+            match self.desk.next(|| now(stand)) {
+                Next::Batch(batch) => self.carry_out(batch, stand).await?,
+                Next::Closed => return Ok(()),
+                Next::Nothing => self.rest().await?,
+            }
+        }
+    }
+
+    /// Waits until something is asked or due; carries out what is due.
+    async fn rest(&self) -> Result<(), Arc<str>> {
+        let mut stand = self.stand.clone();
+        let due = match *stand.borrow_and_update() {
+            Stand::Leads(reign) => self.replica.next_deadline().map(|due| (reign, due)),
+            Stand::Follows(_) | Stand::Waits => None,
+        };
+        let wait = due.map(|(reign, due)| reign.clock.until(due, steady_now()));
+        if let (Some((reign, _)), Some(Span::ZERO)) = (due, wait) {
+            return self.tick(reign).await;
+        }
+        let passes = async {
+            match wait {
+                Some(wait) => sleep(wait.as_duration()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.desk.rings() => {}
+            () = passes => {}
+            changed = stand.changed() => {
+                if changed.is_err() {
+                    return Err(self.stopped("openraft has ended"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stopped(&self, why: &str) -> Arc<str> {
+        self.trouble.first().unwrap_or_else(|| why.into())
+    }
+
+    /// Carries out what is due.
+    async fn tick(&self, reign: Reign) -> Result<(), Arc<str>> {
+        let now = reign.clock.at(steady_now());
+        let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
+        let came = self.write(reign, commands, &mut None).await?;
+        if let Came::Nothing(_) = came {
+            // It leads no more, and will be told so.
+            pause().await;
+        }
+        Ok(())
+    }
+
+    /// Carries out what was asked, and stamped when the node stood as `stamped`.
+    async fn carry_out(&self, batch: Batch, mut stamped: Stand) -> Result<(), Arc<str>> {
+        let mut batch = batch;
+        let until = batch.waiting.until.unwrap_or_else(|| steady_now() + ANSWER_DEADLINE);
+        let until = self.reader.patience(until);
+        loop {
+            let stand = *self.stand.borrow();
+            if !matches!(stand, Stand::Leads(_)) {
+                batch = batch.turn_away(&Turned::NotLeader(None));
+            } else if stand != stamped {
+                // Each leadership stamps by a clock of its own.
+                let commands = batch.commands.commands.clone();
+                batch.commands = Arc::new(Commands { now: now(stand), commands });
+                stamped = stand;
+            }
+            let mut waiting = Some(std::mem::take(&mut batch.waiting));
+            let came = self.try_once(stand, &batch.commands, &mut waiting, until).await;
+            // All may have given up.
+            batch.waiting = waiting.unwrap_or_default();
+            match came {
+                Ok(Came::Done(index, answers, at)) => {
+                    self.desk.landed();
+                    batch.waiting.answer(index, answers, at);
+                    return Ok(());
+                }
+                Ok(Came::Nothing(why)) => {
+                    if steady_now() >= until {
+                        self.desk.landed();
+                        batch.waiting.refuse(&Unavailable::NoQuorum { why });
+                        return Ok(());
+                    }
+                }
+                Ok(Came::Unknown(why)) => {
+                    let why = Unavailable::NoQuorum { why };
+                    batch = batch.refuse_unrepeatable(&why);
+                }
+                Err(why) => {
+                    self.desk.landed();
+                    batch.waiting.refuse(&Unavailable::Log { why: Arc::clone(&why) });
+                    return Err(why);
+                }
+            }
+            if batch.is_empty() {
+                self.desk.landed();
+                return Ok(());
+            }
+            pause().await;
+        }
+    }
+
+    async fn try_once(
+        &self,
+        stand: Stand,
+        commands: &Arc<Commands>,
+        waiting: &mut Option<Waiting>,
+        until: Time,
+    ) -> Result<Came, Arc<str>> {
+        let left = until.since(steady_now());
+        if left == Span::ZERO {
+            return Ok(Came::Nothing("nobody leads them".into()));
+        }
+        if commands.commands.is_empty() {
+            // Who only looks makes no entry.
+            return Ok(match self.reader.read(until).await {
+                Ok(at) => Came::Done(0, vec![], at),
+                Err(Unavailable::NoQuorum { why }) => Came::Nothing(why),
+                Err(other) => Came::Nothing(other.to_string().into()),
+            });
+        }
+        match stand {
+            // It would be written here, and nobody could say what becomes of it.
+            Stand::Leads(_) if self.reader.is_lost() => {
+                Ok(Came::Nothing("no majority of them answers".into()))
+            }
+            Stand::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
+            Stand::Follows(_) => Ok(self.forward(commands, left).await),
+            Stand::Waits => Ok(Came::Nothing("nobody leads them".into())),
+        }
+    }
+
+    /// Has the leader carry out what was asked here.
+    async fn forward(&self, commands: &Commands, left: Span) -> Came {
+        let asked = boot_now();
+        let sent = self.line.lock().await.forward(commands.commands.clone(), left).await;
+        let (place, answers) = match sent {
+            Ok(done) => done,
+            Err(CallTrouble::Turned(Turned::Unknown) | CallTrouble::Unheard(_)) => {
+                return Came::Unknown("whoever led them has not answered".into());
+            }
+            Err(trouble) => return Came::Nothing(trouble.to_string().into()),
+        };
+        self.hands.hear(asked, place.now);
+        let carried_out = self.replica.carried_out(place.index);
+        match timeout(left.as_duration(), carried_out).await {
+            Ok(()) => Came::Done(place.index, answers, place.now),
+            Err(_) => Came::Unknown("this node is behind".into()),
+        }
+    }
+
+    /// Has an entry written and carried out: what its commands came to. If that takes too long,
+    /// those who wait are told, and taken away.
+    async fn write(
+        &self,
+        reign: Reign,
+        commands: Arc<Commands>,
+        waiting: &mut Option<Waiting>,
+    ) -> Result<Came, Arc<str>> {
+        let began = steady_now();
+        let mut entry = pin!(propose(&self.raft, reign, commands));
+        let written = loop {
+            tokio::select! {
+                written = &mut entry => break written,
+                () = sleep(LATE_LOOK.as_duration()) => {
+                    self.give_up_on_the_late(began, waiting);
+                }
+            }
+        };
+        match written {
+            Ok(done) => Ok(Came::Done(done.log_id.index, done.data, reign.clock.at(steady_now()))),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&self, error: &WriteError) -> Result<Came, Arc<str>> {
+        match error {
+            RaftError::Fatal(_) => Err(self.stopped(&error.to_string())),
+            RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
+                Ok(Came::Unknown("another leads them now".into()))
+            }
+            RaftError::APIError(
+                ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_),
+            ) => Ok(Came::Nothing("another leads them now".into())),
+            RaftError::APIError(ClientWriteError::ChangeMembershipError(why)) => {
+                Ok(Came::Nothing(why.to_string().into()))
+            }
+        }
+    }
+
+    /// Answers those who have waited as long as anybody does. The entry may still be carried out.
+    fn give_up_on_the_late(&self, began: Time, waiting: &mut Option<Waiting>) {
+        let now = steady_now();
+        let why = format!("no sync by a majority within {ANSWER_DEADLINE}").into();
+        let late = Unavailable::Log { why };
+        let is_late = now.since(began) >= ANSWER_DEADLINE;
+        if let Some(waiting) = waiting.take_if(|_| is_late) {
+            waiting.refuse(&late);
+        }
+        self.desk.expire(now, &late);
+    }
+}

@@ -1,0 +1,236 @@
+//! The engine as the log has left it, and what follows from each entry: events, counts, audit.
+//!
+//! One mutex guards the engine and the order of its events. Nobody is woken or answered while it
+//! is held. What is read again at a start has been told before: until [`Replica::go_live`] nothing
+//! is told.
+
+use super::leader_clock::{Reading, TIME_EVERY};
+use super::snapshot::Known;
+use super::types::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
+use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
+use crate::service::audit::Audit;
+use crate::service::counters::Tally;
+use crate::service::event_log::{Feed, Wakers};
+use crate::time::{Time, Wall, boot_now};
+use openraft::EntryPayload;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::watch;
+
+/// The state of a node.
+pub(crate) struct Replica {
+    core: Mutex<Core>,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) tally: Tally,
+    /// Entries with commands, and commands, since the start.
+    pub(crate) entries: AtomicU64,
+    pub(crate) commands: AtomicU64,
+    /// The last entry that was carried out, once all that follows from it has been told.
+    told: watch::Sender<u64>,
+    steady: SteadyClock,
+}
+
+/// Reads the steady clock of this machine, which is virtual in a simulation.
+pub(crate) type SteadyClock = Box<dyn Fn() -> Time + Send + Sync>;
+
+/// What the mutex guards.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    /// Which cluster this is, once an entry has said so.
+    pub(crate) cluster: Option<ClusterId>,
+    applied: Option<LogId>,
+    members: Membership,
+    /// The last leader's time, as far as it was heard here.
+    reading: Option<Reading>,
+    audit: Audit,
+    /// Emptied after each entry; kept for its memory.
+    events: Vec<Event>,
+    telling: Telling,
+}
+
+/// Whether what happens is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    /// It has been told, before the last end.
+    Not,
+    /// It is news.
+    All,
+}
+
+impl Replica {
+    /// Goes on from what a snapshot knows, or from nothing.
+    pub(crate) fn new(known: Option<Known>, audit: Audit, steady: SteadyClock) -> Self {
+        let known = known.unwrap_or_else(|| Known {
+            meta: Meta::default(),
+            cluster: None,
+            engine: Engine::new(Rules::default()),
+        });
+        let Known { meta, cluster, engine } = known;
+        let core = Core {
+            engine,
+            cluster,
+            applied: meta.last_log_id,
+            members: meta.last_membership,
+            reading: None,
+            audit,
+            events: Vec::new(),
+            telling: Telling::Not,
+        };
+        let (feed, tally) = (Arc::default(), Tally::default());
+        let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (told, _) = watch::channel(core.applied.map_or(0, |applied| applied.index));
+        Self { core: Mutex::new(core), feed, tally, entries, commands, told, steady }
+    }
+
+    /// A look at the state, while nothing changes. To be short.
+    pub(crate) fn look(&self) -> MutexGuard<'_, Core> {
+        self.core.lock()
+    }
+
+    /// From now on what happens is told.
+    pub(crate) fn go_live(&self) {
+        self.core.lock().telling = Telling::All;
+    }
+
+    /// Carries an entry out. What its commands came to, in their order.
+    pub(crate) fn apply(&self, entry: Entry) -> Answers {
+        let index = entry.log_id.index;
+        let answers = self.apply_untold(entry);
+        self.told.send_replace(index);
+        answers
+    }
+
+    /// The last entry that was carried out here.
+    pub(super) fn applied(&self) -> u64 {
+        *self.told.borrow()
+    }
+
+    /// Returns when entry `index` has been carried out here.
+    pub(super) async fn carried_out(&self, index: u64) {
+        // The sender lives as long as this does.
+        let _ = self.told.subscribe().wait_for(|told| *told >= index).await;
+    }
+
+    fn apply_untold(&self, entry: Entry) -> Answers {
+        let mut core = self.core.lock();
+        core.applied = Some(entry.log_id);
+        let (answers, wakers) = match entry.payload {
+            EntryPayload::Blank => return vec![],
+            EntryPayload::Membership(members) => {
+                core.members = Membership::new(Some(entry.log_id), members);
+                return vec![];
+            }
+            EntryPayload::Normal(Proposal::Begin(cluster, rules)) => {
+                // The first one counts: a leader that knew of none may have proposed another.
+                if core.cluster.is_none() {
+                    core.cluster = Some(cluster);
+                    core.engine.set_rules(rules);
+                }
+                return vec![];
+            }
+            EntryPayload::Normal(Proposal::Inherit(cluster, heritage)) => {
+                if core.cluster.is_none() {
+                    core.cluster = Some(cluster);
+                    core.engine = Engine::inheriting(&heritage);
+                }
+                return vec![];
+            }
+            EntryPayload::Normal(Proposal::Commands(body)) => {
+                core.hear(entry.log_id.leader_id, body.now, (self.steady)());
+                self.carry_out(&mut core, body.now, &body.commands)
+            }
+        };
+        drop(core);
+        wakers.wake();
+        answers
+    }
+
+    fn carry_out(&self, core: &mut Core, now: Time, commands: &[Command]) -> (Answers, Wakers) {
+        let Core { engine, events, audit, telling, .. } = core;
+        // Time never goes back, whatever leader stamped the entry.
+        let now = now.max(engine.clock());
+        let answers: Vec<Answer> =
+            commands.iter().map(|command| engine.apply(now, command, events)).collect();
+        if *telling == Telling::Not {
+            events.clear();
+            return (answers, Wakers::default());
+        }
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        for answer in &answers {
+            self.tally.count_answer(answer);
+        }
+        for event in &*events {
+            self.tally.count_event(event);
+            audit.enter(event, || Wall::at_boot_time(boot_now() - now.since(event.at)));
+        }
+        let wakers = if events.is_empty() { Wakers::default() } else { self.feed.publish(events) };
+        (answers, wakers)
+    }
+
+    /// Becomes what a snapshot of another node says.
+    pub(crate) fn replace(&self, known: Known) {
+        let mut core = self.core.lock();
+        core.engine = known.engine;
+        core.cluster = known.cluster;
+        core.applied = known.meta.last_log_id;
+        core.members = known.meta.last_membership;
+        if let Some(applied) = core.applied {
+            let stamped = core.engine.clock();
+            core.hear(applied.leader_id, stamped, (self.steady)());
+        }
+        // What happened in between nobody here will learn: whoever follows must look again.
+        let wakers = self.feed.skip(1);
+        let index = core.applied.map_or(0, |applied| applied.index);
+        drop(core);
+        wakers.wake();
+        self.told.send_replace(index);
+    }
+
+    /// The leader of `leader` or a later one has said what its time is, a moment ago.
+    pub(crate) fn hear(&self, leader: Leader, now: Time) {
+        self.core.lock().hear(leader, now, (self.steady)());
+    }
+
+    /// Whether no leader's time was heard here for long: this node may have caught up with entries
+    /// whose stamps are old, and would go on from those if it led.
+    pub(crate) fn has_old_time(&self) -> bool {
+        let reading = self.core.lock().reading;
+        reading.is_none_or(|reading| reading.age((self.steady)()) > TIME_EVERY)
+    }
+
+    /// When time passing will next change anything.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.core.lock().engine.next_deadline()
+    }
+
+    /// The sessions of those that lived in the process that is gone.
+    pub(crate) fn orphans(&self) -> Vec<SessionId> {
+        self.core.lock().engine.unending_sessions()
+    }
+}
+
+impl Core {
+    /// Who is in the cluster, as the last entry of that kind which was carried out says.
+    pub(crate) const fn members(&self) -> &Membership {
+        &self.members
+    }
+
+    /// Engine time now, or earlier: where a new leader that has carried out all that was decided
+    /// before it goes on.
+    pub(crate) fn time_at_least(&self, steady: Time) -> Time {
+        let stamped = self.engine.clock();
+        self.reading.map_or(stamped, |reading| reading.at_least(steady).max(stamped))
+    }
+
+    fn hear(&mut self, leader: Leader, now: Time, steady: Time) {
+        let heard = Reading::of(leader, now, steady);
+        self.reading = Some(heard.better(self.reading));
+    }
+
+    /// What this state is the state of.
+    pub(crate) fn meta(&self) -> Meta {
+        Meta { last_log_id: self.applied, last_membership: self.members.clone() }
+    }
+}

@@ -1,0 +1,497 @@
+//! What nodes say to each other, as bytes. Reading is strict: it never panics, and believes no
+//! length further than the bytes go.
+
+use crate::engine::Command;
+use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
+use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
+use crate::raft::node_address::Station;
+use crate::raft::types::{Answers, ClusterId, Entry, Kind, LogId, NodeId, Snapshot, Vote};
+use crate::service::cluster_status::{Change, Member, Standing, Syncing};
+use crate::time::Time;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
+};
+use openraft::vote::leader_id_adv::LeaderId;
+use std::fmt;
+use std::sync::Arc;
+
+/// The version of these bytes: all nodes must be of the same.
+const VERSION: u8 = 3;
+
+/// Bytes of the longest call: a snapshot of a million locks with their texts, or entries of the
+/// log, each of which may be long.
+const LONG_BYTES_MAX: usize = 1 << 30;
+/// Bytes of forwarded commands: what is asked while one entry is on its way.
+const FORWARD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of any other call: numbers, addresses and names.
+const SHORT_BYTES_MAX: usize = 64 << 10;
+
+/// Memory that a call or an answer may take, beyond its bytes: the shortest command takes hundreds
+/// of times as much memory as bytes, and no node sends many of only those.
+const MEMORY_MAX: usize = 32 << 20;
+/// The same of entries: those of one call are 300 at most.
+const ENTRIES_MEMORY_MAX: usize = 256 << 20;
+
+/// Whoever has the address.
+pub(in crate::raft) const ANYBODY: NodeId = 0;
+
+/// A call, and who calls whom.
+#[derive(Debug, Clone)]
+pub(in crate::raft) struct Letter {
+    /// The cluster of the caller; whoever has none yet says none.
+    pub(in crate::raft) cluster: Option<ClusterId>,
+    /// The caller; [`ANYBODY`] has no number yet.
+    pub(in crate::raft) from: NodeId,
+    /// Who is meant.
+    pub(in crate::raft) to: NodeId,
+    /// What is asked.
+    pub(in crate::raft) call: Call,
+}
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(in crate::raft) enum Call {
+    /// Entries of the log.
+    Append(AppendEntriesRequest<Kind>),
+    /// A vote.
+    Vote(VoteRequest<Kind>),
+    /// Whether there would be a vote.
+    PreVote(VoteRequest<Kind>),
+    /// All that is known at one entry.
+    Snapshot(Vote, Snapshot),
+    /// That the one who is asked lead.
+    Transfer(TransferLeaderRequest<Kind>),
+    /// Commands that the caller's clients have asked for.
+    Forward(Vec<Command>),
+    /// Up to where the log is to be carried out by whoever looks now.
+    Read,
+    /// To be one of the cluster: the first half, which gives a number.
+    Join(Station),
+    /// The second: the caller has its number on the disk, and listens.
+    Enroll(Station),
+    /// A change of who is in the cluster.
+    Change(Change),
+    /// How the one who is asked stands, and perhaps a sum of all that it knows.
+    Status(bool),
+}
+
+/// What is answered.
+#[derive(Debug, Clone)]
+pub(in crate::raft) enum Told {
+    /// To [`Call::Append`].
+    Append(AppendEntriesResponse<Kind>),
+    /// To [`Call::Vote`] and [`Call::PreVote`].
+    Vote(VoteResponse<Kind>),
+    /// To [`Call::Snapshot`].
+    Snapshot(Vote),
+    /// To [`Call::Transfer`].
+    Transfer(Result<(), TransferLeaderError<Kind>>),
+    /// To [`Call::Forward`].
+    Forwarded(Place, Answers),
+    /// To [`Call::Read`].
+    Read(Place),
+    /// To [`Call::Join`]: the cluster and the caller's number in it.
+    Joined(ClusterId, NodeId),
+    /// It is done.
+    Done,
+    /// To [`Call::Status`].
+    Status(Member),
+}
+
+/// How far the log is, and what time it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::raft) struct Place {
+    /// The entry.
+    pub(in crate::raft) index: u64,
+    /// The leader's time when it said so.
+    pub(in crate::raft) now: Time,
+}
+
+/// Why a call is not answered. Nothing was done, unless it says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::raft) enum Turned {
+    /// The bytes are no call of this version.
+    Malformed,
+    /// It is of another cluster.
+    OtherCluster,
+    /// Another node has this address.
+    OtherNode(NodeId),
+    /// Another leads, or nobody: where to ask instead, if that is known.
+    NotLeader(Option<Arc<str>>),
+    /// It was begun, and may be done or not.
+    Unknown,
+    /// The caller is no member any more.
+    Removed,
+    /// Why not, in a sentence.
+    Refused(Arc<str>),
+}
+
+impl fmt::Display for Turned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => write!(f, "it is no node of this version of latchfs"),
+            Self::OtherCluster => write!(f, "it is of another cluster"),
+            Self::OtherNode(id) => write!(f, "node {id} has that address"),
+            Self::NotLeader(Some(leader)) => write!(f, "it does not lead, but {leader}"),
+            Self::NotLeader(None) => write!(f, "nobody leads at the moment"),
+            Self::Unknown => write!(f, "the outcome is unknown"),
+            Self::Removed => write!(f, "this node was removed from its cluster"),
+            Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Call {
+    /// What the call is named in paths and logs.
+    pub(in crate::raft) const fn name(&self) -> &'static str {
+        match self {
+            Self::Append(_) => "append",
+            Self::Vote(_) => "vote",
+            Self::PreVote(_) => "prevote",
+            Self::Snapshot(..) => "snapshot",
+            Self::Transfer(_) => "transfer",
+            Self::Forward(_) => "forward",
+            Self::Read => "read",
+            Self::Join(_) => "join",
+            Self::Enroll(_) => "enroll",
+            Self::Change(_) => "change",
+            Self::Status(_) => "status",
+        }
+    }
+}
+
+/// The most bytes that a call of this name may have, if there is such a call.
+pub(in crate::raft) fn call_bytes_max(name: &str) -> Option<usize> {
+    match name {
+        "append" | "snapshot" => Some(LONG_BYTES_MAX),
+        "forward" => Some(FORWARD_BYTES_MAX),
+        "vote" | "prevote" | "transfer" | "read" | "join" | "enroll" | "change" | "status" => {
+            Some(SHORT_BYTES_MAX)
+        }
+        _ => None,
+    }
+}
+
+/// A letter as bytes.
+pub(in crate::raft) fn encode_letter(letter: &Letter) -> Vec<u8> {
+    encode(letter)
+}
+
+/// Reads what [`encode_letter`] wrote of a call of this name.
+pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Letter, Malformed> {
+    let room = if name == "append" { ENTRIES_MEMORY_MAX } else { MEMORY_MAX };
+    let letter: Letter = decode(room, bytes)?;
+    require(letter.call.name() == name)?;
+    Ok(letter)
+}
+
+/// An answer as bytes.
+pub(in crate::raft) fn encode_answer(answer: &Result<Told, Turned>) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    match answer {
+        Ok(told) => {
+            out.push(0);
+            told.put(&mut out);
+        }
+        Err(turned) => {
+            out.push(1);
+            turned.put(&mut out);
+        }
+    }
+    out
+}
+
+/// Reads what [`encode_answer`] wrote.
+pub(in crate::raft) fn decode_answer(bytes: &[u8]) -> Result<Result<Told, Turned>, Malformed> {
+    let mut from = Reader::within(bytes.len().saturating_add(MEMORY_MAX), bytes);
+    require(u8::take(&mut from)? == VERSION)?;
+    let answer = match u8::take(&mut from)? {
+        0 => Ok(Told::take(&mut from)?),
+        1 => Err(Turned::take(&mut from)?),
+        _ => return Err(Malformed),
+    };
+    from.end()?;
+    Ok(answer)
+}
+
+fn encode(value: &impl Wire) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    value.put(&mut out);
+    out
+}
+
+/// Reads a value that takes `room` bytes of memory at most, beyond its own.
+fn decode<T: Wire>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Reader::within(bytes.len().saturating_add(room), bytes);
+    require(u8::take(&mut from)? == VERSION)?;
+    let value = T::take(&mut from)?;
+    from.end()?;
+    Ok(value)
+}
+
+type Append = AppendEntriesRequest<Kind>;
+type Appended = AppendEntriesResponse<Kind>;
+type AskVote = VoteRequest<Kind>;
+type Voted = VoteResponse<Kind>;
+type Refusal = TransferLeaderError<Kind>;
+type Transferred = Result<(), Refusal>;
+
+wire_struct! {
+    Letter { cluster, from, to, call }
+    Place { index, now }
+    Append { vote, prev_log_id, entries, leader_commit }
+    AskVote { vote, last_log_id, leadership_transfer }
+    Voted { vote, vote_granted, last_log_id }
+    Entry { log_id, payload }
+    Member {
+        id, name, address, url, standing, term, leader, last_log, committed, applied, snapshot,
+        state, syncing, heard_ms
+    }
+    Syncing { median, worst }
+}
+
+wire_enum! {
+    Call {
+        0 Append(ask), 1 Vote(ask), 2 PreVote(ask), 3 Snapshot(vote, snapshot), 4 Transfer(ask),
+        5 Forward(commands), 6 Read, 7 Join(station), 8 Enroll(station), 9 Change(change),
+        10 Status(with_state),
+    }
+    Told {
+        0 Append(said), 1 Vote(said), 2 Snapshot(vote), 3 Transfer(said),
+        4 Forwarded(place, answers), 5 Read(place), 6 Joined(cluster, id), 7 Done,
+        8 Status(member),
+    }
+    Turned {
+        0 Malformed, 1 OtherCluster, 2 OtherNode(id), 3 NotLeader(leader), 4 Unknown, 5 Removed,
+        6 Refused(why),
+    }
+    Appended { 0 Success, 1 PartialSuccess(place), 2 Conflict, 3 HigherVote(vote) }
+    Refusal { 0 VoteChanged { expected, actual }, 1 LogNotFlushed { expected, actual } }
+    Change { 0 Promote { id, force }, 1 Remove { id }, 2 Transfer { to } }
+    Standing { 0 Leader, 1 Voter, 2 Learner, 3 Candidate, 4 Stranger }
+}
+
+impl Wire for LogId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.leader_id.term.put(out);
+        self.leader_id.node_id.put(out);
+        self.index.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
+        Ok(Self { leader_id, index: Wire::take(from)? })
+    }
+}
+
+impl Wire for Vote {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.leader_id.term.put(out);
+        self.leader_id.node_id.put(out);
+        self.committed.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
+        Ok(Self { leader_id, committed: Wire::take(from)? })
+    }
+}
+
+impl Wire for crate::raft::types::Payload {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_payload(self, out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        take_payload(from)
+    }
+}
+
+impl Wire for Snapshot {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_meta(&self.meta, out);
+        self.snapshot.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { meta: take_meta(from)?, snapshot: Wire::take(from)? })
+    }
+}
+
+impl Wire for TransferLeaderRequest<Kind> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.from_leader().put(out);
+        self.to_node_id().put(out);
+        self.last_log_id().copied().put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self::new(Wire::take(from)?, Wire::take(from)?, Wire::take(from)?))
+    }
+}
+
+impl Wire for Transferred {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Ok(()) => out.push(0),
+            Err(refusal) => {
+                out.push(1);
+                refusal.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => Ok(Ok(())),
+            1 => Refusal::take(from).map(Err),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Rules;
+    use crate::raft::types::Proposal;
+    use crate::time::Span;
+    use openraft::EntryPayload;
+
+    fn id(index: u64) -> LogId {
+        LogId { leader_id: LeaderId { term: 3, node_id: 7 }, index }
+    }
+
+    fn letters() -> Vec<Letter> {
+        let vote = Vote { leader_id: LeaderId { term: 3, node_id: 7 }, committed: true };
+        let entry = |payload| Entry { log_id: id(300), payload };
+        let begin = Proposal::Begin(ClusterId(9), Rules::default());
+        let append = AppendEntriesRequest {
+            vote,
+            prev_log_id: Some(id(299)),
+            entries: vec![entry(EntryPayload::Blank), entry(EntryPayload::Normal(begin))],
+            leader_commit: None,
+        };
+        let at = Station::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
+        let mut ask = VoteRequest::new(vote, Some(id(4)));
+        ask.leadership_transfer = true;
+        let calls = [
+            Call::Append(append),
+            Call::Vote(ask.clone()),
+            Call::PreVote(ask),
+            Call::Transfer(TransferLeaderRequest::new(vote, 9, Some(id(5)))),
+            Call::Forward(vec![crate::engine::Op::Settle.into()]),
+            Call::Read,
+            Call::Join(at.clone()),
+            Call::Enroll(at),
+            Call::Change(Change::Promote { id: 3, force: true }),
+            Call::Status(true),
+        ];
+        let letter = |call| Letter { cluster: Some(ClusterId(1 << 100)), from: 7, to: 9, call };
+        calls.map(letter).into()
+    }
+
+    fn member() -> Member {
+        let syncing = Syncing { median: Span::from_nanos(400_000), worst: Span::from_millis(30) };
+        Member {
+            id: 7,
+            name: "box".into(),
+            address: "10.0.0.1:7100".into(),
+            url: "http://10.0.0.1:8080".into(),
+            standing: Standing::Learner,
+            term: 3,
+            leader: Some(1),
+            last_log: 300,
+            committed: 299,
+            applied: 298,
+            snapshot: 0,
+            state: Some("298:0".into()),
+            syncing: Some(syncing),
+            heard_ms: None,
+        }
+    }
+
+    /// What is said is understood as it was meant; what is cut off or goes on is not.
+    #[test]
+    fn letters_are_read_as_they_were_written() {
+        for letter in letters() {
+            let bytes = encode_letter(&letter);
+            let name = letter.call.name();
+            let read = decode_letter(name, &bytes).expect("as it was written");
+            assert_eq!(format!("{read:?}"), format!("{letter:?}"));
+            for length in 0..bytes.len() {
+                assert!(
+                    decode_letter(name, &bytes[..length]).is_err(),
+                    "{length} of {}",
+                    bytes.len()
+                );
+            }
+            assert!(decode_letter(name, &[&bytes[..], &[0]].concat()).is_err());
+            assert!(decode_letter(name, &[&[VERSION + 1], &bytes[1..]].concat()).is_err());
+        }
+    }
+
+    /// Two bytes of a command are enough for hundreds of bytes of memory: they are not believed.
+    #[test]
+    fn a_call_takes_little_more_memory_than_it_has_bytes() {
+        let call = |count| Call::Forward(vec![crate::engine::Op::Settle.into(); count]);
+        let letter = |count| Letter { cluster: None, from: 1, to: 2, call: call(count) };
+        let few = encode_letter(&letter(crate::raft::proposal_queue::REQUESTS_MAX));
+        assert!(decode_letter("forward", &few).is_ok());
+        assert!(decode_letter("status", &few).is_err(), "it is no such call");
+        let many = encode_letter(&letter(2 * MEMORY_MAX / size_of::<Command>()));
+        assert!(many.len() < FORWARD_BYTES_MAX);
+        assert!(decode_letter("forward", &many).is_err());
+    }
+
+    /// Every call has a limit, under the name by which it is sent.
+    #[test]
+    fn every_call_has_a_limit() {
+        for letter in letters() {
+            let name = letter.call.name();
+            assert!(call_bytes_max(name).is_some_and(|max| encode_letter(&letter).len() < max));
+        }
+        assert_eq!(call_bytes_max("anything"), None);
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let place = Place { index: 1 << 40, now: Time::from_secs(5) };
+        let answers = [
+            Ok(Told::Append(AppendEntriesResponse::PartialSuccess(Some(id(4))))),
+            Ok(Told::Forwarded(place, vec![Ok(crate::engine::Outcome::Released)])),
+            Ok(Told::Transfer(Err(TransferLeaderError::LogNotFlushed {
+                expected: Some(id(4)),
+                actual: None,
+            }))),
+            Ok(Told::Joined(ClusterId(5), 8)),
+            Ok(Told::Status(member())),
+            Err(Turned::NotLeader(Some("10.0.0.1:7100".into()))),
+            Err(Turned::Refused("no".into())),
+        ];
+        for answer in answers {
+            let bytes = encode_answer(&answer);
+            let read = decode_answer(&bytes).expect("as it was written");
+            assert_eq!(format!("{read:?}"), format!("{answer:?}"));
+            for length in 0..bytes.len() {
+                assert!(decode_answer(&bytes[..length]).is_err(), "{length} of {}", bytes.len());
+            }
+        }
+    }
+
+    /// Whatever comes, nobody panics, and nothing is believed that is not there.
+    #[test]
+    fn changed_bytes_are_refused_or_understood() {
+        for letter in letters() {
+            let bytes = encode_letter(&letter);
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut changed = bytes.clone();
+                    changed[at] ^= 1 << bit;
+                    let _ = decode_letter(letter.call.name(), &changed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Mutual TLS between nodes: each shows a certificate that is one of a peer, and that the same
+//! authority has signed; or all show the same one, whose key is the secret that they share.
+
+use crate::os_error::said;
+use crate::raft::data_dir_error::PeerError;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Which files TLS between nodes needs, all in PEM.
+#[derive(Debug, Clone)]
+pub struct PeerFiles {
+    /// This node's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who has signed it, and those of all other nodes.
+    pub ca: PathBuf,
+    /// The name that every node's certificate has, if all nodes share one.
+    pub shared: Option<&'static str>,
+}
+
+impl PeerFiles {
+    /// The file with the key and the certificate that all nodes share, under this name.
+    pub fn secret(file: PathBuf, name: &'static str) -> Self {
+        Self { cert: file.clone(), key: file.clone(), ca: file, shared: Some(name) }
+    }
+}
+
+/// Permissions of anybody but the owner.
+const OTHERS: u32 = 0o077;
+
+/// Both ends of TLS between nodes.
+#[derive(Clone)]
+pub(in crate::raft) struct PeerTls {
+    pub(super) accepts: TlsAcceptor,
+    pub(super) connects: TlsConnector,
+    shared: Option<ServerName<'static>>,
+}
+
+impl PeerTls {
+    /// What the files say.
+    pub(in crate::raft) fn load(files: &PeerFiles) -> Result<Self, PeerError> {
+        if files.shared.is_some() {
+            refuse_exposed(&files.key)?;
+        }
+        let chain = certificates(&files.cert)?;
+        let is_peers = chain.first().is_some_and(is_peers);
+        if !is_peers {
+            let why = "it is not one of a node; make one by 'latchfs cert peer'".to_owned();
+            return Err(PeerError::File(files.cert.clone(), why));
+        }
+        let key =
+            |path: &Path| PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, &error));
+        let wrong = |error: rustls::Error| PeerError::File(files.cert.clone(), error.to_string());
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.ca)? {
+            roots.add(certificate).map_err(wrong)?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(ring::default_provider()));
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| PeerError::File(files.ca.clone(), error.to_string()))?;
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(wrong)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key(&files.key)?)
+            .map_err(wrong)?;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(wrong)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key(&files.key)?)
+            .map_err(wrong)?;
+        let accepts = TlsAcceptor::from(Arc::new(server));
+        let shared = files.shared.and_then(|name| ServerName::try_from(name).ok());
+        Ok(Self { accepts, connects: TlsConnector::from(Arc::new(client)), shared })
+    }
+
+    /// The name by which a host is checked.
+    pub(super) fn name(&self, host: &str) -> Option<ServerName<'static>> {
+        self.shared.clone().or_else(|| ServerName::try_from(host.to_owned()).ok())
+    }
+}
+
+/// Whether a certificate is one of a node: good for both ends of a connection. Those of servers
+/// and of clients are good for one, so whoever may ask for locks may not speak as a node.
+pub(super) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
+    let usage = parsed.extended_key_usage().ok().flatten();
+    usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
+}
+
+/// Fails if others than its owner may read or write a file.
+fn refuse_exposed(path: &Path) -> Result<(), PeerError> {
+    let refused = |why| Err(PeerError::File(path.to_owned(), why));
+    match path.metadata() {
+        Ok(metadata) if metadata.mode() & OTHERS == 0 => Ok(()),
+        Ok(_) => refused("others than its owner may read or write it; 'chmod 600' it".to_owned()),
+        Err(error) => refused(format!("{}; make one by 'latchfs cert secret'", said(&error))),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PeerError> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
+    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
+    if all.is_empty() {
+        return Err(PeerError::File(path.to_owned(), "there is no certificate in it".to_owned()));
+    }
+    Ok(all)
+}
+
+fn unread(path: &Path, error: &pem::Error) -> PeerError {
+    let why = match error {
+        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
+        pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
+        other => format!("it is not PEM: {other}"),
+    };
+    PeerError::File(path.to_owned(), why)
+}

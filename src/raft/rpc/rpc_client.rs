@@ -1,0 +1,195 @@
+//! The calling end: one connection to one node, kept between calls, and opened again when it is
+//! gone.
+
+use super::messages::{ANYBODY, Call, Letter, Told, Turned, decode_answer, encode_letter};
+use super::mutual_tls::PeerTls;
+use crate::os_error::said;
+use crate::raft::node_address::host_and_port;
+use crate::raft::types::{ClusterId, NodeId};
+use crate::time::Span;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::HOST;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::error::Error;
+use std::sync::Arc;
+use std::{fmt, io};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Bytes of one answer: those of the commands of one entry, many times over.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Who calls.
+#[derive(Clone)]
+pub(in crate::raft) struct Caller {
+    /// Its cluster, once it has one.
+    pub(in crate::raft) cluster: Option<ClusterId>,
+    /// Its number, once it has one.
+    pub(in crate::raft) node: NodeId,
+    /// How connections are encrypted.
+    pub(in crate::raft) tls: Option<PeerTls>,
+}
+
+impl Caller {
+    /// Who has no number yet.
+    pub(in crate::raft) fn nobody(tls: Option<PeerTls>) -> Self {
+        Self { cluster: None, node: ANYBODY, tls }
+    }
+
+    /// A connection to a node, to be opened at the first call.
+    pub(in crate::raft) fn line(self: &Arc<Self>, to: NodeId, address: &str) -> Line {
+        Line { caller: Arc::clone(self), to, address: address.into(), sender: None }
+    }
+}
+
+/// A connection to one node.
+pub(in crate::raft) struct Line {
+    caller: Arc<Caller>,
+    to: NodeId,
+    pub(in crate::raft) address: Arc<str>,
+    sender: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// Why a call came to nothing.
+#[derive(Debug, Clone)]
+pub(in crate::raft) enum Trouble {
+    /// It never left.
+    Unsent(String),
+    /// It may have been heard: the outcome is unknown.
+    Unheard(String),
+    /// It was turned away.
+    Turned(Turned),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsent(why) | Self::Unheard(why) => f.write_str(why),
+            Self::Turned(turned) => turned.fmt(f),
+        }
+    }
+}
+
+impl Error for Trouble {}
+
+impl Line {
+    /// Calls, and waits for the answer. If the caller is dropped meanwhile, so is the connection.
+    pub(in crate::raft) async fn call(
+        &mut self,
+        call: Call,
+        patience: Span,
+    ) -> Result<Told, Trouble> {
+        let path = format!("/raft/v1/{}", call.name());
+        let Caller { cluster, node, .. } = *self.caller;
+        let letter = Letter { cluster, from: node, to: self.to, call };
+        let body = Bytes::from(encode_letter(&letter));
+        drop(letter);
+        let mut sent = Sent::No;
+        let asked = timeout(patience.as_duration(), self.exchange(&path, body, &mut sent)).await;
+        let answer = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        match (answer, sent) {
+            (Ok(bytes), _) => match decode_answer(&bytes) {
+                Ok(Ok(told)) => Ok(told),
+                Ok(Err(turned)) => Err(Trouble::Turned(turned)),
+                Err(_) => Err(Trouble::Unheard("it answers in another language".to_owned())),
+            },
+            (Err(why), Sent::No) => Err(Trouble::Unsent(why)),
+            (Err(why), Sent::Perhaps) => Err(Trouble::Unheard(why)),
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        path: &str,
+        body: Bytes,
+        sent: &mut Sent,
+    ) -> Result<Bytes, String> {
+        // Put back when the answer is there: one that is not is of no use any more.
+        let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
+            Some(sender) => sender,
+            None => self.connect().await.map_err(|error| whole(&error))?,
+        };
+        let request = |body| {
+            let address: &str = &self.address;
+            let request = Request::post(path).header(HOST, address);
+            request.body(Full::new(body)).map_err(|error| whole(&error))
+        };
+        *sent = Sent::Perhaps;
+        let response = match sender.send_request(request(body.clone())?).await {
+            // The other end had closed it while it was idle, and nothing was written.
+            Err(error) if error.is_canceled() => {
+                *sent = Sent::No;
+                sender = self.connect().await.map_err(|error| whole(&error))?;
+                *sent = Sent::Perhaps;
+                sender.send_request(request(body)?).await
+            }
+            answered => answered,
+        };
+        let response = response.map_err(|error| whole(&error))?;
+        let status = response.status();
+        let whole_body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let bytes = whole_body.map_err(|error| format!("half an answer: {error}"))?.to_bytes();
+        if status != StatusCode::OK {
+            return Err(format!("it answers {status}: no node listens there"));
+        }
+        self.sender = Some(sender);
+        Ok(bytes)
+    }
+
+    async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
+        let (host, port) =
+            host_and_port(&self.address).ok_or_else(|| wrong("it is no HOST:PORT"))?;
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        match &self.caller.tls {
+            None => shake_hands(stream).await,
+            Some(tls) => {
+                let name = tls.name(host).ok_or_else(|| wrong("its name can't be checked"))?;
+                let stream = tls.connects.connect(name, stream).await?;
+                let chain = stream.get_ref().1.peer_certificates();
+                if !chain.and_then(|chain| chain.first()).is_some_and(super::mutual_tls::is_peers) {
+                    return Err(wrong("its certificate is not one of a node"));
+                }
+                shake_hands(stream).await
+            }
+        }
+    }
+}
+
+/// Whether a call may have been heard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    No,
+    Perhaps,
+}
+
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> io::Result<SendRequest<Full<Bytes>>> {
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            log::debug!("a connection to a node ended: {error}");
+        }
+    });
+    Ok(sender)
+}
+
+/// An error with all that it comes from: what a connection broke by is the last of it.
+fn whole(error: &(dyn Error + 'static)) -> String {
+    let mut text = said(&error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = said(&error);
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! The snapshot: one file, whole or not there, with its version and a sum.
+
+use super::data_dir::replace;
+use super::data_dir_error::DataError;
+use super::entry_codec::{put_meta, take_meta};
+use super::types::{ClusterId, Meta, Snapshot};
+use crate::engine::Engine;
+use crate::engine::codec::{self, Malformed, Reader, Wire};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the file begins with, before its version.
+const MAGIC: &[u8; 8] = b"latchsnp";
+/// The version of the file. Whoever finds a newer one stops.
+const VERSION: u32 = 1;
+/// Magic, version, sum of the rest.
+const HEAD_BYTES: usize = 16;
+
+/// All that a node knows at one entry.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) meta: Meta,
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) engine: Engine,
+}
+
+/// The state as bytes: as it is sent to another node.
+pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]> {
+    let mut out = vec![codec::FORMAT_VERSION];
+    cluster.put(&mut out);
+    out.extend_from_slice(&codec::encode_engine(engine));
+    out.into()
+}
+
+/// Reads what [`to_bytes`] wrote.
+pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Malformed> {
+    let (format, body) = bytes.split_first().ok_or(Malformed)?;
+    let mut from = Reader::of_format(*format, body)?;
+    let cluster = Wire::take(&mut from)?;
+    Ok((cluster, codec::decode_engine(*format, from.rest())?))
+}
+
+/// Puts a snapshot on the disk in the place of the one before.
+pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
+    replace(path, &[&to_file(snapshot)])
+}
+
+/// The file that says a snapshot.
+pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
+    let mut meta = Vec::new();
+    put_meta(&snapshot.meta, &mut meta);
+    let length = (meta.len() as u32).to_le_bytes();
+    let parts: [&[u8]; 3] = [&length, &meta, &snapshot.snapshot];
+    let mut sum = crc32fast::Hasher::new();
+    for part in parts {
+        sum.update(part);
+    }
+    let (version, sum) = (VERSION.to_le_bytes(), sum.finalize().to_le_bytes());
+    let parts: [&[u8]; 6] = [MAGIC, &version, &sum, parts[0], parts[1], parts[2]];
+    parts.concat()
+}
+
+/// Reads the snapshot, if there is one.
+pub(super) fn read(path: &Path) -> Result<Option<Snapshot>, DataError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DataError::io(path, error)),
+    };
+    from_file(path, &bytes).map(Some)
+}
+
+/// Reads what [`to_file`] wrote; `path` is where, for an error.
+pub(crate) fn from_file(path: &Path, bytes: &[u8]) -> Result<Snapshot, DataError> {
+    let damaged = |why: &str| DataError::damaged(path, why);
+    let (head, body) =
+        bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("it is cut off"))?;
+    let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    if &head[..8] != MAGIC {
+        return Err(damaged("it is no snapshot"));
+    }
+    if number(8) > VERSION {
+        let why = format!("it has format {}, and this latchfs knows {VERSION}", number(8));
+        return Err(DataError::Newer { file: path.to_path_buf(), why });
+    }
+    if number(12) != crc32fast::hash(body) {
+        return Err(damaged("it has the wrong sum"));
+    }
+    let snapshot = parse(body).map_err(|Malformed| damaged("it can't be understood"))?;
+    let format = snapshot.snapshot.first().copied().unwrap_or_default();
+    if format > codec::FORMAT_VERSION {
+        let why = format!("its locks have format {format}, not {}", codec::FORMAT_VERSION);
+        return Err(DataError::Newer { file: path.to_path_buf(), why });
+    }
+    Ok(snapshot)
+}
+
+fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
+    let (length, rest) = body.split_first_chunk().ok_or(Malformed)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (meta, state) = rest.split_at_checked(length).ok_or(Malformed)?;
+    Ok(Snapshot { meta: take_meta(&mut Reader::new(meta))?, snapshot: state.into() })
+}
+
+/// What a snapshot says, as a state.
+pub(crate) fn unpack(snapshot: &Snapshot) -> Result<Known, Malformed> {
+    let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
+    Ok(Known { meta: snapshot.meta.clone(), cluster, engine })
+}

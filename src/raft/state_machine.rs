@@ -1,0 +1,137 @@
+//! The state machine behind openraft's traits: entries go to the replica, and now and then all of
+//! it becomes a snapshot, so that the log can be forgotten up to there.
+
+use super::data_dir_error::DataError;
+use super::fatal_error::Trouble;
+use super::replica::Replica;
+use super::snapshot;
+use super::types::{Kind, LogId, Membership, Meta, Snapshot};
+use crate::engine::codec::Malformed;
+use crate::service::audit::Audit;
+use crate::time::steady_now;
+use futures_util::{Stream, TryStreamExt};
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use parking_lot::Mutex;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The replica, and where its snapshots are.
+pub(super) struct Machine {
+    pub(super) replica: Arc<Replica>,
+    file: Arc<SnapshotFile>,
+    trouble: Trouble,
+}
+
+/// Puts one snapshot on the disk.
+pub(super) struct Builder {
+    snapshot: Snapshot,
+    file: Arc<SnapshotFile>,
+    trouble: Trouble,
+}
+
+/// The snapshot on the disk. Openraft builds a snapshot in the background and installs one from
+/// the leader meanwhile: both write this file, one at a time, and the newer snapshot stays.
+struct SnapshotFile {
+    path: PathBuf,
+    /// The last entry of the snapshot in the file. Locked while the file is written.
+    newest: Mutex<Option<LogId>>,
+}
+
+impl SnapshotFile {
+    /// Writes a snapshot, unless the file has a newer one.
+    fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
+        let mut newest = self.newest.lock();
+        if snapshot.meta.last_log_id >= *newest {
+            snapshot::write(&self.path, snapshot)?;
+            *newest = snapshot.meta.last_log_id;
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    /// The state as the snapshot at `path` has it, or an empty one.
+    pub(super) fn open(path: &Path, audit: Audit, trouble: &Trouble) -> Result<Self, DataError> {
+        let known =
+            match snapshot::read(path)? {
+                None => None,
+                Some(found) => Some(snapshot::unpack(&found).map_err(|Malformed| {
+                    DataError::damaged(path, "its state can't be understood")
+                })?),
+            };
+        let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
+        let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
+        let replica = Arc::new(Replica::new(known, audit, Box::new(steady_now)));
+        Ok(Self { replica, file, trouble: trouble.clone() })
+    }
+
+    /// Up to where the state knows the log.
+    pub(super) fn applied(&self) -> Option<LogId> {
+        self.replica.look().meta().last_log_id
+    }
+}
+
+/// Does something to a file on a thread that may wait for the disk.
+async fn on_the_disk<T: Send + 'static>(
+    trouble: &Trouble,
+    act: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(act).await.map_err(io::Error::other);
+    done.flatten().map_err(|error| trouble.note("the snapshot can't be written", error))
+}
+
+impl RaftStateMachine<Kind> for Machine {
+    type SnapshotData = Arc<[u8]>;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
+        let meta = self.replica.look().meta();
+        Ok((meta.last_log_id, meta.last_membership))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Kind>>> + Unpin + Send,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let answers = self.replica.apply(entry);
+            if let Some(responder) = responder {
+                responder.send(answers);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let core = self.replica.look();
+        let bytes = snapshot::to_bytes(core.cluster, &core.engine);
+        let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
+        Builder { snapshot, file: Arc::clone(&self.file), trouble: self.trouble.clone() }
+    }
+
+    async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
+        let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
+        let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
+        let file = Arc::clone(&self.file);
+        on_the_disk(&self.trouble, move || file.write(&snapshot)).await?;
+        self.replica.replace(known);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let path = self.file.path.clone();
+        let read = move || snapshot::read(&path).map_err(io::Error::other);
+        on_the_disk(&self.trouble, read).await
+    }
+}
+
+impl RaftSnapshotBuilder<Kind> for Builder {
+    type SnapshotData = Arc<[u8]>;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let (file, snapshot) = (Arc::clone(&self.file), self.snapshot.clone());
+        on_the_disk(&self.trouble, move || file.write(&snapshot)).await?;
+        Ok(self.snapshot.clone())
+    }
+}

@@ -1,0 +1,188 @@
+//! How the nodes stand, for people: what this one knows of itself, and what the others answer.
+
+use super::elections::Elections;
+use super::fsync_latency::Syncs;
+use super::leadership::{Metrics, metrics};
+use super::log::Log;
+use super::membership::{heard, voters};
+use super::node_address::Station;
+use super::replica::Replica;
+use super::rpc::messages::{Call, Told};
+use super::rpc::rpc_client::Caller;
+use super::types::{ClusterId, Kind, NodeId, Raft};
+use crate::engine::codec;
+use crate::service::cluster_status::{Behind, Member, Node, Outlook, Report, Standing};
+use crate::time::Span;
+use openraft::ServerState;
+use openraft::type_config::TypeConfigExt;
+use std::sync::Arc;
+
+/// How long a node has to answer before it is shown as one that does not.
+const STATUS_PATIENCE: Span = Span::from_secs(1);
+
+/// What a node measures of itself, for people.
+#[derive(Clone)]
+pub(super) struct Gauges {
+    /// How long its disk takes.
+    pub(super) syncs: Arc<Syncs>,
+    /// The elections that it has seen.
+    pub(super) elections: Arc<Elections>,
+}
+
+impl Gauges {
+    /// Those of the node with this log.
+    pub(super) fn of(log: &Log) -> Self {
+        let elections = Arc::new(Elections::since(log.vote().as_ref()));
+        Self { syncs: Arc::clone(&log.syncs), elections }
+    }
+}
+
+/// Says how nodes stand.
+pub(super) struct Reporter {
+    pub(super) cluster: ClusterId,
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) gauges: Gauges,
+    pub(super) caller: Option<Arc<Caller>>,
+}
+
+impl Reporter {
+    /// How this node stands.
+    pub(super) fn own(&self, with_state: bool) -> Member {
+        let metrics = metrics(&self.raft);
+        let mut member = known(&metrics, metrics.id);
+        member.standing = match (metrics.state, member.standing) {
+            (ServerState::Leader, _) => Standing::Leader,
+            (ServerState::Candidate, _) => Standing::Candidate,
+            (_, standing) => standing,
+        };
+        let index = |id: Option<super::types::LogId>| id.map_or(0, |id| id.index);
+        member.term = metrics.current_term;
+        member.leader = metrics.current_leader;
+        member.last_log = metrics.last_log_index.unwrap_or_default();
+        member.committed = index(metrics.local_committed);
+        member.applied = index(metrics.last_applied);
+        member.snapshot = index(metrics.snapshot);
+        member.heard_ms = Some(0);
+        member.syncing = self.gauges.syncs.recent();
+        if with_state {
+            let core = self.replica.look();
+            let sum = crc32fast::hash(&codec::encode_engine(&core.engine));
+            member.applied = index(core.meta().last_log_id);
+            drop(core);
+            member.state = Some(format!("{}:{sum:08x}", member.applied).into());
+        }
+        member
+    }
+
+    /// How long ago a majority has heard this node lead; `None`: it does not lead, or was not
+    /// heard.
+    pub(super) fn heard_by_most(&self) -> Option<Span> {
+        let acked = metrics(&self.raft).last_quorum_acked?;
+        let ago = Kind::now() - acked.into_inner();
+        Some(Span::from_millis(ago.as_millis() as u64))
+    }
+
+    /// How all of them stand.
+    pub(super) async fn report(&self, with_state: bool) -> Report {
+        let metrics = metrics(&self.raft);
+        let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
+        let mut asked = Vec::new();
+        for id in members {
+            asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
+        }
+        let mut nodes = futures_util::future::join_all(asked).await;
+        let leads = |node: &&Node| Some(node.member.id) == metrics.current_leader;
+        let leader = nodes.iter().find(leads).filter(|leader| leader.trouble.is_none());
+        if let Some(last) = leader.map(|leader| leader.member.last_log) {
+            for node in &mut nodes {
+                let own = Some(node.member.last_log).filter(|own| *own > 0);
+                node.lag = own.map(|own| last.saturating_sub(own));
+            }
+        }
+        let (cluster, elections) = (self.cluster.to_string(), self.gauges.elections.seen());
+        Report { cluster, asked: metrics.id, leader: metrics.current_leader, elections, nodes }
+    }
+
+    /// What is known here of all, without asking anybody.
+    pub(super) fn outlook(&self) -> Outlook {
+        let metrics = metrics(&self.raft);
+        let nodes: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
+        let voters = voters(&metrics).len();
+        let index = |id: Option<super::types::LogId>| id.map_or(0, |id| id.index);
+        let last = metrics.last_log_index.unwrap_or_default();
+        let other = |id: &NodeId| Behind {
+            id: *id,
+            entries: matched(&metrics, *id).map(|matched| last.saturating_sub(matched)),
+            heard: heard(&metrics, *id).map(Span::from),
+        };
+        // Who does not lead knows of itself alone.
+        let own = || {
+            let decided = index(metrics.cluster_committed);
+            let entries = Some(decided.saturating_sub(index(metrics.last_applied)));
+            Behind { id: metrics.id, entries, heard: None }
+        };
+        let behind = if metrics.replication.is_some() {
+            nodes.iter().filter(|id| **id != metrics.id).map(other).collect()
+        } else {
+            vec![own()]
+        };
+        let elections = self.gauges.elections.seen();
+        Outlook { voters, learners: nodes.len().saturating_sub(voters), elections, behind }
+    }
+
+    async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> Node {
+        if is_own {
+            return Node { member: self.own(with_state), trouble: None, lag: None };
+        }
+        let silent =
+            |trouble: String| Node { member: known.clone(), trouble: Some(trouble), lag: None };
+        let Some(caller) = &self.caller else {
+            return silent("this node has no --peer-listen".to_owned());
+        };
+        let mut line = caller.line(known.id, &known.address);
+        match line.call(Call::Status(with_state), STATUS_PATIENCE).await {
+            Ok(Told::Status(said)) => {
+                let heard_ms = known.heard_ms;
+                Node { member: Member { heard_ms, ..said }, trouble: None, lag: None }
+            }
+            Ok(_) => silent("it answered what was not asked".to_owned()),
+            Err(trouble) => silent(trouble.to_string()),
+        }
+    }
+}
+
+/// Up to where a node has the log, as far as this one knows, which leads.
+fn matched(metrics: &Metrics, id: NodeId) -> Option<u64> {
+    metrics.replication.as_ref()?.get(&id)?.map(|matched| matched.index)
+}
+
+/// What is known here of a node that has not answered.
+fn known(metrics: &Metrics, id: NodeId) -> Member {
+    let node = metrics.membership_config.get_node(&id);
+    let station = node.and_then(Station::of);
+    let part = |part: fn(&Station) -> &Arc<str>| {
+        station.as_ref().map_or_else(|| "".into(), |station| Arc::clone(part(station)))
+    };
+    let standing = match node {
+        None => Standing::Stranger,
+        Some(_) if voters(metrics).contains(&id) => Standing::Voter,
+        Some(_) => Standing::Learner,
+    };
+    Member {
+        id,
+        name: part(|station| &station.name),
+        address: part(|station| &station.address),
+        url: part(|station| &station.url),
+        standing,
+        term: 0,
+        leader: None,
+        last_log: matched(metrics, id).unwrap_or_default(),
+        committed: 0,
+        applied: 0,
+        snapshot: 0,
+        state: None,
+        syncing: None,
+        heard_ms: heard(metrics, id).map(|ago| ago.as_millis() as u64),
+    }
+}

@@ -1,0 +1,641 @@
+//! What the log survives, and what it refuses to survive. Nothing sleeps: what is waited for is an
+//! answer.
+
+use super::data_dir::{Data, first};
+use super::fatal_error::Trouble;
+use super::log::Log;
+use super::node;
+use super::snapshot;
+use super::state_machine::Machine;
+use super::types::{ClusterId, Commands, Entry, Kind, LogId, Meta, Proposal, Snapshot, Vote};
+use super::{DataError, Node};
+use crate::engine::model::sound;
+use crate::engine::{
+    Acquire, Answer, ClientId, Command, Engine, Grace, Hold, LeaseKey, Line, LockName, Mode, Op,
+    OpenSession, Outcome, Patch, Phase, Release, Term, Ttl, codec,
+};
+use crate::service::audit::Audit;
+use crate::service::{Door, Locks, Unavailable};
+use crate::time::{Span, Time};
+use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::vote::leader_id_adv::LeaderId;
+use openraft::{EntryPayload, StorageError};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+
+/// A directory of one test, gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-cluster-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).expect("the temporary directory can be written");
+        Self(path)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
+    /// What a crash at this moment would leave.
+    fn copy(&self) -> Self {
+        let copy = Self::new();
+        copy_tree(&self.data(), &copy.data());
+        copy
+    }
+
+    /// The files of the log, in order.
+    fn log_files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.data().join("log")).expect("it is there");
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+        files.retain(|path| path.extension().is_some_and(|end| end == "wal"));
+        files.sort();
+        files
+    }
+
+    fn open(&self) -> Result<Node, DataError> {
+        Node::open(&self.data())
+    }
+
+    /// Why it does not open.
+    #[track_caller]
+    fn refusal(&self) -> String {
+        self.open().err().expect("it must not open").to_string()
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("it is new");
+    for entry in fs::read_dir(from).expect("it is there") {
+        let path = entry.expect("readable").path();
+        let goal = to.join(path.file_name().expect("it has a name"));
+        if path.is_dir() {
+            copy_tree(&path, &goal);
+        } else {
+            fs::copy(&path, goal).expect("it can be copied");
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn name(text: &str) -> LockName {
+    LockName::parse(text).expect("valid")
+}
+
+fn client(text: &str) -> ClientId {
+    ClientId::parse(text).expect("valid")
+}
+
+fn acquire_for(lock: &str, who: &str, secs: u64) -> Command {
+    let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
+    let (hold, line, patch) = (Hold::Loose, Line::Skip, Patch::default());
+    let term = Term::Own(ttl, Grace::NONE);
+    let (name, client, mode) = (name(lock), client(who), Mode::Exclusive);
+    Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
+}
+
+fn acquire(lock: &str, who: &str) -> Command {
+    acquire_for(lock, who, 3_600)
+}
+
+fn release(lock: &str, who: &str) -> Command {
+    let key = LeaseKey { name: name(lock), client: client(who), token: None };
+    Op::Release(Release::of(key)).into()
+}
+
+fn ask(node: &Node, command: Command) -> Result<Answer, Unavailable> {
+    let (send, answer) = mpsc::channel();
+    node.submit(command, Box::new(move |got| send.send(got).expect("somebody waits")));
+    answer.recv().expect("every request is answered")
+}
+
+/// The token of a tenure that has just been granted.
+#[track_caller]
+fn granted(node: &Node, lock: &str, who: &str) -> u64 {
+    match ask(node, acquire(lock, who)).expect("the node is well") {
+        Ok(Outcome::Granted(tenure)) => tenure.token.as_u64(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn bytes(node: &Node) -> Vec<u8> {
+    node.inspect(codec::encode_engine)
+}
+
+/// Who holds a lock.
+fn holder(node: &Node, lock: &str) -> Option<(String, u64)> {
+    let (send, seen) = mpsc::channel();
+    node.view(&name(lock), Box::new(move |view| send.send(view).expect("somebody waits")));
+    let view = seen.recv().expect("every request is answered").expect("the node is well");
+    let lease = &view.holders.first()?.lease;
+    Some((lease.holder.to_string(), lease.token.as_u64()))
+}
+
+// ---- the traits -----------------------------------------------------------------------------
+
+struct Builder;
+
+impl StoreBuilder<Kind, Log, Machine, Scratch> for Builder {
+    async fn build(&self) -> Result<(Scratch, Log, Machine), StorageError<Kind>> {
+        let scratch = Scratch::new();
+        let trouble = Trouble::default();
+        let log = Log::open(&scratch.0, &trouble).expect("an empty directory");
+        let path = scratch.0.join("snapshot");
+        let machine = Machine::open(&path, Audit::to_log(), &trouble).expect("nothing is there");
+        Ok((scratch, log, machine))
+    }
+}
+
+/// What openraft asks of a log and a state machine, as openraft tests it.
+#[test]
+fn the_log_keeps_what_openraft_asks_of_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let suite = Suite::<Kind, Log, Machine, Builder, Scratch>::test_all(Builder);
+    runtime.expect("threads can be made").block_on(suite).expect("all of openraft's cases pass");
+}
+
+/// A snapshot at any entry, read back from its file, goes on to the same bytes.
+#[test]
+fn a_snapshot_at_any_entry_goes_on_alike() {
+    const COMMANDS: usize = 600;
+    const COMMANDS_AN_ENTRY: usize = 3;
+    let (rules, commands) = sound(11, COMMANDS);
+    let begin = Proposal::Begin(ClusterId(7), rules);
+    // All commands of an entry have its time; it is that of the first.
+    let rest = commands.chunks(COMMANDS_AN_ENTRY).map(|part| {
+        let commands = part.iter().map(|(_, command)| command.clone()).collect();
+        Proposal::Commands(Arc::new(Commands { now: part[0].0, commands }))
+    });
+    let leader_id = LeaderId { term: 1, node_id: 1 };
+    let entry = |(index, proposal)| Entry {
+        log_id: LogId { leader_id, index },
+        payload: EntryPayload::Normal(proposal),
+    };
+    let entries: Vec<Entry> = (0..).zip(std::iter::once(begin).chain(rest)).map(entry).collect();
+    let scratch = Scratch::new();
+    let path = scratch.0.join("snapshot");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let open = || Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("whole");
+    let state = |machine: &Machine| {
+        let core = machine.replica.look();
+        (core.meta(), core.cluster, codec::encode_engine(&core.engine))
+    };
+    let mut straight = open();
+    for entry in entries {
+        // One that was restarted from a snapshot after every entry.
+        let restarted = open();
+        assert_eq!(state(&restarted), state(&straight));
+        let answers = [&straight, &restarted].map(|machine| machine.replica.apply(entry.clone()));
+        assert_eq!(answers[0], answers[1], "{}", entry.log_id);
+        assert_eq!(state(&restarted), state(&straight), "{}", entry.log_id);
+        runtime.block_on(async {
+            let mut builder = straight.get_snapshot_builder().await;
+            builder.build_snapshot().await.expect("there is room");
+        });
+    }
+    assert_eq!(straight.applied().map(|id| id.index), Some((COMMANDS / COMMANDS_AN_ENTRY) as u64));
+}
+
+/// A snapshot of the state at entry `index`, large enough that writing it takes a moment.
+fn snapshot_at(index: u64) -> Snapshot {
+    let (rules, commands) = sound(11, 600);
+    let mut engine = Engine::new(rules);
+    for (at, command) in &commands {
+        let _ = engine.apply(*at, command, &mut Vec::new());
+    }
+    let bytes = snapshot::to_bytes(Some(ClusterId(7)), &engine);
+    Snapshot { meta: snapshot_meta(index), snapshot: bytes }
+}
+
+fn snapshot_meta(index: u64) -> Meta {
+    let leader_id = LeaderId { term: 1, node_id: 1 };
+    Meta { last_log_id: Some(LogId { leader_id, index }), ..Meta::default() }
+}
+
+/// The entry of the snapshot in a file.
+fn entry_of(path: &Path) -> u64 {
+    let found = snapshot::read(path).expect("it is whole").expect("it is there");
+    found.meta.last_log_id.expect("it has an entry").index
+}
+
+/// A node may be building a snapshot when the leader sends it a newer one.
+#[test]
+fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("snapshot");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let mut machine = Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("new");
+    let (older, newer) = (snapshot_at(10), snapshot_at(20));
+    runtime.block_on(async {
+        machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
+        let mut late = machine.get_snapshot_builder().await;
+        machine.install_snapshot(&newer.meta, newer.snapshot).await.expect("there is room");
+        late.build_snapshot().await.expect("there is room");
+    });
+    assert_eq!(entry_of(&path), 20);
+    assert_eq!(machine.applied().map(|id| id.index), Some(20));
+}
+
+/// The same at the same moment, on two threads: neither fails, and the newer one is there.
+#[test]
+fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
+    const ROUNDS: u64 = 60;
+    let scratch = Scratch::new();
+    let path = scratch.0.join("snapshot");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let mut machine = Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("new");
+    let template = snapshot_at(0);
+    let at = |index| Snapshot { meta: snapshot_meta(index), ..template.clone() };
+    for round in 1..=ROUNDS {
+        let (older, newer) = (at(2 * round), at(2 * round + 1));
+        runtime.block_on(async {
+            machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
+            let mut builder = machine.get_snapshot_builder().await;
+            let install = machine.install_snapshot(&newer.meta, newer.snapshot);
+            let (built, installed) = tokio::join!(builder.build_snapshot(), install);
+            built.expect("the file of the other one is another file");
+            installed.expect("the file of the other one is another file");
+        });
+        assert_eq!(entry_of(&path), 2 * round + 1);
+    }
+}
+
+// ---- a node ---------------------------------------------------------------------------------
+
+/// A node that was killed when it had voted and had no entry yet has lost nothing; one whose log
+/// is gone has, and does not start.
+#[test]
+fn a_log_with_a_vote_alone_is_not_damaged() {
+    let scratch = Scratch::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    let other = || Ok((ClusterId(7), 5));
+    let mut data = Data::open(&scratch.data(), other).expect("a new directory");
+    data.has_begun().expect("there is room");
+    let log = data.log();
+    drop(data);
+    assert!(scratch.refusal().contains("is damaged"), "nothing says what it promised");
+    let mut log = Log::open(&log, &Trouble::default()).expect("it is sound");
+    runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
+    drop(log);
+    // One without peers can't go on; that it has to be told so shows that its log was opened.
+    let said = scratch.refusal();
+    assert!(!said.contains("damaged") && said.contains("--peer-listen"), "{said}");
+}
+
+#[test]
+fn what_was_granted_outlives_the_node() {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    assert_eq!(granted(&node, "a", "ann"), 1);
+    assert_eq!(granted(&node, "b", "bob"), 2);
+    assert_eq!(ask(&node, release("a", "ann")), Ok(Ok(Outcome::Released)));
+    assert!(matches!(ask(&node, acquire("b", "ann")), Ok(Err(_))), "it is held");
+    let before = bytes(&node);
+    // As `kill -9` leaves it, and after an end in order.
+    let killed = scratch.copy();
+    node.close();
+    assert_eq!(ask(&node, acquire("c", "ann")), Err(Unavailable::Closing));
+    drop(node);
+    for scratch in [&killed, &scratch] {
+        let node = scratch.open().expect("nothing is wrong with it");
+        assert_eq!(holder(&node, "a"), None);
+        assert_eq!(holder(&node, "b"), Some(("bob".to_owned(), 2)));
+        assert_eq!(bytes(&node), before);
+        assert_eq!(granted(&node, "a", "cy"), 3);
+    }
+}
+
+/// What a lease had left it has left when the node comes back: engine time stands still meanwhile.
+#[test]
+fn while_a_node_is_off_no_lease_grows_older() {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    granted(&node, "a", "ann");
+    let (clock, now) = (node.inspect(Engine::clock), node.now());
+    node.close();
+    drop(node);
+    let node = scratch.open().expect("nothing is wrong with it");
+    assert_eq!(node.inspect(Engine::clock), clock);
+    assert!(node.now() >= clock && node.now().since(now) < Span::from_secs(60));
+}
+
+#[test]
+fn a_deadline_passes_without_anybody_asking() {
+    let scratch = Scratch::new();
+    let node = Arc::new(scratch.open().expect("a new node"));
+    let locks = Locks::new(Arc::clone(&node) as _);
+    let mut watch = locks.watch(None);
+    let (send, woken) = mpsc::channel();
+    watch.wake_by(Arc::new(move || send.send(()).expect("somebody waits")));
+    ask(&node, acquire_for("a", "ann", 1)).expect("well").expect("free");
+    // Granted; expired, and with no grace at once ended.
+    woken.recv().expect("it was granted");
+    woken.recv().expect("it has ended");
+    assert_eq!(holder(&node, "a"), None);
+    assert_eq!(node.inspect(Engine::locks), 0);
+}
+
+#[test]
+fn sessions_of_a_dead_process_end() {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    let open = OpenSession { client: client("ann"), ttl: None, grace: Grace::NONE };
+    let Ok(Ok(Outcome::SessionOpened(session))) = ask(&node, Op::OpenSession(open).into()) else {
+        panic!("not opened");
+    };
+    let mut command = acquire("a", "ann");
+    if let Op::Acquire(ask) = &mut command.op {
+        ask.term = Term::Session(session);
+    }
+    ask(&node, command).expect("well").expect("free");
+    let killed = scratch.copy();
+    let node = killed.open().expect("nothing is wrong with it");
+    assert_eq!(node.inspect(Engine::sessions), 0);
+    assert_eq!(holder(&node, "a"), None);
+}
+
+#[test]
+fn a_node_that_nobody_asks_writes_nothing() {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    let size =
+        || scratch.log_files().iter().map(|file| fs::metadata(file).map_or(0, |m| m.len())).sum();
+    let before: u64 = size();
+    for _ in 0..100 {
+        assert_eq!(holder(&node, "a"), None);
+    }
+    assert_eq!(size(), before);
+    granted(&node, "a", "ann");
+    assert!(size() > before);
+}
+
+/// Many at once: each gets its own answer, and few syncs are enough for all.
+#[test]
+fn concurrent_requests_share_entries() {
+    const EACH: usize = 200;
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    let (send, answers) = mpsc::channel();
+    for number in 0..EACH {
+        let send = send.clone();
+        let then = move |answer| send.send((number, answer)).expect("somebody waits");
+        node.submit(acquire(&format!("lock{number}"), "ann"), Box::new(then));
+    }
+    let mut tokens: Vec<_> = (0..EACH)
+        .map(|_| match answers.recv().expect("every request is answered") {
+            (number, Ok(Ok(Outcome::Granted(tenure)))) => (number, tenure.token.as_u64()),
+            other => panic!("not granted: {other:?}"),
+        })
+        .collect();
+    tokens.sort_unstable();
+    assert!(tokens.is_sorted_by_key(|(_, token)| *token), "first come, first served");
+    let count = |name| node.counts().into_iter().find(|(n, _)| *n == name).expect("counted").1;
+    assert_eq!(count("log_commands_total"), EACH as u64);
+    assert!(count("log_entries_total") < EACH as u64 / 2, "{}", count("log_entries_total"));
+}
+
+/// A long log becomes a snapshot and is forgotten; nothing else changes.
+#[test]
+fn a_long_log_is_forgotten_up_to_a_snapshot() {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    granted(&node, "kept", "ann");
+    let (send, answers) = mpsc::channel();
+    // Nothing of these shares an entry with others: more entries than make a snapshot.
+    let enough = node::ENTRIES_A_SNAPSHOT + 100;
+    for _ in 0..enough / 2 {
+        for command in [acquire("a", "bob"), release("a", "bob")] {
+            let send = send.clone();
+            node.submit(command, Box::new(move |answer| send.send(answer).expect("waits")));
+            answers.recv().expect("answered").expect("well").expect("free, or held by bob");
+        }
+    }
+    let before = bytes(&node);
+    node.close();
+    drop(node);
+    assert!(scratch.data().join("snapshot").exists());
+    let node = scratch.open().expect("nothing is wrong with it");
+    assert_eq!(bytes(&node), before);
+    assert_eq!(holder(&node, "kept"), Some(("ann".to_owned(), 1)));
+    drop(node);
+    // What was forgotten of the log is in the snapshot alone.
+    let kept = fs::read(scratch.data().join("snapshot")).expect("it is there");
+    for at in [0, 8, 12, 20, kept.len() / 2, kept.len() - 1] {
+        let mut changed = kept.clone();
+        changed[at] ^= 0x40;
+        fs::write(scratch.data().join("snapshot"), &changed).expect("there is room");
+        assert!(scratch.refusal().contains("snapshot"), "byte {at}: {}", scratch.refusal());
+    }
+}
+
+// ---- what the disk may have done ------------------------------------------------------------
+
+/// A node with some grants, as a crash leaves it; and how many grants.
+fn crashed(grants: u64) -> Scratch {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    for number in 0..grants {
+        assert_eq!(granted(&node, &format!("lock{number}"), "ann"), number + 1);
+    }
+    let copy = scratch.copy();
+    drop(node);
+    copy
+}
+
+/// The last file of a log, and its bytes.
+fn last_file(scratch: &Scratch) -> (PathBuf, Vec<u8>) {
+    let path = scratch.log_files().pop().expect("there is one");
+    let bytes = fs::read(&path).expect("readable");
+    (path, bytes)
+}
+
+/// How many of the grants of [`crashed`] are there: none is missing before the last.
+fn grants(node: &Node) -> u64 {
+    let next = node.inspect(Engine::next_token);
+    for number in 0..next - 1 {
+        let held = holder(node, &format!("lock{number}"));
+        assert_eq!(held, Some(("ann".to_owned(), number + 1)));
+    }
+    next - 1
+}
+
+#[test]
+fn a_write_that_was_broken_off_is_cut_off() {
+    let scratch = crashed(5);
+    let (path, whole) = last_file(&scratch);
+    let mut seen = 5;
+    for length in (whole.len() - 200..=whole.len()).rev() {
+        let copy = scratch.copy();
+        let file = fs::OpenOptions::new().write(true).open(last_file(&copy).0).expect("writable");
+        file.set_len(length as u64).expect("shorter");
+        let node = copy.open().unwrap_or_else(|error| panic!("cut at {length}: {error}"));
+        let found = grants(&node);
+        assert!(found <= seen && found >= 3, "{found} grants at {length}");
+        seen = found;
+        // Tokens of grants that were never told may be given; those that were told are there.
+        assert_eq!(granted(&node, "new", "bob"), found + 1);
+    }
+    assert!(seen < 5, "some of it was cut off");
+    // A file system may have made the file longer before it has written to it.
+    let copy = scratch.copy();
+    let longer = [whole, vec![0; 3_000]].concat();
+    fs::write(copy.data().join("log").join(path.file_name().expect("a name")), longer)
+        .expect("room");
+    assert_eq!(grants(&copy.open().expect("zeros are no damage")), 5);
+}
+
+/// Whatever byte of the log is changed: it refuses to open, or nothing is lost.
+#[test]
+fn a_changed_log_does_not_open() {
+    let scratch = crashed(3);
+    let (path, whole) = last_file(&scratch);
+    let mut opened = vec![];
+    for (at, byte) in whole.iter().enumerate() {
+        for bit in [0x01, 0x80] {
+            let copy = scratch.copy();
+            let file = copy.data().join("log").join(path.file_name().expect("a name"));
+            let file = fs::OpenOptions::new().write(true).open(file).expect("writable");
+            file.write_all_at(&[byte ^ bit], at as u64).expect("in place");
+            let log = Log::open(&copy.data().join("log"), &Trouble::default());
+            match log {
+                Err(DataError::Damaged { .. } | DataError::Newer { .. }) => {}
+                Err(other) => panic!("byte {at}: {other}"),
+                Ok(_) => opened.push(at),
+            }
+        }
+    }
+    for at in &opened {
+        let copy = scratch.copy();
+        let file = copy.data().join("log").join(path.file_name().expect("a name"));
+        let file = fs::OpenOptions::new().write(true).open(file).expect("writable");
+        file.write_all_at(&[whole[*at] ^ 0x80], *at as u64).expect("in place");
+        match copy.open() {
+            Ok(node) => assert_eq!(grants(&node), 3, "byte {at} of {}", whole.len()),
+            Err(error) => assert!(matches!(error, DataError::Damaged { .. }), "byte {at}: {error}"),
+        }
+    }
+    let sentence = {
+        let middle = whole.len() / 2;
+        let file = fs::OpenOptions::new().write(true).open(&path).expect("writable");
+        file.write_all_at(&[whole[middle] ^ 1], middle as u64).expect("in place");
+        scratch.refusal()
+    };
+    assert!(sentence.contains("is damaged"), "{sentence}");
+    assert!(sentence.contains("put back a backup of the whole directory"), "{sentence}");
+}
+
+/// A vote at the end of the log, with the type of an entry, would be one that was cut off, if the
+/// length of an entry had no sum.
+#[test]
+fn a_record_in_disguise_is_no_end() {
+    const VOTE_BYTES: u64 = 4 + 3 * 8 + 8;
+    let scratch = Scratch::new();
+    let open = || Log::open(&scratch.0, &Trouble::default());
+    let vote = Vote { leader_id: LeaderId { term: 7, node_id: 1 }, committed: false };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
+    runtime.block_on(open().expect("empty").save_vote(&vote)).expect("there is room");
+    let mut log = open().expect("whole");
+    assert_eq!(runtime.block_on(log.read_vote()).expect("whole"), Some(vote));
+    drop(log);
+    let entries = fs::read_dir(&scratch.0).expect("it is there");
+    let mut files = entries.map(|entry| entry.expect("readable").path());
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "wal"));
+    let file = fs::OpenOptions::new().write(true).open(file.expect("it is there")).expect("ours");
+    let record = file.metadata().expect("it is there").len() - VOTE_BYTES;
+    file.write_all_at(&[0, 0, 0, 1], record).expect("in place");
+    let refusal = open().err().expect("the vote must not be forgotten").to_string();
+    assert!(refusal.contains("is damaged"), "{refusal}");
+}
+
+#[test]
+fn what_is_missing_is_missed() {
+    let scratch = crashed(2);
+    let lost = |name: &str| {
+        let copy = scratch.copy();
+        let path = copy.data().join(name);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+            .expect("it was there");
+        copy.refusal()
+    };
+    assert!(lost("log").contains("log is missing"), "{}", lost("log"));
+    assert!(lost("node").contains("node is missing"), "{}", lost("node"));
+    let copy = scratch.copy();
+    for file in copy.log_files() {
+        fs::remove_file(file).expect("it was there");
+    }
+    assert!(copy.refusal().contains("the log is empty"), "{}", copy.refusal());
+}
+
+#[test]
+fn a_directory_belongs_to_one_daemon_and_one_cluster() {
+    let (one, two) = (crashed(1), crashed(1));
+    let node = one.open().expect("whole");
+    let said = one.refusal();
+    assert!(said.contains(&format!("is in use by process {}", std::process::id())), "{said}");
+    drop(node);
+    fs::copy(two.data().join("node"), one.data().join("node")).expect("both are there");
+    assert!(one.refusal().contains("names cluster"), "{}", one.refusal());
+}
+
+#[test]
+fn what_is_newer_or_other_is_refused() {
+    let scratch = crashed(1);
+    let node = scratch.data().join("node");
+    let text = fs::read_to_string(&node).expect("text");
+    fs::write(&node, text.replace("data 1", "data 2")).expect("room");
+    assert!(scratch.refusal().contains("newer latchfs"), "{}", scratch.refusal());
+    fs::write(&node, text.replace("node 1", "node 2")).expect("room");
+    assert!(scratch.refusal().contains("is damaged"), "{}", scratch.refusal());
+    fs::write(&node, &text).expect("room");
+    // An entry of a format that is not known yet, whole and with the right sums.
+    let newer = scratch.copy();
+    let mut log = Log::open(&newer.data().join("log"), &Trouble::default()).expect("whole");
+    log.append_of_format(super::entry_codec::ENTRY_VERSION + 1);
+    drop(log);
+    assert!(newer.refusal().contains("newer latchfs: "), "{}", newer.refusal());
+    let state = Scratch::new();
+    fs::create_dir(state.data()).expect("new");
+    fs::write(state.data().join("tokens"), "").expect("room");
+    assert!(state.refusal().contains("--state DIR"), "{}", state.refusal());
+    let file = Scratch::new();
+    fs::write(file.data(), "").expect("room");
+    assert!(file.refusal().contains("is not a directory"), "{}", file.refusal());
+}
+
+/// A start that was broken off before anything was promised is begun again.
+#[test]
+fn a_first_start_that_was_broken_off_is_begun_again() {
+    let scratch = crashed(0);
+    let node = scratch.data().join("node");
+    fs::remove_dir_all(scratch.data().join("log")).expect("it is there");
+    fs::remove_file(&node).expect("it is there");
+    // Only the name, and then the directory of the log.
+    for _ in 0..2 {
+        let data = Data::open(&scratch.data(), || Ok(first())).expect("new");
+        assert_eq!(data.identity.stage, super::data_dir::Stage::New);
+    }
+    assert_eq!(granted(&scratch.open().expect("new"), "a", "ann"), 1);
+}
+
+#[test]
+fn phases_are_seen_as_time_passes() {
+    let scratch = Scratch::new();
+    let node = scratch.open().expect("a new node");
+    granted(&node, "a", "ann");
+    let view = node.view_here(&name("a")).expect("nothing is due").expect("the node is well");
+    assert_eq!(view.phase(), Phase::Held);
+    assert!(view.at >= Time::ZERO);
+}

@@ -1,0 +1,154 @@
+//! What an older latchfs has written opens, with its locks and tokens; and what is left of a lost
+//! cluster begins a new one.
+
+use super::restore;
+use super::snapshot;
+use super::{DataError, Node};
+use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use crate::engine::{
+    Acquire, Answer, ClientId, Engine, Hold, Line, LockName, Mode, Op, Outcome, Patch, Phase, Term,
+};
+use crate::service::Door;
+use crate::time::Span;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+
+/// A directory of one test, gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-upgrade-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).expect("the temporary directory can be written");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn lock(text: &str) -> LockName {
+    LockName::parse(text).expect("valid")
+}
+
+fn acquire(node: &Node, of: &str) -> Answer {
+    let (send, answer) = mpsc::channel();
+    let client = ClientId::parse("new").expect("valid");
+    let (term, mode) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
+    let (hold, line, patch) = (Hold::Firm(None), Line::Skip, Patch::default());
+    let ask = Acquire { name: lock(of), client, mode, hold, term, line, patch };
+    node.submit(Op::Acquire(ask).into(), Box::new(move |got| drop(send.send(got))));
+    answer.recv().expect("answered").expect("decided")
+}
+
+fn token(answer: Answer) -> u64 {
+    match answer {
+        Ok(Outcome::Granted(tenure)) => tenure.token.as_u64(),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Who holds a lock of the fixture, and under which tokens.
+fn holders(engine: &Engine, of: &str) -> Vec<(String, u64)> {
+    let view = engine.view(&lock(of), engine.clock());
+    assert_eq!(view.phase(), Phase::Held, "{of}");
+    let holder = |holder: &crate::engine::Holder| {
+        (holder.lease.holder.to_string(), holder.lease.token.as_u64())
+    };
+    view.holders.iter().map(holder).collect()
+}
+
+fn as_the_fixture_was_made(engine: &Engine) {
+    let one = |client: &str, token| vec![(client.to_owned(), token)];
+    assert_eq!(holders(engine, "forever"), one("ann", 1));
+    let note = engine.view(&lock("forever"), engine.clock());
+    let note = note.holders[0].lease.details.note().map(ToString::to_string);
+    assert_eq!(note.as_deref(), Some("a word"));
+    assert_eq!(holders(engine, "team/shared"), [("ann".to_owned(), 2), ("bob".to_owned(), 3)]);
+    assert_eq!(engine.sessions(), 1);
+}
+
+/// `tests/fixtures/data-1` was written by version 0.1.0 before there were clusters of several.
+#[test]
+fn a_directory_of_the_first_version_opens() {
+    let scratch = Scratch::new();
+    let data = scratch.0.join("data");
+    fs::create_dir_all(data.join("log")).expect("it is new");
+    let from = fixture("data-1");
+    fs::copy(from.join("node"), data.join("node")).expect("it is there");
+    for entry in fs::read_dir(from.join("log")).expect("it is there") {
+        let path = entry.expect("readable").path();
+        let goal = data.join("log").join(path.file_name().expect("it has a name"));
+        fs::copy(&path, goal).expect("it is there");
+    }
+    let node = Node::open(&data).expect("it opens");
+    node.inspect(as_the_fixture_was_made);
+    node.inspect(|engine| assert_eq!(holders(engine, "last"), [("dan".to_owned(), 6)]));
+    assert_eq!(token(acquire(&node, "next")), 7, "tokens go on");
+    assert_ne!(node.engine_id(), 0);
+}
+
+#[test]
+fn a_snapshot_of_the_first_version_opens() {
+    let found = snapshot::read(&fixture("data-1-snapshot")).expect("it opens").expect("is there");
+    let known = snapshot::unpack(&found).expect("it is understood");
+    as_the_fixture_was_made(&known.engine);
+    assert!(known.engine.next_token() >= 6 && known.cluster.is_some());
+}
+
+#[test]
+fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
+    let scratch = Scratch::new();
+    let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
+    let node = Node::open(&old).expect("it is new");
+    let last = token(acquire(&node, "build"));
+    let heritage = |node: &Node, hold_off| {
+        node.inspect(|engine| engine.heritage(1_790_000_000, hold_off)).expect("there are tokens")
+    };
+    let (slow, at_once) = (heritage(&node, Span::from_secs(60)), heritage(&node, Span::ZERO));
+    let id = node.engine_id();
+    node.close();
+    restore(&new, slow).expect("there is room");
+    // Also when it is started again: the time that it was off does not count.
+    for _ in 0..2 {
+        let node = Node::open(&new).expect("it has begun");
+        assert_ne!(node.engine_id(), id, "another cluster");
+        assert_eq!(node.about().locks, 0);
+        let refusal = acquire(&node, "build").expect_err("too early");
+        assert!(refusal.to_string().contains("nothing is granted for"), "{refusal}");
+    }
+    let second = scratch.0.join("second");
+    fs::create_dir(&second).expect("it is new");
+    restore(&second, at_once).expect("an empty directory will do");
+    let node = Node::open(&second).expect("it has begun");
+    assert!(token(acquire(&node, "build")) > last + (1 << 39));
+}
+
+#[test]
+fn nothing_is_restored_over_something() {
+    let scratch = Scratch::new();
+    let data = scratch.0.join("data");
+    Node::open(&data).expect("it is new").close();
+    let heritage = Engine::default().heritage(0, Span::ZERO).expect("there are tokens");
+    let refused = restore(&data, heritage.clone()).expect_err("there is a node");
+    assert!(matches!(refused, DataError::Foreign(_)), "{refused}");
+    Node::open(&data).expect("it is as it was");
+    let file = scratch.0.join("file");
+    fs::write(&file, "x").expect("it is new");
+    assert!(restore(&file, heritage).is_err());
+    let left: Vec<_> = fs::read_dir(&scratch.0).expect("it is there").collect();
+    assert_eq!(left.len(), 2, "nothing is left beside: {left:?}");
+}

@@ -1,0 +1,127 @@
+//! What the log is a log of: the types that openraft is told, and what an entry carries.
+
+use crate::engine::codec::{Malformed, Reader, Wire};
+use crate::engine::{Answer, Command, Heritage, Rules};
+use crate::time::Time;
+use openraft::type_config::alias::{
+    EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
+};
+use std::fmt;
+use std::sync::Arc;
+
+openraft::declare_raft_types!(
+    /// The types of the log.
+    pub(crate) Kind:
+        D = Proposal,
+        R = Answers,
+);
+
+/// The number of a node. It is given once: a node that has lost its data comes back under another.
+pub(crate) type NodeId = u64;
+/// Where an entry stands in the log, and who put it there.
+pub(crate) type LogId = LogIdOf<Kind>;
+/// One leadership: a term, and the node that leads in it.
+pub(crate) type Leader = openraft::vote::leader_id_adv::LeaderId<u64, NodeId>;
+/// Whom a node has promised to follow.
+pub(crate) type Vote = VoteOf<Kind>;
+/// One entry of the log.
+pub(crate) type Entry = EntryOf<Kind>;
+/// What an entry says.
+pub(crate) type Payload = PayloadOf<Kind>;
+/// Who is in the cluster, and since which entry.
+pub(crate) type Membership = StoredMembershipOf<Kind>;
+/// What a snapshot is a snapshot of.
+pub(crate) type Meta = SnapshotMetaOf<Kind>;
+/// A snapshot.
+pub(crate) type Snapshot = SnapshotOf<Kind, Arc<[u8]>>;
+/// A node of the cluster.
+pub(super) type Raft = openraft::Raft<Kind, super::state_machine::Machine>;
+
+/// Which cluster a log belongs to: drawn at random when it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClusterId(pub(crate) u128);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What one entry carries, to be carried out as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Proposal {
+    /// The first of a cluster: which it is, and the rules that all its replicas go by.
+    Begin(ClusterId, Rules),
+    /// The first of a cluster that goes on from a lost one.
+    Inherit(ClusterId, Heritage),
+    /// Commands, in their order, and the time at which all of them are carried out.
+    Commands(Arc<Commands>),
+}
+
+/// What was asked while the entry before was on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Commands {
+    /// When, in engine time, as the leader had it.
+    pub(crate) now: Time,
+    /// What.
+    pub(crate) commands: Vec<Command>,
+}
+
+/// What the commands of an entry came to, in their order.
+pub(crate) type Answers = Vec<Answer>;
+
+impl fmt::Display for Proposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begin(cluster, _) => write!(f, "the beginning of {cluster}"),
+            Self::Inherit(cluster, _) => write!(f, "the beginning of {cluster}, after another"),
+            Self::Commands(body) => write!(f, "{} commands at {}", body.commands.len(), body.now),
+        }
+    }
+}
+
+impl Wire for ClusterId {
+    fn put(&self, out: &mut Vec<u8>) {
+        ((self.0 >> 64) as u64).put(out);
+        (self.0 as u64).put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let high = u128::from(u64::take(from)?);
+        Ok(Self(high << 64 | u128::from(u64::take(from)?)))
+    }
+}
+
+impl Wire for Proposal {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Begin(cluster, rules) => {
+                out.push(0);
+                cluster.put(out);
+                rules.put(out);
+            }
+            Self::Inherit(cluster, heritage) => {
+                out.push(2);
+                cluster.put(out);
+                heritage.put(out);
+            }
+            Self::Commands(body) => {
+                out.push(1);
+                body.now.put(out);
+                body.commands.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::take(from)? {
+            0 => Ok(Self::Begin(Wire::take(from)?, Wire::take(from)?)),
+            1 => {
+                let (now, commands) = (Wire::take(from)?, Wire::take(from)?);
+                Ok(Self::Commands(Arc::new(Commands { now, commands })))
+            }
+            2 => Ok(Self::Inherit(Wire::take(from)?, Wire::take(from)?)),
+            _ => Err(Malformed),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What an administrator does to all locks: a reset, a backup.
+
+use super::event_replay;
+use super::event_replay::unexpected;
+use super::options::{Options, request_id};
+use super::parameters::{ALL, CLIENT, IDEMPOTENCY_KEY, KEEP, OF, REASON};
+use super::problem::{Done, Problem};
+use super::request_context::{Call, Response, json, text, told};
+use super::routes::{Act, act, doc};
+use super::schema::Schema;
+use crate::auth::permissions::Operation;
+use crate::engine::{Op, Outcome, Reset};
+use crate::service::backup;
+use axum::http::{HeaderValue, Method, StatusCode};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+/// What can be done at `/reset`.
+pub(super) const RESET: &[Act] = &[act(
+    Method::POST,
+    Operation::Reset,
+    |call| Box::pin(reset(call)),
+    doc(
+        "reset",
+        "Take from clients all that they hold and wait for: of `keep`, `of` and `all` one is said.",
+        &[KEEP, OF, ALL, CLIENT, REASON, IDEMPOTENCY_KEY],
+        (200, Schema::Reset),
+        &[400, 403, 415, 429, 503],
+    ),
+)];
+
+/// What can be done at `/backup`.
+pub(super) const BACKUP: &[Act] = &[act(
+    Method::GET,
+    Operation::BackUp,
+    |call| Box::pin(back_up(call)),
+    doc(
+        "backup",
+        "All that the server knows, as `latchfs cluster restore` takes it.",
+        &[],
+        (200, Schema::Text("application/octet-stream")),
+        &[403, 404, 503],
+    ),
+)];
+
+/// POST /reset.
+async fn reset(mut call: Call) -> Done {
+    let mut options = Options::read(&mut call).await?;
+    let by = options.client(&call)?;
+    let request = request_id(&call, &options, &by)?;
+    let Some(whose) = options.whose.take() else {
+        let detail = "a reset says whose: keep=CLIENT,CLIENT for all others', of=CLIENT for one's, \
+                      or all=true";
+        return Err(Problem::invalid(detail));
+    };
+    let Some(reason) = options.reason else {
+        return Err(Problem::invalid("a reset needs a reason, which the holders will read"));
+    };
+    let outcome = call.decide(Op::Reset(Reset { whose, by, reason }), request).await?;
+    let is_replay = matches!(outcome, Outcome::Replayed(_));
+    match outcome.first() {
+        Outcome::Reset { holds, waits } => {
+            let done = json!({ "holds": holds, "waits": waits });
+            let answer = || json(StatusCode::OK, &done);
+            Ok(if is_replay { event_replay::marked(StatusCode::OK, &done, None) } else { answer() })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// GET /backup.
+async fn back_up(mut call: Call) -> Done<Response> {
+    Options::read(&mut call).await?;
+    let (then, state) = oneshot::channel();
+    call.app.locks.state(|state| drop(then.send(state)));
+    let Some(state) = told(state.await)? else {
+        let detail = "the engine is not in this server; ask the one where it is";
+        return Err(Problem::plain(StatusCode::NOT_FOUND, detail));
+    };
+    log::warn!("a backup of all locks was given to {}", call.grant.name);
+    let kind = HeaderValue::from_static("application/octet-stream");
+    Ok(text(StatusCode::OK, kind, backup::write(call.app.locks.engine_id(), &state)))
+}

@@ -1,0 +1,298 @@
+//! The door for other machines: batches of requests and a stream of events, in bytes of our own
+//! (`locks::wire`). It is for `latchfs` itself; programs use the API.
+
+use super::app_state::Phase;
+use super::keep_alive;
+use super::problem::{Done, Problem};
+use super::request_context::{Call, Response, text};
+use super::routes::{Act, act, doc};
+use super::schema::Schema;
+use crate::auth::permissions::{Locks, Operation, Request};
+use crate::auth::{self, Denial};
+use crate::engine::Op;
+use crate::service::batch_messages::{Ask, BATCH_BYTES_MAX, Batch};
+use crate::service::batch_server::{BEAT, Following, Limits, Porter, Sight, Turned};
+use crate::service::{Failure, Unavailable};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Method, StatusCode};
+use hyper::body::Frame;
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::{Notify, oneshot};
+
+/// What the bytes are called.
+const KIND: &str = "application/x-latchfs";
+
+/// The door for other machines: for latchfs itself, and so not in the document.
+pub(super) static ACTS: &[(&str, Act)] = &[
+    (
+        "/door/v1/ask",
+        act(
+            Method::POST,
+            Operation::SendBatch,
+            |call| Box::pin(ask(call)),
+            doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
+        )
+        .keeps(),
+    ),
+    (
+        "/door/v1/events",
+        act(
+            Method::GET,
+            Operation::FollowEvents,
+            |call| Box::pin(ready(events(&call))),
+            doc("doorEvents", "Events in frames.", &[], (200, Schema::Text(KIND)), &[]),
+        ),
+    ),
+];
+
+/// `POST /door/v1/ask`: a batch, and its answer.
+async fn ask(mut call: Call) -> Done<Response> {
+    let bytes = call.bytes(BATCH_BYTES_MAX).await?;
+    // What is told has a time on it, by which the other side counts.
+    call.app.locks.ready().map_err(Failure::Unavailable)?;
+    let batch = Porter::read(&bytes).or_else(turned)?;
+    if is_sign_of_life(&batch.asks) {
+        keep_alive::sign_of_life();
+    } else {
+        keep_alive::leave().await;
+    }
+    let limits = limits(&call, &batch).await;
+    let (send, told) = oneshot::channel();
+    // Whoever has gone meanwhile needs no answer.
+    let caller = call.grant.caller("batch");
+    call.app.porter.ask(&caller, batch, limits, |answer| drop(send.send(answer)));
+    match told.await {
+        Ok(Ok(bytes)) => {
+            Ok(text(StatusCode::OK, HeaderValue::from_static(KIND), Bytes::from_owner(bytes)))
+        }
+        Ok(Err(why)) => turned(why),
+        Err(_) => Err(Problem::closing()),
+    }
+}
+
+/// Whether all that is asked is to keep a session alive, and how the server is.
+fn is_sign_of_life(asks: &[Ask]) -> bool {
+    let keeps = |ask: &Ask| match ask {
+        Ask::Submit(command) => matches!(command.op, Op::KeepAlive(_)),
+        _ => false,
+    };
+    let is_about = |ask: &Ask| matches!(ask, Ask::About | Ask::Now | Ask::Urls);
+    asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
+}
+
+fn turned<T>(why: Turned) -> Done<T> {
+    Err(match why {
+        Turned::Late => Problem::plain(
+            StatusCode::CONFLICT,
+            "this batch has been answered before, or is being carried out",
+        ),
+        Turned::Elsewhere => Problem::plain(
+            StatusCode::PRECONDITION_FAILED,
+            "this server is of another cluster than the one that was asked before; see whether \
+             all servers that --server names are of one",
+        ),
+        Turned::Malformed => Problem::invalid(
+            "these bytes are no batch of this version; see whether both ends are of one version",
+        ),
+    })
+}
+
+/// What of a batch this caller may not, or not all of it.
+async fn limits(call: &Call, batch: &Batch) -> Limits {
+    let mut limits = Limits::default();
+    let serves = call.app.phase() == Phase::Serving;
+    if serves && call.grant.may_everything() {
+        return limits;
+    }
+    for (place, ask) in batch.asks.iter().enumerate() {
+        let limit = match ask {
+            Ask::Submit(command) => {
+                may_submit(call, &command.op, serves).await.err().map(Sight::Nothing)
+            }
+            // Only the session's own client may see what hangs on it.
+            Ask::Leases(session, _) => {
+                let op = Op::KeepAlive(*session);
+                may_submit(call, &op, serves).await.err().map(Sight::Nothing)
+            }
+            _ => sight(call, ask),
+        };
+        limits.extend(limit.map(|limit| (place, limit)));
+    }
+    limits
+}
+
+/// The parts that a batch can have, and the rows of the table of permissions that decide them.
+pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
+    [
+        ("settle", Operation::ShowTime),
+        ("acquire", Operation::Acquire),
+        ("renew", Operation::Renew),
+        ("annotate", Operation::Annotate),
+        ("release", Operation::Release),
+        ("leave", Operation::LeaveQueue),
+        ("move", Operation::MoveLock),
+        ("steal", Operation::Steal),
+        ("open-session", Operation::OpenSession),
+        ("keep-alive", Operation::KeepAlive),
+        ("end-session", Operation::EndSession),
+        ("reset", Operation::Reset),
+        ("view", Operation::LookUpLock),
+        ("list", Operation::ListLocks),
+        ("children", Operation::ListLocks),
+        ("about", Operation::ShowCounts),
+        ("now", Operation::ShowTime),
+        ("leases", Operation::ShowSession),
+        ("urls", Operation::ListNodes),
+    ]
+}
+
+/// The row of the table of permissions for a part of a batch.
+pub(super) fn operation_of(ask: &Ask) -> Operation {
+    match ask {
+        Ask::Submit(command) => Request::of_op(&command.op).operation,
+        Ask::View(_) => Operation::LookUpLock,
+        Ask::List(_) | Ask::Children(_) => Operation::ListLocks,
+        Ask::About => Operation::ShowCounts,
+        Ask::Now => Operation::ShowTime,
+        Ask::Leases(..) => Operation::ShowSession,
+        Ask::Urls => Operation::ListNodes,
+    }
+}
+
+/// What a question may not show to this caller, or only in part.
+fn sight(call: &Call, ask: &Ask) -> Option<Sight> {
+    let (grant, operation) = (&call.grant, operation_of(ask));
+    if let Err(denial) = grant.may_begin(operation) {
+        return Some(Sight::Nothing(no(&denial)));
+    }
+    if operation.rule().locks != Locks::Visible {
+        return None;
+    }
+    match ask {
+        Ask::View(name) => limit(grant.sight_of(name), || no(&Denial::Lock(name.clone()))),
+        Ask::List(query) => limit(grant.sight(&query.prefix), || unseen(&query.prefix)),
+        Ask::Children(query) => {
+            let dir = query.parent.as_ref().map_or_else(String::new, |dir| format!("{dir}/"));
+            limit(grant.sight(&dir), || unseen(&dir))
+        }
+        Ask::About | Ask::Now | Ask::Leases(..) | Ask::Urls | Ask::Submit(_) => {
+            (!grant.may_see_all()).then(|| Sight::Within(Vec::new()))
+        }
+    }
+}
+
+/// While the server drains nothing is granted any more.
+async fn may_submit(call: &Call, op: &Op, serves: bool) -> Result<(), Unavailable> {
+    if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
+        return Err(Unavailable::Closing);
+    }
+    match call.check(op).await {
+        // What is refused for another reason, the engine refuses in its own words.
+        Err(problem) => problem.denial().map_or(Ok(()), |why| Err(no(&why))),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn no(why: &dyn Display) -> Unavailable {
+    Unavailable::Denied { why: why.to_string().into() }
+}
+
+/// `GET /door/v1/events?start=&since=`: events as they happen, and a sign of life now and then.
+fn events(call: &Call) -> Done<Response> {
+    let query = call.head.uri.query().unwrap_or_default();
+    let number = |name: &str| {
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        let value = pairs.find(|(key, _)| key == name).map(|(_, value)| value);
+        value.map_or(Ok(0), |value| value.parse().map_err(|_| ()))
+    };
+    let (Ok(start), Ok(since)) = (number("start"), number("since")) else {
+        return Err(Problem::invalid("'start' and 'since' are numbers"));
+    };
+    call.app.locks.ready().map_err(Failure::Unavailable)?;
+    let mut following = call.app.porter.follow(start, since);
+    let grant = Arc::clone(&call.grant);
+    if !grant.may_see_all() {
+        following.only(move |event| grant.may_hear(event));
+    }
+    let news = Arc::new(Notify::new());
+    let waking = Arc::clone(&news);
+    following.watch.wake_by(Arc::new(move || waking.notify_one()));
+    let phase = call.app.follow_phase();
+    let first = next_frame(State { following, news, phase });
+    let kind = HeaderValue::from_static(KIND);
+    Ok(text(StatusCode::OK, kind, Body::new(Frames(Box::pin(first)))))
+}
+
+fn limit(sight: auth::Sight, denied: impl FnOnce() -> Unavailable) -> Option<Sight> {
+    match sight {
+        auth::Sight::All => None,
+        auth::Sight::Within(prefixes) => Some(Sight::Within(prefixes)),
+        auth::Sight::Nothing => Some(Sight::Nothing(denied())),
+    }
+}
+
+fn unseen(prefix: &dyn Display) -> Unavailable {
+    no(&format!(
+        "these credentials may not list what begins with '{prefix}'; ask for less, or have the \
+         prefix added to them"
+    ))
+}
+
+type Next = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, State)> + Send>>;
+
+struct State {
+    following: Following,
+    news: Arc<Notify>,
+    phase: tokio::sync::watch::Receiver<Phase>,
+}
+
+/// The next frame; none when the server ends.
+async fn next_frame(mut state: State) -> (Option<Vec<u8>>, State) {
+    loop {
+        if let Some(frame) = state.following.frame() {
+            return (Some(frame), state);
+        }
+        let woken = tokio::select! {
+            () = state.news.notified() => Woken::News,
+            () = tokio::time::sleep(BEAT.as_duration()) => Woken::Silence,
+            // An error means that the server is gone.
+            _ = state.phase.wait_for(|phase| *phase == Phase::Closing) => Woken::End,
+        };
+        match woken {
+            Woken::News => {}
+            Woken::Silence => return (Some(state.following.beat()), state),
+            Woken::End => return (None, state),
+        }
+    }
+}
+
+/// What ends a pause of the stream.
+enum Woken {
+    News,
+    Silence,
+    End,
+}
+
+/// Frames as a body.
+struct Frames(Next);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Poll::Ready((frame, state)) = self.0.as_mut().poll(context) else {
+            return Poll::Pending;
+        };
+        self.0 = Box::pin(next_frame(state));
+        Poll::Ready(frame.map(|frame| Ok(Frame::data(frame.into()))))
+    }
+}

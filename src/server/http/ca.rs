@@ -1,0 +1,191 @@
+//! A small certificate authority for a homelab: one key that signs, and what it signs.
+
+use crate::os_error::said;
+use crate::time::Wall;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use std::fmt;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use time::{Duration, OffsetDateTime};
+
+/// The authority's own certificate: nobody wants to visit all machines again soon.
+const AUTHORITY_DAYS: i64 = 3_650;
+
+/// What browsers and phones accept at most.
+const CERTIFICATE_DAYS: i64 = 825;
+
+/// The secret of nodes: for ever, in dates that every parser knows.
+const SECRET_DAYS: i64 = 365 * 1_000;
+
+/// A clock that is behind must not find the certificate too young.
+const BEFORE: Duration = Duration::days(1);
+
+/// The authority's name among the files.
+pub const AUTHORITY: &str = "ca";
+
+/// The name in the certificate that all nodes of a cluster share.
+pub const NODES: &str = "nodes.latchfs.internal";
+
+/// Whose certificate it is.
+#[derive(Debug, Clone)]
+pub enum Whose {
+    /// The authority's.
+    Authority,
+    /// A server's, under these names and addresses.
+    Server(Vec<String>),
+    /// A client's: the name that it may speak as.
+    Client(String),
+    /// A node's, under these names and addresses: good for both ends of a connection.
+    Peer(Vec<String>),
+}
+
+/// The files of a certificate.
+#[derive(Debug)]
+pub struct Made {
+    /// The certificate.
+    pub cert: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// Why there is no certificate.
+#[derive(Debug)]
+pub enum CaError {
+    /// A file can't be read or written.
+    File(PathBuf, io::Error),
+    /// It can't be made.
+    Make(rcgen::Error),
+}
+
+impl fmt::Display for CaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, error) if error.kind() == io::ErrorKind::AlreadyExists => write!(
+                f,
+                "{} is there already, and is not overwritten; remove it first",
+                path.display()
+            ),
+            Self::File(path, error)
+                if error.kind() == io::ErrorKind::NotFound && path.ends_with("ca.key") =>
+            {
+                write!(f, "there is no {}; begin with 'latchfs cert ca'", path.display())
+            }
+            Self::File(path, error) => write!(f, "{}: {}", path.display(), said(error)),
+            Self::Make(error) => write!(f, "the certificate can't be made: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CaError {}
+
+impl From<rcgen::Error> for CaError {
+    fn from(error: rcgen::Error) -> Self {
+        Self::Make(error)
+    }
+}
+
+/// Makes a key and a certificate in `dir`, which overwrite nothing.
+pub fn make(dir: &Path, whose: &Whose) -> Result<Made, CaError> {
+    let (name, params) = match whose {
+        Whose::Authority => (AUTHORITY, authority()?),
+        Whose::Server(names) => ("server", server(names)?),
+        Whose::Client(name) => (name.as_str(), client(name)?),
+        Whose::Peer(names) => (names.first().map_or("peer", String::as_str), peer(names)?),
+    };
+    let key = KeyPair::generate()?;
+    let cert = match whose {
+        Whose::Authority => params.self_signed(&key)?,
+        Whose::Server(_) | Whose::Client(_) | Whose::Peer(_) => {
+            params.signed_by(&key, &issuer(dir)?)?
+        }
+    };
+    make_dir(dir)?;
+    let made = Made { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
+    // The key first: a certificate without its key is of no use.
+    write(&made.key, &key.serialize_pem(), 0o600)?;
+    write(&made.cert, &cert.pem(), 0o644)?;
+    Ok(made)
+}
+
+/// Makes the secret that all nodes of a cluster share: a file with a key, and with a certificate
+/// that is good for nothing but that key. It never expires: a cluster must not end with it.
+pub fn make_secret(dir: &Path) -> Result<PathBuf, CaError> {
+    let mut params = peer(&[NODES.to_owned()])?;
+    params.use_authority_key_identifier_extension = false;
+    params.not_before = OffsetDateTime::UNIX_EPOCH;
+    params.not_after = OffsetDateTime::UNIX_EPOCH + Duration::days(SECRET_DAYS);
+    let key = KeyPair::generate()?;
+    let cert = params.self_signed(&key)?;
+    let path = dir.join("peers.pem");
+    make_dir(dir)?;
+    write(&path, &format!("{}{}", key.serialize_pem(), cert.pem()), 0o600)?;
+    Ok(path)
+}
+
+fn make_dir(dir: &Path) -> Result<(), CaError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| CaError::File(dir.to_owned(), error))
+}
+
+fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, CaError> {
+    let read = |path: PathBuf| match fs::read_to_string(&path) {
+        Ok(text) => Ok(text),
+        Err(error) => Err(CaError::File(path, error)),
+    };
+    let key = KeyPair::from_pem(&read(dir.join("ca.key"))?)?;
+    Ok(Issuer::from_ca_cert_pem(&read(dir.join("ca.pem"))?, key)?)
+}
+
+fn authority() -> Result<CertificateParams, CaError> {
+    let mut params = valid(CertificateParams::new(Vec::new())?, AUTHORITY_DAYS);
+    params.distinguished_name.push(DnType::CommonName, "latchfs CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+fn server(names: &[String]) -> Result<CertificateParams, CaError> {
+    let mut params = valid(CertificateParams::new(names)?, CERTIFICATE_DAYS);
+    let first = names.first().map_or("latchfs", String::as_str);
+    params.distinguished_name.push(DnType::CommonName, first);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+fn peer(names: &[String]) -> Result<CertificateParams, CaError> {
+    let mut params = server(names)?;
+    params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+    Ok(params)
+}
+
+fn client(name: &str) -> Result<CertificateParams, CaError> {
+    let mut params = valid(CertificateParams::new(Vec::new())?, CERTIFICATE_DAYS);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+fn valid(mut params: CertificateParams, days: i64) -> CertificateParams {
+    let now =
+        OffsetDateTime::from_unix_timestamp(Wall::now().secs).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.not_before = now - BEFORE;
+    params.not_after = now + Duration::days(days);
+    params
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), CaError> {
+    let failed = |error| CaError::File(path.to_owned(), error);
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}

@@ -1,0 +1,36 @@
+//! Who sends a request: by a bearer token in its head, by a client's certificate, or anybody.
+
+use super::problem::{Done, Problem};
+use crate::auth::{Gate, Grant, Unknown};
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use std::sync::Arc;
+
+/// What a caller may do, by its headers or its certificate.
+pub(super) fn grant_of(
+    gate: &Gate,
+    headers: &HeaderMap,
+    certified: Option<&Arc<Grant>>,
+) -> Done<Arc<Grant>> {
+    let secret = match headers.get(AUTHORIZATION) {
+        Some(header) if gate.knows_tokens() => {
+            Some(secret_of(header.as_bytes()).ok_or_else(|| {
+                Problem::unknown("credentials are sent as 'Authorization: Bearer TOKEN'")
+            })?)
+        }
+        Some(_) | None => None,
+    };
+    gate.grant(secret, certified).map_err(|unknown| {
+        Problem::unknown(match unknown {
+            Unknown::Token => "this token is not known; ask whoever runs the server",
+            Unknown::Nothing => "say who asks by a header 'Authorization: Bearer TOKEN'",
+            Unknown::Certificate => "say who asks by a client certificate",
+        })
+    })
+}
+
+/// The token in an Authorization header.
+fn secret_of(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, secret) = header.split_at_checked(b"bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| secret.trim_ascii())
+}

@@ -1,0 +1,188 @@
+//! The nodes that decide together: how they stand, and what may be changed about them.
+
+use super::options::Options;
+use super::parameters::{FORCE, NODE_ID, STATE, TO};
+use super::problem::{Done, Problem};
+use super::request_context::{Call, json, told};
+use super::routes::{Act, act, doc};
+use super::schema::Schema;
+use crate::auth::connection_limits::Origin;
+use crate::auth::permissions::Operation;
+use crate::service::cluster_status::{Act as Audited, Change, Council, Node, Report, Unchanged};
+use crate::service::{Failure, Unavailable};
+use crate::time::Span;
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+const CHANGED: (u16, Schema) = (200, Schema::Changed);
+
+/// At `/cluster`.
+pub(super) const SHOW: &[Act] = &[act(
+    Method::GET,
+    Operation::ShowCluster,
+    |call| Box::pin(show(call)),
+    doc(
+        "cluster",
+        "The nodes that decide together, and how each stands.",
+        &[STATE],
+        (200, Schema::Cluster),
+        &[400, 403, 409],
+    ),
+)];
+
+/// At `/cluster/transfer`.
+pub(super) const TRANSFER: &[Act] = &[act(
+    Method::POST,
+    Operation::TransferLeader,
+    |call| Box::pin(transfer(call)),
+    doc("transfer", "Let another node lead.", &[TO], CHANGED, &[400, 403, 409, 415, 503]),
+)];
+
+/// At `/cluster/nodes/{node}`.
+pub(super) const REMOVE: &[Act] = &[act(
+    Method::DELETE,
+    Operation::RemoveNode,
+    |call| Box::pin(remove(call)),
+    doc(
+        "removeNode",
+        "Remove a node: it votes no more, and ends.",
+        &[NODE_ID],
+        CHANGED,
+        &[400, 403, 409, 503],
+    ),
+)];
+
+/// At `/cluster/nodes/{node}/promote`.
+pub(super) const PROMOTE: &[Act] = &[act(
+    Method::POST,
+    Operation::PromoteNode,
+    |call| Box::pin(promote(call)),
+    doc(
+        "promoteNode",
+        "Have a node vote that only learns.",
+        &[NODE_ID, FORCE],
+        CHANGED,
+        &[400, 403, 409, 415, 503],
+    ),
+)];
+
+/// GET /cluster.
+async fn show(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let council = council(&call)?;
+    let (then, report) = oneshot::channel();
+    council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
+    let report: Report = told(report.await)?;
+    Ok(json(StatusCode::OK, &shown(&report)))
+}
+
+fn shown(report: &Report) -> Value {
+    let nodes: Vec<_> = report.nodes.iter().map(shown_node).collect();
+    json!({
+        "cluster": report.cluster,
+        "asked": report.asked,
+        "leader": report.leader,
+        "elections": report.elections.count,
+        "elected_ms_ago": report.elections.last.map(Span::as_millis),
+        "nodes": nodes,
+    })
+}
+
+fn shown_node(node: &Node) -> Value {
+    let member = &node.member;
+    json!({
+        "id": member.id,
+        "name": &*member.name,
+        "address": &*member.address,
+        "url": &*member.url,
+        "role": member.standing.as_str(),
+        "reachable": node.trouble.is_none(),
+        "trouble": node.trouble,
+        "term": member.term,
+        "leader": member.leader,
+        "last_log": member.last_log,
+        "committed": member.committed,
+        "applied": member.applied,
+        "snapshot": member.snapshot,
+        "heard_ms_ago": member.heard_ms,
+        "lag": node.lag,
+        "sync_median_us": member.syncing.map(|syncing| micros(syncing.median)),
+        "sync_worst_us": member.syncing.map(|syncing| micros(syncing.worst)),
+        "state": member.state.as_deref(),
+    })
+}
+
+fn micros(span: Span) -> u64 {
+    span.as_nanos() / 1_000
+}
+
+/// POST /cluster/transfer.
+async fn transfer(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    change(&call, Change::Transfer { to: options.to }).await
+}
+
+/// POST /cluster/nodes/{node}/promote.
+async fn promote(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    change(&call, Change::Promote { id, force: options.force }).await
+}
+
+/// DELETE /cluster/nodes/{node}.
+async fn remove(mut call: Call) -> Done {
+    let id = id_of(&call)?;
+    Options::read(&mut call).await?;
+    change(&call, Change::Remove { id }).await
+}
+
+/// The node that the path names.
+fn id_of(call: &Call) -> Done<u64> {
+    let part = call.head.uri.path().split('/').nth(3).unwrap_or_default();
+    part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
+}
+
+/// Changes the cluster, with an entry in the audit log before and after.
+async fn change(call: &Call, change: Change) -> Done {
+    let council = council(call)?;
+    audit(call, &*council, change, "begun");
+    let (then, changed) = oneshot::channel();
+    council.change(change, Box::new(|changed| drop(then.send(changed))));
+    let unavailable = Unchanged::Unavailable(Unavailable::Closing);
+    let Err(why) = changed.await.unwrap_or(Err(unavailable)) else {
+        audit(call, &*council, change, "done");
+        return Ok(json(StatusCode::OK, &json!({ "done": true })));
+    };
+    audit(call, &*council, change, &format!("not done: {why}"));
+    Err(match why {
+        Unchanged::Refused(why) => Problem::plain(StatusCode::CONFLICT, why),
+        Unchanged::Unavailable(why) => Failure::Unavailable(why).into(),
+    })
+}
+
+fn audit(call: &Call, council: &dyn Council, change: Change, outcome: &str) {
+    let (what, node) = match change {
+        Change::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
+        Change::Remove { id } => (Operation::RemoveNode, Some(id)),
+        Change::Transfer { to } => (Operation::TransferLeader, to),
+    };
+    let origin = call.head.extensions.get::<Arc<Origin>>();
+    let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
+    council.audit(&Audited {
+        what: what.rule().name,
+        node,
+        by: &call.grant.name,
+        credential: call.grant.credential.as_str(),
+        address: &address,
+        outcome,
+    });
+}
+
+fn council(call: &Call) -> Done<Arc<dyn Council>> {
+    call.app.locks.council().ok_or_else(|| {
+        let why = "this server is no node of a cluster; start it with --data and --peer-listen";
+        Problem::plain(StatusCode::CONFLICT, why)
+    })
+}

@@ -1,0 +1,304 @@
+//! One connection: which HTTP it speaks, how long it may take, and its end.
+
+use super::app_state::{App, Phase, entered};
+use super::keep_alive;
+use super::listener::Stream;
+use super::socket::Socket;
+use crate::auth::connection_limits::{Origin, Peer};
+use crate::auth::{Grant, server_tls};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+/// A request's head comes within this, counted from the end of the request before: so this is
+/// also how long a connection may be idle. A client that renews every 10 s keeps its own.
+pub(super) const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A TLS handshake takes two turns of the line.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The bytes of a head: a name of 1 KiB, percent-encoded, in a query that has a note of 1 KiB.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// The lines of a head: browsers send about twenty.
+const HEADERS_MAX: usize = 64;
+
+/// Requests at once on one HTTP/2 connection: as many as a browser or a script has at most, and
+/// few enough that a connection can't take what others want.
+const STREAMS_MAX: u32 = 256;
+
+/// A silent HTTP/2 connection is asked this often whether it lives.
+const PING_EVERY: Duration = Duration::from_secs(15);
+
+/// And has this long to answer.
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What HTTP/2 begins with when nothing was agreed on before.
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a client gets that did not finish the head of a request.
+const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
+    content-type: application/problem+json\r\ncontent-length: 111\r\n\r\n\
+    {\"type\":\"about:blank\",\"title\":\"Request Timeout\",\
+    \"status\":408,\"detail\":\"the head of the request took too long\"}\n";
+
+/// Which HTTP.
+enum Version {
+    One,
+    Two,
+}
+
+/// The router as hyper calls it.
+#[derive(Clone)]
+struct Routed {
+    router: Router,
+    origin: Arc<Origin>,
+}
+
+impl Service<axum::http::Request<Incoming>> for Routed {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = axum::routing::future::RouteFuture<Infallible>;
+
+    fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
+        keep_alive::asked();
+        let mut request: Request = request.map(Body::new);
+        request.extensions_mut().insert(Arc::clone(&self.origin));
+        tower_service::Service::call(&mut self.router.clone(), request)
+    }
+}
+
+/// The same, and it is known how many requests are open.
+struct Counted {
+    routed: Routed,
+    open: watch::Sender<usize>,
+}
+
+/// One request: open until its answer has been sent to its end, or nobody wants it any more.
+struct Asked(watch::Sender<usize>);
+
+impl Asked {
+    fn new(open: &watch::Sender<usize>) -> Self {
+        open.send_modify(|count| *count += 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Service<axum::http::Request<Incoming>> for Counted {
+    type Response = axum::http::Response<CountedBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
+        let (asked, answer) = (Asked::new(&self.open), self.routed.call(request));
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| CountedBody { body, _asked: asked }))
+        })
+    }
+}
+
+/// The body of the answer to a request that is counted.
+struct CountedBody {
+    body: Body,
+    _asked: Asked,
+}
+
+impl hyper::body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Serves a connection to its end.
+pub(super) async fn serve(
+    app: &App,
+    router: &Router,
+    peer: &Arc<Peer>,
+    (stream, user): (Stream, Option<Arc<Grant>>),
+) {
+    let service = |certified| {
+        let origin = Arc::new(Origin { peer: Arc::clone(peer), certified });
+        Routed { router: router.clone(), origin }
+    };
+    let phase = app.follow_phase();
+    let tcp = match &stream {
+        Stream::Tcp(tcp) => tcp,
+        // The kernel has said who that is, and nobody listens in between.
+        Stream::Unix(_) => return serve_one(Socket::new(stream), service(user), phase).await,
+    };
+    let Some(config) = app.gate.tls() else {
+        return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
+            Ok(Some(Version::One)) => serve_one(Socket::new(stream), service(None), phase).await,
+            Ok(Some(Version::Two)) => serve_two(Socket::new(stream), service(None), phase).await,
+            // It has gone without a word, or said nothing in time.
+            Ok(None) | Err(_) => {}
+        };
+    };
+    let accepting = TlsAcceptor::from(config).accept(Socket::new(stream));
+    let shaken = timeout(HANDSHAKE_PATIENCE, accepting).await;
+    let stream = match shaken {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return log::debug!("a handshake failed: {error}"),
+        Err(_) => return log::debug!("a handshake took too long"),
+    };
+    let session = stream.get_ref().1;
+    let certificate = session.peer_certificates().and_then(|chain| chain.first());
+    let service = service(certificate.and_then(server_tls::grant_of).map(Arc::new));
+    match session.alpn_protocol() {
+        Some(b"h2") => serve_two(stream, service, phase).await,
+        _ => serve_one(stream, service, phase).await,
+    }
+}
+
+/// Looks at the first bytes without taking them.
+async fn version_of(stream: &TcpStream) -> Option<Version> {
+    let mut seen = [0; H2_PREFACE.len()];
+    let mut before = 0;
+    loop {
+        let count = stream.peek(&mut seen).await.ok()?;
+        match count {
+            0 => return None,
+            _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(Version::One),
+            _ if count == seen.len() => return Some(Version::Two),
+            // A part of the preface, and nothing new: look again a little later.
+            _ if count == before => tokio::time::sleep(Duration::from_millis(10)).await,
+            _ => before = count,
+        }
+    }
+}
+
+async fn serve_one<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phase>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        // Answers are short: one buffer costs less than two.
+        .writev(false)
+        .serve_connection(TokioIo::new(stream), routed);
+    let closing = entered(&mut phase, Phase::Closing);
+    let ended = to_the_end(&mut connection, http1::Connection::graceful_shutdown, closing);
+    let Err(error) = ended.await else { return };
+    log::debug!("a connection ended: {error}");
+    let parts = connection.into_parts();
+    if error.is_timeout() && !parts.read_buf.is_empty() {
+        let mut stream = parts.io.into_inner();
+        // Who is that slow may be gone as well.
+        let _ = stream.write_all(TOO_SLOW).await;
+        let _ = stream.shutdown().await;
+    }
+}
+
+async fn serve_two<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phase>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let (open, asked) = watch::channel(0);
+    let mut connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_PATIENCE)
+        .serve_connection(TokioIo::new(stream), Counted { routed, open });
+    let idle = asked.clone();
+    let closing = async {
+        tokio::select! {
+            () = entered(&mut phase, Phase::Closing) => {}
+            () = idle_for(HEAD_PATIENCE, idle) => {}
+        }
+    };
+    tokio::select! {
+        ended = to_the_end(&mut connection, http2::Connection::graceful_shutdown, closing) => {
+            if let Err(error) = ended {
+                log::debug!("a connection ended: {error}");
+            }
+        }
+        // Whoever is in the middle of a head, or has not begun, does not hear that it is to end.
+        () = idle_for(HEAD_PATIENCE + PING_PATIENCE, asked) => {
+            log::debug!("a connection asked nothing, and did not end");
+        }
+    }
+}
+
+/// Serves until the other side ends it; or until `closing`, and then the requests at hand.
+async fn to_the_end<C: Future + Unpin>(
+    connection: &mut C,
+    shut: fn(Pin<&mut C>),
+    closing: impl Future<Output = ()>,
+) -> C::Output {
+    let mut closing = pin!(closing);
+    let mut told = false;
+    poll_fn(|context| {
+        if !told && closing.as_mut().poll(context).is_ready() {
+            told = true;
+            shut(Pin::new(connection));
+        }
+        Pin::new(&mut *connection).poll(context)
+    })
+    .await
+}
+
+/// Returns when a connection has had no request for so long. HTTP/1.1 has this from hyper.
+async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
+    loop {
+        match timeout(patience, open.changed()).await {
+            Err(_) if *open.borrow() == 0 => return,
+            Ok(Ok(())) | Err(_) => {}
+            // The connection is gone, and whoever waits here goes with it.
+            Ok(Err(_)) => pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_the_slow_has_its_length() {
+        let text = std::str::from_utf8(TOO_SLOW).expect("ASCII");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+    }
+}

@@ -1,0 +1,153 @@
+//! From a request to its act: the router of the table, and what is asked of everybody first.
+//!
+//! All of that is done at once, and only the act itself may take its time: what waits for it is
+//! small, for a server may wait for thousands.
+
+use super::app_state::App;
+use super::batch_endpoint;
+use super::caller;
+use super::keep_alive;
+use super::lock_resource;
+use super::problem::Problem;
+use super::request_context::{Answering, Call, Response};
+use super::routes::{Act, ROUTES, Route, STEAL};
+use crate::auth::Grant;
+use crate::auth::connection_limits::{Asking, Origin};
+use crate::auth::permissions::Right;
+use crate::engine::Kind;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tower_service::Service;
+
+/// The router of the table.
+pub(super) fn router(app: &Arc<App>) -> Router {
+    let mut router = Router::new();
+    let mut first = 0;
+    for route in ROUTES {
+        let acts = Acts::Of(route, first);
+        first += route.acts.len();
+        let Some(pattern) = route.pattern else { continue };
+        router = router.route_service(pattern, Resource { app: Arc::clone(app), acts });
+    }
+    for (pattern, act) in batch_endpoint::ACTS {
+        let resource = Resource { app: Arc::clone(app), acts: Acts::Door(act) };
+        router = router.route_service(pattern, resource);
+    }
+    router.fallback(|request: Request| async move {
+        Problem::no_such_path(request.uri().path()).into_response()
+    })
+}
+
+/// What is at a path.
+#[derive(Clone)]
+struct Resource {
+    app: Arc<App>,
+    acts: Acts,
+}
+
+/// What can be done there.
+#[derive(Clone, Copy)]
+enum Acts {
+    /// What the table says, and the number of the first of it, by which they are counted.
+    Of(&'static Route, usize),
+    /// By latchfs itself.
+    Door(&'static Act),
+}
+
+impl Acts {
+    /// What a request asks for, and its number.
+    fn choose(self, request: &Request) -> Result<(&'static Act, Option<usize>), Problem> {
+        let (acts, first) = match self {
+            Self::Of(route, first) if is_steal(request) => (STEAL, Some(first + route.acts.len())),
+            Self::Of(route, first) => (route.acts, Some(first)),
+            Self::Door(act) => (std::slice::from_ref(act), None),
+        };
+        let method = match *request.method() {
+            Method::HEAD => &Method::GET,
+            _ => request.method(),
+        };
+        let Some(place) = acts.iter().position(|act| act.method == *method) else {
+            let allowed: Vec<&str> = acts.iter().map(|act| act.method.as_str()).collect();
+            return Err(Problem::wrong_method(method.as_str(), &allowed.join(", ")));
+        };
+        Ok((&acts[place], first.map(|first| first + place)))
+    }
+}
+
+/// A part of the path of a lock, which the router does not tell from it.
+fn is_steal(request: &Request) -> bool {
+    request.method() == Method::POST && lock_resource::steal_of(request.uri().path()).is_some()
+}
+
+impl Service<Request> for Resource {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let (act, number) = match self.acts.choose(&request) {
+            Ok(chosen) => chosen,
+            Err(problem) => return Box::pin(ready(Ok(problem.into_response()))),
+        };
+        let app = Arc::clone(&self.app);
+        let begun = begin(act, Arc::clone(&app), request);
+        Box::pin(async move {
+            if !act.keeps {
+                keep_alive::leave().await;
+            }
+            let done = match begun {
+                Ok((answering, _asking)) => answering.await,
+                Err(problem) => Err(problem),
+            };
+            let response = done.unwrap_or_else(Problem::into_response);
+            if let Some(number) = number {
+                app.requests.count(number, response.status());
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// Has a request answered, if there may be another of its address, and who asks may ask at all.
+fn begin(
+    act: &'static Act,
+    app: Arc<App>,
+    request: Request,
+) -> Result<(Answering, Asking), Problem> {
+    let (head, body) = request.into_parts();
+    let origin = head.extensions.get::<Arc<Origin>>();
+    let Some(asking) = origin.and_then(|origin| origin.peer.ask()) else {
+        let detail = "too many requests of this address wait for an answer; try again later";
+        return Err(Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail));
+    };
+    if act.method != Method::GET && is_of_another_site(&head.headers) {
+        let detail = "a page of another site may not act here; open this server's own page";
+        return Err(Problem::of(Kind::Denied, detail));
+    }
+    let certified = origin.and_then(|origin| origin.certified.as_ref());
+    let grant = match caller::grant_of(&app.gate, &head.headers, certified) {
+        Ok(grant) => grant,
+        Err(_) if act.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
+        Err(problem) => return Err(problem),
+    };
+    grant.may_begin(act.operation).map_err(|denial| Problem::denied(&denial))?;
+    Ok(((act.run)(Call { app, grant, act, head, body: Mutex::new(body) }), asking))
+}
+
+/// Whether a browser says that the page of another site has made it ask. A browser may reach
+/// what its user may reach, a server on loopback for instance; such a page must not use that.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    site.is_some_and(|site| site != b"same-origin" && site != b"none")
+}

@@ -1,0 +1,68 @@
+//! Answers to repeated requests: the first answer as it was, marked as a replay, and beside it the
+//! state of now. A replay says nothing of now: the tenure of the first answer may be over.
+
+use super::grant_response::{Granted, tagged};
+use super::problem::{Done, Problem};
+use super::request_context::{Call, Response, json};
+use super::sessions;
+use crate::engine::{ClientId, LockName, Outcome, Replay};
+use crate::status::status_of;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Marks an answer as a replay.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// The first answer of an acquire, a renewal or a steal.
+pub(super) async fn granted(call: &Call, of: (&LockName, &ClientId), replay: &Replay) -> Done {
+    let (Some(tenure), Some(ends)) = (replay.first.tenure(), &replay.ends) else {
+        return Err(unexpected(&replay.first));
+    };
+    let renewed = matches!(replay.first, Outcome::Renewed(_));
+    let first = Granted::ending(&call.app.locks, of, tenure, ends, renewed, replay.at);
+    let response = marked(StatusCode::OK, &first, Some(lock_now(call, of.0).await?));
+    Ok(tagged(response, tenure.token))
+}
+
+/// The first answer `first` of a request about a lock that granted nothing.
+pub(super) async fn of_lock(call: &Call, name: &LockName, first: &Value) -> Done {
+    Ok(marked(StatusCode::OK, first, Some(lock_now(call, name).await?)))
+}
+
+/// The first answer of a request that opened a session. The state of now is null if it is over.
+pub(super) async fn opened(call: &Call, client: &ClientId, replay: &Replay) -> Done {
+    let (Outcome::SessionOpened(id), Some(ends)) = (&replay.first, &replay.ends) else {
+        return Err(unexpected(&replay.first));
+    };
+    let first = sessions::opened(*id, client, ends.ttl, ends.grace);
+    let current = call.session(*id).await?.map(|view| sessions::shown(call, *id, &view));
+    Ok(marked(StatusCode::CREATED, &first, Some(current.unwrap_or_default())))
+}
+
+/// An answer `first`, marked as a replay, with the state of now if there is any.
+pub(super) fn marked(
+    status: StatusCode,
+    first: &impl Serialize,
+    current: Option<Value>,
+) -> Response {
+    let mut body = serde_json::to_value(first).expect("keys are texts, and nothing fails to write");
+    if let Some(current) = current {
+        body["current"] = current;
+    }
+    let mut response = json(status, &body);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+async fn lock_now(call: &Call, name: &LockName) -> Done<Value> {
+    let view = call.view(name).await?;
+    Ok(status_of(&view, |at| call.app.locks.wall(at)))
+}
+
+/// The engine answered what was not asked.
+pub(super) fn unexpected(outcome: &Outcome) -> Problem {
+    log::error!("a request came to an outcome of another kind: {outcome:?}");
+    let detail = "the engine gave an answer of another kind; look at the lock before you go on";
+    Problem::plain(StatusCode::INTERNAL_SERVER_ERROR, detail)
+}

@@ -1,0 +1,159 @@
+//! What happens, as it happens: server-sent events, resumable by the id of the last one seen.
+
+use super::app_state::{App, Phase, entered};
+use super::options::Options;
+use super::parameters::LAST_EVENT_ID;
+use super::problem::{Done, Problem};
+use super::request_context::{Call, text};
+use crate::auth::Grant;
+use crate::engine::{Event, Kind, What};
+use crate::event_json::{event_of, lost};
+use crate::service::event_log::Batch;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, StatusCode};
+use http_body_util::channel::{Channel, Sender};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::time::timeout;
+
+/// Streams at once: each is told of every change.
+pub(super) const STREAMS_MAX: usize = 1_000;
+
+/// Events written at a time.
+const BATCH: usize = 256;
+
+/// Parts of a stream that wait for a slow reader; then events wait in the feed, which is bounded.
+const PARTS_MAX: usize = 4;
+
+/// A silent stream says this often that it lives: less than the minute after which middlemen
+/// cut what is idle.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Who reads, and what.
+struct Reader {
+    app: Arc<App>,
+    grant: Arc<Grant>,
+    prefix: String,
+    out: Sender<Bytes, Infallible>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// GET /events.
+pub(super) async fn stream(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let header = call.head.headers.get(LAST_EVENT_ID.name);
+    let last = match header {
+        Some(id) => Some(id.to_str().unwrap_or_default().to_owned()),
+        None => options.since,
+    };
+    let Ok(place) = Arc::clone(&call.app.streams).try_acquire_owned() else {
+        let detail = format!("{STREAMS_MAX} streams of events are open, which is the limit");
+        return Err(Problem::of(Kind::Limit, detail));
+    };
+    let (out, body) = Channel::new(PARTS_MAX);
+    let Call { app, grant, .. } = call;
+    let reader = Reader { app, grant, prefix: options.prefix, out, _place: place };
+    // It ends when the reader has gone, or the server goes.
+    tokio::spawn(reader.serve(last));
+    let kind = HeaderValue::from_static("text/event-stream");
+    Ok(text(StatusCode::OK, kind, Body::new(body)))
+}
+
+impl Reader {
+    async fn serve(mut self, last: Option<String>) {
+        let (since, restarted) = self.since(last.as_deref());
+        let mut watch = self.app.locks.watch(since);
+        let more = Arc::new(Notify::new());
+        let wake = Arc::clone(&more);
+        watch.wake_by(Arc::new(move || wake.notify_one()));
+        let mut phase = self.app.follow_phase();
+        let mut hello = String::from(": latchfs\nretry: 1000\n\n");
+        if restarted {
+            // How many is not known: the server has begun anew since.
+            part(&mut hello, None, "lost", &lost(0));
+        }
+        if self.send(hello).await.is_err() {
+            return;
+        }
+        loop {
+            let batch = watch.take(BATCH);
+            if batch.events.is_empty() && batch.lost == 0 {
+                let waited = tokio::select! {
+                    waited = timeout(KEEP_ALIVE, more.notified()) => waited,
+                    () = entered(&mut phase, Phase::Draining) => {
+                        let _ = self.send("event: closing\ndata: {}\n\n".to_owned()).await;
+                        return;
+                    }
+                };
+                if waited.is_err() && self.send(":\n\n".to_owned()).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            let text = self.written(&batch);
+            if !text.is_empty() && self.send(text).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Where to begin, and whether what was seen last was another server's.
+    fn since(&self, last: Option<&str>) -> (Option<u64>, bool) {
+        let Some(last) = last else { return (None, false) };
+        let seen = last.split_once('-').filter(|(server, _)| *server == self.app.instance);
+        match seen.and_then(|(_, number)| number.parse::<u64>().ok()) {
+            Some(number) => (Some(number.saturating_add(1)), false),
+            None => (Some(0), true),
+        }
+    }
+
+    async fn send(&mut self, text: String) -> Result<(), ()> {
+        self.out.send_data(text.into()).await.map_err(|_| ())
+    }
+
+    fn written(&self, batch: &Batch) -> String {
+        let mut written = String::new();
+        if batch.lost > 0 {
+            part(&mut written, None, "lost", &lost(batch.lost));
+        }
+        for (number, event) in batch.events.iter().filter(|(_, event)| self.sees(event)) {
+            let value = event_of(*number, event, |at| self.app.locks.wall(at));
+            let id = format!("{}-{number}", self.app.instance);
+            let kind = value["event"].as_str().unwrap_or_default();
+            part(&mut written, Some(&id), kind, &value);
+        }
+        written
+    }
+
+    fn sees(&self, event: &Event) -> bool {
+        match name_of(&event.what) {
+            Some(name) => name.starts_with(&self.prefix) && self.grant.may_hear(event),
+            None => self.prefix.is_empty() && self.grant.may_hear(event),
+        }
+    }
+}
+
+fn part(written: &mut String, id: Option<&str>, kind: &str, value: &Value) {
+    if let Some(id) = id {
+        let _ = writeln!(written, "id: {id}");
+    }
+    let _ = write!(written, "event: {kind}\ndata: {value}\n\n");
+}
+
+/// The lock that an event speaks of.
+fn name_of(what: &What) -> Option<&str> {
+    match what {
+        What::Granted { name, .. }
+        | What::Renewed { name, .. }
+        | What::Annotated { name, .. }
+        | What::Expired { name, .. }
+        | What::Ended { name, .. }
+        | What::Joined { name, .. }
+        | What::Left { name, .. } => Some(name.as_str()),
+        What::SessionOpened { .. } | What::SessionKept { .. } | What::SessionOver { .. } => None,
+    }
+}

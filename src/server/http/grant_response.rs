@@ -1,0 +1,105 @@
+//! Answers that are made often, written without looking at the lock again.
+
+use super::request_context::{Response, text};
+use crate::engine::{ClientId, Ends, Life, LockName, LockView, Tenure, Token};
+use crate::service::Locks;
+use crate::time::Time;
+use axum::http::header::ETAG;
+use axum::http::{HeaderValue, StatusCode};
+use serde::Serialize;
+
+/// A tenure that was granted or goes on: the seed's fields first.
+#[derive(Debug, Serialize)]
+pub(super) struct Granted<'a> {
+    name: &'a str,
+    holder: &'a str,
+    expires_at: Option<String>,
+    grace_until: Option<String>,
+    phase: &'static str,
+    token: u64,
+    acquisition: u32,
+    expires_in_ms: Option<u64>,
+    /// Until then nobody may use it, after a steal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begins_in_ms: Option<u64>,
+    ttl_ms: u64,
+    grace_ms: u64,
+    renewed: bool,
+    #[serde(skip)]
+    tag: Token,
+}
+
+impl<'a> Granted<'a> {
+    /// The same from the tenure alone, where that says when it ends.
+    pub(super) fn of(
+        locks: &Locks,
+        (name, client): (&'a LockName, &'a ClientId),
+        tenure: &Tenure,
+        renewed: bool,
+    ) -> Option<Self> {
+        let Life::Own { ttl, grace, expires_at } = tenure.life else { return None };
+        let ends = Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace };
+        Some(Self::ending(locks, (name, client), tenure, &ends, renewed, locks.now()))
+    }
+
+    /// The same from a look at the lock, if the tenure is still there.
+    pub(super) fn in_view(
+        locks: &Locks,
+        view: &'a LockView,
+        tenure: &Tenure,
+        renewed: bool,
+    ) -> Option<Self> {
+        let holder = view.holders.iter().find(|holder| holder.lease.token == tenure.token)?;
+        let of = (&view.name, &holder.lease.holder);
+        Some(Self::ending(locks, of, tenure, &holder.ends, renewed, locks.now()))
+    }
+
+    /// The same of a tenure that ends so, as seen at `now`.
+    pub(super) fn ending(
+        locks: &Locks,
+        (name, client): (&'a LockName, &'a ClientId),
+        tenure: &Tenure,
+        ends: &Ends,
+        renewed: bool,
+        now: Time,
+    ) -> Self {
+        let shown = |at: Time| (at != Time::NEVER).then(|| locks.wall(at).to_string());
+        let early = tenure.acquired_at.since(now).as_millis();
+        let lasts = ends.expires_at != Time::NEVER;
+        Self {
+            name: name.as_str(),
+            holder: client.as_str(),
+            expires_at: shown(ends.expires_at),
+            grace_until: shown(ends.grace_until),
+            phase: ends.phase(now).as_str(),
+            token: tenure.token.as_u64(),
+            acquisition: tenure.acquisition,
+            expires_in_ms: lasts.then(|| ends.left(now).as_millis()),
+            begins_in_ms: (early > 0).then_some(early),
+            ttl_ms: ends.ttl.span().as_millis(),
+            grace_ms: ends.grace.span().as_millis(),
+            renewed,
+            tag: tenure.token,
+        }
+    }
+
+    /// As it is sent.
+    pub(super) fn into_response(self) -> Response {
+        tagged(serialized(StatusCode::OK, &self), self.tag)
+    }
+}
+
+/// JSON of a value that can always be written.
+pub(super) fn serialized(status: StatusCode, value: &impl Serialize) -> Response {
+    let mut body = serde_json::to_vec(value).expect("keys are texts, and nothing fails to write");
+    body.push(b'\n');
+    text(status, HeaderValue::from_static("application/json"), body)
+}
+
+/// The same with the token as entity tag.
+pub(super) fn tagged(mut response: Response, token: Token) -> Response {
+    let tag = format!("\"{token}\"");
+    let tag = HeaderValue::try_from(tag).expect("digits in quotes are a header value");
+    response.headers_mut().insert(ETAG, tag);
+    response
+}

@@ -1,0 +1,24 @@
+//! Whether the server lives, and whether it may be asked for locks.
+
+use super::app_state::Phase;
+use super::problem::{Done, Problem};
+use super::request_context::{Call, Response, json};
+use crate::service::Failure;
+use axum::http::StatusCode;
+use serde_json::json;
+
+/// It lives, or there would be no answer.
+pub(super) fn alive() -> Response {
+    json(StatusCode::OK, &json!({ "status": "alive" }))
+}
+
+/// It grants locks; or it says that it is on its way out, or that nobody knows yet who decides.
+pub(super) fn ready(call: &Call) -> Done<Response> {
+    match call.app.phase() {
+        Phase::Serving => {
+            call.app.locks.ready().map_err(Failure::Unavailable)?;
+            Ok(json(StatusCode::OK, &json!({ "status": "ready" })))
+        }
+        Phase::Draining | Phase::Closing => Err(Problem::closing()),
+    }
+}

@@ -1,0 +1,193 @@
+//! What happened lately, kept for those who ask afterwards: tenures that ended within the last
+//! hour, for the picture, and what was taken from a session since it was last kept alive.
+
+use crate::engine::{ClientId, End, Event, LockName, SessionId, Token, What};
+use crate::service::Locks;
+use crate::service::event_log::Watch;
+use crate::time::{Span, Time};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// For how long a tenure is shown after its end.
+pub(super) const KEPT: Span = Span::from_secs(3_600);
+
+/// Tenures kept: more would not be seen apart in a picture. About 500 KB.
+const TENURES_MAX: usize = 4_096;
+
+/// Losses kept for a session that is not kept alive: after so many it asks what it still has.
+const LOSSES_MAX: usize = 1_000;
+
+/// Events looked at at a time: whoever causes some waits as long.
+const BATCH: usize = 512;
+
+/// The feed keeps 8,192 events: this many are fetched before it forgets some.
+const FETCH_AFTER: usize = 1_024;
+
+/// When little happens it is fetched this often: nobody waits for it.
+const FETCH_EVERY: Duration = Duration::from_millis(500);
+
+/// What is kept.
+pub(super) struct Chronicle {
+    state: Mutex<State>,
+    /// Changes since the last fetch.
+    news: Arc<AtomicUsize>,
+    many: Arc<Notify>,
+}
+
+struct State {
+    watch: Watch,
+    past: Past,
+}
+
+/// What the events have told.
+#[derive(Default)]
+struct Past {
+    tenures: VecDeque<Tenure>,
+    sessions: HashMap<SessionId, Bond>,
+    hanging: HashMap<Token, SessionId>,
+}
+
+/// A tenure that is over.
+#[derive(Debug, Clone)]
+pub(super) struct Tenure {
+    pub(super) name: LockName,
+    pub(super) holder: ClientId,
+    pub(super) token: Token,
+    pub(super) held: Span,
+    pub(super) ended_at: Time,
+    pub(super) end: &'static str,
+}
+
+/// What is known of a session that was opened or used here.
+struct Bond {
+    client: ClientId,
+    hangs: HashSet<Token>,
+    lost: Vec<(LockName, Token)>,
+}
+
+impl Chronicle {
+    pub(super) fn new(locks: &Locks) -> Self {
+        let (news, many) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+        let mut watch = locks.watch(None);
+        let (counted, wake) = (Arc::clone(&news), Arc::clone(&many));
+        watch.wake_by(Arc::new(move || {
+            // Waking a thread for each change would cost whoever causes it more than the change.
+            if counted.fetch_add(1, Ordering::Relaxed) == FETCH_AFTER {
+                wake.notify_one();
+            }
+        }));
+        let state = Mutex::new(State { watch, past: Past::default() });
+        Self { state, news, many }
+    }
+
+    /// Fetches what happens, for ever.
+    pub(super) async fn keep(&self) {
+        loop {
+            // Whichever comes first.
+            let _ = tokio::time::timeout(FETCH_EVERY, self.many.notified()).await;
+            self.fetch(&mut self.state.lock());
+        }
+    }
+
+    fn fetch(&self, state: &mut State) {
+        if self.news.swap(0, Ordering::Relaxed) == 0 {
+            return;
+        }
+        let State { watch, past } = state;
+        while watch.visit(BATCH, |_, event| past.learn(event)).more {}
+    }
+
+    /// The tenures that ended within the last hour, oldest first.
+    pub(super) fn tenures(&self, now: Time) -> Vec<Tenure> {
+        let mut state = self.state.lock();
+        self.fetch(&mut state);
+        let since = now - KEPT;
+        state.past.tenures.iter().filter(|tenure| tenure.ended_at >= since).cloned().collect()
+    }
+
+    /// A session is open.
+    pub(super) fn open(&self, id: SessionId, client: ClientId) {
+        let bond = Bond { client, hangs: HashSet::new(), lost: Vec::new() };
+        self.state.lock().past.sessions.entry(id).or_insert(bond);
+    }
+
+    /// Whose a session is, if that is known here.
+    pub(super) fn client_of(&self, id: SessionId) -> Option<ClientId> {
+        self.state.lock().past.sessions.get(&id).map(|bond| bond.client.clone())
+    }
+
+    /// A lease hangs on a session from now on.
+    pub(super) fn hang(&self, id: SessionId, token: Token) {
+        let Past { sessions, hanging, .. } = &mut self.state.lock().past;
+        if let Some(bond) = sessions.get_mut(&id) {
+            bond.hangs.insert(token);
+            hanging.insert(token, id);
+        }
+    }
+
+    /// What was taken from a session since this was asked last.
+    pub(super) fn losses(&self, id: SessionId) -> Vec<(LockName, Token)> {
+        let mut state = self.state.lock();
+        self.fetch(&mut state);
+        let bond = state.past.sessions.get_mut(&id);
+        bond.map(|bond| std::mem::take(&mut bond.lost)).unwrap_or_default()
+    }
+}
+
+impl Past {
+    fn learn(&mut self, event: &Event) {
+        match &event.what {
+            What::Ended { name, holder, token, held, end } => {
+                let ended_at = event.at;
+                self.end_hanging(name, *token, end);
+                let (name, holder) = (name.clone(), holder.clone());
+                self.end_tenure(Tenure {
+                    name,
+                    holder,
+                    token: *token,
+                    held: *held,
+                    ended_at,
+                    end: word_of(end),
+                });
+            }
+            What::SessionOver { session, .. } => {
+                let hung = self.sessions.remove(session).map(|bond| bond.hangs);
+                for token in hung.into_iter().flatten() {
+                    self.hanging.remove(&token);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end_tenure(&mut self, tenure: Tenure) {
+        if self.tenures.len() == TENURES_MAX {
+            self.tenures.pop_front();
+        }
+        self.tenures.push_back(tenure);
+    }
+
+    fn end_hanging(&mut self, name: &LockName, token: Token, end: &End) {
+        let Some(session) = self.hanging.remove(&token) else { return };
+        let Some(bond) = self.sessions.get_mut(&session) else { return };
+        bond.hangs.remove(&token);
+        let is_loss = matches!(end, End::Stolen { .. } | End::Lapsed);
+        if is_loss && bond.lost.len() < LOSSES_MAX {
+            bond.lost.push((name.clone(), token));
+        }
+    }
+}
+
+const fn word_of(end: &End) -> &'static str {
+    match end {
+        End::Released => "released",
+        End::Lapsed => "lapsed",
+        End::Moved { .. } => "moved",
+        End::Replaced => "replaced",
+        End::Stolen { .. } => "stolen",
+    }
+}

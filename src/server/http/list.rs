@@ -1,0 +1,101 @@
+//! Many locks at once: pages of them, checks of tokens, and what ended lately.
+
+use super::options::{Consistency, Options};
+use super::problem::{Done, Problem};
+use super::request_context::{Call, json, told};
+use crate::engine::{LockName, LockView, Phase, Token};
+use crate::service::{List, Page, scoped_views};
+use crate::status::status_of;
+use crate::time::Span;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+/// Locks on one page: about half a megabyte.
+const PAGE_MAX: usize = 1_000;
+
+/// GET /locks.
+pub(super) async fn list(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
+    let query = List { prefix: options.prefix, after: options.after, limit };
+    let (locks, visible) = (&call.app.locks, call.grant.narrowed(&query.prefix));
+    let shown = |page: &Page<LockView>| {
+        let shown = page.items.iter().map(|view| status_of(view, |at| locks.wall(at)));
+        json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
+    };
+    if options.consistency == Consistency::Local {
+        let (then, known) = oneshot::channel();
+        locks.known_list(visible, query, |known| drop(then.send(known)));
+        let known = told(known.await)?;
+        return Ok(json(StatusCode::OK, &aged(shown(&known.it), known.age)));
+    }
+    let (then, page) = oneshot::channel();
+    scoped_views::list(locks, visible, query, |page| drop(then.send(page)));
+    Ok(json(StatusCode::OK, &shown(&told(page.await)?)))
+}
+
+/// Something that may have changed meanwhile, with how long ago it surely was so.
+pub(super) fn aged(mut shown: Value, age: Option<Span>) -> Value {
+    shown["age_ms"] = age.map(Span::as_millis).into();
+    shown
+}
+
+/// POST /check.
+pub(super) async fn check(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    match (options.name, options.token, options.checks) {
+        (Some(name), Some(token), checks) if checks.is_empty() => {
+            let checked = check_one(&call, name, token).await?;
+            Ok(json(StatusCode::OK, &checked))
+        }
+        (None, None, checks) if !checks.is_empty() => {
+            let mut checked = Vec::with_capacity(checks.len());
+            for (name, token) in checks {
+                checked.push(check_one(&call, name, token).await?);
+            }
+            Ok(json(StatusCode::OK, &json!({ "checks": checked })))
+        }
+        _ => Err(Problem::invalid(
+            "say either name and token, or checks, a list of objects with a name and a token",
+        )),
+    }
+}
+
+async fn check_one(call: &Call, name: LockName, token: Token) -> Done<Value> {
+    let view = call.view(&name).await?;
+    let current = view.holders.iter().find(|holder| holder.lease.token == token);
+    let phase = current.map_or(Phase::Free, |holder| holder.ends.phase(view.at));
+    let newest = view.holders.iter().map(|holder| holder.lease.token).max();
+    Ok(json!({
+        "name": name.as_str(),
+        "token": token.as_u64(),
+        "current": current.is_some(),
+        "phase": current.map(|_| phase.as_str()),
+        "current_token": newest.map(Token::as_u64),
+    }))
+}
+
+/// GET /history.
+pub(super) async fn history(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let now = call.app.locks.now();
+    let ended = call.app.chronicle.tenures(now);
+    let visible = ended.iter().filter(|tenure| {
+        let name = tenure.name.as_str();
+        name.starts_with(&options.prefix) && call.grant.may_see(name)
+    });
+    let tenures: Vec<Value> = visible
+        .map(|tenure| {
+            json!({
+                "name": tenure.name.as_str(),
+                "holder": tenure.holder.as_str(),
+                "token": tenure.token.as_u64(),
+                "held_ms": tenure.held.as_millis(),
+                "ended_ms_ago": now.since(tenure.ended_at).as_millis(),
+                "end": tenure.end,
+            })
+        })
+        .collect();
+    Ok(json(StatusCode::OK, &json!({ "tenures": tenures })))
+}

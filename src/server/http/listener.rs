@@ -1,0 +1,198 @@
+//! Where a server listens: at an address, or at a Unix socket, whose users the kernel names.
+
+use crate::auth::Grant;
+use crate::auth::connection_limits::Source;
+use crate::auth::listen::listen;
+use std::fmt;
+use std::fs::Metadata;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What a user may do, by its number; `None`: nothing.
+pub type Users = Arc<dyn Fn(u32) -> Option<Grant> + Send + Sync>;
+
+/// Where to listen.
+#[derive(Clone)]
+pub enum Listen {
+    /// At an address.
+    Tcp(SocketAddr),
+    /// At a Unix socket of this path, for these users.
+    Unix(PathBuf, Users),
+}
+
+/// What is listened on.
+pub(super) enum Listener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener, Users),
+}
+
+/// A connection that was taken, of no thread yet.
+pub(super) enum Taken {
+    Tcp(std::net::TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection of the thread that serves it.
+pub(super) enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+impl Listen {
+    /// Whether only programs of this machine can connect.
+    pub(super) fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(..) => true,
+        }
+    }
+
+    /// Listens, for an event loop, and gives where.
+    pub(super) fn open(&self) -> io::Result<(Bound, String)> {
+        match self {
+            Self::Tcp(address) => {
+                let listener = listen(*address)?;
+                let address = listener.local_addr()?.to_string();
+                Ok((Bound::Tcp(listener), address))
+            }
+            Self::Unix(path, users) => {
+                // A daemon that was killed leaves its socket behind, at which nobody answers.
+                let is_socket = |file: Metadata| file.file_type().is_socket();
+                if path.symlink_metadata().is_ok_and(is_socket) && is_dead(path) {
+                    std::fs::remove_file(path)?;
+                }
+                let listener = UnixListener::bind(path)?;
+                listener.set_nonblocking(true)?;
+                // Everybody may ask: the kernel says who does.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+                Ok((Bound::Unix(listener, Arc::clone(users)), path.display().to_string()))
+            }
+        }
+    }
+}
+
+/// Whether nobody answers at a Unix socket.
+fn is_dead(path: &Path) -> bool {
+    let error = UnixStream::connect(path).err();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+impl fmt::Debug for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path, _) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// What is listened on, of no event loop yet.
+pub(super) enum Bound {
+    Tcp(std::net::TcpListener),
+    Unix(UnixListener, Users),
+}
+
+impl Bound {
+    /// The same, of the event loop of this thread.
+    pub(super) fn here(self) -> io::Result<Listener> {
+        Ok(match self {
+            Self::Tcp(listener) => Listener::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            Self::Unix(listener, users) => {
+                Listener::Unix(tokio::net::UnixListener::from_std(listener)?, users)
+            }
+        })
+    }
+}
+
+impl Listener {
+    /// Takes a connection: where it comes from, and what the user at its other end may do, where
+    /// the kernel says who that is.
+    pub(super) async fn accept(&self) -> io::Result<(Taken, Source, Option<Arc<Grant>>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Taken::Tcp(stream.into_std()?), Source::Address(peer.ip()), None))
+            }
+            Self::Unix(listener, users) => {
+                let (stream, _) = listener.accept().await?;
+                let uid = stream.peer_cred()?.uid();
+                let grant = users(uid).unwrap_or_else(Grant::nothing);
+                let source = Source::User(uid);
+                Ok((Taken::Unix(stream.into_std()?), source, Some(Arc::new(grant))))
+            }
+        }
+    }
+}
+
+impl Taken {
+    /// The same, of the event loop of this thread.
+    pub(super) fn here(self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            Self::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
+        })
+    }
+}
+
+impl Stream {
+    /// The same, of no thread.
+    pub(super) fn leave(self) -> io::Result<Taken> {
+        Ok(match self {
+            Self::Tcp(stream) => Taken::Tcp(stream.into_std()?),
+            Self::Unix(stream) => Taken::Unix(stream.into_std()?),
+        })
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

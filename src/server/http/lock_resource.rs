@@ -1,0 +1,266 @@
+//! One lock: its status, acquire, renew, release, steal.
+
+use super::app_state::Phase;
+use super::event_replay;
+use super::event_replay::unexpected;
+use super::grant_response::{self, Granted};
+use super::list::aged;
+use super::options::{Consistency, Options, name_in, request_id};
+use super::problem::{Done, Problem};
+use super::request_context::{Call, json};
+use super::wait_for_lock;
+use crate::engine::{
+    Acquire, ClientId, Firm, Grace, Hold, Holder, LeaseKey, Life, Line, LockName, Mode, Op,
+    Outcome, Patch, Release, Renew, Request, SessionId, Steal, Tenure, Term, Token, Ttl,
+};
+use crate::service::Failure;
+use crate::status::status_of;
+use axum::http::StatusCode;
+use serde_json::json;
+
+/// Where the names of locks begin in paths.
+const BELOW: &str = "/locks/";
+
+/// What makes a POST to a name an act of an administrator. Who means a lock whose last part is
+/// this writes its slash as `%2F`.
+const STEAL: &str = "/steal";
+
+/// The lock that the path names.
+fn name_of(call: &Call) -> Done<LockName> {
+    name_in(call.head.uri.path().strip_prefix(BELOW).unwrap_or_default())
+}
+
+/// GET: the status, also of a free lock.
+pub(super) async fn show(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    if options.consistency == Consistency::Local {
+        let known = call.known(&name).await?;
+        let status = status_of(&known.it, |at| call.app.locks.wall(at));
+        return Ok(json(StatusCode::OK, &aged(status, known.age)));
+    }
+    let view = call.view(&name).await?;
+    let response = json(StatusCode::OK, &status_of(&view, |at| call.app.locks.wall(at)));
+    Ok(match view.holder() {
+        Some(holder) => grant_response::tagged(response, holder.lease.token),
+        None => response,
+    })
+}
+
+/// The name in the path of a steal, if it is one.
+pub(super) fn steal_of(path: &str) -> Option<&str> {
+    let name = path.strip_prefix(BELOW)?.strip_suffix(STEAL)?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// PUT, and POST: acquire what nobody holds; with a token renew only, and that tenure only. Rule 1
+/// of the design: a lock that the client itself holds is a conflict, unless the request names the
+/// session that the lease hangs on, or says `reentrant`.
+pub(super) async fn acquire(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &options, &client)?;
+    if options.token.is_some() {
+        return Box::pin(keep(&call, (name, client), &options, request, true)).await;
+    }
+    let term = call.term(&options, options.ttl, options.grace);
+    let patch = patch_of(&options);
+    let hold = if options.reentrant { Hold::Loose } else { Hold::Firm(None) };
+    let mode = options.mode.unwrap_or(Mode::Exclusive);
+    let line = Line::Skip;
+    let ask = Acquire { name, client, mode, hold, term, line, patch };
+    let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
+    // Boxed, as all that is rare: what is not would carry its size along.
+    match answer {
+        Ok(Outcome::Replayed(first)) if matches!(first.first, Outcome::Waiting { .. }) => {
+            Box::pin(wait(&call, ask, &options, request)).await
+        }
+        Ok(outcome) => granted(&call, (&ask.name, &ask.client), &outcome).await,
+        Err(problem) if problem.reason().is_some() => {
+            Box::pin(acquire_held(&call, ask, &options, request, problem)).await
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Acquires a lock that is held: renews the lease of the session that the request names, or waits
+/// if the request says so.
+async fn acquire_held(
+    call: &Call,
+    ask: Acquire,
+    options: &Options,
+    request: Option<Request>,
+    problem: Problem,
+) -> Done {
+    if let Some(session) = options.session
+        && let Some(token) = held_by_session(call, &ask, session).await?
+    {
+        let key =
+            LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: Some(token) };
+        let patch = ask.patch.clone();
+        let renewal = Renew { key, term: None, firm: Firm::Keep, patch, acquires: true };
+        let outcome = call.decide(Op::Renew(renewal), request).await?;
+        return granted(call, (&ask.name, &ask.client), &outcome).await;
+    }
+    if options.wait.is_none() { Err(problem) } else { wait(call, ask, options, request).await }
+}
+
+/// The token of the lease that hangs on `session`, if there is one of this mode.
+async fn held_by_session(call: &Call, ask: &Acquire, session: SessionId) -> Done<Option<Token>> {
+    let view = call.view(&ask.name).await?;
+    let of_session = |holder: &&Holder| {
+        holder.lease.holder == ask.client && holder.lease.life == Life::Session(session)
+    };
+    let own = view.holders.iter().find(of_session).filter(|_| view.mode == ask.mode);
+    Ok(own.map(|own| own.lease.token))
+}
+
+async fn wait(call: &Call, ask: Acquire, options: &Options, request: Option<Request>) -> Done {
+    let patience = options.wait.unwrap_or_default();
+    match request {
+        Some(request) => wait_for_lock::wait_by_id(call, ask, patience, request).await,
+        None => wait_for_lock::wait(call, ask, patience).await,
+    }
+}
+
+/// PATCH: renew, and never acquire.
+pub(super) async fn renew(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &options, &client)?;
+    keep(&call, (name, client), &options, request, false).await
+}
+
+async fn keep(
+    call: &Call,
+    (name, client): (LockName, ClientId),
+    options: &Options,
+    request: Option<Request>,
+    acquires: bool,
+) -> Done {
+    let term = match (options.session, options.ttl, options.grace) {
+        (None, None, None) => None,
+        (None, ttl, grace) => {
+            let (ttl, grace) = missing(call, &name, &client, ttl, grace).await?;
+            Some(Term::Own(ttl, grace))
+        }
+        (Some(session), ..) => Some(Term::Session(session)),
+    };
+    let (lock, owner) = (name.clone(), client.clone());
+    let key = LeaseKey { name, client, token: options.token };
+    let ask = Renew { key, term, firm: Firm::Keep, patch: patch_of(options), acquires };
+    let outcome = call.decide(Op::Renew(ask), request).await?;
+    granted(call, (&lock, &owner), &outcome).await
+}
+
+/// The ttl and grace of a lease of which one is to change: the other stays.
+async fn missing(
+    call: &Call,
+    name: &LockName,
+    client: &ClientId,
+    ttl: Option<Ttl>,
+    grace: Option<Grace>,
+) -> Done<(Ttl, Grace)> {
+    if let (Some(ttl), Some(grace)) = (ttl, grace) {
+        return Ok((ttl, grace));
+    }
+    let view = call.view(name).await?;
+    let (own_ttl, own_grace) = match view.held_by(client) {
+        Some(own) => (own.ends.ttl, own.ends.grace),
+        None => (call.app.ttl, call.app.grace),
+    };
+    Ok((ttl.unwrap_or(own_ttl), grace.unwrap_or(own_grace)))
+}
+
+/// DELETE: release.
+pub(super) async fn release(mut call: Call) -> Done {
+    let name = name_of(&call)?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &options, &client)?;
+    let key = LeaseKey { name: name.clone(), client, token: options.token };
+    let release = Release { key, acquisition: options.acquisition };
+    let outcome = call.decide(Op::Release(release), request).await?;
+    let released = json!({ "name": name.as_str(), "released": true });
+    match outcome {
+        Outcome::Released => Ok(json(StatusCode::OK, &released)),
+        Outcome::Replayed(_) => Box::pin(event_replay::of_lock(&call, &name, &released)).await,
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// POST to a name and `/steal`.
+pub(super) async fn steal(mut call: Call) -> Done {
+    let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let request = request_id(&call, &options, &client)?;
+    let Some(reason) = options.reason.clone() else {
+        let detail = "whoever takes a live lock says why; add reason=WORDS";
+        return Err(Problem::invalid(detail));
+    };
+    let term = call.term(&options, options.ttl, options.grace);
+    let (lock, owner) = (name.clone(), client.clone());
+    let ask = Steal { name, client, reason, term, patch: patch_of(&options) };
+    let outcome = call.decide(Op::Steal(ask), request).await?;
+    granted(&call, (&lock, &owner), &outcome).await
+}
+
+fn patch_of(options: &Options) -> Patch {
+    Patch { note: options.note.clone(), ..Patch::default() }
+}
+
+/// The answer to a lock that was granted, renewed or stolen.
+pub(super) async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> Done {
+    let (tenure, renewed) = match outcome {
+        Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
+        Outcome::Renewed(tenure) => (tenure, true),
+        Outcome::Replayed(first) => return Box::pin(event_replay::granted(call, of, first)).await,
+        other => return Err(unexpected(other)),
+    };
+    match Granted::of(&call.app.locks, of, tenure, renewed) {
+        Some(granted) => Ok(granted.into_response()),
+        // It hangs on a session, whose end only the engine knows.
+        None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
+    }
+}
+
+/// Shows a tenure as it stands now.
+pub(super) async fn show_tenure(
+    call: &Call,
+    name: &LockName,
+    tenure: &Tenure,
+    renewed: bool,
+) -> Done {
+    if let Life::Session(id) = tenure.life {
+        call.app.chronicle.hang(id, tenure.token);
+    }
+    let view = call.view(name).await?;
+    let granted = Granted::in_view(&call.app.locks, &view, tenure, renewed);
+    granted.map(Granted::into_response).ok_or_else(|| over(name, tenure))
+}
+
+/// It was granted, and is over already.
+fn over(name: &LockName, tenure: &Tenure) -> Problem {
+    let (name, token) = (name.clone(), tenure.token);
+    let reason = Box::new(crate::engine::Reason::Expired { name, token });
+    let at = tenure.acquired_at;
+    Problem::from_failure(&Failure::Refused(crate::engine::Refusal { at, reason }))
+}
+
+impl Call {
+    /// What keeps a new lease alive.
+    pub(super) fn term(&self, options: &Options, ttl: Option<Ttl>, grace: Option<Grace>) -> Term {
+        match options.session {
+            Some(session) => Term::Session(session),
+            None => Term::Own(ttl.unwrap_or(self.app.ttl), grace.unwrap_or(self.app.grace)),
+        }
+    }
+
+    /// Grants nothing once the server is on its way out.
+    pub(super) fn grants(&self) -> Done<()> {
+        if self.app.phase() == Phase::Serving { Ok(()) } else { Err(Problem::closing()) }
+    }
+}

@@ -1,0 +1,152 @@
+//! `/openapi.json`: the table of routes as a document.
+
+use super::metrics::acts;
+use super::options::Options;
+use super::parameters::{IDEMPOTENCY_KEY, Param, Place};
+use super::problem::Done;
+use super::request_context::{Call, text};
+use super::routes::Act;
+use super::schema::{NAMED, Schema};
+use axum::http::{HeaderValue, StatusCode};
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+/// What the document begins with.
+const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors are problem+json \
+    (RFC 9457). Options may be given in the query, or in a body of JSON or a form.";
+
+/// Written once: the table does not change.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
+
+/// GET /openapi.json.
+pub(super) async fn show(mut call: Call) -> Done {
+    Options::read(&mut call).await?;
+    let kind = HeaderValue::from_static("application/json");
+    Ok(text(StatusCode::OK, kind, DOCUMENT.as_str()))
+}
+
+fn document() -> Value {
+    let mut paths = Map::new();
+    for (path, act) in acts() {
+        let methods = paths.entry(path).or_insert_with(|| json!({}));
+        methods[act.method.as_str().to_ascii_lowercase()] = operation(act);
+    }
+    let schemas: Map<_, _> =
+        NAMED.iter().map(|named| (named.name().to_owned(), named.definition())).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "latchfs",
+            "description": ABOUT,
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "MIT", "identifier": "MIT" },
+        },
+        "servers": [{ "url": "/" }],
+        "security": [{}, { "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas,
+        },
+    })
+}
+
+fn operation(act: &Act) -> Value {
+    let doc = &act.doc;
+    let mut operation = json!({
+        "operationId": doc.id,
+        "summary": doc.summary,
+        "parameters": doc.params.iter().map(parameter).collect::<Vec<_>>(),
+        "responses": answers(act),
+    });
+    let options: Vec<_> = doc.params.iter().filter(|param| param.place == Place::Option).collect();
+    if !options.is_empty() {
+        let members: Map<_, _> =
+            options.iter().map(|param| (param.name.to_owned(), described(param))).collect();
+        let schema = json!({
+            "type": "object",
+            "additionalProperties": false,
+            "properties": members,
+        });
+        let content = json!({ "application/json": { "schema": schema } });
+        operation["requestBody"] = json!({ "required": false, "content": content });
+    }
+    operation
+}
+
+fn parameter(param: &Param) -> Value {
+    let place = match param.place {
+        Place::Path => "path",
+        Place::Option | Place::Query => "query",
+        Place::Header => "header",
+    };
+    json!({
+        "name": param.name,
+        "in": place,
+        "required": param.needed,
+        "description": param.what,
+        "schema": param.shape.schema(),
+    })
+}
+
+fn described(param: &Param) -> Value {
+    let mut schema = param.shape.schema();
+    schema["description"] = param.what.into();
+    schema
+}
+
+fn answers(act: &Act) -> Value {
+    let answer = |code: u16, schema: Schema| {
+        let meaning = StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason());
+        let body = json!({ schema.media(): { "schema": schema.reference() } });
+        (code.to_string(), json!({ "description": meaning.unwrap_or("Done"), "content": body }))
+    };
+    let (code, mut done) = answer(act.doc.code, act.doc.schema);
+    let takes_key = act.doc.params.iter().any(|param| param.name == IDEMPOTENCY_KEY.name);
+    if takes_key {
+        let what = "This is the first answer to a request that was repeated; `current`, if there \
+                    is such a member, is the state of now.";
+        let schema = json!({ "type": "string", "enum": ["true"] });
+        done["headers"] =
+            json!({ "Idempotent-Replayed": { "description": what, "schema": schema } });
+    }
+    let mut answers = Map::new();
+    answers.extend([(code, done)]);
+    // Any request may come without credentials, or while too many are at work.
+    let always = [401, 403, 408, 413, 429];
+    let key_reused = takes_key.then_some(422);
+    let problems = act.doc.problems.iter().copied().chain(always).chain(key_reused);
+    answers.extend(problems.map(|code| answer(code, Schema::Problem)));
+    // Said before there is a request to answer, so there is nothing but the code.
+    for code in ["414", "431"] {
+        answers.insert(code.to_owned(), json!({ "description": "The head is too long" }));
+    }
+    answers.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn operations_have_names_of_their_own() {
+        let mut seen = BTreeSet::new();
+        for (path, act) in acts() {
+            assert!(seen.insert(act.doc.id), "{path}: {}", act.doc.id);
+            let needs = path.contains('{');
+            let has = act.doc.params.iter().any(|param| param.place == Place::Path);
+            assert_eq!(needs, has, "{path}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_named_is_there() {
+        let text = document().to_string();
+        let schemas = &document()["components"]["schemas"];
+        for part in text.split("#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap_or_default();
+            assert!(schemas.get(name).is_some(), "{name}");
+        }
+    }
+}

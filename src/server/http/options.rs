@@ -1,0 +1,424 @@
+//! The options of a request, read once: from the query, and from a body of JSON or a form.
+
+use super::parameters::{IDEMPOTENCY_KEY, Param, Place};
+use super::problem::{Done, Problem};
+use super::request_context::{BODY_BYTES_MAX, Call};
+use crate::engine::command::REQUEST_KEY_BYTES_MAX;
+use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
+use crate::engine::lease_terms::{TTL_MAX, parse_span};
+use crate::engine::{
+    ClientId, Digest, Grace, LockName, Mode, NameError, Request, RequestId, SessionId, StealReason,
+    Token, Ttl, Whose,
+};
+use crate::time::Span;
+use axum::body::HttpBody;
+use axum::http::header::{CONTENT_TYPE, IF_MATCH};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Checks in one request: each is a look at one lock under the engine's mutex.
+const CHECKS_MAX: usize = 1_000;
+
+/// The longest wait: a line that is longer than a day serves nobody.
+const WAIT_MAX: Span = TTL_MAX;
+
+/// All that requests say in options.
+#[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is an option that a request can set
+pub(super) struct Options {
+    pub(super) client: Option<ClientId>,
+    pub(super) ttl: Option<Ttl>,
+    pub(super) grace: Option<Grace>,
+    pub(super) mode: Option<Mode>,
+    pub(super) note: Option<Arc<str>>,
+    pub(super) token: Option<Token>,
+    pub(super) acquisition: Option<u32>,
+    pub(super) wait: Option<Span>,
+    pub(super) reentrant: bool,
+    pub(super) session: Option<SessionId>,
+    pub(super) reason: Option<StealReason>,
+    pub(super) name: Option<LockName>,
+    pub(super) prefix: String,
+    pub(super) after: Option<LockName>,
+    pub(super) limit: Option<usize>,
+    pub(super) consistency: Consistency,
+    pub(super) since: Option<String>,
+    pub(super) checks: Vec<(LockName, Token)>,
+    pub(super) to: Option<u64>,
+    pub(super) force: bool,
+    pub(super) state: bool,
+    pub(super) whose: Option<Whose>,
+    /// Each option but the client, as it was sent, if the request has an Idempotency-Key.
+    said: Vec<(String, String)>,
+    is_keyed: bool,
+}
+
+/// How new what is shown must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Consistency {
+    /// All that was answered to anybody is in it.
+    #[default]
+    Linearizable,
+    /// What this node knows, however old.
+    Local,
+}
+
+/// The value of an option: a query knows texts only.
+#[derive(Clone, Copy)]
+enum Said<'a> {
+    Text(&'a str),
+    Json(&'a Value),
+}
+
+impl Options {
+    /// What the request says, if all of it is known and right.
+    pub(super) async fn read(call: &mut Call) -> Done<Self> {
+        let is_keyed = call.head.headers.contains_key(IDEMPOTENCY_KEY.name);
+        let mut options = Self { is_keyed, ..Self::default() };
+        let params = call.act.doc.params;
+        let takes_body = params.iter().any(|param| param.place == Place::Option);
+        if takes_body && !call.body.get_mut().is_end_stream() {
+            let body = Box::pin(call.bytes(BODY_BYTES_MAX)).await?;
+            options.read_body(params, &call.head.headers, &body)?;
+        }
+        if let Some(query) = call.head.uri.query() {
+            options.read_form(params, query.as_bytes())?;
+        }
+        if let Some(tag) = call.head.headers.get(IF_MATCH)
+            && params.iter().any(|param| param.name == super::parameters::IF_MATCH.name)
+        {
+            let token = tag_of(tag.as_bytes())?;
+            options.token = token.or(options.token);
+            options
+                .keep(super::parameters::IF_MATCH.name, token.map_or(0, Token::as_u64).to_string());
+        }
+        Ok(options)
+    }
+
+    fn read_body(&mut self, params: &[Param], headers: &HeaderMap, body: &[u8]) -> Done<()> {
+        if body.is_empty() {
+            return Ok(());
+        }
+        let kind = headers.get(CONTENT_TYPE).map_or("", |kind| kind.to_str().unwrap_or("?"));
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        match kind.to_ascii_lowercase().as_str() {
+            "" | "application/json" => {}
+            "application/x-www-form-urlencoded" => return self.read_form(params, body),
+            _ => {
+                let detail = "a body is application/json, or a form";
+                return Err(Problem::plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+            }
+        }
+        let value: Value = serde_json::from_slice(body).map_err(|error| {
+            Problem::invalid(format!("a body is a JSON object, and this is none: {error}"))
+        })?;
+        let Value::Object(members) = value else {
+            return Err(Problem::invalid("a body is a JSON object such as {\"ttl\":\"30s\"}"));
+        };
+        members.iter().try_for_each(|(key, value)| match value {
+            // As good as absent.
+            Value::Null if is_known(params, key, true) => Ok(()),
+            Value::String(text) => self.take(params, key, Said::Text(text), true),
+            value => self.take(params, key, Said::Json(value), true),
+        })
+    }
+
+    fn read_form(&mut self, params: &[Param], form: &[u8]) -> Done<()> {
+        form_urlencoded::parse(form)
+            .try_for_each(|(key, value)| self.take(params, &key, Said::Text(&value), false))
+    }
+
+    fn take(&mut self, params: &[Param], key: &str, said: Said<'_>, in_body: bool) -> Done<()> {
+        if !is_known(params, key, in_body) {
+            let names: Vec<_> = params
+                .iter()
+                .filter(|param| matches!(param.place, Place::Option | Place::Query))
+                .map(|param| param.name)
+                .collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let key = short(key);
+            let detail = format!("there is no option '{key}' here; there are: {known}");
+            return Err(Problem::invalid(detail));
+        }
+        self.set(key, said).map_err(|why| Problem::invalid(format!("'{key}': {why}")))?;
+        if key != "client" {
+            self.keep(key, said.as_sent());
+        }
+        Ok(())
+    }
+
+    /// Keeps an option for the digest of the request.
+    fn keep(&mut self, option: &str, value: String) {
+        if self.is_keyed {
+            self.said.push((option.to_owned(), value));
+        }
+    }
+
+    fn set(&mut self, key: &str, said: Said<'_>) -> Result<(), String> {
+        match key {
+            "client" => self.client = Some(client(said.text()?)?),
+            "ttl" => self.ttl = Some(Ttl::parse(said.text()?).map_err(|e| e.to_string())?),
+            "grace" => self.grace = Some(Grace::parse(said.text()?).map_err(|e| e.to_string())?),
+            "mode" => self.mode = Some(mode(said.text()?)?),
+            "note" => self.note = Some(note(said.text()?)?),
+            "token" => self.token = Some(Token::named(said.id()?)),
+            "acquisition" => self.acquisition = Some(said.acquisition()?),
+            "wait" => self.wait = Some(wait(said.text()?)?),
+            "reentrant" => self.reentrant = said.flag()?,
+            "session" => self.session = Some(SessionId::named(said.id()?)),
+            "reason" => self.reason = Some(reason(said.text()?)?),
+            "name" => self.name = Some(lock_name(said.text()?)?),
+            "prefix" => said.text()?.clone_into(&mut self.prefix),
+            "after" => self.after = Some(lock_name(said.text()?)?),
+            "limit" => self.limit = Some(said.count()?),
+            "consistency" => self.consistency = consistency(said.text()?)?,
+            "since" => self.since = Some(said.text()?.to_owned()),
+            "to" => self.to = Some(said.id()?),
+            "force" => self.force = said.flag()?,
+            "state" => self.state = said.flag()?,
+            "keep" => self.whose(Whose::AllBut(clients(said.text()?)?))?,
+            "of" => self.whose(Whose::Of(client(said.text()?)?))?,
+            "all" if said.flag()? => self.whose(Whose::AllBut(Vec::new()))?,
+            "all" => {}
+            "checks" => self.checks = said.pairs()?,
+            _ => return Err("this is not read yet".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn whose(&mut self, whose: Whose) -> Result<(), String> {
+        match self.whose.replace(whose) {
+            None => Ok(()),
+            Some(_) => Err("of 'keep', 'of' and 'all' one is said".to_owned()),
+        }
+    }
+
+    /// Who asks: as said, or the only one that it can be.
+    pub(super) fn client(&self, call: &Call) -> Done<ClientId> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let only = call.grant.only_client().map(ClientId::parse);
+        only.and_then(Result::ok)
+            .ok_or_else(|| Problem::invalid("the request does not say who asks; add client=NAME"))
+    }
+}
+
+impl<'a> Said<'a> {
+    fn as_sent(self) -> String {
+        match self {
+            Self::Text(text) => text.to_owned(),
+            Self::Json(value) => value.to_string(),
+        }
+    }
+
+    fn text(self) -> Result<&'a str, String> {
+        match self {
+            Self::Text(text) => Ok(text),
+            Self::Json(other) => Err(format!("this is a text, not {}", shown(other))),
+        }
+    }
+
+    fn number(self) -> Result<u64, String> {
+        let number = match self {
+            Self::Text(text) => text.parse().ok(),
+            Self::Json(value) => value.as_u64(),
+        };
+        number.ok_or_else(|| "this is a whole number".to_owned())
+    }
+
+    fn id(self) -> Result<u64, String> {
+        match self.number()? {
+            0 => Err("numbers begin with 1".to_owned()),
+            number if number > TOKEN_MAX => Err(format!("this is {TOKEN_MAX} at most")),
+            number => Ok(number),
+        }
+    }
+
+    fn acquisition(self) -> Result<u32, String> {
+        u32::try_from(self.number()?).map_err(|_| format!("this is {} at most", u32::MAX))
+    }
+
+    fn count(self) -> Result<usize, String> {
+        match self.number()? {
+            0 => Err("this is 1 at least".to_owned()),
+            number => Ok(usize::try_from(number).unwrap_or(usize::MAX)),
+        }
+    }
+
+    fn flag(self) -> Result<bool, String> {
+        match self {
+            Self::Text("true" | "1" | "") | Self::Json(Value::Bool(true)) => Ok(true),
+            Self::Text("false" | "0") | Self::Json(Value::Bool(false)) => Ok(false),
+            _ => Err("this is true or false".to_owned()),
+        }
+    }
+
+    fn pairs(self) -> Result<Vec<(LockName, Token)>, String> {
+        let Self::Json(Value::Array(items)) = self else {
+            return Err("this is a list, in a body of JSON".to_owned());
+        };
+        if items.len() > CHECKS_MAX {
+            return Err(format!("there are {CHECKS_MAX} at most"));
+        }
+        let pair = |item: &Value| {
+            let members = item.as_object().filter(|members| members.len() == 2);
+            let (Some(name), Some(token)) = (
+                members.and_then(|members| members.get("name")?.as_str()),
+                members.and_then(|members| members.get("token")),
+            ) else {
+                return Err("each is an object with a name and a token".to_owned());
+            };
+            Ok((lock_name(name)?, Token::named(Said::Json(token).id()?)))
+        };
+        items.iter().map(pair).collect()
+    }
+}
+
+fn is_known(params: &[Param], key: &str, in_body: bool) -> bool {
+    params.iter().any(|param| {
+        param.name == key
+            && match param.place {
+                Place::Option => true,
+                Place::Query => !in_body,
+                Place::Path | Place::Header => false,
+            }
+    })
+}
+
+fn client(text: &str) -> Result<ClientId, String> {
+    ClientId::parse(text).map_err(|error| error.to_string())
+}
+
+/// Several, by commas.
+fn clients(text: &str) -> Result<Vec<ClientId>, String> {
+    text.split(',').map(|one| client(one.trim())).collect()
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "exclusive" => Ok(Mode::Exclusive),
+        "shared" => Ok(Mode::Shared),
+        other => Err(format!("this is exclusive or shared, not '{}'", short(other))),
+    }
+}
+
+fn consistency(text: &str) -> Result<Consistency, String> {
+    match text {
+        "local" => Ok(Consistency::Local),
+        "linearizable" => Ok(Consistency::Linearizable),
+        other => Err(format!("this is linearizable or local, not '{}'", short(other))),
+    }
+}
+
+fn note(text: &str) -> Result<Arc<str>, String> {
+    if text.len() > NOTE_BYTES_MAX {
+        return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes"));
+    }
+    Ok(text.into())
+}
+
+fn reason(text: &str) -> Result<StealReason, String> {
+    StealReason::parse(text).ok_or_else(|| {
+        format!("a reason is a line of words, {NOTE_BYTES_MAX} bytes at most, and not nothing")
+    })
+}
+
+fn wait(text: &str) -> Result<Span, String> {
+    match parse_span(text) {
+        Ok(span) if span > WAIT_MAX => Err(format!("a wait is {WAIT_MAX} at most")),
+        Ok(span) => Ok(span),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn lock_name(text: &str) -> Result<LockName, String> {
+    LockName::parse(text).map_err(|error: NameError| error.to_string())
+}
+
+/// The name of a lock in a path.
+pub(super) fn name_in(path: &str) -> Done<LockName> {
+    let bytes: Cow<'_, [u8]> = percent_decode_str(path).into();
+    LockName::parse_bytes(&bytes).map_err(|error| {
+        let shown = short(&String::from_utf8_lossy(&bytes));
+        Problem::invalid(format!("'{shown}' can't be the name of a lock: {error}"))
+    })
+}
+
+/// The token in an entity tag; `*` names none.
+fn tag_of(tag: &[u8]) -> Done<Option<Token>> {
+    let text = std::str::from_utf8(tag).unwrap_or("?").trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let number = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    match number.parse() {
+        Ok(number) if (1..=TOKEN_MAX).contains(&number) => Ok(Some(Token::named(number))),
+        _ => Err(Problem::invalid("If-Match is a token in quotes such as \"7\", or *")),
+    }
+}
+
+/// The id that a request carries, if it does, and a digest of all that the request says.
+pub(super) fn request_id(
+    call: &Call,
+    options: &Options,
+    client: &ClientId,
+) -> Done<Option<Request>> {
+    let Some(key) = call.head.headers.get(IDEMPOTENCY_KEY.name) else {
+        return Ok(None);
+    };
+    match key.to_str() {
+        Ok(key) if (1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) => {
+            let id = RequestId { caller: call.grant.caller("http"), key: key.into() };
+            Ok(Some(Request { id, digest: digest_of(&call.head, options, client) }))
+        }
+        _ => Err(Problem::invalid(format!(
+            "an Idempotency-Key is 1 to {REQUEST_KEY_BYTES_MAX} characters of ASCII"
+        ))),
+    }
+}
+
+/// A digest of a request: its method, its path, the client, and each option as it was sent. Values
+/// that the server adds may have changed when the request is repeated.
+fn digest_of(head: &Parts, options: &Options, client: &ClientId) -> Digest {
+    let mut hash = Sha256::new();
+    let mut put = |part: &str| {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    };
+    put(head.method.as_str());
+    put(head.uri.path());
+    put(client.as_str());
+    let mut said: Vec<_> = options.said.iter().collect();
+    // Of an option that is sent twice, the last one counts: their order stays.
+    said.sort_by(|one, other| one.0.cmp(&other.0));
+    for (option, value) in said {
+        put(option);
+        put(value);
+    }
+    let hash = hash.finalize();
+    Digest(u128::from_le_bytes(hash[..16].try_into().expect("16 bytes of 32")))
+}
+
+/// Enough of a text to recognise it in a sentence.
+fn short(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() { shown + "..." } else { shown }
+}
+
+fn shown(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

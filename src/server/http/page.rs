@@ -1,0 +1,62 @@
+//! The page at `/`: one file, which loads nothing and lets nothing else in.
+
+use super::options::Options;
+use super::problem::Done;
+use super::request_context::{Call, json, text};
+use crate::auth::permissions::Operation;
+use axum::http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, StatusCode};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
+
+const PAGE: &str = include_str!("page.html");
+
+/// What a browser may do with the page: run its own script, and ask this server.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let (script, style) = (digest_of("script"), digest_of("style"));
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; \
+         connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).expect("base64 and words are a header value")
+});
+
+/// By which a browser knows the page's own script and style.
+fn digest_of(tag: &str) -> String {
+    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    let inside = PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close));
+    let (inside, _) = inside.expect("the page has one of each");
+    BASE64_STANDARD.encode(Sha256::digest(inside))
+}
+
+/// GET /.
+pub(super) async fn show(mut call: Call) -> Done {
+    Options::read(&mut call).await?;
+    let kind = HeaderValue::from_static("text/html; charset=utf-8");
+    let mut response = text(StatusCode::OK, kind, PAGE);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY.clone());
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    Ok(response)
+}
+
+/// GET /me: what the page shows depends on it.
+pub(super) async fn me(mut call: Call) -> Done {
+    Options::read(&mut call).await?;
+    let grant = &call.grant;
+    let me = json!({
+        "name": grant.name,
+        "client": grant.only_client(),
+        "steal": grant.steal,
+        // Whether there are nodes to be shown, to this caller: the page asks for them only then.
+        "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
+            && call.app.locks.council().is_some(),
+        "locks": grant.prefixes,
+    });
+    Ok(json(StatusCode::OK, &me))
+}

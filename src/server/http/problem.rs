@@ -1,0 +1,250 @@
+//! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
+
+use super::request_context::Response;
+use crate::auth::Denial;
+use crate::engine::{Conflict, Kind, Reason, Way};
+use crate::service::{Failure, Unavailable};
+use crate::time::{Span, Time};
+use axum::body::Body;
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use serde_json::{Map, Value};
+
+/// Why a request was not done. Boxed: it is rarer than what it stands beside, and larger.
+#[derive(Debug)]
+pub(super) struct Problem(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    status: StatusCode,
+    kind: Option<Kind>,
+    detail: String,
+    /// Members of our own.
+    more: Map<String, Value>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// What a handler comes to.
+pub(super) type Done<T = Response> = Result<T, Problem>;
+
+/// The status code of a kind: section 7 of the design. [`Kind::Denied`] is 401 where nobody said
+/// who asks, which [`Problem::unknown`] says; [`Kind::Invalid`] is 422 where an Idempotency-Key was
+/// used before for another request.
+pub(super) const fn status_of(kind: Kind) -> StatusCode {
+    match kind {
+        Kind::LockConflict => StatusCode::CONFLICT,
+        Kind::LockNotHeld | Kind::Denied => StatusCode::FORBIDDEN,
+        Kind::LockExpired => StatusCode::GONE,
+        Kind::FencingMismatch => StatusCode::PRECONDITION_FAILED,
+        Kind::ClockSkewExceeded | Kind::ConsistencyUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Invalid => StatusCode::BAD_REQUEST,
+        Kind::Limit => StatusCode::TOO_MANY_REQUESTS,
+    }
+}
+
+/// What a kind is, in words that do not change from one occurrence to the next.
+const fn title_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::LockConflict => "The lock is not to be had now",
+        Kind::LockNotHeld => "You do not hold the lock",
+        Kind::LockExpired => "The lease is over",
+        Kind::FencingMismatch => "Another tenure is the current one",
+        Kind::ClockSkewExceeded => "Clocks differ by too much",
+        Kind::ConsistencyUnavailable => "There is no answer that can be trusted",
+        Kind::Invalid => "The request is wrong",
+        Kind::Limit => "There are too many",
+        Kind::Denied => "You may not do this",
+    }
+}
+
+/// What a reader of a conflict has to tell apart.
+const fn way_of(way: Way) -> &'static str {
+    match way {
+        Way::Held => "held",
+        Way::Grace => "grace",
+        Way::Own => "own",
+        Way::Behind => "behind",
+        Way::StealGrace { .. } => "steal_grace",
+        Way::Restored { .. } => "hold_off",
+    }
+}
+
+impl Problem {
+    /// A problem of a kind.
+    pub(super) fn of(kind: Kind, detail: impl Into<String>) -> Self {
+        let mut problem = Self::plain(status_of(kind), detail);
+        problem.0.kind = Some(kind);
+        problem
+    }
+
+    /// A problem of HTTP itself.
+    pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
+        let (more, headers) = (Map::new(), Vec::new());
+        Self(Box::new(Parts { status, kind: None, detail: detail.into(), more, headers }))
+    }
+
+    /// Something in the request is wrong.
+    pub(super) fn invalid(detail: impl Into<String>) -> Self {
+        Self::of(Kind::Invalid, detail)
+    }
+
+    /// The same under another status code.
+    fn under(mut self, status: StatusCode) -> Self {
+        self.0.status = status;
+        self
+    }
+
+    /// Nobody said who asks, or nobody that is known.
+    pub(super) fn unknown(detail: impl Into<String>) -> Self {
+        let problem = Self::of(Kind::Denied, detail).under(StatusCode::UNAUTHORIZED);
+        problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchfs\""))
+    }
+
+    /// The caller is known, and may not do this.
+    pub(super) fn denied(denial: &Denial) -> Self {
+        Self::of(Kind::Denied, denial.to_string())
+    }
+
+    /// There is nothing at this path.
+    pub(super) fn no_such_path(path: &str) -> Self {
+        let path: String = path.chars().take(80).collect();
+        let detail = format!("there is nothing at {path}; /openapi.json says what there is");
+        Self::plain(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// The path knows other methods.
+    pub(super) fn wrong_method(method: &str, allowed: &str) -> Self {
+        let method: String = method.chars().take(20).collect();
+        let detail = format!("{method} has no meaning here; there are {allowed}");
+        let allow = HeaderValue::from_str(allowed).expect("names of methods are header values");
+        Self::plain(StatusCode::METHOD_NOT_ALLOWED, detail).header(ALLOW, allow)
+    }
+
+    /// The server is on its way out.
+    pub(super) fn closing() -> Self {
+        Self::from_failure(&Failure::Unavailable(Unavailable::Closing))
+            .header(RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
+    /// What the door said.
+    pub(super) fn from_failure(failure: &Failure) -> Self {
+        let problem = Self::of(failure.kind(), failure.to_string());
+        let Failure::Refused(refusal) = failure else { return problem };
+        match &*refusal.reason {
+            Reason::Conflict(conflict) => problem.about(conflict, refusal.at),
+            Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
+            Reason::StaleToken { current, .. } => problem.with("token", current.as_u64()),
+            Reason::AcquiredAgain { current, .. } => problem.with("acquisition", *current),
+            Reason::KeyReused(_) => problem.under(StatusCode::UNPROCESSABLE_ENTITY),
+            _ => problem,
+        }
+    }
+
+    /// Adds who is in the way, and when it makes sense to come again.
+    fn about(self, conflict: &Conflict, now: Time) -> Self {
+        let free_at = match conflict.way {
+            Way::StealGrace { until } | Way::Restored { until } => until,
+            _ => conflict.ends.grace_until,
+        };
+        let mut problem = self
+            .with("reason", way_of(conflict.way))
+            .with("name", conflict.name.as_str())
+            .with("holder", conflict.holder.as_str())
+            .with("token", conflict.token.as_u64())
+            .with("waiting", conflict.waiting);
+        if conflict.ends.expires_at != Time::NEVER {
+            problem = problem.with("expires_in_ms", conflict.ends.left(now).as_millis());
+        }
+        if free_at != Time::NEVER {
+            problem = problem.come_again_in(free_at.since(now));
+        }
+        problem
+    }
+
+    fn come_again_in(self, span: Span) -> Self {
+        let seconds = span.as_millis().div_ceil(1_000);
+        self.with("retry_after_ms", span.as_millis()).header(RETRY_AFTER, seconds.into())
+    }
+
+    /// The same with a member of our own.
+    pub(super) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.more.insert(key.to_owned(), value.into());
+        self
+    }
+
+    fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.push((name, value));
+        self
+    }
+
+    /// What is denied, if something is.
+    pub(super) fn denial(&self) -> Option<&str> {
+        (self.0.kind == Some(Kind::Denied)).then_some(&*self.0.detail)
+    }
+
+    /// Whether it is of this kind.
+    pub(super) fn is(&self, kind: Kind) -> bool {
+        self.0.kind == Some(kind)
+    }
+
+    /// The reason of a conflict, if it is one.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.0.more.get("reason").and_then(Value::as_str)
+    }
+
+    /// As it is sent.
+    pub(super) fn into_response(self) -> Response {
+        let Parts { status, kind, detail, more, headers } = *self.0;
+        let mut body = Map::with_capacity(8);
+        let mut put = |key: &str, value: Value| body.insert(key.to_owned(), value);
+        if let Some(kind) = kind {
+            put("type", format!("urn:latchfs:{}", kind.as_str()).into());
+            put("title", title_of(kind).into());
+        } else {
+            put("type", "about:blank".into());
+            put("title", status.canonical_reason().unwrap_or("Error").into());
+        }
+        put("status", status.as_u16().into());
+        put("detail", detail.into());
+        if let Some(kind) = kind {
+            put("kind", kind.as_str().into());
+        }
+        body.extend(more);
+        let mut response = Response::new(Body::from(format!("{}\n", Value::Object(body))));
+        *response.status_mut() = status;
+        let sent = response.headers_mut();
+        sent.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        sent.extend(headers);
+        response
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Problem::from_failure(&failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_status_codes_of_the_design() {
+        let codes = Kind::ALL.map(|kind| (kind.as_str(), status_of(kind).as_u16()));
+        assert_eq!(
+            codes,
+            [
+                ("E_LOCK_CONFLICT", 409),
+                ("E_LOCK_NOT_HELD", 403),
+                ("E_LOCK_EXPIRED", 410),
+                ("E_FENCING_MISMATCH", 412),
+                ("E_CLOCK_SKEW_EXCEEDED", 503),
+                ("E_CONSISTENCY_UNAVAILABLE", 503),
+                ("E_INVALID", 400),
+                ("E_LIMIT", 429),
+                ("E_DENIED", 403),
+            ]
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! One request on its way to a handler, and what handlers read from it and answer with.
+
+use super::app_state::App;
+use super::problem::{Done, Problem};
+use super::routes::Act;
+use crate::auth::permissions::{Operation, Request as Asked};
+use crate::auth::{self, Anonymous, Grant};
+use crate::engine::{
+    ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
+    SessionView,
+};
+use crate::service::stale_read::Known;
+use crate::service::{Failure, Unavailable};
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// What is sent back.
+pub(super) type Response = axum::http::Response<Body>;
+
+/// A handler at work.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// The longest body that makes sense: a note of 1 KiB, names and clients, several times over.
+pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// A body of that length comes within a moment on any line; who needs longer keeps a place that
+/// another could have.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One request.
+pub(super) struct Call {
+    pub(super) app: Arc<App>,
+    /// What the caller may do.
+    pub(super) grant: Arc<Grant>,
+    /// What was asked for.
+    pub(super) act: &'static Act,
+    pub(super) head: Parts,
+    /// Nothing shares a body; the mutex says so to the compiler.
+    pub(super) body: Mutex<Body>,
+}
+
+impl Call {
+    /// The whole body, if it is not too long and comes in time.
+    pub(super) async fn bytes(&mut self, max: usize) -> Done<axum::body::Bytes> {
+        let body = std::mem::take(self.body.get_mut());
+        let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
+        match whole.await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::plain(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("a body has at most {max} bytes here"),
+            )),
+            Ok(Err(error)) => Err(Problem::invalid(format!("the body can't be read: {error}"))),
+            Err(_) => Err(Problem::plain(
+                StatusCode::REQUEST_TIMEOUT,
+                format!("the body did not come within {} s", BODY_PATIENCE.as_secs()),
+            )),
+        }
+    }
+}
+
+impl Call {
+    /// Whether the caller may make a request that names no session.
+    fn may(&self, request: &Asked<'_>) -> Done<()> {
+        self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
+    }
+
+    /// Looks at one lock, if the caller may.
+    pub(super) async fn view(&self, name: &LockName) -> Done<LockView> {
+        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
+        let (then, view) = oneshot::channel();
+        self.app.locks.view(name, |view| drop(then.send(view)));
+        told(view.await)
+    }
+
+    /// Looks at one lock as it is known here, if the caller may.
+    pub(super) async fn known(&self, name: &LockName) -> Done<Known<LockView>> {
+        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
+        let (then, known) = oneshot::channel();
+        self.app.locks.known_view(name, |known| drop(then.send(known)));
+        told(known.await)
+    }
+
+    /// Has a command decided, if the caller may submit it.
+    pub(super) async fn decide(&self, op: Op, request: Option<Request>) -> Done<Outcome> {
+        if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
+            self.grants()?;
+        }
+        self.check(&op).await?;
+        let command = Command { request, ..op.into() };
+        let answer = if let Some(answer) = self.app.locks.submit_here(&command) {
+            Ok(answer)
+        } else {
+            let (then, answer) = oneshot::channel();
+            self.app.locks.submit(command, |answer| drop(then.send(answer)));
+            answer.await
+        };
+        told(answer)?.map_err(|refusal| Failure::Refused(refusal).into())
+    }
+
+    /// Whether the caller may submit `op`.
+    pub(super) async fn check(&self, op: &Op) -> Done<()> {
+        let mut actors = Vec::new();
+        for anonymous in auth::anonymous(op) {
+            actors.push(match self.known_actor(&anonymous) {
+                Some(client) => client,
+                None => Box::pin(self.actor(anonymous)).await?,
+            });
+        }
+        self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
+    }
+
+    /// Whose a session is, if that is known. Most keep one alive that was opened here.
+    fn known_actor(&self, anonymous: &Anonymous) -> Option<ClientId> {
+        match anonymous {
+            Anonymous::Session(id) => self.app.chronicle.client_of(*id),
+            Anonymous::Place(..) => None,
+        }
+    }
+
+    /// Whose a session or a place in a line is.
+    async fn actor(&self, anonymous: Anonymous) -> Done<ClientId> {
+        let reason = match anonymous {
+            Anonymous::Session(id) => match self.client_of(id).await? {
+                Some(client) => return Ok(client),
+                None => Reason::NoSession(id),
+            },
+            Anonymous::Place(name, ticket) => {
+                let view = self.view(&name).await?;
+                let mut waiters = view.waiters.into_iter();
+                match waiters.find(|waiter| waiter.ticket == ticket) {
+                    Some(waiter) => return Ok(waiter.client),
+                    None => Reason::NotInLine(name),
+                }
+            }
+        };
+        let refusal = Refusal { at: self.app.locks.now(), reason: Box::new(reason) };
+        Err(Failure::Refused(refusal).into())
+    }
+
+    /// Whose a session is that was not opened here.
+    async fn client_of(&self, id: SessionId) -> Done<Option<ClientId>> {
+        let client = self.session(id).await?.map(|session| session.client);
+        if let Some(client) = &client {
+            self.app.chronicle.open(id, client.clone());
+        }
+        Ok(client)
+    }
+
+    /// Looks at a session.
+    pub(super) async fn session(&self, id: SessionId) -> Done<Option<SessionView>> {
+        let (then, view) = oneshot::channel();
+        self.app.locks.session(id, |view| drop(then.send(view)));
+        told(view.await)
+    }
+}
+
+/// What the door said, or that it said nothing.
+pub(super) fn told<T>(
+    answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
+) -> Done<T> {
+    // Whoever drops the question without an answer is closing.
+    let answer = answer.unwrap_or(Err(Unavailable::Closing));
+    answer.map_err(|unavailable| Failure::Unavailable(unavailable).into())
+}
+
+/// JSON with a status code.
+pub(super) fn json(status: StatusCode, value: &Value) -> Response {
+    text(status, HeaderValue::from_static("application/json"), format!("{value}\n"))
+}
+
+/// Text of some type, which nobody may keep: the next moment may show another.
+pub(super) fn text(status: StatusCode, kind: HeaderValue, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

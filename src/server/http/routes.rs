@@ -1,0 +1,448 @@
+//! What can be asked: one table, from which the router (`dispatch`) and the document are made.
+
+use super::backup_routes;
+use super::batch_endpoint;
+use super::cluster;
+use super::events;
+use super::health;
+use super::list;
+use super::lock_resource;
+use super::metrics;
+use super::openapi;
+use super::page;
+use super::parameters::{
+    ACQUISITION, AFTER, CHECKED_NAME, CHECKED_TOKEN, CHECKS, CLIENT, CONSISTENCY, GRACE,
+    IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
+    REENTRANT, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
+};
+use super::request_context::{Answering, Call};
+use super::schema::Schema;
+use super::sessions;
+use super::single_lock_api;
+use crate::auth::permissions::Operation;
+use axum::http::Method;
+use std::future::ready;
+
+/// One path, and what can be done there.
+pub(super) struct Route {
+    /// As the document writes it.
+    pub(super) path: &'static str,
+    /// As the router matches it; `None`: it is a part of the route before.
+    pub(super) pattern: Option<&'static str>,
+    pub(super) acts: &'static [Act],
+}
+
+/// One method at a path.
+pub(super) struct Act {
+    pub(super) method: Method,
+    pub(super) doc: Doc,
+    /// The row of the table of permissions by which it is decided.
+    pub(super) operation: Operation,
+    /// Whether it may be to keep a session alive, and no more.
+    pub(super) keeps: bool,
+    pub(super) run: fn(Call) -> Answering,
+}
+
+/// What the document says of an act.
+pub(super) struct Doc {
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) params: &'static [Param],
+    /// What is answered when all is well.
+    pub(super) code: u16,
+    pub(super) schema: Schema,
+    /// What else is to be expected; all of them are problems.
+    pub(super) problems: &'static [u16],
+}
+
+/// One method at a path.
+pub(super) const fn act(
+    method: Method,
+    operation: Operation,
+    run: fn(Call) -> Answering,
+    doc: Doc,
+) -> Act {
+    Act { method, doc, operation, keeps: false, run }
+}
+
+impl Act {
+    pub(super) const fn keeps(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+}
+
+/// What the document says of it.
+pub(super) const fn doc(
+    id: &'static str,
+    summary: &'static str,
+    params: &'static [Param],
+    (code, schema): (u16, Schema),
+    problems: &'static [u16],
+) -> Doc {
+    Doc { id, summary, params, code, schema, problems }
+}
+
+/// Every request that has a path, and the row of the table of permissions that decides it.
+pub(crate) fn requests() -> Vec<(String, Operation)> {
+    let documented = ROUTES.iter().flat_map(|route| {
+        route.acts.iter().map(|act| (format!("{} {}", act.method, route.path), act.operation))
+    });
+    let own = batch_endpoint::ACTS
+        .iter()
+        .map(|(path, act)| (format!("{} {path}", act.method), act.operation));
+    documented.chain(own).collect()
+}
+
+/// What acquires a lock, by either method.
+const ACQUIRES: &[Param] = &[
+    NAME,
+    CLIENT,
+    TTL,
+    GRACE,
+    MODE,
+    NOTE,
+    TOKEN,
+    WAIT,
+    REENTRANT,
+    SESSION,
+    REASON,
+    IF_MATCH,
+    IDEMPOTENCY_KEY,
+];
+
+/// What can go wrong with a lock that one wants.
+const ACQUIRE_PROBLEMS: &[u16] = &[400, 403, 409, 410, 412, 415, 429, 503];
+
+/// All of it.
+pub(super) static ROUTES: &[Route] = &[
+    Route {
+        path: "/lock",
+        pattern: Some("/lock"),
+        acts: &[
+            act(
+                Method::GET,
+                Operation::ShowLock,
+                |call| Box::pin(single_lock_api::show(call)),
+                doc("seedStatus", "The status of the lock 'default'.", &[], SEED_STATUS, &[400]),
+            ),
+            act(
+                Method::POST,
+                Operation::Acquire,
+                |call| Box::pin(single_lock_api::acquire(call)),
+                doc(
+                    "seedAcquire",
+                    "Acquire or renew the lock 'default'.",
+                    &[CLIENT, TTL],
+                    (200, Schema::Acquired),
+                    &[400, 409, 415, 429, 503],
+                ),
+            ),
+            act(
+                Method::DELETE,
+                Operation::Release,
+                |call| Box::pin(single_lock_api::release(call)),
+                doc(
+                    "seedRelease",
+                    "Release the lock 'default'.",
+                    &[CLIENT],
+                    (200, Schema::SeedReleased),
+                    &[400, 403, 415],
+                ),
+            ),
+        ],
+    },
+    Route {
+        path: "/locks",
+        pattern: Some("/locks"),
+        acts: &[act(
+            Method::GET,
+            Operation::ListLocks,
+            |call| Box::pin(list::list(call)),
+            doc(
+                "list",
+                "Locks that are held, in grace or waited for, by name.",
+                &[PREFIX, AFTER, LIMIT, CONSISTENCY],
+                (200, Schema::Page),
+                &[400],
+            ),
+        )],
+    },
+    Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), acts: LOCK },
+    // A part of the route before, which finds out by the path.
+    Route { path: "/locks/{name}/steal", pattern: None, acts: STEAL },
+    Route {
+        path: "/check",
+        pattern: Some("/check"),
+        acts: &[act(
+            Method::POST,
+            Operation::CheckToken,
+            |call| Box::pin(list::check(call)),
+            doc(
+                "check",
+                "Whether tokens are current: for what a lock guards, before it accepts a change.",
+                &[CHECKED_NAME, CHECKED_TOKEN, CHECKS],
+                (200, Schema::Checked),
+                &[400, 415],
+            ),
+        )],
+    },
+    Route {
+        path: "/sessions",
+        pattern: Some("/sessions"),
+        acts: &[act(
+            Method::POST,
+            Operation::OpenSession,
+            |call| Box::pin(sessions::open(call)),
+            doc(
+                "openSession",
+                "Open a session: leases that hang on it are kept alive by one call.",
+                &[CLIENT, TTL, GRACE, IDEMPOTENCY_KEY],
+                (201, Schema::Opened),
+                &[400, 415, 429, 503],
+            ),
+        )],
+    },
+    Route { path: "/sessions/{session}", pattern: Some("/sessions/{session}"), acts: SESSIONS },
+    Route {
+        path: "/sessions/{session}/keepalive",
+        pattern: Some("/sessions/{session}/keepalive"),
+        acts: &[act(
+            Method::POST,
+            Operation::KeepAlive,
+            |call| Box::pin(sessions::keep_alive(call)),
+            doc(
+                "keepAlive",
+                "Keep a session alive with all that hangs on it, and hear what was taken from it.",
+                &[SESSION_ID],
+                (200, Schema::Kept),
+                &[400, 410],
+            ),
+        )
+        .keeps()],
+    },
+    Route {
+        path: "/events",
+        pattern: Some("/events"),
+        acts: &[act(
+            Method::GET,
+            Operation::FollowEvents,
+            |call| Box::pin(events::stream(call)),
+            doc(
+                "events",
+                "What happens, as it happens, as server-sent events.",
+                &[PREFIX, SINCE, LAST_EVENT_ID],
+                (200, Schema::Text("text/event-stream")),
+                &[400, 429],
+            ),
+        )],
+    },
+    Route {
+        path: "/history",
+        pattern: Some("/history"),
+        acts: &[act(
+            Method::GET,
+            Operation::ShowHistory,
+            |call| Box::pin(list::history(call)),
+            doc(
+                "history",
+                "Tenures that ended within the last hour, since the server began.",
+                &[PREFIX],
+                (200, Schema::History),
+                &[400],
+            ),
+        )],
+    },
+    Route { path: "/reset", pattern: Some("/reset"), acts: backup_routes::RESET },
+    Route { path: "/backup", pattern: Some("/backup"), acts: backup_routes::BACKUP },
+    Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
+    Route { path: "/cluster", pattern: Some("/cluster"), acts: cluster::SHOW },
+    Route {
+        path: "/cluster/transfer",
+        pattern: Some("/cluster/transfer"),
+        acts: cluster::TRANSFER,
+    },
+    Route {
+        path: "/cluster/nodes/{node}",
+        pattern: Some("/cluster/nodes/{node}"),
+        acts: cluster::REMOVE,
+    },
+    Route {
+        path: "/cluster/nodes/{node}/promote",
+        pattern: Some("/cluster/nodes/{node}/promote"),
+        acts: cluster::PROMOTE,
+    },
+    Route { path: "/", pattern: Some("/"), acts: PAGE },
+    Route {
+        path: "/me",
+        pattern: Some("/me"),
+        acts: &[act(
+            Method::GET,
+            Operation::ShowCaller,
+            |call| Box::pin(page::me(call)),
+            doc("me", "What the caller may do.", &[], (200, Schema::Me), &[400]),
+        )],
+    },
+    Route {
+        path: "/healthz",
+        pattern: Some("/healthz"),
+        acts: &[act(
+            Method::GET,
+            Operation::ShowHealth,
+            |_| Box::pin(ready(Ok(health::alive()))),
+            doc("alive", "The server lives.", &[], (200, Schema::Health), &[]),
+        )],
+    },
+    Route {
+        path: "/readyz",
+        pattern: Some("/readyz"),
+        acts: &[act(
+            Method::GET,
+            Operation::ShowHealth,
+            |call| Box::pin(ready(health::ready(&call))),
+            doc("ready", "The server grants locks.", &[], (200, Schema::Health), &[503]),
+        )],
+    },
+    Route {
+        path: "/openapi.json",
+        pattern: Some("/openapi.json"),
+        acts: &[act(
+            Method::GET,
+            Operation::ShowDocument,
+            |call| Box::pin(openapi::show(call)),
+            doc("document", "This document.", &[], (200, Schema::Document), &[]),
+        )],
+    },
+];
+
+const SEED_STATUS: (u16, Schema) = (200, Schema::SeedStatus);
+
+const LOCK: &[Act] = &[
+    act(
+        Method::GET,
+        Operation::ShowLock,
+        |call| Box::pin(lock_resource::show(call)),
+        doc(
+            "status",
+            "The status, also of a free lock.",
+            &[NAME, CONSISTENCY],
+            (200, Schema::Status),
+            &[400],
+        ),
+    ),
+    act(
+        Method::POST,
+        Operation::Acquire,
+        |call| Box::pin(lock_resource::acquire(call)),
+        doc(
+            "acquire",
+            "Acquire what nobody holds; renew the lease that a token or its session names, or the \
+             client's own with reentrant.",
+            ACQUIRES,
+            (200, Schema::Granted),
+            ACQUIRE_PROBLEMS,
+        ),
+    ),
+    act(
+        Method::PUT,
+        Operation::Acquire,
+        |call| Box::pin(lock_resource::acquire(call)),
+        doc(
+            "put",
+            "The same as POST, also for names whose last part is 'steal'.",
+            ACQUIRES,
+            (200, Schema::Granted),
+            ACQUIRE_PROBLEMS,
+        ),
+    ),
+    act(
+        Method::PATCH,
+        Operation::Renew,
+        |call| Box::pin(lock_resource::renew(call)),
+        doc(
+            "renew",
+            "Renew, and never acquire. What is not said stays as it is.",
+            &[NAME, CLIENT, TTL, GRACE, NOTE, TOKEN, SESSION, IF_MATCH, IDEMPOTENCY_KEY],
+            (200, Schema::Granted),
+            ACQUIRE_PROBLEMS,
+        ),
+    ),
+    act(
+        Method::DELETE,
+        Operation::Release,
+        |call| Box::pin(lock_resource::release(call)),
+        doc(
+            "release",
+            "Release; with a token that tenure and nothing newer.",
+            &[NAME, CLIENT, TOKEN, ACQUISITION, IF_MATCH, IDEMPOTENCY_KEY],
+            (200, Schema::Released),
+            &[400, 403, 410, 412, 415, 503],
+        ),
+    ),
+];
+
+pub(super) const STEAL: &[Act] = &[act(
+    Method::POST,
+    Operation::Steal,
+    |call| Box::pin(lock_resource::steal(call)),
+    doc(
+        "steal",
+        "Take a live lock from its holder. Nobody may use it for 1 s, the thief neither.",
+        &[NAME, CLIENT, REASON, TTL, GRACE, NOTE, SESSION, IDEMPOTENCY_KEY],
+        (200, Schema::Granted),
+        &[400, 403, 410, 415, 429, 503],
+    ),
+)];
+
+const SESSIONS: &[Act] = &[
+    act(
+        Method::GET,
+        Operation::ShowSession,
+        |call| Box::pin(sessions::show(call)),
+        doc(
+            "session",
+            "A session, and what hangs on it.",
+            &[SESSION_ID],
+            (200, Schema::Session),
+            &[400, 403, 410],
+        ),
+    ),
+    act(
+        Method::DELETE,
+        Operation::EndSession,
+        |call| Box::pin(sessions::end(call)),
+        doc(
+            "endSession",
+            "End a session, and release all that hangs on it.",
+            &[SESSION_ID],
+            (200, Schema::Ended),
+            &[400, 403, 410],
+        ),
+    ),
+];
+
+const METRICS: &[Act] = &[act(
+    Method::GET,
+    Operation::ShowMetrics,
+    |call| Box::pin(metrics::show(call)),
+    doc(
+        "metrics",
+        "Counts for Prometheus.",
+        &[],
+        (200, Schema::Text("text/plain; version=0.0.4; charset=utf-8")),
+        &[403],
+    ),
+)];
+
+const PAGE: &[Act] = &[act(
+    Method::GET,
+    Operation::ShowPage,
+    |call| Box::pin(page::show(call)),
+    doc(
+        "page",
+        "A page for people: what is held, live.",
+        &[],
+        (200, Schema::Text("text/html; charset=utf-8")),
+        &[400],
+    ),
+)];

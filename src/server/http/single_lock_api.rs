@@ -1,0 +1,93 @@
+//! The seed's three calls, to the letter: they act on the lock `default`.
+
+use super::event_replay::unexpected;
+use super::grant_response::serialized;
+use super::options::Options;
+use super::problem::{Done, Problem};
+use super::request_context::{Call, json};
+use crate::engine::{
+    Acquire, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch, Phase, Release, Term,
+};
+use crate::status::status_of;
+use axum::http::StatusCode;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// The lock that the seed has.
+const DEFAULT: &str = "default";
+
+/// What the seed says to a conflict in grace.
+const IN_GRACE: &str = "grace period active";
+
+/// What it says to any other.
+const HELD: &str = "lock is held by another client";
+
+/// The fields of a status that the seed has, in its order.
+const FIELDS: [&str; 4] = ["holder", "expires_at", "is_expired", "grace_until"];
+
+#[derive(Serialize)]
+struct Acquired<'a> {
+    holder: &'a str,
+    expires_at: Option<String>,
+}
+
+fn default_lock() -> LockName {
+    LockName::parse(DEFAULT).expect("it is a name")
+}
+
+/// POST /lock.
+pub(super) async fn acquire(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let term = Term::Own(options.ttl.unwrap_or(call.app.ttl), call.app.grace);
+    let ask = Acquire {
+        name: default_lock(),
+        client: client.clone(),
+        mode: Mode::Exclusive,
+        hold: Hold::Loose,
+        term,
+        line: Line::Skip,
+        patch: Patch::default(),
+    };
+    let outcome = call.decide(Op::Acquire(ask), None).await.map_err(in_seeds_words)?;
+    let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else {
+        return Err(unexpected(&outcome));
+    };
+    let expires_at = match tenure.life {
+        Life::Own { expires_at, .. } => Some(call.app.locks.wall(expires_at).to_string()),
+        Life::Session(_) => None,
+    };
+    let acquired = Acquired { holder: client.as_str(), expires_at };
+    Ok(serialized(StatusCode::OK, &acquired))
+}
+
+fn in_seeds_words(problem: Problem) -> Problem {
+    match problem.reason() {
+        Some("grace") => problem.with("message", IN_GRACE),
+        Some(_) => problem.with("message", HELD),
+        None => problem,
+    }
+}
+
+/// GET /lock.
+pub(super) async fn show(mut call: Call) -> Done {
+    Options::read(&mut call).await?;
+    let view = call.view(&default_lock()).await?;
+    let Value::Object(status) = status_of(&view, |at| call.app.locks.wall(at)) else {
+        unreachable!("a status is an object");
+    };
+    debug_assert!(status["phase"] != Phase::Free.as_str() || status["holder"] == "");
+    let kept = status.into_iter().filter(|(key, _)| FIELDS.contains(&key.as_str()));
+    Ok(json(StatusCode::OK, &Value::Object(kept.collect::<Map<_, _>>())))
+}
+
+/// DELETE /lock.
+pub(super) async fn release(mut call: Call) -> Done {
+    let options = Options::read(&mut call).await?;
+    let client = options.client(&call)?;
+    let key = LeaseKey { name: default_lock(), client, token: None };
+    match call.decide(Op::Release(Release::of(key)), None).await? {
+        Outcome::Released => Ok(json(StatusCode::OK, &json!({ "released": true }))),
+        other => Err(unexpected(&other)),
+    }
+}

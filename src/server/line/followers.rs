@@ -1,0 +1,210 @@
+//! Who is told of changes: each follower at its own pace, from what has been decided, and without
+//! anybody waiting for it.
+
+use super::delivery::Wire;
+use crate::engine::{Event, LockName, What};
+use crate::metrics::Page;
+use crate::service::event_log::Watch;
+use crate::service::{List, Locks};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+
+/// Followers at once: each costs a connection, and a message for each change.
+const FOLLOWERS_MAX: usize = 64;
+
+/// A message is sent so many times, before its follower is dropped,
+const TRIES_MAX: u32 = 3;
+/// with this between.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Events taken at a time. Later events stay in the event log, which drops the oldest ones beyond
+/// [`FEED_EVENTS_MAX`](crate::service::event_log::FEED_EVENTS_MAX), the bound of that log.
+const BATCH: usize = 64;
+
+/// Locks listed at a time for a follower that begins.
+const PAGE: usize = 1_000;
+
+/// All followers.
+pub(super) struct Followers {
+    locks: Locks,
+    known: Mutex<BTreeMap<SocketAddr, Follower>>,
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// One follower.
+struct Follower {
+    telling: JoinHandle<()>,
+    /// The number of the event that it is told next.
+    next: Arc<AtomicU64>,
+}
+
+/// There are as many followers as there may be.
+pub(super) struct Full;
+
+/// Why a follower is told nothing any more.
+#[derive(Debug)]
+enum Over {
+    /// It is not there, or does not answer.
+    Silent(io::Error),
+    /// More happened than is kept for it.
+    Slow(u64),
+    /// The locks that are held can't be listed for it.
+    Unlisted,
+}
+
+impl Followers {
+    pub(super) fn new(locks: Locks) -> Self {
+        let (known, sent, dropped) = <_>::default();
+        Self { locks, known, sent, dropped }
+    }
+
+    /// Tells this address of what is held, and of every change from now on. One that was told
+    /// before begins anew.
+    pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), Full> {
+        let mut known = self.known.lock();
+        if known.len() >= FOLLOWERS_MAX && !known.contains_key(&address) {
+            log::warn!("{address} is not told of changes: {FOLLOWERS_MAX} others are");
+            return Err(Full);
+        }
+        // From here on nothing is missed.
+        let watch = self.locks.watch(None);
+        let next = Arc::new(AtomicU64::new(watch.next()));
+        let (all, place) = (Arc::clone(self), Arc::clone(&next));
+        let telling = tokio::spawn(async move {
+            let why = all.tell(address, watch, &place).await;
+            all.let_go(address, &why);
+        });
+        if let Some(before) = known.insert(address, Follower { telling, next }) {
+            before.telling.abort();
+        }
+        log::info!("{address} is told of changes from now on");
+        Ok(())
+    }
+
+    fn let_go(&self, address: SocketAddr, why: &Over) {
+        self.known.lock().remove(&address);
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        let why = match why {
+            Over::Silent(error) => format!("it does not answer: {error}"),
+            Over::Slow(lost) => format!("it is too slow, and has missed {lost} events"),
+            Over::Unlisted => "the locks that are held can't be listed".to_owned(),
+        };
+        log::warn!("{address} is not told of changes any more: {why}; it has to register again");
+    }
+
+    /// Tells a follower all there is to tell, for as long as it listens.
+    async fn tell(&self, address: SocketAddr, mut watch: Watch, place: &AtomicU64) -> Over {
+        let mut wire = Wire::new(address);
+        if let Err(why) = self.tell_held(&mut wire).await {
+            return why;
+        }
+        let news = Arc::new(Notify::new());
+        let waking = Arc::clone(&news);
+        watch.wake_by(Arc::new(move || waking.notify_one()));
+        loop {
+            let batch = watch.take(BATCH);
+            if batch.lost > 0 {
+                return Over::Slow(batch.lost);
+            }
+            for (number, event) in &batch.events {
+                if let Some(message) = message_of(event)
+                    && let Err(why) = self.send(&mut wire, &message).await
+                {
+                    return why;
+                }
+                place.store(number + 1, Ordering::Relaxed);
+            }
+            if batch.events.is_empty() {
+                news.notified().await;
+            }
+        }
+    }
+
+    /// Tells a follower what is held already. What changes meanwhile is told again afterwards.
+    async fn tell_held(&self, wire: &mut Wire) -> Result<(), Over> {
+        let mut after = None;
+        loop {
+            let (then, page) = oneshot::channel();
+            let query = List { prefix: String::new(), after, limit: PAGE };
+            self.locks.list(query, |page| drop(then.send(page)));
+            let Ok(Ok(page)) = page.await else { return Err(Over::Unlisted) };
+            for view in &page.items {
+                for holder in &view.holders {
+                    if let Some(message) = message("LOCK", &view.name, &holder.lease.holder) {
+                        self.send(wire, &message).await?;
+                    }
+                }
+            }
+            after = match page.next.map(|next| LockName::parse(&next)) {
+                Some(Ok(next)) => Some(next),
+                Some(Err(_)) | None => return Ok(()),
+            };
+        }
+    }
+
+    async fn send(&self, wire: &mut Wire, message: &str) -> Result<(), Over> {
+        let mut tries = 1;
+        loop {
+            match wire.tell(message).await {
+                Ok(()) => {
+                    self.sent.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(error) if tries == TRIES_MAX => return Err(Over::Silent(error)),
+                Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+            }
+            tries += 1;
+        }
+    }
+
+    /// What there is to see of them, for a page of metrics.
+    pub(super) fn show(&self, page: &mut Page) {
+        let now = self.locks.next_event();
+        let known = self.known.lock();
+        page.family("latchfs_line_followers", "Addresses that are told of changes.", "gauge");
+        page.line("", known.len() as u64);
+        page.family("latchfs_line_follower_behind", "Events it has yet to be told.", "gauge");
+        for (address, follower) in &*known {
+            let behind = now.saturating_sub(follower.next.load(Ordering::Relaxed));
+            page.line(&format!("follower=\"{address}\""), behind);
+        }
+        drop(known);
+        for (name, help, count) in [
+            ("latchfs_line_sync_total", "Changes that followers have acknowledged.", &self.sent),
+            ("latchfs_line_dropped_total", "Followers that were too slow or gone.", &self.dropped),
+        ] {
+            page.family(name, help, "counter");
+            page.line("", count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// What a follower is told of an event, if it concerns it: a lease in grace is its owner's still.
+fn message_of(event: &Event) -> Option<String> {
+    match &event.what {
+        What::Granted { name, holder, .. } => message("LOCK", name, holder),
+        What::Ended { name, holder, .. } => message("UNLOCK", name, holder),
+        What::Renewed { .. }
+        | What::Annotated { .. }
+        | What::Expired { .. }
+        | What::Joined { .. }
+        | What::Left { .. }
+        | What::SessionOpened { .. }
+        | What::SessionKept { .. }
+        | What::SessionOver { .. } => None,
+    }
+}
+
+/// One message. A name with a comma, which only other edges can make, can't be said here.
+fn message(act: &str, name: &LockName, client: &crate::engine::ClientId) -> Option<String> {
+    let name = name.as_str();
+    (!name.contains(',')).then(|| format!("SYNC,{act},{name},{client}\n"))
+}

@@ -1,0 +1,180 @@
+//! The life of the line protocol: listening, one thread that serves, an end in order.
+
+use super::commands::{Desk, Stage};
+use super::text_connection;
+use crate::auth::connection_limits::Source;
+use crate::auth::{self, Gate};
+use crate::engine::{Grace, Ttl};
+use crate::metrics::Page;
+use crate::os_error::said;
+use crate::service::Locks;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Connections at once: those of the seed last for one request. They count among the files that
+/// the HTTP server leaves for others.
+const CONNECTIONS_MAX: usize = 2_048;
+
+/// At the end, requests at hand are answered within this.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// After an error of accept(2), such as too many open files, it is tried again after this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How lines are served.
+pub struct LineConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// How long a lock lasts whose line says nothing about it.
+    pub ttl: Ttl,
+    /// For how long after that only its holder may take it back.
+    pub grace: Grace,
+    /// Who may ask, and how connections are encrypted.
+    pub gate: Arc<Gate>,
+    /// Whether it may be open to a network without saying who may ask, or without TLS.
+    pub insecure: bool,
+}
+
+/// A server of lines that runs.
+pub struct LineServer {
+    desk: Arc<Desk>,
+    address: SocketAddr,
+    handle: Handle,
+    stop: watch::Sender<bool>,
+    worker: JoinHandle<()>,
+}
+
+/// Why there is no server.
+#[derive(Debug)]
+pub enum StartError {
+    /// The address can't be listened on.
+    Listen(SocketAddr, io::Error),
+    /// The system gives no thread or events.
+    System(io::Error),
+    /// It would be open to a network.
+    Open(SocketAddr),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(address, error) => write!(
+                f,
+                "can't listen for lines on {address}: {}; name another address by --line-listen",
+                said(error)
+            ),
+            Self::System(error) => write!(f, "lines can't be served: {}", said(error)),
+            Self::Open(address) => write!(
+                f,
+                "{address} can be reached by other machines: say who may send lines by --tokens \
+                 or --client-ca, and encrypt by --tls-cert and --tls-key; or leave it open to \
+                 everybody by --insecure"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl LineServer {
+    /// Listens, and serves from now on.
+    pub fn start(locks: Locks, config: LineConfig) -> Result<Self, StartError> {
+        let LineConfig { listen, ttl, grace, gate, insecure } = config;
+        if !listen.ip().is_loopback() && !gate.closes() && !insecure {
+            return Err(StartError::Open(listen));
+        }
+        let refused = |error| StartError::Listen(listen, error);
+        let listener = auth::listen::listen(listen).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let desk = Arc::new(Desk::new(locks, (ttl, grace), gate));
+        let runtime =
+            Builder::new_current_thread().enable_all().build().map_err(StartError::System)?;
+        let handle = runtime.handle().clone();
+        handle.spawn(accept(Arc::clone(&desk), listener));
+        let (stop, stopped) = watch::channel(false);
+        let worker = work(runtime, stopped).map_err(StartError::System)?;
+        Ok(Self { desk, address, handle, stop, worker })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What there is to see of it, for a page of metrics.
+    pub fn metrics(&self) -> impl Fn(&mut Page) + Send + Sync + use<> {
+        let desk = Arc::clone(&self.desk);
+        move |page| desk.show(page)
+    }
+
+    /// Grants nothing any more; what is held can still be given back.
+    pub fn drain(&self) {
+        self.desk.enter(Stage::Draining);
+    }
+
+    /// Ends: requests at hand are answered, followers told no more; 3 s at most.
+    pub fn close(self) {
+        self.desk.enter(Stage::Closing);
+        let (done, ended) = mpsc::channel();
+        let desk = Arc::clone(&self.desk);
+        self.handle.spawn(async move {
+            let left = timeout(CLOSE_PATIENCE, desk.peers.none_left()).await.is_err();
+            if left {
+                let count = desk.peers.connections();
+                log::warn!("{count} connections for lines did not end in time, and are cut");
+            }
+            // The receiver waits below.
+            let _ = done.send(());
+        });
+        let _ = ended.recv_timeout(CLOSE_PATIENCE + Duration::from_secs(1));
+        self.stop.send_replace(true);
+        if self.worker.join().is_err() {
+            log::error!("the thread that serves lines has panicked");
+        }
+    }
+}
+
+fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("line".to_owned()).spawn(move || {
+        // The sender is dropped only by a server that is gone.
+        let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
+        runtime.shutdown_background();
+    })
+}
+
+/// Takes connections, until the end.
+async fn accept(desk: Arc<Desk>, listener: TcpListener) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return log::error!("lines can't be taken: {}", said(&error)),
+    };
+    loop {
+        let taken = tokio::select! {
+            taken = listener.accept() => taken,
+            () = desk.closing() => return,
+        };
+        let (stream, peer) = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                log::warn!("a connection for lines can't be accepted: {}", said(&error));
+                sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            let Some(_connected) = desk.peers.admit(Source::Address(peer.ip())) else { return };
+            if desk.peers.connections() > CONNECTIONS_MAX || stream.set_nodelay(true).is_err() {
+                return;
+            }
+            text_connection::serve(&desk, stream).await;
+        });
+    }
+}

@@ -1,0 +1,232 @@
+//! What a line asks: parsed once, and then it can be nothing else.
+
+use crate::auth::permissions::Operation;
+use crate::engine::{ClientId, LockName, Ttl};
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Bytes of a line: a name (1 KiB), a client (255), a word and a ttl, with room for a token.
+pub(super) const LINE_BYTES_MAX: usize = 2_048;
+
+/// What a line asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Take a lock that nobody has.
+    Lock(LockName, ClientId, Option<Ttl>),
+    /// Keep a lock.
+    Renew(LockName, ClientId, Option<Ttl>),
+    /// Give a lock back.
+    Unlock(LockName, ClientId),
+    /// Who has a lock. Who asks plays no role.
+    Own(LockName),
+    /// Tell this address of every change.
+    Register(SocketAddr),
+    /// Who asks from now on.
+    Auth(Box<[u8]>),
+}
+
+/// Why a line asks nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// Its parts are too few, too many, or not what they should be.
+    Format,
+    /// Its first word is not known.
+    Command,
+}
+
+/// The one word that answers a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// It was done.
+    Success,
+    /// It was refused: held by another, not held.
+    Fail,
+    /// Nobody has the lock.
+    None,
+    /// This client has it.
+    Owner(ClientId),
+    /// It can't be done here and now, or not by this caller.
+    Error,
+    /// There was no answer in time: whether it was done is not known.
+    Timeout,
+    /// [`Mistake::Format`].
+    InvalidFormat,
+    /// [`Mistake::Command`].
+    InvalidCommand,
+    /// Changes will be told.
+    Registered,
+    /// Another server tells of changes.
+    NotLeader,
+}
+
+impl Request {
+    /// The first word of each line, and the row of the table of permissions that decides it.
+    pub(super) const WORDS: [(&str, Operation); 6] = [
+        ("LOCK", Operation::Acquire),
+        ("RENEW", Operation::Renew),
+        ("UNLOCK", Operation::Release),
+        ("OWN", Operation::ShowLock),
+        ("REGISTER", Operation::FollowAll),
+        ("AUTH", Operation::Authenticate),
+    ];
+
+    /// The row of the table of permissions that decides it.
+    pub(super) const fn operation(&self) -> Operation {
+        match self {
+            Self::Lock(..) => Operation::Acquire,
+            Self::Renew(..) => Operation::Renew,
+            Self::Unlock(..) => Operation::Release,
+            Self::Own(_) => Operation::ShowLock,
+            Self::Register(_) => Operation::FollowAll,
+            Self::Auth(_) => Operation::Authenticate,
+        }
+    }
+
+    /// What the line asks, if it asks anything. The line has no end any more.
+    pub(super) fn parse(line: &[u8]) -> Result<Self, Mistake> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if let Some(secret) = line.strip_prefix(b"AUTH,").filter(|secret| !secret.is_empty()) {
+            return Ok(Self::Auth(secret.into()));
+        }
+        let line = std::str::from_utf8(line).map_err(|_| Mistake::Format)?;
+        let parts: Vec<&str> = line.split(',').collect();
+        match parts[..] {
+            ["LOCK", name, client] => Ok(Self::Lock(lock(name)?, asker(client)?, None)),
+            ["LOCK", name, client, ttl] => {
+                Ok(Self::Lock(lock(name)?, asker(client)?, Some(term(ttl)?)))
+            }
+            ["RENEW", name, client] => Ok(Self::Renew(lock(name)?, asker(client)?, None)),
+            ["RENEW", name, client, ttl] => {
+                Ok(Self::Renew(lock(name)?, asker(client)?, Some(term(ttl)?)))
+            }
+            ["UNLOCK", name, client] => Ok(Self::Unlock(lock(name)?, asker(client)?)),
+            ["OWN", name, client] => asker(client).and_then(|_| Ok(Self::Own(lock(name)?))),
+            ["REGISTER", address] => {
+                address.parse().map(Self::Register).map_err(|_| Mistake::Format)
+            }
+            ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => Err(Mistake::Format),
+            // The seed counts the parts before it looks at the first.
+            [_, _, _, ..] => Err(Mistake::Command),
+            _ => Err(Mistake::Format),
+        }
+    }
+}
+
+fn lock(text: &str) -> Result<LockName, Mistake> {
+    LockName::parse(text).map_err(|_| Mistake::Format)
+}
+
+fn asker(text: &str) -> Result<ClientId, Mistake> {
+    ClientId::parse(text).map_err(|_| Mistake::Format)
+}
+
+fn term(text: &str) -> Result<Ttl, Mistake> {
+    Ttl::parse(text).map_err(|_| Mistake::Format)
+}
+
+impl From<Mistake> for Reply {
+    fn from(mistake: Mistake) -> Self {
+        match mistake {
+            Mistake::Format => Self::InvalidFormat,
+            Mistake::Command => Self::InvalidCommand,
+        }
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "SUCCESS",
+            Self::Fail => "FAIL",
+            Self::None => "NONE",
+            Self::Owner(client) => client.as_str(),
+            Self::Error => "ERROR",
+            Self::Timeout => "TIMEOUT",
+            Self::InvalidFormat => "INVALID_FORMAT",
+            Self::InvalidCommand => "INVALID_COMMAND",
+            Self::Registered => "REGISTERED",
+            Self::NotLeader => "NOT_LEADER",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    #[test]
+    fn lines_are_requests() {
+        let ttl = Ttl::parse("1m").expect("valid");
+        for (line, request) in [
+            ("LOCK,a,x", Request::Lock(name("a"), client("x"), None)),
+            ("LOCK,a/b,x:y,1m\r", Request::Lock(name("a/b"), client("x:y"), Some(ttl))),
+            ("RENEW,a,x,1m", Request::Renew(name("a"), client("x"), Some(ttl))),
+            ("UNLOCK,a,x", Request::Unlock(name("a"), client("x"))),
+            ("OWN,a,x", Request::Own(name("a"))),
+            ("REGISTER,[::1]:7", Request::Register("[::1]:7".parse().expect("valid"))),
+            ("AUTH,a,b", Request::Auth((*b"a,b").into())),
+        ] {
+            assert_eq!(Request::parse(line.as_bytes()), Ok(request), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_lines_are_not() {
+        for line in [
+            "",
+            ",",
+            "LOCK",
+            "LOCK,a",
+            "FOO",
+            "FOO,a",
+            "LOCK,,x",
+            "LOCK,a,",
+            "LOCK,a,x,1",
+            "LOCK,a,x,500ms",
+            "LOCK,a,x,1m,y",
+            "UNLOCK,a,x,y",
+            "OWN,a",
+            "OWN,a,x,y",
+            "REGISTER",
+            "REGISTER,a,b",
+            "REGISTER,box:1",
+            "AUTH",
+            "AUTH,",
+            "LOCK,../a,x",
+            "LOCK,.latchfs,x",
+        ] {
+            assert_eq!(Request::parse(line.as_bytes()), Err(Mistake::Format), "{line}");
+        }
+        assert_eq!(Request::parse(b"LOCK,\xff,x"), Err(Mistake::Format));
+        for line in ["FOO,a,b", "lock,a,b", " LOCK,a,b", ",,", "SYNC,LOCK,a,b"] {
+            assert_eq!(Request::parse(line.as_bytes()), Err(Mistake::Command), "{line}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes is a request or a mistake; and no name or client that comes through
+        /// could break a line that is sent.
+        #[test]
+        fn any_line_is_answered(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Request::parse(&line);
+        }
+
+        #[test]
+        fn nothing_that_is_parsed_breaks_a_line(name in ".*", client in ".*") {
+            let line = format!("LOCK,{name},{client}");
+            if let Ok(Request::Lock(name, client, _)) = Request::parse(line.as_bytes()) {
+                let sent = format!("SYNC,LOCK,{},{client}", name.as_str());
+                prop_assert!(!sent.contains(['\n', '\r']));
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! server.
+
+pub mod http;
+pub mod line;

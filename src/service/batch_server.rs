@@ -1,0 +1,459 @@
+//! The other side of a remote door: takes batches as bytes, asks the locks, gives bytes back.
+//!
+//! It knows how far each client has come. A batch that comes again, because its answer was lost,
+//! gets that answer; one that comes late, because the network kept it, is not carried out.
+
+use super::batch_idempotency::{Answers, Known};
+use super::batch_messages::{
+    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, Ask, Batch, FRAME_EVENTS_MAX, Frame, PAGE_MAX, Reply,
+    Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
+};
+use super::event_log::Watch;
+use super::scoped_views;
+use super::{About, Children, List, Locks, Unavailable};
+use crate::engine::codec::Malformed;
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason};
+use crate::random::random;
+use crate::time::{Span, boot_now};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bytes of what one batch may be shown. The rest of an answer is for outcomes, which are short.
+const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
+/// More than that is asked for.
+const TOO_MUCH: &str = "what one batch shows would be too long; ask for less at once";
+/// A sign of life is sent when nothing has happened for so long. A client gives up after three.
+pub const BEAT: Span = Span::from_millis(500);
+
+/// Who opens a session without an end may be gone for good, and nobody would ever be told.
+const ENDLESS: &str = "a session of another machine ends by itself when that is gone; open it \
+    with a ttl, and keep it alive";
+
+/// What of a batch whoever asks may not, or not all of it: the edge that has let it in knows.
+pub type Limits = HashMap<usize, Sight>;
+
+/// What of one part of a batch whoever asks may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing, and why.
+    Nothing(Unavailable),
+    /// It may see what begins with one of these, which come in order and none within another.
+    Within(Vec<String>),
+}
+
+/// Where the answer to a batch goes.
+type Then = Box<dyn FnOnce(Result<Arc<[u8]>, Turned>) + Send>;
+
+/// Why a batch is not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// The bytes are no batch.
+    Malformed,
+    /// It is for another engine.
+    Elsewhere,
+    /// Its answer has been given and forgotten, or it is being carried out.
+    Late,
+}
+
+/// Serves the remote doors of other machines.
+#[derive(Clone)]
+pub struct Porter(Arc<Inner>);
+
+struct Inner {
+    locks: Locks,
+    start: u64,
+    answers: Mutex<Answers>,
+}
+
+impl Porter {
+    /// A porter for these locks.
+    pub fn new(locks: Locks) -> Self {
+        let start = random();
+        Self(Arc::new(Inner { locks, start, answers: Mutex::default() }))
+    }
+
+    /// The batch that `bytes` are.
+    pub fn read(bytes: &[u8]) -> Result<Batch, Turned> {
+        decode_batch(bytes).map_err(|Malformed| Turned::Malformed)
+    }
+
+    /// Carries a batch of `caller` out, within its `limits`; the answer goes to `then`.
+    pub fn ask(
+        &self,
+        caller: &Arc<str>,
+        batch: Batch,
+        limits: Limits,
+        then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
+    ) {
+        if batch.engine != 0 && batch.engine != self.0.locks.engine_id() {
+            return then(Err(Turned::Elsewhere));
+        }
+        match self.0.enter(caller, &batch) {
+            Ok(()) => self.carry_out(caller, batch, limits, Box::new(then)),
+            Err(known) => then(known),
+        }
+    }
+
+    fn carry_out(&self, caller: &Arc<str>, batch: Batch, mut limits: Limits, then: Then) {
+        // Before anything is looked at: what is shown has at least all events before this.
+        let stamp = self.stamp();
+        let Batch { from, number, asks, .. } = batch;
+        let (porter, sender) = (self.clone(), Arc::clone(caller));
+        let done = move |replies: Vec<Vec<u8>>| {
+            let told: Arc<[u8]> = encode_replies(&stamp, &replies).into();
+            porter.0.answers.lock().end(&sender, from, number, &told);
+            then(Ok(told));
+        };
+        let gathering = Gathering::new(asks.len(), done);
+        let page = page_share(&asks);
+        for (place, ask) in asks.into_iter().enumerate() {
+            let ask = with_limit(ask, page);
+            let gathering = Arc::clone(&gathering);
+            let put = move |reply| gathering.put(place, &reply);
+            match limits.remove(&place) {
+                None => self.0.ask(caller, ask, put),
+                Some(Sight::Nothing(why)) => put(Reply::Unavailable(why)),
+                Some(Sight::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
+            }
+        }
+    }
+
+    /// What time it is here, and how far the events have come.
+    pub fn stamp(&self) -> Stamp {
+        let locks = &self.0.locks;
+        let now = locks.now();
+        let next_event = locks.next_event();
+        Stamp {
+            engine: locks.engine_id(),
+            start: self.0.start,
+            now,
+            wall: locks.wall(now),
+            next_event,
+        }
+    }
+
+    /// A stream of events: from `since` on, if that is a number of this start of the server.
+    pub fn follow(&self, start: u64, since: u64) -> Following {
+        let from = (start == self.0.start || start == ANY_START).then_some(since);
+        let watch = self.0.locks.watch(from);
+        let next = watch.next();
+        Following { porter: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
+    }
+}
+
+/// Which events are for somebody.
+type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
+
+/// One client's place in the stream of events.
+pub struct Following {
+    porter: Porter,
+    /// To be woken by.
+    pub watch: Watch,
+    begun: Option<u64>,
+    wanted: Wanted,
+}
+
+impl Following {
+    /// Leaves out all other events from now on.
+    pub fn only(&mut self, wanted: impl Fn(&Event) -> bool + Send + 'static) {
+        self.wanted = Box::new(wanted);
+    }
+
+    /// The next frame as bytes, if there is something to tell.
+    pub fn frame(&mut self) -> Option<Vec<u8>> {
+        if let Some(next) = self.begun.take() {
+            return Some(encode_frame(&Frame::Begin(self.porter.stamp(), next)));
+        }
+        let mut batch = self.watch.take(FRAME_EVENTS_MAX);
+        batch.events.retain(|(_, event)| (self.wanted)(event));
+        let quiet = batch.lost == 0 && batch.events.is_empty();
+        (!quiet).then(|| encode_frame(&Frame::Events(batch.lost, batch.events)))
+    }
+
+    /// A sign of life.
+    pub fn beat(&self) -> Vec<u8> {
+        encode_frame(&Frame::Beat(self.porter.stamp()))
+    }
+}
+
+impl Inner {
+    /// Whether a batch is new; if not, what there is to say to it.
+    fn enter(&self, caller: &Arc<str>, batch: &Batch) -> Result<(), Result<Arc<[u8]>, Turned>> {
+        if batch.number == 0 {
+            return Ok(());
+        }
+        let known = self.answers.lock().begin(caller, batch.from, batch.number, boot_now());
+        known.map_err(|known| match known {
+            Known::Told(told) => Ok(told),
+            Known::Late => Err(Turned::Late),
+        })
+    }
+
+    fn ask(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: Ask,
+        then: impl FnOnce(Reply) + Send + 'static,
+    ) {
+        let locks = &self.locks;
+        match ask {
+            Ask::Submit(submission) => self.submit(submission.into_command(caller), then),
+            Ask::View(name) => locks.view(&name, |view| then(or_not(view, Reply::Viewed))),
+            Ask::List(query) => {
+                locks.list(query, |page| then(or_not(page, Reply::Listed)));
+            }
+            Ask::Children(query) => {
+                locks.children(query, |page| then(or_not(page, Reply::Found)));
+            }
+            Ask::About => then(Reply::About(locks.about())),
+            Ask::Now => then(Reply::Now),
+            Ask::Urls => then(Reply::Urls(locks.urls())),
+            Ask::Leases(session, after) => {
+                locks.leases(session, after, |page| then(or_not(page, Reply::Leases)));
+            }
+        }
+    }
+
+    /// The same for whoever may see only what begins with one of `prefixes`.
+    fn ask_within(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: Ask,
+        prefixes: Vec<String>,
+        then: impl FnOnce(Reply) + Send + 'static,
+    ) {
+        let locks = &self.locks;
+        match ask {
+            Ask::View(name) => {
+                scoped_views::lead(locks, name, prefixes, |view| then(or_not(view, Reply::Viewed)));
+            }
+            Ask::List(query) => {
+                scoped_views::list(locks, prefixes, query, |page| {
+                    then(or_not(page, Reply::Listed))
+                });
+            }
+            Ask::Children(query) => {
+                scoped_views::children(locks, prefixes, query, |page| {
+                    then(or_not(page, Reply::Found))
+                });
+            }
+            Ask::About => {
+                // How much there is of what one may not see is not told either.
+                let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
+                then(Reply::About(about));
+            }
+            Ask::Submit(_) | Ask::Now | Ask::Leases(..) | Ask::Urls => self.ask(caller, ask, then),
+        }
+    }
+
+    fn submit(self: &Arc<Self>, command: Command, then: impl FnOnce(Reply) + Send + 'static) {
+        if let Op::Settle = command.op {
+            // Time passes by itself here.
+            return then(Reply::Now);
+        }
+        if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
+            return then(Reply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
+        }
+        let unnamed = Command { request: None, ..command.clone() };
+        let named = command.request.is_some();
+        let locks = self.locks.clone();
+        self.locks.submit(command, move |answer| match &answer {
+            // More requests are remembered than there is room for. Without its id this one is
+            // still known by its batch, unless the server is killed before it answers.
+            Ok(Err(refusal))
+                if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
+            {
+                locks.submit(unnamed, |answer| then(or_not(answer, Reply::Answered)));
+            }
+            _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), Reply::Answered)),
+        });
+    }
+}
+
+/// Items on each page of a batch: all of them together have as many as one may have alone.
+fn page_share(asks: &[Ask]) -> usize {
+    let pages = asks.iter().filter(|ask| matches!(ask, Ask::List(_) | Ask::Children(_))).count();
+    (PAGE_MAX / pages.max(1)).max(1)
+}
+
+fn with_limit(ask: Ask, max: usize) -> Ask {
+    match ask {
+        Ask::List(query) => Ask::List(List { limit: query.limit.min(max), ..query }),
+        Ask::Children(query) => Ask::Children(Children { limit: query.limit.min(max), ..query }),
+        other => other,
+    }
+}
+
+fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> Reply) -> Reply {
+    result.map_or_else(Reply::Unavailable, reply)
+}
+
+/// Where replies go when all of them are there, in bytes.
+type Gather = Box<dyn FnOnce(Vec<Vec<u8>>) + Send>;
+
+/// Replies that are still to come, and those that are there, in bytes.
+struct Gathering(Mutex<Gathered>);
+
+struct Gathered {
+    replies: Vec<Vec<u8>>,
+    bytes: usize,
+    missing: usize,
+    then: Option<Gather>,
+}
+
+impl Gathering {
+    fn new(count: usize, then: impl FnOnce(Vec<Vec<u8>>) + Send + 'static) -> Arc<Self> {
+        assert!(count <= ASKS_MAX, "the batch was checked when it was read");
+        let mut gathered =
+            Gathered { replies: vec![Vec::new(); count], bytes: 0, missing: count, then: None };
+        if count == 0 {
+            then(Vec::new());
+        } else {
+            gathered.then = Some(Box::new(then));
+        }
+        Arc::new(Self(Mutex::new(gathered)))
+    }
+
+    fn put(&self, place: usize, reply: &Reply) {
+        let mut bytes = encode_reply(reply);
+        let mut gathered = self.0.lock();
+        if gathered.bytes + bytes.len() > REPLIES_BYTES_MAX && !matches!(reply, Reply::Answered(_))
+        {
+            bytes = encode_reply(&Reply::Unavailable(Unavailable::Denied { why: TOO_MUCH.into() }));
+        }
+        gathered.bytes += bytes.len();
+        gathered.replies[place] = bytes;
+        gathered.missing -= 1;
+        if gathered.missing > 0 {
+            return;
+        }
+        let replies = std::mem::take(&mut gathered.replies);
+        let then = gathered.then.take();
+        drop(gathered);
+        if let Some(then) = then {
+            then(replies);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch_messages::decode_told;
+    use super::super::local::Local;
+    use super::*;
+    use crate::engine::lease_terms::TTL_DEFAULT;
+    use crate::engine::{Answer, ClientId, Grace, Rules, Ttl};
+    use std::sync::mpsc::channel;
+
+    fn porter() -> Porter {
+        Porter::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
+    }
+
+    fn ask(porter: &Porter, batch: &Batch, limits: &Limits) -> Result<Vec<Reply>, Turned> {
+        let (send, told) = channel();
+        porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), move |got| {
+            let _ = send.send(got);
+        });
+        let told = told.recv().expect("the porter answers");
+        told.map(|told| decode_told(&told).expect("as it was written").replies)
+    }
+
+    fn anything() -> Limits {
+        Limits::new()
+    }
+
+    fn open() -> Ask {
+        open_for(Some(TTL_DEFAULT))
+    }
+
+    fn open_for(ttl: Option<Ttl>) -> Ask {
+        let client = ClientId::parse("a").expect("valid");
+        let open = OpenSession { client, ttl, grace: Grace::NONE };
+        Ask::Submit(Op::OpenSession(open).into())
+    }
+
+    fn batch(number: u64, asks: Vec<Ask>) -> Batch {
+        Batch { engine: 0, from: 7, number, asks }
+    }
+
+    #[test]
+    fn a_batch_is_carried_out_once() {
+        let porter = porter();
+        let first = ask(&porter, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let again = ask(&porter, &batch(1, vec![open()]), &anything()).expect("known");
+        assert_eq!(first, again);
+        assert!(matches!(&first[..], [Reply::Answered(Ok(Outcome::SessionOpened(_)))]));
+        assert_eq!(porter.0.locks.about().sessions, 1);
+        let next = ask(&porter, &batch(2, vec![open()]), &anything()).expect("carried out");
+        assert_ne!(first, next);
+        let late = ask(&porter, &batch(1, vec![open()]), &anything());
+        assert_eq!(late, Err(Turned::Late));
+        assert_eq!(porter.0.locks.about().sessions, 2);
+        let other = Batch { from: 8, ..batch(1, vec![open()]) };
+        ask(&porter, &other, &anything()).expect("another's");
+        let unnumbered = batch(0, vec![open()]);
+        for _ in 0..2 {
+            ask(&porter, &unnumbered, &anything()).expect("as often as it is asked");
+        }
+        assert_eq!(porter.0.locks.about().sessions, 5);
+    }
+
+    #[test]
+    fn what_one_may_not_is_denied_and_the_rest_is_done() {
+        let porter = porter();
+        let no = Unavailable::Denied { why: "no".into() };
+        let no_sessions: Limits = [(1, Sight::Nothing(no.clone()))].into();
+        let asks = vec![Ask::Now, open(), Ask::About, Ask::Submit(Op::Settle.into())];
+        let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
+        let denied = Reply::Unavailable(no);
+        assert_eq!((&replies[0], &replies[1], replies.len()), (&Reply::Now, &denied, 4));
+        assert_eq!(porter.0.locks.about().sessions, 0);
+        let empty = ask(&porter, &batch(2, vec![]), &anything());
+        assert_eq!(empty, Ok(vec![]));
+    }
+
+    /// A machine that is gone for good says nothing: what it held must end by itself.
+    #[test]
+    fn a_session_without_an_end_is_refused() {
+        let porter = porter();
+        let asks = vec![open_for(None), open()];
+        let replies = ask(&porter, &batch(1, asks), &anything()).expect("carried out");
+        let [Reply::Unavailable(Unavailable::Denied { why }), Reply::Answered(Ok(_))] =
+            &replies[..]
+        else {
+            panic!("{replies:?}");
+        };
+        assert!(why.contains("with a ttl"), "{why}");
+        assert_eq!(porter.0.locks.about().sessions, 1);
+    }
+
+    #[test]
+    fn more_ids_than_are_remembered_stop_nobody() {
+        let rules = Rules { requests_max: 1, ..Rules::default() };
+        let local = Arc::new(Local::in_memory(rules).expect("started"));
+        let porter = Porter::new(Locks::new(local));
+        for number in 1..4 {
+            let Ask::Submit(mut command) = open() else { unreachable!("as made above") };
+            command.key = Some(number.to_string().into());
+            let replies = ask(&porter, &batch(number, vec![Ask::Submit(command)]), &anything());
+            let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
+            let replies = replies.expect("carried out");
+            assert!(matches!(&replies[..], [Reply::Answered(answer)] if done(answer)));
+        }
+    }
+
+    #[test]
+    fn a_batch_for_another_engine_is_not_carried_out() {
+        let porter = porter();
+        let other = Batch { engine: 9, ..batch(1, vec![open()]) };
+        assert_eq!(ask(&porter, &other, &anything()), Err(Turned::Elsewhere));
+        assert_eq!(porter.0.locks.about().sessions, 0);
+        ask(&porter, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
+    }
+
+    #[test]
+    fn bytes_of_another_version_are_turned_away() {
+        assert_eq!(Porter::read(&[9, 1, 1, 0]), Err(Turned::Malformed));
+    }
+}

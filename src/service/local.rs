@@ -1,0 +1,498 @@
+//! The engine in this process: a request is decided on the thread that brought it.
+//!
+//! One mutex guards the engine, its journal and the order of its events. Nothing is answered,
+//! and nobody is woken, while it is held. One thread sleeps until the next deadline.
+//!
+//! The order in which effects happen: the journal has the command, the engine carries it out,
+//! the feed has the events, the caller has the answer. So whatever anybody has been told is in
+//! the journal, and a restart comes to the same state by replaying it.
+
+use super::audit::Audit;
+use super::clock_mapping::Timeline;
+use super::counters::{Histogram, Tally};
+use super::deferred_commands::{Owed, Paid};
+use super::event_log::{Feed, Wakers, Watch};
+use super::page_of_leases;
+use super::replay;
+use super::timer::Alarm;
+use super::{
+    About, Children, Contact, Done, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
+    Unavailable,
+};
+use crate::engine::{
+    Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
+    SessionId, SessionView, Token, codec,
+};
+use crate::os_error::said;
+use crate::storage::{StateDir, StateError};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Tokens reserved at a time: one fsync (some milliseconds) for so many tenures.
+const TOKEN_BLOCK: u64 = 1 << 16;
+
+/// Of these an ordinary command takes none: what only ends holds may still serve waiters when the
+/// disk is full and no block can be reserved.
+const TOKENS_KEPT: u64 = 1 << 12;
+
+/// When a deadline could not be carried out (the journal can't be written), it is tried again
+/// after this long.
+const RETRY_AFTER: Span = Span::from_secs(1);
+
+/// A state of up to so many things is copied while everybody waits: half a millisecond, once in
+/// some ten thousand commands.
+const COPIED_AT_ONCE_MAX: usize = 2_000;
+
+/// The locks of this process.
+pub struct Local {
+    shared: Arc<Shared>,
+    timer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    feed: Arc<Feed>,
+    alarm: Alarm,
+    tally: Tally,
+    timeline: Timeline,
+    /// Where the state is, for people.
+    place: String,
+}
+
+/// What the mutex guards.
+struct Core {
+    engine: Engine,
+    state: Store,
+    audit: Audit,
+    /// Emptied after each command; kept for its memory.
+    events: Vec<Event>,
+    /// The record being written; kept for its memory.
+    record: Vec<u8>,
+    /// Tokens below this may be handed out.
+    reserved: u64,
+    /// Releases and the like that the journal could not take, oldest first. They go before
+    /// everything that is asked after them.
+    owed: VecDeque<Owed>,
+}
+
+/// Where a restart finds the state again.
+enum Store {
+    /// In a directory.
+    Kept(Box<StateDir>),
+    /// Nowhere: a restart forgets all.
+    None,
+    /// The state was written and closed; nothing may change any more.
+    Closed,
+}
+
+impl Local {
+    /// Locks that are forgotten when the process ends.
+    pub fn in_memory(rules: Rules) -> io::Result<Self> {
+        let timeline = Timeline::starting_at(Time::ZERO, Time::ZERO);
+        let engine = Engine::new(rules);
+        Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
+    }
+
+    /// Locks that are forgotten when the process ends, with tokens above those of every process
+    /// that did so before it. For `longest`, the longest that a lease of such a process lasts,
+    /// nothing is granted; `None`: no holder of an earlier one can be alive. Fails if the clock is
+    /// not set.
+    pub fn afresh(rules: Rules, wall: Wall, longest: Option<Span>) -> io::Result<Self> {
+        let timeline = Timeline::starting_at(Time::ZERO, Time::ZERO);
+        let mut engine = Engine::afresh(rules, wall).ok_or_else(|| {
+            io::Error::other(format!("the clock shows {wall}, and the first token follows from it"))
+        })?;
+        if let Some(longest) = longest {
+            engine.hold_off(timeline.now() + longest, longest);
+        }
+        Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
+    }
+
+    /// Locks that are found again in the directory `path`.
+    pub fn open(path: &Path, rules: Rules) -> Result<Self, StateError> {
+        let (mut dir, recovered) = StateDir::open(path)?;
+        let restored = replay::restore(recovered, rules)?;
+        let unwritable = |error| StateError::io(path, error);
+        for record in &restored.start_records {
+            // On a full disk it starts all the same, and releases what can be released.
+            dir.append_reserved(record).map_err(unwritable)?;
+        }
+        let audit = Audit::open(path).map_err(unwritable)?;
+        let (engine, reserved) = (restored.engine, restored.tokens_reserved);
+        Self::start(engine, Store::Kept(Box::new(dir)), audit, reserved, restored.timeline)
+            .map_err(unwritable)
+    }
+
+    fn start(
+        engine: Engine,
+        state: Store,
+        audit: Audit,
+        reserved: u64,
+        timeline: Timeline,
+    ) -> io::Result<Self> {
+        let place = match &state {
+            Store::Kept(dir) => dir.path().display().to_string(),
+            Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
+        };
+        let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
+        let core = Core { engine, state, audit, events, record, reserved, owed };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            feed: Arc::default(),
+            alarm: Alarm::new()?,
+            tally: Tally::default(),
+            timeline,
+            place,
+        });
+        shared.set_alarm(&shared.core.lock());
+        let ringing = Arc::clone(&shared);
+        let timer = std::thread::Builder::new()
+            .name("timer".to_owned())
+            .spawn(move || ringing.keep_time())?;
+        Ok(Self { shared, timer: Some(timer) })
+    }
+
+    /// Writes the state so that a start finds all of it, and changes nothing after that.
+    pub fn close(&self) -> Result<(), StateError> {
+        self.shared.close()
+    }
+
+    /// Carries `look` out on the engine as it stands now.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
+        look(&self.shared.settled().1.engine)
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.shared.alarm.stop();
+        if let Some(timer) = self.timer.take()
+            && timer.join().is_err()
+        {
+            log::error!("the timer thread has panicked; leases may have lasted too long");
+        }
+    }
+}
+
+impl Door for Local {
+    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        then(self.shared.submit(&command));
+    }
+
+    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        self.shared.owe(Owed { command, then });
+    }
+
+    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+        then(Ok(self.shared.view(name)));
+    }
+
+    fn submit_here(&self, command: &Command) -> Option<Result<Answer, Unavailable>> {
+        Some(self.shared.submit(command))
+    }
+
+    fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
+        Some(Ok(self.shared.view(name)))
+    }
+
+    fn act_here(
+        &self,
+        name: &LockName,
+        ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
+        after: &mut dyn FnMut(Glance<'_>),
+    ) -> Option<Done> {
+        Some(self.shared.act(name, ask, after))
+    }
+
+    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+        let items: Vec<_> = {
+            let (now, core) = self.shared.settled();
+            core.engine.list(&query.prefix, query.after.as_ref(), query.limit, now).collect()
+        };
+        let full = items.len() == query.limit;
+        let next = items.last().filter(|_| full).map(|last| last.name.to_string());
+        then(Ok(Page { items, next }));
+    }
+
+    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+        let (items, next) = {
+            let (_, core) = self.shared.settled();
+            core.engine.children(query.parent.as_ref(), query.cursor.as_deref(), query.limit)
+        };
+        then(Ok(Page { items, next }));
+    }
+
+    fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
+        let view = self.shared.settled().1.engine.session(id, SESSION_LEASES_SHOWN_MAX);
+        then(Ok(view));
+    }
+
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+    ) {
+        then(Ok(page_of_leases(&self.shared.settled().1.engine, session, after.as_ref())));
+    }
+
+    fn watch(&self, since: Option<u64>) -> Watch {
+        self.shared.feed.watch(since)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.shared.feed.next()
+    }
+
+    fn now(&self) -> Time {
+        self.shared.timeline.now()
+    }
+
+    fn wall(&self, at: Time) -> Wall {
+        Wall::at_boot_time(self.shared.timeline.boot(at))
+    }
+
+    fn about(&self) -> About {
+        let (_, core) = self.shared.settled();
+        let place = &self.shared.place;
+        let state = match core.engine.shut_until() {
+            Some(until) => format!("{place}; nothing is granted before {}", self.wall(until)),
+            None => place.clone(),
+        };
+        About {
+            kind: Stands::Embedded,
+            contact: Contact::Connected,
+            state,
+            locks: core.engine.locks(),
+            waiters: core.engine.waiters(),
+            sessions: core.engine.sessions(),
+        }
+    }
+
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        then(Ok(Some(self.inspect(codec::encode_engine))));
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.shared.tally.counts()
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        self.shared.tally.histograms()
+    }
+}
+
+impl Shared {
+    fn submit(self: &Arc<Self>, command: &Command) -> Result<Answer, Unavailable> {
+        let (paid, (answer, wakers)) = {
+            let mut core = self.core.lock();
+            let paid = self.pay(&mut core);
+            (paid, self.decide(&mut core, self.timeline.now(), command))
+        };
+        paid.answer(&self.tally);
+        wakers.wake();
+        if let Ok(answer) = &answer {
+            self.tally.count_answer(answer);
+        }
+        answer
+    }
+
+    /// Decides a command now or as soon as the journal takes it.
+    fn owe(self: &Arc<Self>, owed: Owed) {
+        let mut core = self.core.lock();
+        if let Store::Closed = core.state {
+            drop(core);
+            return (owed.then)(Err(Unavailable::Closing));
+        }
+        core.owed.push_back(owed);
+        let paid = self.pay(&mut core);
+        drop(core);
+        paid.answer(&self.tally);
+    }
+
+    /// Decides what is owed, as far as the journal takes it; the timer tries the rest again.
+    fn pay(self: &Arc<Self>, core: &mut Core) -> Paid {
+        let mut paid = Paid::default();
+        while let Some(owed) = core.owed.pop_front() {
+            match self.decide(core, self.timeline.now(), &owed.command) {
+                (Ok(answer), wakers) => paid.0.push((owed, answer, wakers)),
+                (Err(why), _) => {
+                    log::debug!("{} commands wait for the journal: {why}", core.owed.len() + 1);
+                    core.owed.push_front(owed);
+                    self.alarm.set(boot_now() + RETRY_AFTER);
+                    break;
+                }
+            }
+        }
+        paid
+    }
+
+    fn act(
+        self: &Arc<Self>,
+        name: &LockName,
+        ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
+        after: &mut dyn FnMut(Glance<'_>),
+    ) -> Done {
+        let (now, mut core) = self.settled();
+        let paid = self.pay(&mut core);
+        let command = ask(core.engine.glance(name));
+        let done = command.map(|command| self.decide(&mut core, now, &command));
+        after(core.engine.glance(name));
+        drop(core);
+        paid.answer(&self.tally);
+        let (answer, wakers) = done?;
+        wakers.wake();
+        if let Ok(answer) = &answer {
+            self.tally.count_answer(answer);
+        }
+        Some(answer)
+    }
+
+    fn view(self: &Arc<Self>, name: &LockName) -> LockView {
+        let (now, core) = self.settled();
+        core.engine.view(name, now)
+    }
+
+    /// Decides one command. The caller frees the mutex, then wakes, then answers.
+    fn decide(
+        self: &Arc<Self>,
+        core: &mut Core,
+        now: Time,
+        command: &Command,
+    ) -> (Result<Answer, Unavailable>, Wakers) {
+        let at = now.max(core.engine.clock());
+        if let Err(unavailable) = core.record(at, command) {
+            return (Err(unavailable), Wakers::default());
+        }
+        let Core { engine, events, .. } = core;
+        let answer = engine.apply(at, command, events);
+        let quiet = events.is_empty() && matches!(&answer, Err(_) | Ok(Outcome::Settled));
+        if quiet {
+            // Nothing has changed, so nothing needs to be replayed.
+            core.take_back();
+        }
+        for event in &core.events {
+            self.tally.count_event(event);
+            core.audit.enter(event, || Wall::at_boot_time(self.timeline.boot(event.at)));
+        }
+        let wakers = if quiet { Wakers::default() } else { self.feed.publish(&mut core.events) };
+        self.set_alarm(core);
+        self.cut_back(core);
+        (Ok(answer), wakers)
+    }
+
+    /// The engine with all that is due by now carried out, if the journal lets it.
+    fn settled(self: &Arc<Self>) -> (Time, MutexGuard<'_, Core>) {
+        let mut core = self.core.lock();
+        let now = self.timeline.now();
+        if core.engine.next_deadline().is_some_and(|due| due <= now) {
+            let (_, wakers) = self.decide(&mut core, now, &Op::Settle.into());
+            drop(core);
+            wakers.wake();
+            core = self.core.lock();
+        }
+        (now, core)
+    }
+
+    /// What the timer thread does: sleep until something is due, carry it out, again.
+    fn keep_time(self: &Arc<Self>) {
+        while self.alarm.wait() {
+            let mut core = self.core.lock();
+            self.alarm.clear();
+            let (done, wakers) = self.decide(&mut core, self.timeline.now(), &Op::Settle.into());
+            if done.is_err() {
+                self.alarm.set(boot_now() + RETRY_AFTER);
+            }
+            let paid = self.pay(&mut core);
+            drop(core);
+            wakers.wake();
+            paid.answer(&self.tally);
+        }
+    }
+
+    fn set_alarm(&self, core: &Core) {
+        if let Some(due) = core.engine.next_deadline() {
+            self.alarm.set(self.timeline.boot(due));
+        }
+    }
+
+    /// Has a long journal made into a snapshot by a thread of its own, while the engine goes on.
+    ///
+    /// A small state is copied here and now. Of a large one the thread makes its own copy, by
+    /// replaying the journal, which takes as long again as it took to come about.
+    fn cut_back(&self, core: &mut Core) {
+        let Store::Kept(dir) = &mut core.state else { return };
+        if !dir.wants_rotation() {
+            return;
+        }
+        let sealed = match dir.rotate() {
+            Ok(sealed) => sealed,
+            Err(error) => return log::warn!("the journal can't be cut back yet: {error}"),
+        };
+        let copy = (core.engine.size() <= COPIED_AT_ONCE_MAX)
+            .then(|| replay::snapshot(&core.engine, self.timeline));
+        let compact = move || {
+            let done = match copy {
+                Some(body) => sealed.replace_by(&body),
+                None => sealed.compact(replay::rebuild),
+            };
+            if let Err(error) = done {
+                log::warn!("the journal could not be cut back, and stays long: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("snapshot".to_owned());
+        if let Err(error) = thread.spawn(compact) {
+            log::warn!("the journal can't be cut back yet: {error}");
+        }
+    }
+
+    fn close(&self) -> Result<(), StateError> {
+        let mut core = self.core.lock();
+        let body = replay::snapshot(&core.engine, self.timeline);
+        match std::mem::replace(&mut core.state, Store::Closed) {
+            Store::Kept(dir) => dir.close(&body),
+            Store::None | Store::Closed => Ok(()),
+        }
+    }
+}
+
+impl Core {
+    /// Appends the command to the journal, and makes sure that its tokens are reserved.
+    fn record(&mut self, at: Time, command: &Command) -> Result<(), Unavailable> {
+        let dir = match &mut self.state {
+            Store::None => return Ok(()),
+            Store::Closed => return Err(Unavailable::Closing),
+            Store::Kept(dir) => dir,
+        };
+        let unwritable = |error: &io::Error| Unavailable::State {
+            full: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+            why: said(error).into(),
+        };
+        let kept = if command.op.only_ends() { 0 } else { TOKENS_KEPT };
+        let ceiling = self.engine.next_token() + self.engine.tokens_wanted(&command.op);
+        if ceiling + kept > self.reserved {
+            let raised = ceiling + kept + TOKEN_BLOCK;
+            dir.reserve_tokens(raised).map_err(|error| unwritable(&error))?;
+            self.reserved = raised;
+        }
+        self.record.clear();
+        replay::put_command(at, command, &mut self.record);
+        let appended = if command.op.only_ends() {
+            dir.append_reserved(&self.record)
+        } else {
+            dir.append(&self.record)
+        };
+        appended.map_err(|error| unwritable(&error))
+    }
+
+    fn take_back(&mut self) {
+        if let Store::Kept(dir) = &mut self.state {
+            dir.take_back();
+        }
+    }
+}

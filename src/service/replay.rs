@@ -1,0 +1,158 @@
+//! From the bytes of the state directory to an engine, and back. Replaying is restoring: the
+//! engine is deterministic, so the commands of the journal bring the same state again.
+
+use super::clock_mapping::Timeline;
+use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
+use crate::engine::{Command, EndSession, Engine, Known, Op, Rules, SessionEnd};
+use crate::storage::{Records, Recovered, StateError};
+use crate::time::{Time, boot_now};
+
+/// A record that holds a command of [`FORMAT_OLDEST`].
+const OLD_COMMAND: u8 = 0;
+/// A record that holds a command, behind the number of its format.
+const COMMAND: u8 = 2;
+/// A record that says how a start began. Replaying must begin alike, or the commands behind it
+/// would come to other tokens.
+const START: u8 = 1;
+
+/// What a start begins with.
+pub(super) struct Restored {
+    pub(super) engine: Engine,
+    pub(super) timeline: Timeline,
+    pub(super) tokens_reserved: u64,
+    /// To be the first records of this start.
+    pub(super) start_records: Vec<Vec<u8>>,
+}
+
+/// An engine on its way back, and the last known tie between the clocks.
+struct Replay {
+    engine: Engine,
+    anchor: Option<Timeline>,
+    known: Known,
+}
+
+/// Brings back what was.
+///
+/// Within one boot the leases have the time that they had left. After a reboot what was left
+/// counts from now: nobody can know how long the machine was off, and a lease may last longer
+/// than promised, never shorter.
+pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, StateError> {
+    let Recovered { tokens_reserved, snapshot, records, same_boot, clean } = recovered;
+    let mut replay = Replay::begin(snapshot)?;
+    for record in records {
+        replay.step(&record?)?;
+    }
+    let timeline = match replay.anchor {
+        Some(anchor) if same_boot => anchor,
+        _ => Timeline::going_on_at(replay.engine.clock()),
+    };
+    // Unless the end was clean, records may be missing, and with them tokens that somebody has.
+    let floor = if clean { 0 } else { tokens_reserved };
+    let mut start_records = vec![start_record(timeline, floor, &rules)];
+    let at = timeline.now().max(replay.engine.clock());
+    // Who lived in the daemon's process is gone with it; what it held is in grace, so that a
+    // process which still lives can be bound again.
+    for session in replay.engine.unending_sessions() {
+        let end = EndSession { session, end: SessionEnd::Expired };
+        let mut record = Vec::new();
+        put_command(at, &Op::EndSession(end).into(), &mut record);
+        start_records.push(record);
+    }
+    for record in &start_records {
+        replay.step(record)?;
+    }
+    Ok(Restored { engine: replay.engine, timeline, tokens_reserved, start_records })
+}
+
+/// Makes the next snapshot from the last one and the records behind it.
+pub(super) fn rebuild(
+    before: Option<Vec<u8>>,
+    records: &mut Records,
+) -> Result<Vec<u8>, StateError> {
+    let mut replay = Replay::begin(before)?;
+    for record in records {
+        replay.step(&record?)?;
+    }
+    let never = Timeline::starting_at(boot_now(), replay.engine.clock());
+    Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
+}
+
+/// The bytes of a snapshot.
+pub(super) fn snapshot(engine: &Engine, timeline: Timeline) -> Vec<u8> {
+    let mut body = vec![FORMAT_VERSION];
+    put_anchor(timeline, &mut body);
+    body.extend_from_slice(&codec::encode_engine(engine));
+    body
+}
+
+/// Writes the record of a command behind what `out` holds.
+pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[COMMAND, FORMAT_VERSION]);
+    codec::encode_command(at, command, out);
+}
+
+fn start_record(timeline: Timeline, token_floor: u64, rules: &Rules) -> Vec<u8> {
+    let mut record = vec![START];
+    put_anchor(timeline, &mut record);
+    record.extend_from_slice(&token_floor.to_le_bytes());
+    codec::encode_rules(rules, &mut record);
+    record
+}
+
+fn put_anchor(timeline: Timeline, out: &mut Vec<u8>) {
+    let (boot, engine) = timeline.readings();
+    out.extend_from_slice(&boot.as_nanos().to_le_bytes());
+    out.extend_from_slice(&engine.as_nanos().to_le_bytes());
+}
+
+impl Replay {
+    fn begin(snapshot: Option<Vec<u8>>) -> Result<Self, StateError> {
+        let Some(body) = snapshot else {
+            let (engine, known) = (Engine::default(), Known::default());
+            return Ok(Self { engine, anchor: None, known });
+        };
+        let unreadable = |_| StateError::Unreadable(format!("the snapshot: {Malformed}"));
+        let (version, body) = body.split_first().ok_or(Malformed).map_err(unreadable)?;
+        if *version > FORMAT_VERSION {
+            let why = format!("the snapshot has format {version}, this is {FORMAT_VERSION}");
+            return Err(StateError::Unreadable(why));
+        }
+        let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
+        let engine = codec::decode_engine(*version, body).map_err(unreadable)?;
+        Ok(Self { engine, anchor: Some(anchor), known: Known::default() })
+    }
+
+    fn step(&mut self, record: &[u8]) -> Result<(), StateError> {
+        let unreadable = |_| StateError::Unreadable(format!("a record: {Malformed}"));
+        match record {
+            [OLD_COMMAND, body @ ..] => self.carry_out(FORMAT_OLDEST, body).map_err(unreadable),
+            [COMMAND, format, body @ ..] => self.carry_out(*format, body).map_err(unreadable),
+            [START, body @ ..] => {
+                let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
+                let (floor, body) =
+                    body.split_first_chunk().ok_or(Malformed).map_err(unreadable)?;
+                let rules = codec::decode_rules(body).map_err(unreadable)?;
+                self.engine.raise_tokens(u64::from_le_bytes(*floor));
+                self.engine.set_rules(rules);
+                self.anchor = Some(anchor);
+                Ok(())
+            }
+            _ => Err(unreadable(Malformed)),
+        }
+    }
+
+    fn carry_out(&mut self, format: u8, command: &[u8]) -> Result<(), Malformed> {
+        let (at, mut command) = codec::decode_command(format, command)?;
+        self.known.share(&mut command);
+        // What it answers has been answered long ago, and its events have been told.
+        let _ = self.engine.apply(at, &command, &mut Vec::new());
+        Ok(())
+    }
+}
+
+fn take_anchor(bytes: &[u8]) -> Option<(Timeline, &[u8])> {
+    let (boot, bytes) = bytes.split_first_chunk()?;
+    let (engine, bytes) = bytes.split_first_chunk()?;
+    let time = |bytes: &[u8; 8]| Time::from_nanos(u64::from_le_bytes(*bytes));
+    Some((Timeline::starting_at(time(boot), time(engine)), bytes))
+}

@@ -1,0 +1,71 @@
+//! What is known here, whether or not it is still so: for whoever would rather see something old
+//! than wait for a majority, and is told how old it is.
+
+use super::{List, Locks, Page, Unavailable};
+use crate::engine::{Engine, LockName, LockView};
+use crate::time::{Span, Time};
+
+/// Something that may have changed meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known<T> {
+    /// What it was.
+    pub it: T,
+    /// How long ago it surely was so, but for the way of that word to here; `None`: nobody knows.
+    pub age: Option<Span>,
+}
+
+impl<T> Known<T> {
+    /// It is so now.
+    const fn now(it: T) -> Self {
+        Self { it, age: Some(Span::ZERO) }
+    }
+}
+
+impl Locks {
+    /// Shows one lock to `then`, as it is known here.
+    pub fn known_view(
+        &self,
+        name: &LockName,
+        then: impl FnOnce(Result<Known<LockView>, Unavailable>) + Send + 'static,
+    ) {
+        match self.known(|engine, at| engine.view(name, at)) {
+            Some(known) => then(Ok(known)),
+            None => self.view(name, move |view| then(view.map(Known::now))),
+        }
+    }
+
+    /// Shows a page of the locks whose names begin with one of `prefixes` to `then`, as they are
+    /// known here; the prefix of the query is theirs already.
+    pub fn known_list(
+        &self,
+        prefixes: Vec<String>,
+        query: List,
+        then: impl FnOnce(Result<Known<Page<LockView>>, Unavailable>) + Send + 'static,
+    ) {
+        match self.known(|engine, at| page(engine, at, &prefixes, &query)) {
+            Some(known) => then(Ok(known)),
+            None => {
+                super::scoped_views::list(self, prefixes, query, |page| then(page.map(Known::now)))
+            }
+        }
+    }
+
+    /// `None`: what decides is behind this very door, and nothing there is old.
+    fn known<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<Known<T>> {
+        let (mut look, mut seen) = (Some(look), None);
+        let age =
+            self.0.known(&mut |engine, at| seen = look.take().map(|look| look(engine, at)))?;
+        seen.map(|it| Known { it, age })
+    }
+}
+
+fn page(engine: &Engine, at: Time, prefixes: &[String], query: &List) -> Page<LockView> {
+    let mut items = Vec::new();
+    for prefix in prefixes {
+        let room = query.limit - items.len();
+        items.extend(engine.list(prefix, query.after.as_ref(), room, at));
+    }
+    let last = items.last().filter(|_| items.len() >= query.limit);
+    let next = last.map(|last: &LockView| last.name.to_string());
+    Page { items, next }
+}

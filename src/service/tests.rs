@@ -1,0 +1,291 @@
+//! The local door on the real clock and real files. Nothing sleeps: what is waited for is an
+//! event, and what takes time is started early enough to be over.
+
+use super::local::Local;
+use super::*;
+use crate::engine::{
+    Acquire, ClientId, Digest, Grace, Hold, LeaseKey, Line, Mode, Op, OpenSession, Outcome, Patch,
+    Phase, Release, Request, RequestId, Rules, Steal, StealReason, Tenure, Term, Ttl, What,
+    lease_terms,
+};
+use crate::time::Span;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+
+/// A directory that is gone when the test is over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("latchfs-{}-{test}", std::process::id()));
+        std::fs::remove_dir_all(&path).ok();
+        std::fs::create_dir_all(&path).expect("temporary directories can be made");
+        Self(path)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn open(path: &Path) -> (Arc<Local>, Locks) {
+    let local = Arc::new(Local::open(path, Rules::default()).expect("it opens"));
+    let door: Arc<dyn Door> = Arc::<Local>::clone(&local);
+    (local, Locks::new(door))
+}
+
+fn name(text: &str) -> LockName {
+    LockName::parse(text).expect("valid")
+}
+
+fn client(text: &str) -> ClientId {
+    ClientId::parse(text).expect("valid")
+}
+
+fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
+    let term = Term::Own(Ttl::new(ttl).expect("valid"), Grace::new(grace).expect("valid"));
+    let (hold, line, patch) = (Hold::Loose, Line::Skip, Patch::default());
+    Acquire {
+        name: name(lock),
+        client: client(who),
+        mode: Mode::Exclusive,
+        hold,
+        term,
+        line,
+        patch,
+    }
+}
+
+fn long(lock: &str, who: &str) -> Acquire {
+    ask(lock, who, lease_terms::TTL_DEFAULT.span(), lease_terms::GRACE_DEFAULT.span())
+}
+
+fn does(locks: &Locks, command: impl Into<Command>) -> Result<Answer, Unavailable> {
+    let (send, receive) = mpsc::channel();
+    locks.submit(command, move |answer| send.send(answer).expect("the test waits"));
+    receive.recv().expect("there is an answer")
+}
+
+fn granted(locks: &Locks, ask: Acquire) -> Tenure {
+    match does(locks, Op::Acquire(ask)) {
+        Ok(Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) => tenure,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn release(locks: &Locks, lock: &str, who: &str) {
+    let key = LeaseKey { name: name(lock), client: client(who), token: None };
+    does(locks, Op::Release(Release::of(key))).expect("available").expect("released");
+}
+
+fn view(locks: &Locks, lock: &str) -> LockView {
+    let (send, receive) = mpsc::channel();
+    locks.view(&name(lock), move |view| send.send(view).expect("the test waits"));
+    receive.recv().expect("there is an answer").expect("available")
+}
+
+#[test]
+fn a_killed_daemon_finds_its_leases_again() {
+    let scratch = Scratch::new("killed");
+    let (first, locks) = open(&scratch.state());
+    let before = granted(&locks, long("build", "a"));
+    granted(&locks, long("gone", "a"));
+    release(&locks, "gone", "a");
+    let left_before = view(&locks, "build").holder().expect("held").ends;
+    drop((first, locks)); // No close: what a kill leaves behind.
+
+    let (_second, locks) = open(&scratch.state());
+    let after = view(&locks, "build");
+    let holder = after.holder().expect("still held");
+    assert_eq!(holder.lease.token, before.token);
+    assert_eq!(holder.ends, left_before, "neither more time nor less");
+    assert_eq!(after.phase(), Phase::Held);
+    assert_eq!(view(&locks, "gone").phase(), Phase::Free);
+    let next = granted(&locks, long("other", "a"));
+    assert!(next.token.as_u64() > before.token.as_u64() + 1, "the unused block is skipped");
+}
+
+#[test]
+fn tokens_rise_through_kills_and_clean_ends() {
+    let scratch = Scratch::new("tokens");
+    let mut last = 0;
+    for round in 0..6 {
+        let (local, locks) = open(&scratch.state());
+        for _ in 0..3 {
+            let token = granted(&locks, long("x", "a")).token.as_u64();
+            assert!(token > last, "round {round}");
+            last = token;
+            release(&locks, "x", "a");
+        }
+        if round % 2 == 0 {
+            local.close().expect("closed");
+        }
+    }
+}
+
+#[test]
+fn a_clean_end_loses_no_tokens() {
+    let scratch = Scratch::new("clean");
+    let (local, locks) = open(&scratch.state());
+    let before = granted(&locks, long("x", "a")).token.as_u64();
+    local.close().expect("closed");
+    let late = does(&locks, Op::Acquire(long("y", "a")));
+    assert_eq!(late, Err(Unavailable::Closing), "nothing is granted that nobody would remember");
+    drop((local, locks));
+    let (_local, locks) = open(&scratch.state());
+    assert_eq!(granted(&locks, long("y", "a")).token.as_u64(), before + 1);
+    assert_eq!(view(&locks, "x").phase(), Phase::Held);
+}
+
+#[test]
+fn the_timer_serves_the_next_in_line() {
+    let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
+    let locks = Locks::new(local);
+    let short = ask("x", "a", Span::from_secs(1), Span::ZERO);
+    let mut watch = locks.watch(None);
+    let (send, receive) = mpsc::channel();
+    watch.wake_by(Arc::new(move || {
+        send.send(()).ok();
+    }));
+    let begun = locks.now();
+    granted(&locks, short);
+    let line = Line::Join(None);
+    does(&locks, Op::Acquire(Acquire { line, ..long("x", "b") })).expect("there").expect("waits");
+    let mut seen = Vec::new();
+    while !seen.iter().any(|what| matches!(what, What::Granted { waited: Some(_), .. })) {
+        receive.recv_timeout(std::time::Duration::from_secs(20)).expect("b is served");
+        seen.extend(watch.take(100).events.into_iter().map(|(_, event)| event.what));
+    }
+    assert!(locks.now().since(begun) >= Span::from_secs(1), "not before a's lease was over");
+    assert_eq!(view(&locks, "x").holder().expect("held").lease.holder, client("b"));
+}
+
+#[test]
+fn a_long_journal_is_cut_back_while_commands_go_on() {
+    let scratch = Scratch::new("cut-back");
+    let (local, locks) = open(&scratch.state());
+    granted(&locks, long("kept", "a"));
+    let note: Arc<str> = "n".repeat(1_000).into();
+    let patch = Patch { note: Some(note), ..Patch::default() };
+    let mut last = 0;
+    // Some 20 MB of journal: two rotations at least.
+    for round in 0..20_000 {
+        let lock = format!("lock-{}", round % 50);
+        let ask = Acquire { patch: patch.clone(), ..long(&lock, "a") };
+        last = granted(&locks, ask).token.as_u64();
+    }
+    let before = (0..50).map(|n| view(&locks, &format!("lock-{n}")).holders).collect::<Vec<_>>();
+    drop((local, locks));
+    let (_local, locks) = open(&scratch.state());
+    let after = (0..50).map(|n| view(&locks, &format!("lock-{n}")).holders).collect::<Vec<_>>();
+    assert_eq!(before, after);
+    assert!(granted(&locks, long("new", "a")).token.as_u64() > last);
+    let bytes: u64 = std::fs::read_dir(scratch.state())
+        .expect("it is there")
+        .map(|entry| entry.and_then(|e| e.metadata()).map_or(0, |m| m.len()))
+        .sum();
+    assert!(bytes < 60 << 20, "{bytes} bytes: the journal is cut back");
+}
+
+#[test]
+fn a_repeat_is_known_after_a_restart() {
+    let scratch = Scratch::new("repeat");
+    let (local, locks) = open(&scratch.state());
+    let id = RequestId { caller: "http:a".into(), key: "once".into() };
+    let request = Some(Request { id, digest: Digest(1) });
+    let command = Command { request, ..Op::Acquire(long("x", "a")).into() };
+    let first = does(&locks, command.clone()).expect("available");
+    release(&locks, "x", "a");
+    drop((local, locks));
+    let (_local, locks) = open(&scratch.state());
+    let again = does(&locks, command).expect("available").expect("replayed");
+    assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
+    assert_eq!(Ok(again.first()), first);
+    assert_eq!(view(&locks, "x").phase(), Phase::Free);
+}
+
+#[test]
+fn a_steal_is_in_the_audit_log() {
+    let scratch = Scratch::new("audit");
+    let (_local, locks) = open(&scratch.state());
+    granted(&locks, long("x", "a"));
+    let reason = StealReason::parse("the laptop fell into the lake").expect("a reason");
+    let Acquire { term, patch, .. } = long("x", "root");
+    let steal = Steal { name: name("x"), client: client("root"), reason, term, patch };
+    does(&locks, Op::Steal(steal)).expect("available").expect("stolen");
+    let entry = std::fs::read_to_string(scratch.state().join("audit.log")).expect("written");
+    let entry: serde_json::Value = serde_json::from_str(&entry).expect("one JSON line");
+    assert_eq!(entry["from"], "a");
+    assert_eq!(entry["by"], "root");
+    assert_eq!(entry["reason"], "the laptop fell into the lake");
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let scratch = Scratch::new("second");
+    let (_local, _locks) = open(&scratch.state());
+    let second = Local::open(&scratch.state(), Rules::default()).err().expect("refused");
+    assert!(second.to_string().contains("in use"), "{second}");
+}
+
+#[test]
+fn answers_come_with_no_lock_held() {
+    let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
+    let locks = Locks::new(local);
+    let inner = locks.clone();
+    // A caller that asks again from inside its answer would wait for itself for ever.
+    locks.submit(Op::Acquire(long("x", "a")), move |_| {
+        inner.submit(Op::Acquire(long("y", "a")), |answer| drop(answer.expect("available")));
+    });
+    assert_eq!(view(&locks, "y").phase(), Phase::Held);
+}
+
+#[test]
+fn what_hung_on_the_killed_process_is_in_grace() {
+    let scratch = Scratch::new("bound");
+    let (local, locks) = open(&scratch.state());
+    let open_session =
+        OpenSession { client: client("a"), ttl: None, grace: lease_terms::GRACE_DEFAULT };
+    let Ok(Ok(Outcome::SessionOpened(session))) = does(&locks, Op::OpenSession(open_session))
+    else {
+        panic!("not opened")
+    };
+    let bound = granted(&locks, Acquire { term: Term::Session(session), ..long("x", "a") });
+    assert_eq!(view(&locks, "x").holder().expect("held").ends.expires_at, Time::NEVER);
+    drop((local, locks));
+    let (_local, locks) = open(&scratch.state());
+    assert_eq!(view(&locks, "x").phase(), Phase::Grace);
+    assert_eq!(granted(&locks, long("x", "a")).token, bound.token);
+}
+
+/// A waker's own requests make events, which wake it again: as when it looks at a lock, and the
+/// next deadline is over by then. With stack frames for each this overflowed the stack.
+#[test]
+fn wakers_that_make_events_do_not_nest() {
+    const EVENTS: u64 = 100_000;
+    let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")));
+    let (send, ended) = mpsc::channel();
+    let watch = Arc::new(parking_lot::Mutex::new(locks.watch(None)));
+    let (watching, asking) = (Arc::downgrade(&watch), locks.clone());
+    let seen = AtomicU64::new(0);
+    watch.lock().wake_by(Arc::new(move || {
+        let Some(watch) = watching.upgrade() else { return };
+        let events = watch.lock().take(usize::MAX).events;
+        for _ in events {
+            match seen.fetch_add(1, Ordering::Relaxed) {
+                0..EVENTS => drop(granted(&asking, long("a", "b"))),
+                EVENTS => send.send(()).expect("the test waits"),
+                _ => {}
+            }
+        }
+    }));
+    granted(&locks, long("a", "b"));
+    ended.recv().expect("the last event comes");
+}

@@ -1,0 +1,168 @@
+//! What a client does to locks besides taking and giving back: other modes, other names, and the
+//! acts of an administrator.
+//!
+//! A refusal is not remembered under a request id, so a copy of a refused request may be carried
+//! out later. A client that can't know the state of its hold therefore gives it back.
+
+use super::client::{Came, Client, LOCKS, name};
+use super::client_history::{Lock, Reset, Sharing, What, Who};
+use super::client_leases::{Held, less, sharing};
+use super::sim_types::now;
+use crate::engine::{
+    Acquire, ClientId, Grace, Hold, Line, Mode, Move, Op, Outcome, Over, Patch, Reset as Sweep,
+    Steal, StealReason, Term, Ttl, Whose,
+};
+use crate::time::Time;
+use std::sync::Arc;
+
+/// The client that resets.
+const ADMIN: &str = "admin";
+
+impl Client {
+    /// Makes the hold of an open file exclusive, or shared.
+    pub(super) async fn change_mode(&mut self) {
+        let of_file = |held: &Held| matches!(held.hold, Hold::Open(_));
+        let Some(at) = self.held.iter().position(of_file) else { return };
+        let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
+        let Held { lock, token, hold, mode, .. } = self.held[at];
+        let mode = if mode == Mode::Shared { Mode::Exclusive } else { Mode::Shared };
+        if mode == Mode::Shared {
+            // From now on others may be let in beside it.
+            let held = self.held[at].clone();
+            self.believed(&held);
+            (self.held[at].mode, self.held[at].from) = (mode, now());
+        }
+        let (name, client) = (name(lock), self.id());
+        let (term, line, patch) = (Term::Session(session), Line::Skip, Patch::default());
+        let ask = Acquire { name, client, mode, hold, term, line, patch };
+        let came = self.ask(Op::Acquire(ask)).await;
+        let Some(Ok(Outcome::Renewed(tenure))) = &came.answer else {
+            return self.mode_unknown(lock, token, mode, &came).await;
+        };
+        let to = tenure.token.as_u64();
+        self.world.record.history(|history| {
+            history.tenure(lock, to, &self.who);
+            let what = What::Changed { from: token, to, mode: sharing(mode) };
+            history.act(lock, came.from, Some(came.to), what);
+        });
+        self.lose(token);
+        self.hold(lock, &came, tenure, (hold, mode));
+    }
+
+    /// The mode may change, now or later, or not at all.
+    async fn mode_unknown(&mut self, lock: Lock, token: u64, mode: Mode, came: &Came) {
+        self.left_open(lock, came.from);
+        self.world.record.history(|history| {
+            history.free(token, came.from);
+            if mode == Mode::Shared {
+                let what = What::Changed { from: token, to: token, mode: Sharing::Shared };
+                history.act(lock, came.from, None, what);
+            }
+        });
+        self.close(token).await;
+    }
+
+    /// Gives back what it has by a token, if it still believes so.
+    async fn close(&mut self, token: u64) {
+        if let Some(at) = self.held.iter().position(|held| held.token == token) {
+            self.give_back(at).await;
+        }
+    }
+
+    /// Moves a hold to another name.
+    pub(super) async fn move_one(&mut self, to: Lock) {
+        // A late copy of a refused move would take away what is acquired again by name.
+        let Some(held) = self.held.iter().find(|held| held.hold != Hold::Loose).cloned() else {
+            return;
+        };
+        if self.held.iter().any(|held| held.lock == to) {
+            return;
+        }
+        let Held { lock, token, hold, mode, .. } = held;
+        // From now on another may have the old name.
+        self.lose(token);
+        let from = self.key(lock, token);
+        let came = self.ask(Op::Move(Move { from, to: name(to), over: Over::Refuse })).await;
+        match &came.answer {
+            Some(Ok(Outcome::Moved(tenure))) => {
+                let new = tenure.token.as_u64();
+                self.world.record.history(|history| {
+                    history.tenure(to, new, &self.who);
+                    history.act(lock, came.from, Some(came.to), What::Released(token));
+                    let what = What::Granted(new, sharing(mode));
+                    history.act(to, came.from, Some(came.to), what);
+                });
+                self.hold(to, &came, tenure, (hold, mode));
+            }
+            other => {
+                if let Some(Err(refusal)) = other {
+                    self.refused(to, &came, &refusal.reason);
+                }
+                self.left_open(to, came.from);
+                self.world.record.history(|history| history.free(token, came.from));
+                self.held.push(Held { from: now(), ..held });
+                self.close(token).await;
+            }
+        }
+    }
+
+    /// Takes a lock from whoever has it, and does not use it.
+    pub(super) async fn steal(&mut self, lock: Lock) {
+        if self.held.iter().any(|held| held.lock == lock) {
+            return;
+        }
+        let ttl = Ttl::new(self.world.dice.millis(1_000, 1_500)).expect("long enough");
+        let steal = Steal {
+            name: name(lock),
+            client: self.id(),
+            reason: reason(),
+            term: Term::Own(ttl, Grace::NONE),
+            patch: Patch::default(),
+        };
+        let came = self.ask(Op::Steal(steal)).await;
+        match came.answer {
+            Some(Ok(Outcome::Stolen(tenure))) => {
+                let token = tenure.token.as_u64();
+                self.world.record.history(|history| {
+                    history.tenure(lock, token, &self.who);
+                    history.act(lock, came.from, Some(came.to), What::Stolen(token));
+                    history.steals.push((lock, came.from, token));
+                    history.secure(token, came.from + less(ttl.span()));
+                });
+            }
+            Some(Ok(_) | Err(_)) => {}
+            None => self.world.record.history(|history| {
+                history.steals.push((lock, came.from, u64::MAX));
+                history.act(lock, came.from, None, What::AllEnded);
+                history.left_open(lock, &self.who, came.from);
+            }),
+        }
+    }
+
+    /// Takes all holds and places away from some clients.
+    pub(super) async fn reset(&mut self) {
+        let dice = self.world.dice.clone();
+        let holders = self.world.record.history(|history| history.tenures.clone());
+        let mut kept: Vec<Who> = holders.into_values().map(|(_, who)| who).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        kept.retain(|_| dice.percent(50));
+        let ids = kept.iter().map(|who| ClientId::parse(who).expect("a valid name"));
+        let whose = Whose::AllBut(ids.collect());
+        let by = ClientId::parse(ADMIN).expect("a valid name");
+        let came = self.ask(Op::Reset(Sweep { whose, by, reason: reason() })).await;
+        // What stands for the steal grace is the administrator's.
+        kept.push(ADMIN.into());
+        let to: Option<Time> = matches!(came.answer, Some(Ok(_))).then_some(came.to);
+        self.world.record.history(|history| {
+            history.resets.push(Reset { from: came.from, to, kept });
+            for lock in 0..LOCKS {
+                history.left_open(lock, &Arc::from(ADMIN), came.from);
+            }
+        });
+    }
+}
+
+fn reason() -> StealReason {
+    StealReason::parse("to see what comes of it").expect("a reason")
+}

@@ -1,0 +1,328 @@
+//! Whether the steps that clients saw fit some order, one at a time, each between its question and
+//! its answer (Wing and Gong's search, with Lowe's memory of the states it has tried).
+//!
+//! Nothing of the engine is known here. A lock is a cell: the tokens of its holders, and whether
+//! they share it. A lease that runs out is a step that nobody asked for, possible from the moment
+//! at which it could have run out.
+
+use super::client_history::{Act, Sharing, Token, What};
+use crate::time::Time;
+use std::collections::HashSet;
+
+/// Steps after which a search is given up. A history takes a few for each of its acts.
+const STEPS_MAX: usize = 2_000_000;
+
+/// A step that nobody asks for: a tenure runs out.
+pub(super) struct Lapse {
+    pub(super) token: Token,
+    /// Not before.
+    pub(super) from: Time,
+}
+
+/// The outcome of a search.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// An order exists.
+    Order,
+    /// None does: the state and the acts where the longest attempt got stuck.
+    None(String),
+    /// Unknown: the search was given up.
+    TooLong,
+}
+
+/// The state of a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Cell {
+    /// In ascending order.
+    holders: Vec<Token>,
+    /// Whether they share it. `false` if nobody holds it.
+    shared: bool,
+    /// The highest token so far.
+    last: Token,
+}
+
+impl Cell {
+    /// The states that `what` can lead to from here.
+    fn after(&self, what: &What) -> Vec<Self> {
+        let holds = |token: &Token| self.holders.contains(token);
+        match what {
+            What::Granted(token, mode) => self.granted(*token, *mode).into_iter().collect(),
+            What::Stolen(token) => self.taken(*token).into_iter().collect(),
+            What::AllEnded => vec![Self { last: self.last, ..Self::default() }],
+            What::Appeared { token, was, steal } => self.appeared(*token, was, *steal),
+            What::Changed { from, to, mode } => {
+                self.changed(*from, *to, *mode).into_iter().collect()
+            }
+            What::Kept(token) | What::InTheWay(token) => self.same_if(holds(token)),
+            What::NotKept(token) => self.same_if(!holds(token)),
+            What::Released(token) if holds(token) => vec![self.without(*token)],
+            What::Released(_) => vec![],
+            What::Seen(seen) => self.same_if(self.holders == *seen),
+        }
+    }
+
+    fn same_if(&self, possible: bool) -> Vec<Self> {
+        if possible { vec![self.clone()] } else { vec![] }
+    }
+
+    fn granted(&self, token: Token, mode: Sharing) -> Option<Self> {
+        let shared = mode == Sharing::Shared;
+        let admits = self.holders.is_empty() || (self.shared && shared);
+        (admits && token > self.last).then(|| {
+            let mut holders = self.holders.clone();
+            holders.push(token);
+            Self { holders, shared, last: token }
+        })
+    }
+
+    fn taken(&self, token: Token) -> Option<Self> {
+        let holders = vec![token];
+        (token > self.last).then_some(Self { holders, shared: false, last: token })
+    }
+
+    /// A sole holder may change the mode: with a new token if nobody else holds from then on, since
+    /// another sharer may have had a later one; else with the same.
+    fn changed(&self, from: Token, to: Token, mode: Sharing) -> Option<Self> {
+        let shared = mode == Sharing::Shared;
+        if self.shared == shared {
+            return (from == to && self.holders.contains(&from)).then(|| self.clone());
+        }
+        let is_right = if shared { to == from } else { to > self.last };
+        let last = self.last.max(to);
+        (self.holders == [from] && is_right).then(|| Self { holders: vec![to], shared, last })
+    }
+
+    fn appeared(&self, token: Token, was: &[Token], steal: bool) -> Vec<Self> {
+        let modes = [Sharing::Alone, Sharing::Shared];
+        let granted = modes.into_iter().filter_map(|mode| self.granted(token, mode));
+        let changed = was.iter().filter_map(|from| self.changed(*from, token, Sharing::Alone));
+        let stolen = if steal { self.taken(token) } else { None };
+        granted.chain(changed).chain(stolen).collect()
+    }
+
+    fn without(&self, token: Token) -> Self {
+        let holders: Vec<_> = self.holders.iter().copied().filter(|held| *held != token).collect();
+        let shared = self.shared && !holders.is_empty();
+        Self { holders, shared, last: self.last }
+    }
+
+    /// Whether `what` leaves it as it is, so that there is no reason to put it off.
+    const fn only_looks(what: &What) -> bool {
+        matches!(what, What::Kept(_) | What::NotKept(_) | What::Seen(_) | What::InTheWay(_))
+    }
+}
+
+/// How far a search has come.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Place {
+    /// All acts before this one are done, ...
+    first: usize,
+    /// ... and these behind it.
+    done: Vec<bool>,
+    cell: Cell,
+}
+
+/// Looks for an order.
+pub(super) fn search(mut acts: Vec<Act>, lapses: &[Lapse]) -> Found {
+    acts.sort_by_key(|act| (act.from, act.to));
+    let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
+    lapses.sort_unstable();
+    let start = Place { first: 0, done: vec![], cell: Cell::default() };
+    let (mut tried, mut furthest, mut stack) = (HashSet::new(), start.clone(), vec![start]);
+    for _ in 0..STEPS_MAX {
+        let Some(mut place) = stack.pop() else { return Found::None(furthest.stuck_at(&acts)) };
+        place.look_on(&acts);
+        if !(place.first..acts.len()).any(|at| acts[at].to.is_some() && !place.is_done(at)) {
+            return Found::Order;
+        }
+        if !tried.insert(place.clone()) {
+            continue;
+        }
+        if place.first >= furthest.first {
+            furthest.clone_from(&place);
+        }
+        let by = place.deadline(&acts);
+        for token in &place.cell.holders {
+            if let Ok(at) = lapses.binary_search_by_key(token, |(token, _)| *token)
+                && lapses[at].1 <= by
+            {
+                stack.push(Place { cell: place.cell.without(*token), ..place.clone() });
+            }
+        }
+        let open = place.first..acts.len();
+        for at in open.take_while(|at| acts[*at].from <= by).collect::<Vec<_>>().into_iter().rev() {
+            if place.is_done(at) {
+                continue;
+            }
+            for cell in place.cell.after(&acts[at].what) {
+                let mut next = Place { cell, ..place.clone() };
+                next.do_it(at);
+                stack.push(next);
+            }
+        }
+    }
+    Found::TooLong
+}
+
+impl Place {
+    fn is_done(&self, at: usize) -> bool {
+        self.done.get(at - self.first).copied().unwrap_or(false)
+    }
+
+    fn do_it(&mut self, at: usize) {
+        let at = at - self.first;
+        if self.done.len() <= at {
+            self.done.resize(at + 1, false);
+        }
+        self.done[at] = true;
+        let ready = self.done.iter().take_while(|done| **done).count();
+        self.first += ready;
+        self.done.drain(..ready);
+        while self.done.last() == Some(&false) {
+            self.done.pop();
+        }
+    }
+
+    /// The first answer among what is not done: what happens next was asked before that.
+    fn deadline(&self, acts: &[Act]) -> Time {
+        let mut by = Time::NEVER;
+        for (at, act) in acts.iter().enumerate().skip(self.first) {
+            if act.from > by {
+                break;
+            }
+            if let (false, Some(to)) = (self.is_done(at), act.to) {
+                by = by.min(to);
+            }
+        }
+        by
+    }
+
+    /// What it would have to do next, for a person to read.
+    fn stuck_at(&self, acts: &[Act]) -> String {
+        let by = self.deadline(acts);
+        let open = (self.first..acts.len()).filter(|at| !self.is_done(*at));
+        let due: Vec<_> = open.map(|at| &acts[at]).take_while(|act| act.from <= by).collect();
+        format!("{:?}, before {by}: {due:?}", self.cell)
+    }
+
+    /// Does all that only looks and can be done: no order is lost by that.
+    fn look_on(&mut self, acts: &[Act]) {
+        loop {
+            let by = self.deadline(acts);
+            let can = |at: &usize| {
+                let what = &acts[*at].what;
+                Cell::only_looks(what) && !self.is_done(*at) && !self.cell.after(what).is_empty()
+            };
+            let open = (self.first..acts.len()).take_while(|at| acts[*at].from <= by);
+            let Some(at) = open.into_iter().find(can) else { return };
+            self.do_it(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Sharing::{Alone, Shared};
+
+    fn act(from: u64, to: u64, what: What) -> Act {
+        let to = (to > 0).then(|| Time::from_secs(to));
+        Act { from: Time::from_secs(from), to, what }
+    }
+
+    fn granted(token: Token) -> What {
+        What::Granted(token, Alone)
+    }
+
+    fn seen(tokens: &[Token]) -> What {
+        What::Seen(tokens.to_vec())
+    }
+
+    #[track_caller]
+    fn fits(acts: &[Act]) {
+        assert_eq!(search(acts.to_vec(), &[]), Found::Order);
+    }
+
+    #[track_caller]
+    fn fits_not(acts: &[Act]) {
+        let found = search(acts.to_vec(), &[]);
+        assert!(matches!(found, Found::None(_)), "{found:?}");
+    }
+
+    #[test]
+    fn overlapping_acts_may_be_in_either_order() {
+        fits(&[
+            act(1, 5, granted(1)),
+            act(2, 4, seen(&[])),
+            act(3, 6, seen(&[1])),
+            act(7, 9, What::Released(1)),
+            act(8, 10, granted(2)),
+        ]);
+    }
+
+    #[test]
+    fn acts_that_do_not_overlap_keep_their_order() {
+        let stale = [act(1, 2, granted(1)), act(3, 4, seen(&[]))];
+        fits_not(&stale);
+        let lapse = |from| [Lapse { token: 1, from: Time::from_secs(from) }];
+        assert_eq!(search(stale.to_vec(), &lapse(4)), Found::Order);
+        let short = search(stale.to_vec(), &lapse(5));
+        assert!(matches!(short, Found::None(_)), "the lease was cut short");
+        fits_not(&[act(1, 2, granted(1)), act(3, 4, granted(2))]);
+        fits_not(&[act(1, 2, granted(2)), act(3, 4, What::Released(2)), act(5, 6, granted(1))]);
+    }
+
+    #[test]
+    fn an_unknown_outcome_may_have_happened() {
+        let open = act(1, 0, granted(7));
+        fits(&[open.clone(), act(5, 6, seen(&[7]))]);
+        fits(&[open, act(5, 6, seen(&[]))]);
+        fits_not(&[act(7, 0, granted(7)), act(5, 6, seen(&[7]))]);
+    }
+
+    #[test]
+    fn sharers_are_beside_each_other_and_nobody_else() {
+        let shared = |token| What::Granted(token, Shared);
+        fits(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, seen(&[1, 2]))]);
+        fits_not(&[act(1, 2, shared(1)), act(3, 4, granted(2))]);
+        fits_not(&[act(1, 2, granted(1)), act(3, 4, shared(2))]);
+        fits_not(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, seen(&[2]))]);
+    }
+
+    #[test]
+    fn only_a_sole_holder_changes_the_mode() {
+        let shared = |token| What::Granted(token, Shared);
+        let up = |from, to| What::Changed { from, to, mode: Alone };
+        fits(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, seen(&[2]))]);
+        fits_not(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, up(1, 3))]);
+        fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, shared(3))]);
+        // A new token, and one that nobody has had.
+        fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 1))]);
+        let two = [act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, What::Released(2))];
+        fits_not(&[&two[..], &[act(7, 8, up(1, 2))]].concat());
+        fits(&[&two[..], &[act(7, 8, up(1, 3))]].concat());
+        let down = What::Changed { from: 1, to: 1, mode: Shared };
+        fits(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, down.clone())]);
+        fits(&[act(1, 2, granted(1)), act(3, 4, down), act(5, 6, shared(2))]);
+    }
+
+    #[test]
+    fn a_tenure_that_appeared_was_granted_changed_or_stolen() {
+        let appeared = |was: &[Token], steal| What::Appeared { token: 2, was: was.to_vec(), steal };
+        let shared = What::Granted(1, Shared);
+        let all = |what| [act(1, 2, shared.clone()), act(3, 0, what), act(5, 6, seen(&[2]))];
+        fits_not(&all(appeared(&[], false)));
+        fits(&all(appeared(&[1], false)));
+        fits(&all(appeared(&[], true)));
+    }
+
+    #[test]
+    fn a_steal_that_nobody_saw_ends_what_was_held_then() {
+        let stolen = act(3, 0, What::AllEnded);
+        let lost = |from, to| act(from, to, What::NotKept(1));
+        fits_not(&[act(1, 2, granted(1)), lost(5, 6)]);
+        fits(&[act(1, 2, granted(1)), stolen.clone(), lost(5, 6)]);
+        fits_not(&[act(1, 2, granted(1)), lost(5, 6), act(7, 0, What::AllEnded)]);
+        fits_not(&[act(1, 2, granted(1)), stolen, lost(5, 6), act(7, 8, What::Kept(1))]);
+    }
+}

@@ -1,0 +1,416 @@
+//! What must be true of what the clients saw, whatever happened to the nodes.
+
+use super::client_history::{Act, Belief, History, Lock, Place, Reset, Sharing, Token, What, Who};
+use super::linearizability::{Found, Lapse, search};
+use super::violation::{Promise, Violation};
+use crate::time::{Span, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For how long a request whose outcome is unknown may still be carried out.
+const UNKNOWN_FOR: Span = Span::from_secs(10);
+
+/// Returns every promise that a history shows to be broken.
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut found = history.violations.clone();
+    one_holder(&mut found, history);
+    first_come_first_served(&mut found, history);
+    resets_take_all(&mut found, history);
+    let locks: BTreeSet<_> = history.acts.keys().copied().collect();
+    for lock in locks {
+        in_some_order(&mut found, history, lock);
+    }
+    found
+}
+
+impl Reset {
+    /// Whether it takes what this client holds and waits for.
+    fn means(&self, who: &Who) -> bool {
+        !self.kept.contains(who)
+    }
+
+    /// Until when it may happen.
+    fn by(&self) -> Time {
+        self.to.unwrap_or(Time::NEVER)
+    }
+}
+
+/// Until when a belief is one that the rules promise: a client that is robbed is told too late.
+fn rightly_until(belief: &Belief, history: &History) -> Time {
+    let Belief { lock, token, from, .. } = belief;
+    // One whose outcome is unknown is done soon, or never.
+    let may = |at: Time, by: Token| by != Token::MAX || *from < at + UNKNOWN_FOR;
+    let steals =
+        history.steals.iter().filter(|(l, at, by)| l == lock && by > token && may(*at, *by));
+    let stolen = steals.map(|(_, from, _)| *from).min();
+    let resets = history.resets.iter();
+    // A grant that was told late may be older than a reset that was over by then.
+    let resets = resets.filter(|reset| reset.means(&belief.who) && belief.asked < reset.by());
+    let reset = resets.map(|reset| reset.from).min();
+    let robbed = stolen.into_iter().chain(reset).min();
+    robbed.map_or(belief.until, |robbed| robbed.min(belief.until))
+}
+
+/// No two beliefs to hold one lock overlap, unless both share it.
+fn one_holder(found: &mut Vec<Violation>, history: &History) {
+    let right = |belief| (belief, rightly_until(belief, history));
+    let mut beliefs: Vec<_> = history.beliefs.iter().map(right).collect();
+    beliefs.retain(|(belief, until)| belief.from < *until);
+    beliefs.sort_by_key(|(belief, _)| (belief.lock, belief.from, belief.token));
+    // Those that have not ended when the next one begins.
+    let mut open: Vec<(&Belief, Time)> = vec![];
+    for (two, its_end) in beliefs {
+        open.retain(|(one, until)| one.lock == two.lock && *until > two.from);
+        for (one, until) in &open {
+            let share = one.mode == Sharing::Shared && two.mode == Sharing::Shared;
+            if one.token != two.token && !share {
+                let (lock, who, from) = (one.lock, &one.who, two.from);
+                let what = format!(
+                    "two hold lock {lock}: {who} (token {}) until {until}, {} (token {}) from \
+                     {from}",
+                    one.token, two.who, two.token,
+                );
+                found.push(Violation::new(Promise::OneHolder, what));
+            }
+        }
+        open.push((two, its_end));
+    }
+}
+
+/// Waiters are served in order, and nobody is let in before a client that waits.
+fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
+    let served = |place: &Place| place.served.map(|token| (place.lock, place.ticket, token));
+    let mut line: Vec<_> = history.places.iter().filter_map(served).collect();
+    line.sort_unstable();
+    // The place with the highest token so far: behind it no lower one may come.
+    let mut highest: Option<(Lock, u64, Token)> = None;
+    for (lock, ticket, token) in line.iter().copied() {
+        match highest.filter(|(other, ..)| *other == lock) {
+            Some((_, before, later)) if later > token && before < ticket => {
+                let what = format!(
+                    "place {ticket} in the queue of lock {lock} was served before place {before}: \
+                     tokens {token} and {later}"
+                );
+                found.push(Violation::new(Promise::FirstComeFirstServed, what));
+            }
+            Some((_, _, later)) if later > token => {}
+            _ => highest = Some((lock, ticket, token)),
+        }
+    }
+    let from_line: BTreeSet<_> = line.iter().map(|(_, _, token)| *token).collect();
+    for (lock, acts) in &history.acts {
+        overtaken(found, history, *lock, &grants(acts, &from_line));
+    }
+}
+
+/// Grants that did not come from the queue, by their tokens: when the latest of all up to there
+/// was asked for, and under which token.
+fn grants(acts: &[Act], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Time, Token)> {
+    let asked = acts.iter().filter_map(|act| match act.what {
+        What::Granted(token, _) if !from_line.contains(&token) => Some((token, act.from)),
+        _ => None,
+    });
+    let mut latest = (Time::ZERO, 0);
+    let asked: BTreeMap<_, _> = asked.collect();
+    let so_far = asked.into_iter().map(|(token, from)| {
+        latest = latest.max((from, token));
+        (token, latest)
+    });
+    so_far.collect()
+}
+
+/// Clients that waited while the lock went to one that had not asked yet.
+fn overtaken(
+    found: &mut Vec<Violation>,
+    history: &History,
+    lock: Lock,
+    grants: &BTreeMap<Token, (Time, Token)>,
+) {
+    for place in history.places.iter().filter(|place| place.lock == lock) {
+        let Some(token) = place.served else { continue };
+        let Some((_, (asked, other))) = grants.range(..token).next_back() else { continue };
+        if *asked > place.told {
+            let Place { who, told, .. } = place;
+            let what = format!(
+                "{who} waited for lock {lock} since {told}, and was served with token {token} \
+                 after token {other}, which was asked for at {asked}"
+            );
+            found.push(Violation::new(Promise::FirstComeFirstServed, what));
+        }
+    }
+}
+
+/// A tenure or a place from before a reset is gone after it.
+fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
+    for reset in &history.resets {
+        let Some(answered) = reset.to else { continue };
+        let waited = history.places.iter().filter(|place| place.told < reset.from);
+        let waited: BTreeSet<_> = waited.filter_map(|place| place.served).collect();
+        for (lock, acts) in &history.acts {
+            let had = acts.iter().filter(|act| act.to.is_some_and(|to| to < reset.from));
+            let mut had: BTreeSet<_> = had.flat_map(|act| act.what.shows()).collect();
+            had.extend(&waited);
+            for act in acts.iter().filter(|act| act.to.is_some() && act.from > answered) {
+                for token in act.what.shows().into_iter().filter(|token| had.contains(token)) {
+                    let who = history.tenures.get(&token).map(|(_, who)| who);
+                    if let Some(who) = who.filter(|who| reset.means(who)) {
+                        let what = format!(
+                            "{who} holds lock {lock} (token {token}) at {}, after the reset of {}",
+                            act.from, reset.from
+                        );
+                        found.push(Violation::new(Promise::ResetTakesAll, what));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl What {
+    /// The tenures that hold the lock at this step.
+    fn shows(&self) -> Vec<Token> {
+        match self {
+            Self::Seen(tokens) => tokens.clone(),
+            Self::Granted(token, _)
+            | Self::Stolen(token)
+            | Self::Changed { to: token, .. }
+            | Self::Kept(token)
+            | Self::InTheWay(token) => vec![*token],
+            Self::AllEnded | Self::Appeared { .. } | Self::NotKept(_) | Self::Released(_) => vec![],
+        }
+    }
+}
+
+/// The acts of a lock fit an order.
+fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
+    let mut acts = history.acts.get(&lock).cloned().unwrap_or_default();
+    for token in unheard_of(&acts, history) {
+        let Some((_, who)) = history.tenures.get(&token) else { continue };
+        let Some(since) = history.open.get(&(lock, who.clone())) else {
+            let what = format!("{who} has lock {lock} (token {token}), unasked");
+            found.push(Violation::new(Promise::OnlyWhatWasAsked, what));
+            continue;
+        };
+        acts.push(Act { from: *since, to: None, what: appeared(history, lock, token, who) });
+    }
+    let tenures = history.tenures.iter().filter(|(_, (l, _))| *l == lock);
+    let lapses: Vec<_> = tenures.map(|(token, (_, who))| lapse(history, *token, who)).collect();
+    let (promise, what) = match search(acts, &lapses) {
+        Found::Order => return,
+        Found::None(stuck) => (
+            Promise::Linearizable,
+            format!("there is no order in which lock {lock} can have been so: {stuck}"),
+        ),
+        Found::TooLong => {
+            (Promise::SearchEnds, format!("the search for an order of lock {lock} takes too long"))
+        }
+    };
+    found.push(Violation::new(promise, what));
+}
+
+/// How a tenure may have begun that nobody was told of.
+fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> What {
+    let before = history.tenures.range(..token);
+    let was = before.filter(|(_, (l, other))| *l == lock && other == who);
+    let steal = history.steals.iter().any(|(l, _, token)| *l == lock && *token == Token::MAX);
+    What::Appeared { token, was: was.map(|(token, _)| *token).collect(), steal }
+}
+
+/// Tenures that somebody was shown, and of whose beginning nobody was told.
+fn unheard_of(acts: &[Act], history: &History) -> BTreeSet<Token> {
+    let answered = acts.iter().filter(|act| act.to.is_some());
+    let shown = answered.flat_map(|act| act.what.shows());
+    shown.filter(|token| !history.granted.contains(token)).collect()
+}
+
+/// A tenure ends by itself once the time of the last answer is over. If its client asked for its
+/// end, or somebody for a reset, and the outcome is unknown, it may end from then on.
+fn lapse(history: &History, token: Token, who: &Who) -> Lapse {
+    let secured = history.secured.get(&token).copied().unwrap_or_default();
+    let freed = history.freed.get(&token).copied().unwrap_or(Time::NEVER);
+    // A reset that was over before the tenure began does not end it.
+    let may_end = |reset: &&Reset| reset.means(who) && reset.by() > begun(history, token);
+    let reset = history.resets.iter().filter(may_end).map(|reset| reset.from).min();
+    Lapse { token, from: secured.min(freed).min(reset.unwrap_or(Time::NEVER)) }
+}
+
+/// From when on a tenure can have begun.
+fn begun(history: &History, token: Token) -> Time {
+    let acts = history.acts.values().flatten();
+    let begins = acts.filter(|act| match act.what {
+        What::Granted(begun, _) | What::Stolen(begun) | What::Changed { to: begun, .. } => {
+            begun == token
+        }
+        _ => false,
+    });
+    begins.map(|act| act.from).min().unwrap_or(Time::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_secs(seconds)
+    }
+
+    fn acted(history: &mut History, from: u64, to: u64, what: What) {
+        history.act(0, at(from), Some(at(to)), what);
+    }
+
+    fn believed(history: &mut History, token: Token, who: &str, from: u64, until: u64) {
+        let (mode, who) = (Sharing::Alone, who.into());
+        let (asked, from, until) = (at(from), at(from), at(until));
+        history.believed(Belief { lock: 0, token, who, mode, asked, from, until });
+    }
+
+    fn waited(history: &mut History, who: &str, told: u64, ticket: u64, served: Token) {
+        let (told, served) = (at(told), Some(served));
+        history.place(Place { lock: 0, who: who.into(), told, ticket, served });
+    }
+
+    fn granted(history: &mut History, from: u64, to: u64, token: Token, who: &str) {
+        history.tenure(0, token, &who.into());
+        acted(history, from, to, What::Granted(token, Sharing::Alone));
+    }
+
+    /// A history of two clients that breaks nothing: ann holds, bob and then cat wait and hold.
+    fn right() -> History {
+        let mut history = History::default();
+        granted(&mut history, 1, 2, 1, "ann");
+        believed(&mut history, 1, "ann", 2, 9);
+        history.secure(1, at(11));
+        acted(&mut history, 3, 4, What::Seen(vec![1]));
+        waited(&mut history, "bob", 5, 1, 2);
+        waited(&mut history, "cat", 6, 2, 3);
+        acted(&mut history, 9, 10, What::Released(1));
+        granted(&mut history, 4, 11, 2, "bob");
+        believed(&mut history, 2, "bob", 11, 12);
+        acted(&mut history, 12, 13, What::Released(2));
+        granted(&mut history, 5, 14, 3, "cat");
+        believed(&mut history, 3, "cat", 14, 15);
+        history.replied(&"ann".into(), &"key".into(), "granted");
+        history.replied(&"ann".into(), &"key".into(), "granted");
+        history
+    }
+
+    /// Which promises a history breaks once something is planted into it.
+    #[track_caller]
+    fn breaks(promise: Promise, plant: impl FnOnce(&mut History)) {
+        let mut history = right();
+        plant(&mut history);
+        let found: BTreeSet<_> = check(&history).into_iter().map(|v| v.promise).collect();
+        assert!(found.contains(&promise), "{promise:?} is not among {found:?}");
+    }
+
+    #[test]
+    fn a_right_history_breaks_nothing() {
+        assert_eq!(check(&right()), vec![]);
+    }
+
+    #[test]
+    fn each_planted_violation_is_found() {
+        breaks(Promise::OneHolder, |h| believed(h, 2, "bob", 8, 12));
+        // Not neighbours by their tokens: cat holds what ann holds, and bob does not.
+        breaks(Promise::OneHolder, |h| believed(h, 3, "cat", 3, 4));
+        breaks(Promise::TokensAreUnique, |h| granted(h, 30, 31, 3, "dan"));
+        breaks(Promise::TokensAreUnique, |h| h.tenure(1, 3, &"cat".into()));
+        breaks(Promise::Linearizable, |h| acted(h, 7, 8, What::Seen(vec![])));
+        breaks(Promise::Linearizable, |h| granted(h, 6, 7, 4, "dan"));
+        breaks(Promise::Linearizable, |h| acted(h, 20, 21, What::Kept(2)));
+        breaks(Promise::Linearizable, |h| acted(h, 3, 4, What::NotKept(1)));
+        breaks(Promise::OneEffect, |h| h.replied(&"ann".into(), &"key".into(), "conflict"));
+    }
+
+    #[test]
+    fn a_search_that_does_not_end_is_found() {
+        breaks(Promise::SearchEnds, |h| {
+            // Each of these may have happened or not, in all combinations.
+            for token in 40..64 {
+                h.act(0, at(20), None, What::Granted(token, Sharing::Shared));
+            }
+            acted(h, 30, 31, What::Seen(vec![99]));
+        });
+    }
+
+    #[test]
+    fn a_queue_out_of_order_is_found() {
+        breaks(Promise::FirstComeFirstServed, |h| waited(h, "dan", 6, 0, 9));
+        breaks(Promise::FirstComeFirstServed, |h| {
+            waited(h, "dan", 6, 7, 9);
+            granted(h, 7, 20, 8, "eve");
+        });
+    }
+
+    #[test]
+    fn a_tenure_that_nobody_asked_for_is_found() {
+        let appears = |history: &mut History| {
+            history.tenure(0, 4, &"dan".into());
+            history.free(3, at(15));
+            acted(history, 20, 21, What::Seen(vec![4]));
+        };
+        breaks(Promise::OnlyWhatWasAsked, appears);
+        let mut asked = right();
+        appears(&mut asked);
+        asked.left_open(0, &"dan".into(), at(16));
+        assert_eq!(check(&asked), vec![]);
+    }
+
+    #[test]
+    fn a_lease_that_ends_early_is_found() {
+        let ends = |at_second| {
+            let mut history = right();
+            history.secure(3, at(25));
+            acted(&mut history, at_second, at_second + 1, What::Seen(vec![]));
+            check(&history)
+        };
+        assert_eq!(ends(25), vec![]);
+        assert_eq!(ends(20)[0].promise, Promise::Linearizable);
+    }
+
+    #[test]
+    fn a_hold_or_place_that_outlives_a_reset_is_found() {
+        let reset = |kept: &[&str]| {
+            let kept = kept.iter().map(|who| (*who).into()).collect();
+            Reset { from: at(20), to: Some(at(21)), kept }
+        };
+        let survives = |kept: &[&str]| {
+            let mut history = right();
+            history.resets.push(reset(kept));
+            acted(&mut history, 22, 23, What::Seen(vec![3]));
+            check(&history).iter().any(|found| found.promise == Promise::ResetTakesAll)
+        };
+        assert!(survives(&[]) && survives(&["ann"]));
+        assert!(!survives(&["cat"]));
+        // What nobody was told may not have happened.
+        let mut unknown = right();
+        unknown.resets.push(reset(&[]));
+        let mode = Sharing::Shared;
+        unknown.act(0, at(22), None, What::Changed { from: 3, to: 3, mode });
+        assert_eq!(check(&unknown), vec![]);
+        breaks(Promise::ResetTakesAll, |h| {
+            waited(h, "dan", 19, 9, 30);
+            h.resets.push(reset(&[]));
+            granted(h, 19, 30, 30, "dan");
+            acted(h, 31, 32, What::Seen(vec![30]));
+        });
+    }
+
+    #[test]
+    fn sharers_hold_together_and_a_robbed_client_is_told_late() {
+        let mut history = History::default();
+        for (token, who) in [(1, "ann"), (2, "bob")] {
+            history.tenure(0, token, &who.into());
+            acted(&mut history, token, token + 1, What::Granted(token, Sharing::Shared));
+            let (mode, who) = (Sharing::Shared, who.into());
+            let (asked, from, until) = (at(token), at(token + 1), at(9));
+            history.believed(Belief { lock: 0, token, who, mode, asked, from, until });
+        }
+        assert_eq!(check(&history), vec![]);
+        history.tenure(0, 3, &"cat".into());
+        acted(&mut history, 5, 6, What::Stolen(3));
+        believed(&mut history, 3, "cat", 6, 9);
+        assert_eq!(check(&history)[0].promise, Promise::OneHolder);
+        history.steals.push((0, at(5), 3));
+        assert_eq!(check(&history), vec![]);
+    }
+}

@@ -1,0 +1,83 @@
+//! A client in a queue: it looks whether it has been served, and gives up after a while.
+
+use super::client::{Came, Client, name};
+use super::client_history::{Lock, Place, What};
+use super::client_leases::{Held, less, sharing};
+use super::sim_types::{now, sleep};
+use crate::engine::{Acquire, Holder, Leave, Life, Op, Ticket, Why};
+use crate::time::{Span, Time};
+use std::sync::Arc;
+
+/// How long a waiter lets pass before it looks again.
+const LOOK_AGAIN: Span = Span::from_millis(80);
+
+impl Client {
+    /// Waits until served, or long enough.
+    pub(super) async fn wait(&mut self, lock: Lock, joined: &Came, ticket: Ticket, ask: &Acquire) {
+        let (who, told, number) = (Arc::clone(&self.who), joined.to, ticket.as_u64());
+        let mut place = Place { lock, who, told, ticket: number, served: None };
+        let enough = now() + self.world.dice.millis(300, 5_000);
+        while now() < enough {
+            sleep(LOOK_AGAIN).await;
+            self.keep_up().await;
+            let from = joined.from;
+            let Some((sent, view, at)) = self.look(lock).await else { continue };
+            let made = |holder: &&Holder| {
+                let details = &holder.lease.details;
+                holder.lease.holder == ask.client
+                    && details.holder_id() == ask.patch.holder_id.as_ref()
+            };
+            if let Some(holder) = view.holders.iter().find(made) {
+                place.served = Some(holder.lease.token.as_u64());
+                self.served(ask, lock, from, (sent, at), holder);
+                break;
+            }
+            if !view.waiters.iter().any(|waiter| waiter.ticket == ticket) {
+                break;
+            }
+        }
+        if place.served.is_none() {
+            self.left_open(lock, joined.from);
+            let why = Why::Asked;
+            self.ask(Op::Leave(Leave { name: name(lock), ticket, why })).await;
+        }
+        self.world.record.history(|history| history.place(place));
+    }
+
+    /// It was served from the queue, as it sees by looking: it asked on its own clock, and the
+    /// engine's time had come as far.
+    fn served(
+        &mut self,
+        ask: &Acquire,
+        lock: Lock,
+        from: Time,
+        (sent, at): (Time, Time),
+        holder: &Holder,
+    ) {
+        let (token, life) = (holder.lease.token.as_u64(), &holder.lease.life);
+        let left = holder.ends.expires_at.since(at);
+        let until = match life {
+            Life::Own { .. } => Some(sent + less(left)),
+            Life::Session(_) => None,
+        };
+        let elsewhere = self.is_of_another_session(life);
+        self.world.record.history(|history| {
+            if !history.granted.contains(&token) {
+                let what = What::Granted(token, sharing(ask.mode));
+                history.act(lock, from, Some(now()), what);
+            }
+            let secured = match until {
+                _ if elsewhere => Time::ZERO,
+                Some(_) => self.clock.virtual_at(sent) + less(left),
+                None => self.session_secured(),
+            };
+            history.secure(token, secured);
+        });
+        if !elsewhere && !self.held.iter().any(|held| held.token == token) {
+            let (hold, mode, acquisition) = (ask.hold, ask.mode, holder.lease.acquisition);
+            let (asked, from, runs_out) = (from, now(), false);
+            let one = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            self.held.push(one);
+        }
+    }
+}

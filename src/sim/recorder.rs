@@ -1,0 +1,431 @@
+//! What is written down while a simulation runs: the trace, what every node has applied, who voted
+//! for whom; and what is seen at once to be wrong.
+
+use super::client_history::History;
+use super::sim_types::now;
+use super::violation::{Promise, Violation};
+use crate::engine::{Answer, Mode, Op, Outcome, Reason, RequestId};
+use crate::raft::types::{Commands, LogId, NodeId, Vote};
+use crate::time::{Span, Time};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+/// Lines of the trace that are kept for whoever asks how it came to something.
+const TAIL_LINES: usize = 60;
+/// At every so manieth entry the states of the nodes are compared.
+const STATE_EVERY: u64 = 16;
+/// Violations of one promise that are kept: more would say the same again.
+const VIOLATIONS_MAX: usize = 5;
+/// How far the time of an entry may be ahead of the entry before it, beyond real time.
+const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
+
+/// A snapshot is slow that takes this long.
+const SLOW: Span = Span::from_secs(1);
+
+/// A kind of event or operation in a simulation. They are counted: one that never occurs shows
+/// nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// A node began to lead.
+    Leader,
+    /// A node crashed.
+    Crash,
+    /// A node joined the cluster.
+    Join,
+    /// A voter was replaced.
+    VoterReplaced,
+    /// A snapshot of the leader was installed.
+    SnapshotInstalled,
+    /// A snapshot took a second or more to be written.
+    SlowSnapshotWrite,
+    /// A snapshot took a second or more to be read.
+    SlowSnapshotRead,
+    /// A shared lock was granted.
+    SharedGrant,
+    /// An open file was granted a lock.
+    OpenFileGrant,
+    /// The mode of a hold was changed.
+    ModeChange,
+    /// A client began to wait in a queue.
+    Wait,
+    /// A hold was moved to another name.
+    Move,
+    /// A lock was stolen.
+    Steal,
+    /// An administrator reset the locks.
+    Reset,
+}
+
+impl Part {
+    /// Its name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "leaders",
+            Self::Crash => "crashes",
+            Self::Join => "joins",
+            Self::VoterReplaced => "voters_replaced",
+            Self::SnapshotInstalled => "snapshots_installed",
+            Self::SlowSnapshotWrite => "slow_snapshot_writes",
+            Self::SlowSnapshotRead => "slow_snapshot_reads",
+            Self::SharedGrant => "shared_grants",
+            Self::OpenFileGrant => "open_file_grants",
+            Self::ModeChange => "mode_changes",
+            Self::Wait => "waits",
+            Self::Move => "moves",
+            Self::Steal => "steals",
+            Self::Reset => "resets",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Leader,
+        Self::Crash,
+        Self::Join,
+        Self::VoterReplaced,
+        Self::SnapshotInstalled,
+        Self::SlowSnapshotWrite,
+        Self::SlowSnapshotRead,
+        Self::SharedGrant,
+        Self::OpenFileGrant,
+        Self::ModeChange,
+        Self::Wait,
+        Self::Move,
+        Self::Steal,
+        Self::Reset,
+    ];
+}
+
+/// The record of one run.
+pub(super) struct Record(Mutex<State>);
+
+struct State {
+    digest: Sha256,
+    lines: u64,
+    tail: VecDeque<String>,
+    /// All of it, if it was asked for.
+    whole: Option<Vec<String>>,
+    violations: Vec<Violation>,
+    applied: BTreeMap<u64, Applied>,
+    /// What each request that carries an id has come to.
+    outcomes: BTreeMap<RequestId, Outcome>,
+    /// What a node last voted, as far as anybody knows.
+    votes: BTreeMap<NodeId, Vote>,
+    /// The last entry that a node acknowledged, and did not truncate since.
+    promised: BTreeMap<NodeId, LogId>,
+    /// When a leader, by its term and number, proposed an entry with this engine time.
+    proposed: BTreeMap<(u64, NodeId, Time), Time>,
+    /// The last entry with commands: its engine time, and when it was proposed.
+    stamped: Option<(Time, Time)>,
+    commands: u64,
+    parts: BTreeMap<Part, u64>,
+    history: History,
+}
+
+/// What an entry came to on the node that applied it first.
+struct Applied {
+    id: LogId,
+    answers: Vec<Answer>,
+    state: Option<u32>,
+}
+
+/// The trace at its end.
+pub(super) struct Trace {
+    pub(super) digest: String,
+    pub(super) lines: Vec<String>,
+    pub(super) count: u64,
+    pub(super) violations: Vec<Violation>,
+    pub(super) entries: u64,
+    pub(super) commands: u64,
+    pub(super) parts: BTreeMap<Part, u64>,
+}
+
+impl Record {
+    pub(super) fn new(whole: bool) -> Self {
+        Self(Mutex::new(State {
+            digest: Sha256::new(),
+            lines: 0,
+            tail: VecDeque::new(),
+            whole: whole.then(Vec::new),
+            violations: Vec::new(),
+            applied: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            votes: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            proposed: BTreeMap::new(),
+            stamped: None,
+            commands: 0,
+            parts: BTreeMap::new(),
+            history: History::default(),
+        }))
+    }
+
+    /// Adds a line to the trace.
+    pub(super) fn note(&self, what: fmt::Arguments<'_>) {
+        self.0.lock().note(what);
+    }
+
+    /// Counts what took part.
+    pub(super) fn count(&self, part: Part) {
+        self.0.lock().count(part);
+    }
+
+    /// Counts what took part if it has been slow.
+    pub(super) fn took(&self, part: Part, began: Time) {
+        if now().since(began) >= SLOW {
+            self.count(part);
+        }
+    }
+
+    /// Something is wrong.
+    pub(super) fn violation(&self, promise: Promise, what: fmt::Arguments<'_>) {
+        self.0.lock().violation(promise, what);
+    }
+
+    /// A check found these.
+    pub(super) fn violations(&self, found: Vec<Violation>) {
+        let mut record = self.0.lock();
+        for Violation { promise, what, .. } in found {
+            record.violation(promise, format_args!("{what}"));
+        }
+    }
+
+    /// What the clients saw.
+    pub(super) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
+        act(&mut self.0.lock().history)
+    }
+
+    /// A node has applied an entry: what it came to must be what it came to elsewhere.
+    pub(super) fn applied(
+        &self,
+        node: NodeId,
+        id: LogId,
+        body: Option<&Commands>,
+        answers: &[Answer],
+        state: impl FnOnce() -> Arc<[u8]>,
+    ) {
+        let state = id.index.is_multiple_of(STATE_EVERY).then(|| crc32fast::hash(&state()));
+        let mut record = self.0.lock();
+        record.note(format_args!("node {node} applies {id}: {} answers", answers.len()));
+        let Some(first) = record.applied.get(&id.index) else {
+            if let Some(body) = body {
+                record.first_time(id, body, answers);
+            }
+            let applied = Applied { id, answers: answers.to_vec(), state };
+            record.applied.insert(id.index, applied);
+            return;
+        };
+        let differs = if first.id != id {
+            Some(format!("entry {} is {} there", id.index, first.id))
+        } else if first.answers != answers {
+            Some(format!("entry {id} came to {:?} there, {answers:?} here", first.answers))
+        } else if first.state != state {
+            Some(format!("the state after entry {id} is another there"))
+        } else {
+            None
+        };
+        if let Some(differs) = differs {
+            let what = format_args!("node {node} has diverged from another: {differs}");
+            record.violation(Promise::SameState, what);
+        }
+    }
+
+    /// A node goes on from a snapshot.
+    pub(super) fn installed(&self, node: NodeId, upto: Option<LogId>) {
+        self.count(Part::SnapshotInstalled);
+        self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
+    }
+
+    /// A node has voted, and somebody knows.
+    pub(super) fn voted(&self, node: NodeId, vote: Vote) {
+        let mut record = self.0.lock();
+        let last = record.votes.entry(node).or_insert(vote);
+        if order(vote) > order(*last) {
+            *last = vote;
+        }
+    }
+
+    /// A node has acknowledged all entries up to this one.
+    pub(super) fn promised(&self, node: NodeId, last: LogId) {
+        let mut record = self.0.lock();
+        let promised = record.promised.entry(node).or_insert(last);
+        if promised.index < last.index {
+            *promised = last;
+        }
+    }
+
+    /// A node truncates its log behind this entry: those that follow it count no more.
+    pub(super) fn truncated(&self, node: NodeId, last: Option<LogId>) {
+        let mut record = self.0.lock();
+        match (record.promised.get_mut(&node), last) {
+            (Some(promised), Some(last)) if promised.index > last.index => *promised = last,
+            (Some(_), None) => drop(record.promised.remove(&node)),
+            _ => {}
+        }
+    }
+
+    /// A node starts with this on its disk: it must know what it has voted and acknowledged.
+    pub(super) fn remembers(&self, node: NodeId, known: Option<Vote>, last: Option<LogId>) {
+        let mut record = self.0.lock();
+        let promised = record.promised.get(&node).copied();
+        if promised.map(|id| id.index) > last.map(|id| id.index) {
+            let what = format_args!(
+                "node {node} has lost entries that it acknowledged: up to {promised:?}, and on its \
+                 disk is {last:?}"
+            );
+            record.violation(Promise::EntriesAreKept, what);
+        }
+        let voted = record.votes.get(&node).copied();
+        if voted.map(order) > known.map(order) {
+            let what = format_args!(
+                "node {node} has forgotten its vote: {voted:?}, and on its disk is {known:?}"
+            );
+            record.violation(Promise::VotesAreKept, what);
+        }
+    }
+
+    /// A leader proposes an entry with this engine time.
+    pub(super) fn proposed(&self, term: u64, node: NodeId, stamp: Time) {
+        self.0.lock().proposed.entry((term, node, stamp)).or_insert_with(now);
+    }
+
+    /// The end of the record.
+    pub(super) fn close(&self) -> Trace {
+        let mut record = self.0.lock();
+        let digest = std::mem::take(&mut record.digest).finalize();
+        let digest = digest.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("memory suffices");
+            text
+        });
+        let lines = record.whole.take().unwrap_or_else(|| record.tail.drain(..).collect());
+        Trace {
+            digest,
+            lines,
+            count: record.lines,
+            violations: std::mem::take(&mut record.violations),
+            entries: record.applied.len() as u64,
+            commands: record.commands,
+            parts: std::mem::take(&mut record.parts),
+        }
+    }
+}
+
+/// A later vote has a higher term, or within it a higher candidate.
+fn order(vote: Vote) -> (u64, NodeId) {
+    (vote.leader_id.term, vote.leader_id.node_id)
+}
+
+/// The parts that an operation with this outcome counts for.
+fn parts_of(op: &Op, outcome: &Outcome) -> Vec<Part> {
+    match (op, outcome) {
+        (Op::Acquire(ask), Outcome::Granted(_)) => {
+            let shared = (ask.mode == Mode::Shared).then_some(Part::SharedGrant);
+            let of_file = ask.hold.open().map(|_| Part::OpenFileGrant);
+            shared.into_iter().chain(of_file).collect()
+        }
+        (Op::Acquire(ask), Outcome::Renewed(_)) if ask.hold.open().is_some() => {
+            vec![Part::ModeChange]
+        }
+        (Op::Acquire(_), Outcome::Waiting { .. }) => vec![Part::Wait],
+        (Op::Move(_), _) => vec![Part::Move],
+        (Op::Steal(_), _) => vec![Part::Steal],
+        (Op::Reset(_), _) => vec![Part::Reset],
+        _ => vec![],
+    }
+}
+
+/// The end of a wait that began with `first`, if a repeat of the request was told of it: the place
+/// was served, or it was left for good.
+fn end_of_wait(first: &Outcome, op: &Op, answer: &Answer) -> Option<Outcome> {
+    let (waits, has_left) =
+        (matches!(first, Outcome::Waiting { .. }), matches!(first, Outcome::Left));
+    match (op, answer) {
+        (Op::Acquire(_), Ok(Outcome::Granted(_))) if waits => answer.clone().ok(),
+        (Op::Acquire(_), Err(refusal)) if waits || has_left => {
+            matches!(*refusal.reason, Reason::NotInLine(_)).then_some(Outcome::Left)
+        }
+        _ => None,
+    }
+}
+
+impl State {
+    fn count(&mut self, part: Part) {
+        *self.parts.entry(part).or_default() += 1;
+    }
+
+    fn note(&mut self, what: fmt::Arguments<'_>) {
+        let micros = now().as_nanos() / 1_000;
+        let line = format!("{:>3}.{:06} {what}", micros / 1_000_000, micros % 1_000_000);
+        self.digest.update(line.as_bytes());
+        self.digest.update(b"\n");
+        self.lines += 1;
+        if let Some(whole) = &mut self.whole {
+            return whole.push(line);
+        }
+        if self.tail.len() == TAIL_LINES {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(line);
+    }
+
+    fn violation(&mut self, promise: Promise, what: fmt::Arguments<'_>) {
+        self.note(format_args!("WRONG: {promise:?}: {what}"));
+        let of_kind = self.violations.iter().filter(|violation| violation.promise == promise);
+        if of_kind.count() < VIOLATIONS_MAX {
+            let what = what.to_string();
+            self.violations.push(Violation { promise, at: Some(now()), what });
+        }
+    }
+
+    /// Engine time advances by no more than real time does, but for the rates of the clocks.
+    fn time_passes(&mut self, id: LogId, stamp: Time) {
+        let by = (id.leader_id.term, id.leader_id.node_id, stamp);
+        let Some(at) = self.proposed.get(&by).copied() else { return };
+        if let Some((before, then)) = self.stamped {
+            let (passed, truly) = (stamp.since(before), at.since(then));
+            let most = truly + Span::from_nanos(truly.as_nanos() / 1_000) + TIME_AHEAD_MAX;
+            if passed > most {
+                self.violation(
+                    Promise::TimeIsNotAhead,
+                    format_args!("the time of the entries advanced by {passed} within {truly}"),
+                );
+            }
+        }
+        if self.stamped.is_none_or(|(before, _)| before < stamp) {
+            self.stamped = Some((stamp, at));
+        }
+    }
+
+    /// Nobody has applied this entry before. What a request has come to once it comes to again.
+    fn first_time(&mut self, id: LogId, body: &Commands, answers: &[Answer]) {
+        self.time_passes(id, body.now);
+        for (command, answer) in body.commands.iter().zip(answers) {
+            self.commands += 1;
+            let Some(request) = &command.request else { continue };
+            let RequestId { caller, key } = &request.id;
+            let answer = answer.clone().map(Outcome::first);
+            match (self.outcomes.get(&request.id), answer) {
+                (None, Ok(outcome)) => {
+                    for part in parts_of(&command.op, &outcome) {
+                        self.count(part);
+                    }
+                    self.outcomes.insert(request.id.clone(), outcome);
+                }
+                (Some(first), answer) if answer.as_ref() != Ok(first) => {
+                    if let Some(end) = end_of_wait(first, &command.op, &answer) {
+                        self.outcomes.insert(request.id.clone(), end);
+                        continue;
+                    }
+                    let again = format!("{first:?}, and then {answer:?}");
+                    let what =
+                        format_args!("request {key} of {caller} was carried out twice: {again}");
+                    self.violation(Promise::OneEffect, what);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! An hour of a hundred thousand sessions, with five changes of the leader: nobody's ends that is
+//! kept alive, and one that is not ends when it should.
+
+use super::seeded_random::Dice;
+use crate::engine::{
+    ClientId, Command, Engine, Event, Grace, Op, OpenSession, Outcome, SessionId, Ttl, What,
+};
+use crate::raft::leader_clock::Carried;
+use crate::time::{Span, Time};
+
+const SESSIONS: u64 = 100_000;
+const TTL: Span = Span::from_secs(180);
+const HOUR: u64 = 3_600;
+/// When a leader is lost, and for how long there is none, in true seconds.
+const CHANGES: [(u64, u64); 5] = [(301, 2), (907, 11), (1_499, 1), (1_500, 30), (2_800, 7)];
+
+/// Whoever leads, with a clock of its own.
+struct Leader {
+    began: Time,
+    /// Millionths that pass on it in a second.
+    rate: u64,
+    carried: Carried,
+}
+
+impl Leader {
+    fn new(dice: &Dice, engine: Time, truth: Time) -> Self {
+        let began = Time::ZERO + dice.millis(0, 1_000_000_000);
+        let rate = 999_600 + dice.below(801);
+        let mut leader = Self { began, rate, carried: Carried::on(engine, Time::ZERO) };
+        leader.carried = Carried::on(engine, leader.steady(truth));
+        leader
+    }
+
+    fn steady(&self, truth: Time) -> Time {
+        let passed = u128::from(truth.as_nanos()) * u128::from(self.rate) / 1_000_000;
+        self.began + Span::from_nanos(passed as u64)
+    }
+
+    fn now(&self, truth: Time) -> Time {
+        self.carried.at(self.steady(truth))
+    }
+}
+
+/// The engine, who leads, and what is over.
+struct World {
+    dice: Dice,
+    engine: Engine,
+    leader: Leader,
+    changes: Vec<(Time, Time)>,
+    over: Vec<(SessionId, Time)>,
+    events: Vec<Event>,
+}
+
+impl World {
+    fn new() -> Self {
+        let dice = Dice::new(1);
+        let leader = Leader::new(&dice, Time::ZERO, Time::ZERO);
+        let change = |(at, gap)| (Time::from_secs(at), Time::from_secs(at + gap));
+        let changes = CHANGES.iter().copied().map(change).rev().collect();
+        let (engine, over, events) = (Engine::default(), vec![], vec![]);
+        Self { dice, engine, leader, changes, over, events }
+    }
+
+    /// Carries an operation out that somebody asks for at `truth`, or as soon as somebody leads.
+    fn ask(&mut self, truth: Time, op: Op) -> Outcome {
+        let mut truth = truth;
+        while let Some((_, again)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {
+            truth = truth.max(*again);
+            self.leader = Leader::new(&self.dice, self.engine.clock(), *again);
+            self.changes.pop();
+        }
+        let now = self.leader.now(truth);
+        let answer = self.engine.apply(now, &Command::from(op), &mut self.events);
+        for event in self.events.drain(..) {
+            if let What::SessionOver { session, .. } = event.what {
+                self.over.push((session, truth));
+            }
+        }
+        answer.expect("a session that is kept alive is alive")
+    }
+}
+
+#[test]
+fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
+    let mut world = World::new();
+    let open = OpenSession {
+        client: ClientId::parse("ann").expect("valid"),
+        ttl: Some(Ttl::new(TTL).expect("valid")),
+        grace: Grace::NONE,
+    };
+    let every = TTL.as_nanos() / 3;
+    let at = |round: u64, number: u64| Time::from_nanos(round * every + every / SESSIONS * number);
+    let mut sessions = vec![];
+    for number in 0..SESSIONS {
+        match world.ask(at(0, number), Op::OpenSession(open.clone())) {
+            Outcome::SessionOpened(id) => sessions.push(id),
+            other => panic!("not opened: {other:?}"),
+        }
+    }
+    // One of them dies after half an hour.
+    let (dead, half) = (sessions[77], HOUR * 1_000_000_000 / every / 2);
+    let rounds = HOUR * 1_000_000_000 / every;
+    for round in 1..rounds {
+        for (number, id) in (0..).zip(&sessions) {
+            if *id != dead || round < half {
+                world.ask(at(round, number), Op::KeepAlive(*id));
+            }
+        }
+    }
+    assert!(world.changes.is_empty(), "there were five changes");
+    let &[(session, when)] = &world.over[..] else { panic!("{:?} are over", world.over) };
+    assert_eq!(session, dead);
+    let lived = when.since(at(half - 1, 77));
+    // No leader's clock is faster than what a client takes off.
+    let least = TTL.as_nanos() / 1_000 * 999;
+    assert!(lived.as_nanos() >= least, "it was cut short by a leader's clock: {lived}");
+    // Its leader may have been lost meanwhile, and its clock may be slow.
+    assert!(lived.as_nanos() < TTL.as_nanos() + 31_000_000_000, "{lived}");
+}

@@ -1,0 +1,31 @@
+//! What openraft is told here: the entries of the cluster, on a runtime whose time is virtual.
+
+use super::virtual_state_machine::Machine;
+use crate::raft::types::{Answers, Proposal};
+use crate::time::Time;
+use openraft::type_config::TypeConfigExt;
+use openraft_rt_sim::SimRuntime;
+
+openraft::declare_raft_types!(
+    /// The types of the log: those of the cluster but for the runtime.
+    pub(super) Kind:
+        D = Proposal,
+        R = Answers,
+        AsyncRuntime = SimRuntime,
+);
+
+/// A node of the cluster.
+pub(super) type Raft = openraft::Raft<Kind, Machine>;
+
+/// Virtual time since the simulation began: what an observer's perfect clock would show.
+pub(super) fn now() -> Time {
+    let since = Kind::now().elapsed_since_start();
+    Time::from_nanos(
+        u64::try_from(since.as_nanos()).expect("a simulation lasts less than 500 years"),
+    )
+}
+
+/// Lets virtual time pass.
+pub(super) async fn sleep(span: crate::time::Span) {
+    Kind::sleep(span.as_duration()).await;
+}

@@ -1,0 +1,458 @@
+//! A node in a simulation: the replica and the clock of the cluster, openraft, and what makes
+//! entries of what is asked. One entry is on its way at a time, as in a real node.
+
+use super::planted_bugs::{Bug, planted};
+use super::recorder::Part;
+use super::sim_types::{Kind, Raft, now, sleep};
+use super::violation::Promise;
+use super::virtual_clock::Clock;
+use super::virtual_log::Log;
+use super::virtual_network::Links;
+use super::virtual_state_machine::Machine;
+use super::world::World;
+use crate::engine::{Answer, Command, LockName, LockView, Op, Rules, codec};
+use crate::raft::leader_clock::Carried;
+use crate::raft::replica::Replica;
+use crate::raft::types::{Answers, Commands, NodeId, Proposal};
+use crate::time::{Span, Time};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::impls::{BasicNode, ProgressResponder};
+use openraft::raft::ReadPolicy;
+use openraft::type_config::TypeConfigExt;
+use openraft::vote::leader_id_adv::LeaderId;
+use openraft::{Config, ServerState, SnapshotPolicy};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use tokio::sync::{Notify, oneshot};
+
+/// Requests of one entry: few, so that there are many entries.
+const REQUESTS_MAX: usize = 8;
+/// Entries between snapshots: few, so that nodes that were away need one.
+const ENTRIES_A_SNAPSHOT: u64 = 60;
+/// Entries kept behind a snapshot.
+const ENTRIES_KEPT: u64 = 10;
+/// How long a leader waits for a snapshot to be installed.
+pub(super) const INSTALL_PATIENCE_MS: u64 = 10_000;
+/// How long a node waits for another one to whom it hands a request on.
+const HOP_PATIENCE: Span = Span::from_millis(250);
+/// How long a reader waits for what it is to see.
+const READ_PATIENCE: Span = Span::from_millis(400);
+/// How often a node looks whether it has heard the leader's time.
+const TIME_LOOK: Span = Span::from_millis(500);
+/// How long after a failed attempt the next one is made.
+const AGAIN: Span = Span::from_millis(10);
+
+/// Who leads, and in which term.
+pub(super) type Leader = LeaderId<u64, u64>;
+
+/// What a node is asked.
+#[derive(Debug, Clone)]
+pub(super) enum Request {
+    /// By a client, who may ask any node.
+    Submit(Command),
+    /// By a node, to whom the client went.
+    Forwarded(Command),
+    /// By a client.
+    View(LockName),
+    /// By a node, for its reader: from which entry on what it sees is current.
+    ReadIndex,
+}
+
+/// What a node says.
+#[derive(Debug, Clone)]
+pub(super) enum Reply {
+    /// It has been carried out.
+    Answered(Answer),
+    /// What there was, and a time that the engine's had not passed when it was asked.
+    Seen(Box<LockView>, Time),
+    /// The entry, and the same time.
+    ReadAt(Option<u64>, Time),
+    /// It does not lead; perhaps it knows who does.
+    NotLeader(Option<NodeId>),
+    /// It may have been carried out, or may be later.
+    Unknown,
+    /// No such node runs.
+    Nobody,
+}
+
+/// A node that runs.
+pub(super) struct Host {
+    pub(super) id: NodeId,
+    pub(super) run: u64,
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    world: Arc<World>,
+    clock: Clock,
+    wall_ahead_ms: Arc<AtomicI64>,
+    desk: Mutex<VecDeque<Asked>>,
+    bell: Notify,
+    /// Engine time, as this node has it while it leads in that term.
+    carried: Mutex<Option<(Leader, Carried)>>,
+    stopped: AtomicBool,
+}
+
+struct Asked {
+    command: Command,
+    then: oneshot::Sender<Reply>,
+}
+
+/// The settings of a real cluster, but for the times: thrice as much happens in a second.
+fn config() -> Config {
+    Config {
+        cluster_name: "latchfs".to_owned(),
+        heartbeat_interval: 50,
+        election_timeout_min: 150,
+        election_timeout_max: 300,
+        enable_pre_vote: Some(true),
+        enable_leader_restore: Some(false),
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_A_SNAPSHOT),
+        max_in_snapshot_log_to_keep: ENTRIES_KEPT,
+        install_snapshot_timeout: INSTALL_PATIENCE_MS,
+        ..Config::default()
+    }
+}
+
+/// Starts the node of a machine with what is on its disk, by the rules of a real start.
+pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
+    let seat = world.seat(id);
+    let run = world.next_run(id);
+    let disk = seat.disk.open();
+    let machine = Machine::open(id, &disk, seat.clock, &world.record)?;
+    let (vote, last, purged) = disk
+        .look(|files| (files.vote, files.last(), files.purged))
+        .map_err(|error| error.to_string())?;
+    world.record.remembers(id, vote, last);
+    if purged > machine.applied() {
+        return Err("what was forgotten of the log is in no snapshot".to_owned());
+    }
+    let replica = Arc::clone(&machine.replica);
+    let log = Log { node: id, disk, record: Arc::clone(&world.record) };
+    let links = Links { world: Arc::clone(world), from: id, run };
+    let raft = Raft::new(id, Arc::new(config()), links, log, machine).await;
+    let raft = raft.map_err(|error| error.to_string())?;
+    Ok(Arc::new(Host {
+        id,
+        run,
+        raft,
+        replica,
+        world: Arc::clone(world),
+        clock: seat.clock,
+        wall_ahead_ms: Arc::clone(&seat.wall_ahead_ms),
+        desk: Mutex::default(),
+        bell: Notify::new(),
+        carried: Mutex::default(),
+        stopped: AtomicBool::new(false),
+    }))
+}
+
+impl Host {
+    pub(super) fn runs(&self) -> bool {
+        !self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// The beginning of a cluster of which these are the voters.
+    pub(super) async fn initialize(&self, nodes: &[NodeId]) {
+        let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
+        if let Err(error) = self.raft.initialize(members).await {
+            let what = format_args!("the cluster can't begin: {error}");
+            self.world.record.violation(Promise::NodesStart, what);
+        }
+    }
+
+    /// Starts to make entries.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let host = Arc::clone(self);
+        Kind::spawn(async move { host.work().await });
+        let host = Arc::clone(self);
+        Kind::spawn(async move { host.hear_time().await });
+    }
+
+    /// Hears the leader's time now and then while it follows.
+    async fn hear_time(&self) {
+        while self.runs() {
+            sleep(TIME_LOOK).await;
+            if self.leads().is_none() && self.replica.has_old_time() {
+                self.read_elsewhere().await;
+            }
+        }
+    }
+
+    /// It is no more; what it has on its way goes nowhere.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.desk.lock().clear();
+        self.bell.notify_one();
+        let raft = self.raft.clone();
+        Kind::spawn(async move { raft.shutdown().await });
+    }
+
+    /// In which term it leads, if it does.
+    pub(super) fn leads(&self) -> Option<Leader> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let leads = metrics.state == ServerState::Leader
+            && metrics.vote.committed
+            && metrics.vote.leader_id.node_id == self.id;
+        leads.then_some(metrics.vote.leader_id)
+    }
+
+    /// The last entry that it has applied, and all that it knows of locks after it, as bytes.
+    pub(super) fn state(&self) -> (Option<u64>, Vec<u8>) {
+        let core = self.replica.look();
+        let applied = core.meta().last_log_id.map(|id| id.index);
+        (applied, codec::encode_engine(&core.engine))
+    }
+
+    fn is_well(&self) -> bool {
+        self.raft.metrics().borrow_watched().running_state.is_ok()
+    }
+
+    fn knows_leader(&self) -> Option<NodeId> {
+        self.raft.server_metrics().borrow_watched().current_leader.filter(|id| *id != self.id)
+    }
+
+    fn steady(&self) -> Time {
+        self.clock.read()
+    }
+
+    /// Engine time, while this node leads in that term.
+    fn carried(&self, leader: Leader) -> Option<Carried> {
+        self.carried.lock().filter(|(term, _)| *term == leader).map(|(_, carried)| carried)
+    }
+
+    fn stamp(&self, carried: Carried) -> Time {
+        let steady = self.steady();
+        if planted(Bug::WallStamps) {
+            let ahead = self.wall_ahead_ms.load(Ordering::Relaxed);
+            return Time::from_secs(10_000_000)
+                + Span::from_millis((now().as_nanos() as i64 / 1_000_000 + ahead).max(0) as u64);
+        }
+        if planted(Bug::ClockNotCarried) { steady } else { carried.at(steady) }
+    }
+}
+
+/// What makes entries.
+impl Host {
+    async fn work(self: &Arc<Self>) {
+        let mut metrics = self.raft.server_metrics();
+        while self.runs() {
+            if let Err(error) = &self.raft.metrics().borrow_watched().running_state {
+                // The disk has failed: a real node ends here.
+                self.world.record.note(format_args!("node {} stops: {error}", self.id));
+                self.world.failed(self.id, self.run);
+                return;
+            }
+            let Some(leader) = self.leads() else {
+                self.refuse_all();
+                tokio::select! {
+                    biased;
+                    changed = metrics.changed() => if changed.is_err() { return self.fall() },
+                    () = self.bell.notified() => {}
+                }
+                continue;
+            };
+            // All that earlier leaders have promised is applied here before time goes on.
+            if self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await.is_err() {
+                sleep(AGAIN).await;
+                continue;
+            }
+            let earlier = self.carried.lock().filter(|_| planted(Bug::StaleCarry));
+            let carried = earlier.map_or_else(
+                || {
+                    let steady = self.steady();
+                    Carried::on(self.replica.look().time_at_least(steady), steady)
+                },
+                |(_, carried)| carried,
+            );
+            *self.carried.lock() = Some((leader, carried));
+            self.world.record.count(Part::Leader);
+            self.world.record.note(format_args!("node {} leads in term {}", self.id, leader.term));
+            if self.replica.look().cluster.is_none() {
+                let begin = Proposal::Begin(self.world.cluster, Rules::default());
+                let _ = self.propose(leader, begin).await;
+            }
+            self.lead(leader, carried).await;
+        }
+    }
+
+    /// openraft is no more.
+    fn fall(&self) {
+        if self.runs() && self.is_well() {
+            let id = self.id;
+            let what = format_args!("openraft has panicked on node {id}");
+            self.world.record.violation(Promise::NoPanic, what);
+        }
+        self.world.failed(self.id, self.run);
+    }
+
+    async fn lead(&self, leader: Leader, carried: Carried) {
+        let mut metrics = self.raft.server_metrics();
+        while self.runs() && self.is_well() && self.leads() == Some(leader) {
+            let batch: Vec<Asked> = {
+                let mut desk = self.desk.lock();
+                let count = desk.len().min(REQUESTS_MAX);
+                desk.drain(..count).collect()
+            };
+            let due = self.replica.next_deadline();
+            let wait = due.map(|due| carried.until(due, self.steady()));
+            if !batch.is_empty() {
+                self.carry_out(leader, carried, batch).await;
+            } else if wait == Some(Span::ZERO) {
+                let now = self.stamp(carried);
+                let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
+                if self.propose(leader, Proposal::Commands(commands)).await.is_err() {
+                    // Who hands the lead over still has it, and takes nothing any more.
+                    sleep(AGAIN).await;
+                }
+            } else {
+                let wait = wait.unwrap_or(Span::from_secs(3_600));
+                tokio::select! {
+                    biased;
+                    changed = metrics.changed() => if changed.is_err() { return self.fall() },
+                    () = self.bell.notified() => {}
+                    () = sleep(self.clock.virtual_span(wait)) => {}
+                }
+            }
+        }
+        self.refuse_all();
+    }
+
+    async fn carry_out(&self, leader: Leader, carried: Carried, batch: Vec<Asked>) {
+        let (commands, thens): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|asked| (asked.command, asked.then)).unzip();
+        let now = self.stamp(carried);
+        let mut thens = Some(thens);
+        if planted(Bug::AnswersBeforeCommit) {
+            let mut engine = self.replica.look().engine.clone();
+            let mut apply = |command| engine.apply(now, command, &mut vec![]);
+            let answers: Answers = commands.iter().map(&mut apply).collect();
+            answer(thens.take().unwrap_or_default(), answers);
+        }
+        let commands = Arc::new(Commands { now, commands });
+        match (self.propose(leader, Proposal::Commands(commands)).await, thens) {
+            (_, None) => {}
+            (Ok(answers), Some(thens)) => answer(thens, answers),
+            (Err(reply), Some(thens)) => {
+                for then in thens {
+                    let _ = then.send(reply.clone());
+                }
+            }
+        }
+    }
+
+    /// Has an entry written by the leader of that very term, and carried out. Its stamp is one of
+    /// that term, so in another it must not be written.
+    async fn propose(&self, leader: Leader, proposal: Proposal) -> Result<Answers, Reply> {
+        if let Proposal::Commands(commands) = &proposal {
+            self.world.record.proposed(leader.term, leader.node_id, commands.now);
+        }
+        let (responder, done) = ProgressResponder::complete_only();
+        let write = self.raft.write(proposal).responder(responder);
+        let write = if planted(Bug::StaleCarry) { write } else { write.with_leader(leader) };
+        if write.await.is_err() {
+            return Err(Reply::Unknown);
+        }
+        match done.await {
+            Ok(Ok(done)) => Ok(done.data),
+            Ok(Err(openraft::errors::ClientWriteError::ForwardToLeader(to))) => {
+                Err(Reply::NotLeader(to.leader_id))
+            }
+            Ok(Err(_)) | Err(_) => Err(Reply::Unknown),
+        }
+    }
+
+    fn refuse_all(&self) {
+        let leader = self.knows_leader();
+        for asked in self.desk.lock().drain(..) {
+            let _ = asked.then.send(Reply::NotLeader(leader));
+        }
+    }
+}
+
+fn answer(thens: Vec<oneshot::Sender<Reply>>, answers: Answers) {
+    for (then, answer) in thens.into_iter().zip(answers) {
+        // Who asked may have given up.
+        let _ = then.send(Reply::Answered(answer));
+    }
+}
+
+/// What is asked.
+impl Host {
+    pub(super) async fn handle(self: Arc<Self>, request: Request) -> Reply {
+        match request {
+            Request::Submit(command) => {
+                if self.leads().is_some() {
+                    return self.decide(command).await;
+                }
+                self.hand_on(Request::Forwarded(command)).await
+            }
+            Request::Forwarded(command) => self.decide(command).await,
+            Request::ReadIndex => match self.barrier().await {
+                Some((at, now)) => Reply::ReadAt(at, now),
+                None => Reply::NotLeader(self.knows_leader()),
+            },
+            Request::View(name) => self.view(&name).await,
+        }
+    }
+
+    async fn hand_on(&self, request: Request) -> Reply {
+        let Some(leader) = self.knows_leader() else { return Reply::NotLeader(None) };
+        let reply = self.world.ask(self.id, leader, request, HOP_PATIENCE).await;
+        reply.unwrap_or(Reply::Unknown)
+    }
+
+    async fn decide(&self, command: Command) -> Reply {
+        if self.leads().is_none() {
+            return Reply::NotLeader(self.knows_leader());
+        }
+        let (then, reply) = oneshot::channel();
+        self.desk.lock().push_back(Asked { command, then });
+        self.bell.notify_one();
+        reply.await.unwrap_or(Reply::Unknown)
+    }
+
+    /// As the leader: the entry up to which somebody must have applied to see all that anybody
+    /// was told before this was asked, and what is due by now.
+    async fn barrier(&self) -> Option<(Option<u64>, Time)> {
+        let carried = self.carried(self.leads()?)?;
+        let due = |now| self.replica.next_deadline().is_some_and(|due| due <= now);
+        if due(self.stamp(carried)) {
+            self.decide(Op::Settle.into()).await;
+        }
+        let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
+        let at = linearizer.read_log_id().index();
+        let now = self.stamp(self.carried(self.leads()?)?);
+        Some((Some(at), now))
+    }
+
+    /// Asks the leader for its barrier, and hears its time.
+    async fn read_elsewhere(&self) -> Option<(Option<u64>, Time)> {
+        // The node that answers is the leader of this vote, or of a later one.
+        let vote = self.raft.server_metrics().borrow_watched().vote;
+        let Reply::ReadAt(at, now) = self.hand_on(Request::ReadIndex).await else { return None };
+        if vote.committed {
+            self.replica.hear(vote.leader_id, now);
+        }
+        Some((at, now))
+    }
+
+    async fn view(&self, name: &LockName) -> Reply {
+        let barrier = if planted(Bug::NoBarrier) {
+            Some((None, self.replica.look().engine.clock()))
+        } else if self.leads().is_some() {
+            self.barrier().await
+        } else {
+            self.read_elsewhere().await
+        };
+        let Some((at, now)) = barrier else { return Reply::NotLeader(self.knows_leader()) };
+        let wait = self.raft.wait(Some(READ_PATIENCE.as_duration()));
+        if wait.applied_index_at_least(at, "to look").await.is_err() {
+            return Reply::Unknown;
+        }
+        let core = self.replica.look();
+        let view = core.engine.view(name, core.engine.clock());
+        Reply::Seen(Box::new(view), now)
+    }
+}

@@ -1,0 +1,166 @@
+//! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
+
+use super::planted_bugs::{Bug, planted};
+use super::recorder::{Part, Record};
+use super::sim_types::{Kind, now};
+use super::violation::Promise;
+use super::virtual_clock::Clock;
+use super::virtual_disk::Open;
+use crate::engine::codec::Malformed;
+use crate::raft::replica::Replica;
+use crate::raft::snapshot;
+use crate::raft::types::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
+use crate::service::audit::Audit;
+use futures_util::{Stream, TryStreamExt};
+use openraft::EntryPayload;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The replica of a node, and where its snapshots are.
+pub(super) struct Machine {
+    pub(super) replica: Arc<Replica>,
+    node: NodeId,
+    disk: Open,
+    record: Arc<Record>,
+}
+
+/// Puts one snapshot on the disk.
+pub(super) struct Builder {
+    snapshot: Snapshot,
+    node: NodeId,
+    disk: Open,
+    record: Arc<Record>,
+}
+
+/// Notes a panic while it is alive.
+struct Watch<'a>(&'a Record, NodeId);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let what = format_args!("node {} has panicked while it applied an entry", self.1);
+            self.0.violation(Promise::NoPanic, what);
+        }
+    }
+}
+
+/// Puts a snapshot on the disk. From then on the node could start with what is there.
+async fn put(node: NodeId, disk: &Open, record: &Record, snapshot: &Snapshot) -> io::Result<()> {
+    let (began, upto) = (now(), snapshot.meta.last_log_id);
+    disk.put_snapshot(upto, snapshot::to_file(snapshot).into()).await?;
+    record.took(Part::SlowSnapshotWrite, began);
+    let (purged, there) = (disk.look(|files| files.purged)?, disk.snapshot_upto());
+    if purged > there {
+        let what = format_args!(
+            "node {node} could not start: its log begins after {purged:?}, and its snapshot ends \
+             at {there:?}"
+        );
+        record.violation(Promise::NodesStart, what);
+    }
+    Ok(())
+}
+
+impl Machine {
+    /// The state as the snapshot on the disk has it, or an empty one.
+    pub(super) fn open(
+        node: NodeId,
+        disk: &Open,
+        clock: Clock,
+        record: &Arc<Record>,
+    ) -> Result<Self, String> {
+        let read = |bytes: Arc<[u8]>| {
+            let found = snapshot::from_file(Path::new("snapshot"), &bytes);
+            let found = found.map_err(|error| error.to_string())?;
+            snapshot::unpack(&found).map_err(|Malformed| Malformed.to_string())
+        };
+        let known = disk.snapshot().map(read).transpose()?;
+        let replica =
+            Arc::new(Replica::new(known, Audit::to_log(), Box::new(move || clock.read())));
+        Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
+    }
+
+    /// Up to where the state knows the log.
+    pub(super) fn applied(&self) -> Option<LogId> {
+        self.replica.look().meta().last_log_id
+    }
+}
+
+impl RaftStateMachine<Kind> for Machine {
+    type SnapshotData = Arc<[u8]>;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
+        let meta = self.replica.look().meta();
+        Ok((meta.last_log_id, meta.last_membership))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Kind>>> + Unpin + Send,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let id = entry.log_id;
+            let body = match &entry.payload {
+                EntryPayload::Normal(Proposal::Commands(body)) => Some(Arc::clone(body)),
+                _ => None,
+            };
+            let watch = Watch(&self.record, self.node);
+            let panics = planted(Bug::ApplyPanics) && responder.is_some() && id.index > 50;
+            assert!(!panics, "this bug is planted");
+            let answers = self.replica.apply(entry);
+            drop(watch);
+            self.record.applied(self.node, id, body.as_deref(), &answers, || {
+                snapshot::to_bytes(None, &self.replica.look().engine)
+            });
+            if let Some(responder) = responder {
+                responder.send(answers);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let core = self.replica.look();
+        let bytes = if planted(Bug::SnapshotForgets) {
+            snapshot::to_bytes(core.cluster, &super::planted_bugs::forgetful(&core.engine))
+        } else {
+            snapshot::to_bytes(core.cluster, &core.engine)
+        };
+        let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
+        let (disk, record) = (self.disk.clone(), Arc::clone(&self.record));
+        Builder { snapshot, node: self.node, disk, record }
+    }
+
+    async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
+        let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
+        let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
+        if planted(Bug::InstallNeverEnds) {
+            return std::future::pending().await;
+        }
+        put(self.node, &self.disk, &self.record, &snapshot).await?;
+        self.replica.replace(known);
+        self.record.installed(self.node, meta.last_log_id);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let read = |bytes: Arc<[u8]>| {
+            snapshot::from_file(Path::new("snapshot"), &bytes).map_err(io::Error::other)
+        };
+        let began = now();
+        let bytes = self.disk.read_snapshot().await?;
+        self.record.took(Part::SlowSnapshotRead, began);
+        bytes.map(read).transpose()
+    }
+}
+
+impl RaftSnapshotBuilder<Kind> for Builder {
+    type SnapshotData = Arc<[u8]>;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        put(self.node, &self.disk, &self.record, &self.snapshot).await?;
+        Ok(self.snapshot.clone())
+    }
+}

@@ -1,0 +1,83 @@
+//! A snapshot and the journals behind it become one new snapshot, while others go on appending.
+//!
+//! In this order, so that a crash anywhere leaves a chain that counts: the next journal is made,
+//! the new snapshot is written beside the old files, it gets its name, the old files go.
+
+use super::StateError;
+use super::header::{BootId, HEADER_BYTES, Header, Type};
+use super::journal::{Journal, Records};
+use super::manifest::{Base, Claim};
+use super::recovery;
+use super::state_dir::{Dir, Durable};
+use std::sync::Arc;
+
+/// What a rotation left behind: the makings of the next snapshot.
+#[derive(Debug)]
+#[must_use = "the journal is cut back by `compact`"]
+pub struct Sealed {
+    dir: Arc<Dir>,
+    claim: Claim,
+    boot: BootId,
+    generation: u64,
+    next_seq: u64,
+}
+
+impl Sealed {
+    pub(super) fn new(dir: Arc<Dir>, claim: Claim, boot: BootId, next: &Journal) -> Self {
+        Self { dir, claim, boot, generation: next.generation(), next_seq: next.next_seq() }
+    }
+
+    /// Has `rebuild` make the new snapshot from the old one and the records after it, and puts
+    /// it in their place. If this fails the old files stay, and a later rotation takes them too.
+    pub fn compact(
+        self,
+        rebuild: impl FnOnce(Option<Vec<u8>>, &mut Records) -> Result<Vec<u8>, StateError>,
+    ) -> Result<(), StateError> {
+        let (base, mut parts) = self.claim.files();
+        parts.retain(|part| part.generation < self.generation);
+        let before = match base {
+            Some(base) => Some(recovery::read_snapshot(&self.dir, base.generation)?.1),
+            None => None,
+        };
+        let mut records = Records::new(&self.dir, parts);
+        let body = rebuild(before, &mut records)?;
+        self.replace_by(&body)
+    }
+
+    /// Puts a snapshot in the place of what came before the rotation: `body` must be the state
+    /// as it was at that moment.
+    pub fn replace_by(self, body: &[u8]) -> Result<(), StateError> {
+        // A snapshot is only ever found beside its own journal, whose header must not be lost.
+        let journal = self.dir.journal(self.generation);
+        self.dir.sync(&journal).map_err(|error| StateError::io(&journal, error))?;
+        let base = write(&self.dir, self.boot, self.generation, self.next_seq, body)?;
+        self.claim.replace(base);
+        let old = self.dir.list()?.older_than(self.generation);
+        self.dir.remove_durably(&old)
+    }
+}
+
+/// Writes the snapshot that `journal`, still empty, goes on from.
+pub(super) fn write_snapshot(
+    dir: &Dir,
+    boot: BootId,
+    journal: &Journal,
+    body: &[u8],
+) -> Result<(), StateError> {
+    write(dir, boot, journal.generation(), journal.next_seq(), body).map(drop)
+}
+
+fn write(
+    dir: &Dir,
+    boot: BootId,
+    generation: u64,
+    next_seq: u64,
+    body: &[u8],
+) -> Result<Base, StateError> {
+    let (kind, sum, body_bytes) = (Type::Snapshot, crc32fast::hash(body), body.len() as u64);
+    let header = Header { kind, boot, generation, next_seq, body_bytes, sum };
+    let path = dir.snapshot(generation);
+    dir.replace(&path, &[&header.to_bytes(), body], Durable::Yes)
+        .map_err(|error| StateError::io(&path, error))?;
+    Ok(Base { generation, bytes: HEADER_BYTES as u64 + body_bytes })
+}

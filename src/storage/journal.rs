@@ -1,0 +1,372 @@
+//! Journals: records one behind the other, each with its length, number and sum.
+//!
+//! ```text
+//! length u32 | sum u32 | sequence number u64 | record
+//! ```
+//!
+//! The sum begins with a number that only this journal has. So bytes that somebody had us write
+//! as a part of a record, in the text of a lock say, can't pass for a record of their own.
+
+use super::StateError;
+use super::header::{BootId, HEADER_BYTES, Header, Type};
+use super::manifest::Part;
+use super::preallocation::{self, RESERVE_BYTES};
+use super::recovery::Last;
+use super::state_dir::{self, Dir, Durable};
+use crate::time::{Span, Time, boot_now};
+use log::warn;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The greatest record. A command holds a few names of 1 KiB and a text of 4 KiB.
+pub const RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// How long an ordinary record is refused without another try after the disk was full: finding
+/// that out takes a copy-on-write file system milliseconds, and everybody waits meanwhile.
+const FULL_FOR: Span = Span::from_millis(50);
+
+/// Which space a record may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Space {
+    /// All but the reserve.
+    Ordinary,
+    /// The reserve as well: the record only ends something.
+    Reserve,
+}
+
+/// What stands before each record.
+pub(super) const PREFIX_BYTES: usize = 16;
+
+/// The journal that is being written.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: File,
+    path: PathBuf,
+    generation: u64,
+    salt: u32,
+    next_seq: u64,
+    /// Where the next record goes.
+    end: u64,
+    /// Up to here the file has its space already.
+    allocated: u64,
+    /// The disk was full: until when it is not asked again, and what it said.
+    full: Option<(Time, i32)>,
+    /// Where the last record begins, while it can be taken back.
+    last: Option<u64>,
+    /// Why nothing can be written any more.
+    broken: Option<(io::ErrorKind, String)>,
+    buffer: Vec<u8>,
+}
+
+impl Journal {
+    /// Begins a journal whose first record will be `next_seq`, with or without a reserve.
+    pub(super) fn create(
+        dir: &Dir,
+        generation: u64,
+        boot: BootId,
+        next_seq: u64,
+        durable: Durable,
+        reserve: bool,
+    ) -> io::Result<Self> {
+        let mut salt = [0; 4];
+        File::open("/dev/urandom")?.read_exact(&mut salt)?;
+        let sum = u32::from_le_bytes(salt);
+        let header = Header { kind: Type::Journal, boot, generation, next_seq, body_bytes: 0, sum };
+        let path = dir.journal(generation);
+        let begin = HEADER_BYTES as u64;
+        let mut allocated = begin;
+        let file = dir.replace_with(&path, durable, |file| {
+            preallocation::disable_copy_on_write(file);
+            state_dir::write_parts(file, &[&header.to_bytes()])?;
+            if reserve {
+                allocated = preallocation::allocate(file, begin, begin + RESERVE_BYTES)?;
+            }
+            Ok(())
+        })?;
+        let at = Last { generation, salt: sum, end: begin, allocated, next_seq };
+        Ok(Self::at(file, path, &at))
+    }
+
+    /// Goes on with a journal that was found.
+    pub(super) fn resume(dir: &Dir, last: &Last) -> Result<Self, StateError> {
+        let path = dir.journal(last.generation);
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(|error| StateError::io(&path, error))?;
+        Ok(Self::at(file, path, last))
+    }
+
+    pub(super) fn at(file: File, path: PathBuf, last: &Last) -> Self {
+        let Last { generation, salt, end, allocated, next_seq } = *last;
+        let (full, last, broken, buffer) = (None, None, None, Vec::new());
+        Self { file, path, generation, salt, next_seq, end, allocated, full, last, broken, buffer }
+    }
+
+    pub(super) const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) const fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    pub(super) const fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    pub(super) fn append(&mut self, record: &[u8], space: Space) -> io::Result<()> {
+        if let Some((kind, why)) = &self.broken {
+            return Err(io::Error::new(*kind, why.clone()));
+        }
+        if record.is_empty() || record.len() > RECORD_BYTES_MAX {
+            let why = format!("a record has 1 to {RECORD_BYTES_MAX} bytes, not {}", record.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        self.fill_buffer(record);
+        // Taking back is for records; what a failed call leaves is dealt with here.
+        self.last = None;
+        let end = self.end + self.buffer.len() as u64;
+        if space == Space::Ordinary {
+            self.allocate(end + RESERVE_BYTES)?;
+        }
+        if let Err(error) = self.file.write_all_at(&self.buffer, self.end) {
+            // A part of the record and the zeros behind it could pass for the whole.
+            self.cut_back(self.end, &error);
+            return Err(error);
+        }
+        self.last = Some(self.end);
+        self.end = end;
+        self.allocated = self.allocated.max(end);
+        self.next_seq += 1;
+        Ok(())
+    }
+
+    /// Allocates the reserve, unless it is there.
+    pub(super) fn reserve(&mut self) -> io::Result<()> {
+        self.allocate(self.end + RESERVE_BYTES)
+    }
+
+    /// Allocates the file up to `end` at least.
+    fn allocate(&mut self, end: u64) -> io::Result<()> {
+        if end <= self.allocated {
+            return Ok(());
+        }
+        if let Some((until, code)) = self.full
+            && boot_now() < until
+        {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        match preallocation::allocate(&self.file, self.allocated, end) {
+            Ok(allocated) => {
+                (self.allocated, self.full) = (allocated, None);
+                Ok(())
+            }
+            Err(error) => {
+                self.full = error.raw_os_error().map(|code| (boot_now() + FULL_FOR, code));
+                self.cut_back(self.allocated, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a record and what stands before it into the buffer.
+    fn fill_buffer(&mut self, record: &[u8]) {
+        let length = (record.len() as u32).to_le_bytes();
+        // Where the sum will be the length stands first: what is summed up lies in one piece then.
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&[0; 4]);
+        self.buffer.extend_from_slice(&length);
+        self.buffer.extend_from_slice(&self.next_seq.to_le_bytes());
+        self.buffer.extend_from_slice(record);
+        let sum = sum_of(self.salt, &self.buffer[length.len()..]);
+        self.buffer[..4].copy_from_slice(&length);
+        self.buffer[4..8].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Cuts the file to `end`, and gives back what a failed call may have taken behind it.
+    fn cut_back(&mut self, end: u64, first: &io::Error) {
+        match self.file.set_len(end) {
+            Ok(()) => self.allocated = end,
+            Err(error) => {
+                let why = format!("{first}, and then the journal could not be cut back: {error}");
+                self.broken = Some((first.kind(), why));
+            }
+        }
+    }
+
+    pub(super) fn take_back(&mut self) {
+        if let Some(last) = self.last.take() {
+            self.end = last;
+            self.next_seq -= 1;
+        }
+    }
+
+    /// Cuts off what was taken back, and space that was not used. Not needed for reading, which
+    /// knows where to end.
+    pub(super) fn trim(&mut self) {
+        if self.allocated > self.end
+            && let Err(error) = self.file.set_len(self.end)
+        {
+            warn!("can't cut {} back to its end ({error})", self.path.display());
+        } else {
+            self.allocated = self.end;
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.trim();
+    }
+}
+
+/// The sum of a record. The salt is what it begins with.
+pub(super) fn sum(salt: u32, seq: u64, record: &[u8]) -> u32 {
+    let length = (record.len() as u32).to_le_bytes();
+    sum_of(salt, &[&length[..], &seq.to_le_bytes(), record].concat())
+}
+
+/// The sum of a length, a number and a record.
+fn sum_of(salt: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// What stands before a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prefix {
+    pub(super) bytes: usize,
+    pub(super) sum: u32,
+    pub(super) seq: u64,
+}
+
+impl Prefix {
+    pub(super) fn parse(bytes: [u8; PREFIX_BYTES]) -> Self {
+        let whole = u128::from_le_bytes(bytes);
+        Self { bytes: whole as u32 as usize, sum: (whole >> 32) as u32, seq: (whole >> 64) as u64 }
+    }
+
+    pub(super) const fn is_possible(&self) -> bool {
+        self.bytes > 0 && self.bytes <= RECORD_BYTES_MAX
+    }
+}
+
+/// Reads one journal from its beginning.
+#[derive(Debug)]
+pub(super) struct Reader {
+    input: BufReader<File>,
+    pub(super) path: PathBuf,
+    pub(super) header: Header,
+    /// Behind the last whole record.
+    pub(super) offset: u64,
+    pub(super) next_seq: u64,
+}
+
+/// Large enough to read a journal at the speed of the disk.
+const READ_BYTES: usize = 256 << 10;
+
+impl Reader {
+    pub(super) fn open(dir: &Dir, generation: u64) -> Result<Self, StateError> {
+        let path = dir.journal(generation);
+        let at = |error| StateError::io(&path, error);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(StateError::Missing(path));
+            }
+            opened => opened.map_err(at)?,
+        };
+        let mut input = BufReader::with_capacity(READ_BYTES, file);
+        let mut bytes = [0; HEADER_BYTES];
+        match read_whole(&mut input, &mut bytes) {
+            Ok(true) => {}
+            Ok(false) => return Err(StateError::damaged(&path, 0, "its header is cut off")),
+            Err(error) => return Err(at(error)),
+        }
+        let header = Header::parse(&path, Type::Journal, generation, &bytes)?;
+        let next_seq = header.next_seq;
+        Ok(Self { input, path, header, offset: HEADER_BYTES as u64, next_seq })
+    }
+
+    /// The next record, or nothing: what follows, if anything, is not the next record. After
+    /// that, don't ask again.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, StateError> {
+        self.read().map_err(|error| StateError::io(&self.path, error))
+    }
+
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut prefix = [0; PREFIX_BYTES];
+        if !read_whole(&mut self.input, &mut prefix)? {
+            return Ok(None);
+        }
+        let prefix = Prefix::parse(prefix);
+        if !prefix.is_possible() || prefix.seq != self.next_seq {
+            return Ok(None);
+        }
+        let mut record = vec![0; prefix.bytes];
+        let whole = read_whole(&mut self.input, &mut record)?;
+        if !whole || prefix.sum != sum(self.header.sum, prefix.seq, &record) {
+            return Ok(None);
+        }
+        self.offset += (PREFIX_BYTES + record.len()) as u64;
+        self.next_seq += 1;
+        Ok(Some(record))
+    }
+}
+
+/// Fills `buffer`, or says that the file ends before.
+fn read_whole(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match input.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The records of several journals, one after the other, read as they are asked for.
+#[derive(Debug)]
+pub struct Records {
+    dir: Arc<Dir>,
+    parts: std::vec::IntoIter<Part>,
+    open: Option<(Reader, u64)>,
+}
+
+impl Records {
+    pub(super) fn new(dir: &Arc<Dir>, parts: Vec<Part>) -> Self {
+        Self { dir: Arc::clone(dir), parts: parts.into_iter(), open: None }
+    }
+
+    fn read(&mut self) -> Result<Option<Vec<u8>>, StateError> {
+        loop {
+            if let Some((reader, limit_seq)) = &mut self.open
+                && reader.next_seq < *limit_seq
+            {
+                let record = reader.next()?;
+                let missing = || lost_since(&reader.path, reader.offset);
+                return record.map(Some).ok_or_else(missing);
+            }
+            let Some(part) = self.parts.next() else { return Ok(None) };
+            self.open = Some((Reader::open(&self.dir, part.generation)?, part.limit_seq));
+        }
+    }
+}
+
+fn lost_since(path: &Path, offset: u64) -> StateError {
+    StateError::damaged(path, offset, "a record that was there before is not there any more")
+}
+
+impl Iterator for Records {
+    type Item = Result<Vec<u8>, StateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let record = self.read();
+        if record.is_err() {
+            // Nothing that follows a hole can be used.
+            self.open = None;
+            self.parts = Vec::new().into_iter();
+        }
+        record.transpose()
+    }
+}

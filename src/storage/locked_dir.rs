@@ -1,0 +1,229 @@
+//! Where a daemon keeps what a restart needs: what the state directory and the data directory of
+//! a node have in common. One daemon has it, it is on a local disk, and why it can't be used is
+//! said in the same words.
+
+use crate::os_error::said;
+use log::warn;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{error, fmt, process, thread};
+
+/// What such a directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The state of an engine in memory.
+    State,
+    /// The data of a node.
+    Data,
+}
+
+/// Why such a directory can't be used.
+#[derive(Debug)]
+pub struct PlaceError {
+    role: Role,
+    path: PathBuf,
+    trouble: Trouble,
+}
+
+#[derive(Debug)]
+enum Trouble {
+    /// There is something else in its place.
+    NotADirectory,
+    /// Permissions, or a read-only file system.
+    NotWritable(io::Error),
+    /// No room.
+    DiskFull(io::Error),
+    /// Another daemon has it. The number is its process id, if it could be read.
+    InUse(Option<u32>),
+    /// A file system that does not keep what it promises. The word is its kind.
+    Remote(&'static str),
+    /// Anything else that the system said.
+    Io(io::Error),
+}
+
+/// How often a locked directory is tried, and how long apart: two seconds in all. A daemon that
+/// has just unmounted, or was told to end, may still be writing when the next one is started.
+const TAKE_TRIES: u32 = 100;
+const TAKE_PAUSE: Duration = Duration::from_millis(20);
+
+impl Role {
+    /// What such a directory is called.
+    const fn what(self) -> &'static str {
+        match self {
+            Self::State => "state directory",
+            Self::Data => "data directory",
+        }
+    }
+
+    /// By which option another is named.
+    const fn option(self) -> &'static str {
+        match self {
+            Self::State => "--state",
+            Self::Data => "--data",
+        }
+    }
+
+    fn error(self, path: &Path, trouble: Trouble) -> PlaceError {
+        PlaceError { role: self, path: path.to_path_buf(), trouble }
+    }
+
+    /// Something else is at `path`.
+    pub(crate) fn not_a_directory(self, path: &Path) -> PlaceError {
+        self.error(path, Trouble::NotADirectory)
+    }
+
+    /// What the system said about `path`.
+    pub(crate) fn io(self, path: &Path, error: io::Error) -> PlaceError {
+        let trouble = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Trouble::DiskFull(error),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Trouble::NotWritable(error)
+            }
+            io::ErrorKind::NotADirectory => Trouble::NotADirectory,
+            _ => Trouble::Io(error),
+        };
+        self.error(path, trouble)
+    }
+
+    /// Locks a directory for this process: its whole name, by which errors call it from then on
+    /// wherever the daemon's own directory is, and the lock, which lasts as long as the file.
+    pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, File), PlaceError> {
+        let path = fs::canonicalize(path).map_err(|error| self.io(path, error))?;
+        if let Some(kind) = remote_kind(&path) {
+            return Err(self.error(&path, Trouble::Remote(kind)));
+        }
+        let lock = self.lock(&path)?;
+        Ok((path, lock))
+    }
+
+    /// Locks the directory, or says who has it.
+    fn lock(self, dir: &Path) -> Result<File, PlaceError> {
+        let path = dir.join("lock");
+        let at = |error| self.io(&path, error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.open(&path).map_err(at)?;
+        let mut tries = 0;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if tries < TAKE_TRIES => thread::sleep(TAKE_PAUSE),
+                Err(TryLockError::WouldBlock) => {
+                    let mut pid = String::new();
+                    let _ = lock.read_to_string(&mut pid);
+                    return Err(self.error(dir, Trouble::InUse(pid.trim().parse().ok())));
+                }
+                Err(TryLockError::Error(error)) => return Err(at(error)),
+            }
+            tries += 1;
+        }
+        let pid = format!("{}\n", process::id());
+        // Without the number the lock still locks; so a full disk is no reason to fail here.
+        let named =
+            lock.write_all_at(pid.as_bytes(), 0).and_then(|()| lock.set_len(pid.len() as u64));
+        if let Err(error) = named {
+            warn!("can't write our process id into {} ({error})", path.display());
+        }
+        Ok(lock)
+    }
+}
+
+impl fmt::Display for PlaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, option, path) = (self.role.what(), self.role.option(), self.path.display());
+        match &self.trouble {
+            Trouble::NotADirectory => {
+                write!(f, "the {what} {path} is not a directory; name another with {option} DIR")
+            }
+            Trouble::NotWritable(error) => write!(
+                f,
+                "can't write {path} ({}); mend its permissions, or name another {what} with \
+                 {option} DIR",
+                said(error)
+            ),
+            Trouble::DiskFull(error) => write!(
+                f,
+                "no room to write {path} ({}); make room, or name another {what} with {option} DIR",
+                said(error)
+            ),
+            Trouble::InUse(pid) => {
+                write!(f, "the {what} {path} is in use by ")?;
+                match pid {
+                    Some(pid) => write!(f, "process {pid}")?,
+                    None => write!(f, "another process")?,
+                }
+                write!(f, "; stop that one, or name another with {option} DIR")
+            }
+            Trouble::Remote(kind) => write!(
+                f,
+                "the {what} {path} is on {kind}, which can lose what was written; name one on a \
+                 local disk with {option} DIR"
+            ),
+            Trouble::Io(error) => write!(
+                f,
+                "can't use {path} ({}); mend it, or name another {what} with {option} DIR",
+                said(error)
+            ),
+        }
+    }
+}
+
+impl error::Error for PlaceError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match &self.trouble {
+            Trouble::NotWritable(error) | Trouble::DiskFull(error) | Trouble::Io(error) => {
+                Some(error)
+            }
+            Trouble::NotADirectory | Trouble::InUse(_) | Trouble::Remote(_) => None,
+        }
+    }
+}
+
+/// File systems on which what was synced, renamed or locked on one machine need not be so on
+/// another. The numbers are those of statfs(2).
+#[cfg(target_os = "linux")]
+const REMOTE: [(i64, &str); 9] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x0102_1997, "9P"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x0bd0_0bd0, "Lustre"),
+];
+
+/// The same where statfs(2) says names.
+#[cfg(not(target_os = "linux"))]
+const REMOTE: [(&str, &str); 5] =
+    [("nfs", "NFS"), ("smbfs", "SMB"), ("afpfs", "AFP"), ("webdav", "WebDAV"), ("cifs", "CIFS")];
+
+/// Names the network file system that `path` is on, if it is on one.
+#[allow(unsafe_code)]
+fn remote_kind(path: &Path) -> Option<&'static str> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all zeros is a valid statfs: it holds numbers and text only.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` ends with a zero byte, and `about` is a valid statfs to write to.
+    let result = unsafe { libc::statfs(path.as_ptr(), &raw mut about) };
+    let found = kind_of(&about);
+    let known = REMOTE.iter().find(|(kind, _)| result == 0 && *kind == found);
+    known.map(|(_, name)| *name)
+}
+
+#[cfg(target_os = "linux")]
+fn kind_of(about: &libc::statfs) -> i64 {
+    // The field's type differs between C libraries; the numbers fit 32 bits.
+    i64::from(about.f_type as u32)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kind_of(about: &libc::statfs) -> String {
+    let text = about.f_fstypename.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0);
+    String::from_utf8_lossy(&text.collect::<Vec<u8>>()).into_owned()
+}

@@ -1,0 +1,305 @@
+//! The directory: who has it, what lies in it, and how a file is put there whole.
+
+use super::StateError;
+use super::locked_dir::Role;
+use super::number_file::{NotASheet, Sheet, VERSION};
+use log::warn;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// What somebody finds who looks around.
+const README: &str = "\
+This is the state of a latchfs daemon: what it must still know after a restart.
+
+  tokens      fencing tokens below this number may have been handed out
+  snapshot.N  all locks at one moment
+  journal.N   what happened to them since
+  clean       there while the daemon is stopped, if it stopped in an orderly way
+  audit.log   who took a live lock away from whom, and why
+  lock        locked (flock) by the daemon that uses this directory; holds its process id
+
+Don't edit or copy these files while a daemon runs. To forget all locks, stop the daemon and
+move journal.* and snapshot.* away. Keep `tokens`: without it fencing tokens would begin at 1
+again, and whoever checks them would take an old holder for the new one.
+";
+
+/// An open directory, locked against other processes.
+#[derive(Debug)]
+pub(super) struct Dir {
+    path: PathBuf,
+    /// Only kept: closing it would let others in.
+    _lock: File,
+}
+
+/// Whether a file must be on the disk when the call returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durable {
+    Yes,
+    No,
+}
+
+/// The generations of the files that are there, rising.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    path: PathBuf,
+    pub(super) journals: Vec<u64>,
+    pub(super) snapshots: Vec<u64>,
+    temporary: Vec<PathBuf>,
+}
+
+impl Dir {
+    /// Makes the directory if need be, and takes it.
+    pub(super) fn open(path: &Path) -> Result<Self, StateError> {
+        let at = |error| StateError::io(path, error);
+        match fs::metadata(path) {
+            Ok(found) if !found.is_dir() => return Err(Role::State.not_a_directory(path).into()),
+            Ok(found) if found.permissions().mode() & 0o022 != 0 => {
+                warn!("others may write into the state directory {}", path.display());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
+            }
+            Err(error) => return Err(at(error)),
+        }
+        let (path, lock) = Role::State.take(path)?;
+        let dir = Self { path, _lock: lock };
+        for left_over in dir.list()?.temporary {
+            fs::remove_file(&left_over).map_err(|error| StateError::io(&left_over, error))?;
+        }
+        dir.explain();
+        Ok(dir)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn journal(&self, generation: u64) -> PathBuf {
+        self.path.join(format!("journal.{generation}"))
+    }
+
+    pub(super) fn snapshot(&self, generation: u64) -> PathBuf {
+        self.path.join(format!("snapshot.{generation}"))
+    }
+
+    pub(super) fn clean(&self) -> PathBuf {
+        self.path.join(Sheet::CLEAN)
+    }
+
+    pub(super) fn list(&self) -> Result<Listing, StateError> {
+        let at = |error| StateError::io(&self.path, error);
+        let mut listing = Listing { path: self.path.clone(), ..Listing::default() };
+        for entry in fs::read_dir(&self.path).map_err(at)? {
+            let name = entry.map_err(at)?.file_name();
+            // Our own names are ASCII; a name that is not is not ours.
+            listing.add(name.to_str().unwrap_or_default());
+        }
+        listing.journals.sort_unstable();
+        listing.snapshots.sort_unstable();
+        Ok(listing)
+    }
+
+    /// Puts a file there as a whole: whoever looks sees the old one, if any, or all of the new.
+    pub(super) fn replace(&self, to: &Path, parts: &[&[u8]], durable: Durable) -> io::Result<File> {
+        self.replace_with(to, durable, |file| write_parts(file, parts))
+    }
+
+    /// [`Self::replace`] with a file that `fill` writes.
+    pub(super) fn replace_with(
+        &self,
+        to: &Path,
+        durable: Durable,
+        fill: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<File> {
+        let mut name = to.as_os_str().to_owned();
+        name.push(TEMPORARY);
+        let temporary = PathBuf::from(name);
+        let written = write_new(&temporary, durable, fill);
+        let renamed = written.and_then(|file| {
+            crash::point()?;
+            fs::rename(&temporary, to)?;
+            if durable == Durable::Yes {
+                self.sync_names()?;
+            }
+            Ok(file)
+        });
+        if renamed.is_err() && !crash::happened() {
+            // It takes room, and perhaps room was what there was not.
+            let _ = fs::remove_file(&temporary);
+        }
+        renamed
+    }
+
+    pub(super) fn replace_sheet(&self, sheet: &Sheet) -> io::Result<()> {
+        let path = self.path.join(sheet.name());
+        self.replace(&path, &[sheet.to_text().as_bytes()], Durable::Yes).map(drop)
+    }
+
+    pub(super) fn write_sheet(&self, sheet: &Sheet) -> Result<(), StateError> {
+        let path = self.path.join(sheet.name());
+        self.replace_sheet(sheet).map_err(|error| StateError::io(&path, error))
+    }
+
+    /// Reads a sheet. `Ok(None)`: there is none.
+    pub(super) fn read_sheet(&self, name: &str) -> Result<Option<Sheet>, StateError> {
+        let file = self.path.join(name);
+        let text = match fs::read(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StateError::io(&file, error)),
+        };
+        match Sheet::parse(name, &text) {
+            Ok(sheet) => Ok(Some(sheet)),
+            Err(NotASheet::Version(found)) => {
+                Err(StateError::UnknownVersion { file, found, known: VERSION })
+            }
+            Err(NotASheet::Damaged) if name == Sheet::TOKENS => {
+                Err(StateError::TokensDamaged(file))
+            }
+            Err(NotASheet::Damaged) => Err(StateError::damaged(&file, 0, "it has the wrong sum")),
+        }
+    }
+
+    /// Has a file and its name on the disk.
+    pub(super) fn sync(&self, path: &Path) -> io::Result<()> {
+        crash::point()?;
+        File::open(path)?.sync_all()?;
+        self.sync_names()
+    }
+
+    /// Removes files, those that are there, and has that on the disk.
+    pub(super) fn remove_durably(&self, paths: &[PathBuf]) -> Result<(), StateError> {
+        let mut removed = false;
+        for path in paths {
+            match crash::point().and_then(|()| fs::remove_file(path)) {
+                Ok(()) => removed = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(StateError::io(path, error)),
+            }
+        }
+        let synced = if removed { self.sync_names() } else { Ok(()) };
+        synced.map_err(|error| StateError::io(&self.path, error))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        crash::point()?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Leaves a word for people. Nothing depends on it, so that a full disk can still be read.
+    fn explain(&self) {
+        let path = self.path.join("README");
+        if !path.exists() {
+            let _ = write_new(&path, Durable::No, |file| write_parts(file, &[README.as_bytes()]));
+        }
+    }
+}
+
+/// What the name of a file ends with until it is whole.
+const TEMPORARY: &str = ".tmp";
+
+impl Listing {
+    fn add(&mut self, name: &str) {
+        let whole = name.strip_suffix(TEMPORARY);
+        let ours = |name: &str| matches!(name, Sheet::TOKENS | Sheet::CLEAN);
+        match (generation_in(whole.unwrap_or(name)), whole) {
+            (Some(_), Some(_)) => self.temporary.push(self.path.join(name)),
+            (None, Some(whole)) if ours(whole) => self.temporary.push(self.path.join(name)),
+            (Some(("journal", generation)), None) => self.journals.push(generation),
+            (Some((_, generation)), None) => self.snapshots.push(generation),
+            (None, _) => {}
+        }
+    }
+
+    /// The files that no longer count once `generation` has its snapshot.
+    pub(super) fn older_than(&self, generation: u64) -> Vec<PathBuf> {
+        let old = |kind: &str, all: &[u64]| -> Vec<PathBuf> {
+            let old = all.iter().filter(|found| **found < generation);
+            old.map(|found| self.path.join(format!("{kind}.{found}"))).collect()
+        };
+        [old("snapshot", &self.snapshots), old("journal", &self.journals)].concat()
+    }
+}
+
+/// `journal.12` is `("journal", 12)`. Numbers that we would write otherwise are not ours.
+fn generation_in(name: &str) -> Option<(&str, u64)> {
+    let (kind, number) = name.split_once('.')?;
+    let generation = number.parse::<u64>().ok()?;
+    let ours = matches!(kind, "journal" | "snapshot") && generation.to_string() == number;
+    (ours && generation > 0).then_some((kind, generation))
+}
+
+/// Makes a file that only its owner may read, and has `write` fill it.
+fn write_new(
+    path: &Path,
+    durable: Durable,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<File> {
+    crash::point()?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(path)?;
+    write(&mut file)?;
+    if durable == Durable::Yes {
+        crash::point()?;
+        file.sync_all()?;
+    }
+    Ok(file)
+}
+
+/// Writes one part behind the other.
+pub(super) fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
+    for part in parts {
+        if let Err(error) = crash::point() {
+            file.write_all(&part[..part.len() / 2])?;
+            return Err(error);
+        }
+        file.write_all(part)?;
+    }
+    Ok(())
+}
+
+/// Lets a test end the process between any two steps on the disk.
+#[cfg(test)]
+pub(super) mod crash {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! {
+        static POINTS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// From the point after `points` on, nothing reaches the disk on this thread.
+    pub(crate) fn after(points: Option<u32>) {
+        POINTS_LEFT.set(points);
+    }
+
+    pub(crate) fn happened() -> bool {
+        POINTS_LEFT.get() == Some(0)
+    }
+
+    pub(crate) fn point() -> io::Result<()> {
+        match POINTS_LEFT.get() {
+            Some(0) => Err(io::Error::other("crashed")),
+            left => {
+                POINTS_LEFT.set(left.map(|left| left - 1));
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(not(test))]
+mod crash {
+    pub(super) const fn happened() -> bool {
+        false
+    }
+
+    #[allow(clippy::unnecessary_wraps)] // a test's version fails
+    pub(super) const fn point() -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,823 @@
+//! What the files survive, and what they refuse to survive.
+
+use super::state_dir::crash;
+use super::*;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory of one test, gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("latchfs-state-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).expect("the temporary directory can be written");
+        Self(path)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.state().join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.state()).expect("it is there");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("it can be read").file_name().into_string().expect("ASCII"))
+            .filter(|name| !matches!(name.as_str(), "README" | "lock" | "tokens"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// A copy, for what must not touch the original.
+    fn copy(&self) -> Self {
+        let copy = Self::new();
+        fs::create_dir(copy.state()).expect("it is new");
+        for entry in fs::read_dir(self.state()).expect("it is there") {
+            let path = entry.expect("it can be read").path();
+            let name = path.file_name().expect("it has a name");
+            fs::copy(&path, copy.state().join(name)).expect("it can be copied");
+        }
+        copy
+    }
+
+    fn open(&self) -> Result<(StateDir, Recovered), StateError> {
+        StateDir::open(&self.state())
+    }
+
+    /// Opens, reads all, and closes without a word, as `kill -9` does.
+    fn read(&self) -> Read {
+        let (state, found) = self.open().expect("the directory is sound");
+        let (same_boot, clean, tokens) = (found.same_boot, found.clean, found.tokens_reserved);
+        let snapshot = found.snapshot.map(|bytes| String::from_utf8(bytes).expect("text"));
+        let records = found.records.map(|record| text(record.expect("it is whole"))).collect();
+        drop(state);
+        Read { snapshot, records, same_boot, clean, tokens }
+    }
+
+    fn refusal(&self) -> String {
+        self.open().map(drop).expect_err("the directory is not sound").to_string()
+    }
+
+    /// All that the directory says, as one line: `[snapshot] a b c`.
+    fn said(&self) -> String {
+        let read = self.read();
+        let snapshot = read.snapshot.map(|text| format!("[{text}] ")).unwrap_or_default();
+        snapshot + &read.records.join(" ")
+    }
+
+    /// Makes all files look as if written before the machine was last started.
+    fn restart_machine(&self) {
+        for name in self.names() {
+            let path = self.file(&name);
+            let mut bytes = fs::read(&path).expect("it can be read");
+            if name != "clean" && bytes.len() >= 64 && bytes[0] != 0 {
+                bytes[16..32].copy_from_slice(&[7; 16]);
+                let sum = crc32fast::hash(&bytes[..60]);
+                bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+                fs::write(&path, bytes).expect("it can be written");
+            }
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Read {
+    snapshot: Option<String>,
+    records: Vec<String>,
+    same_boot: bool,
+    clean: bool,
+    tokens: u64,
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("text")
+}
+
+/// What a daemon would do with its state: here it is the records themselves, joined.
+fn rebuild(before: Option<Vec<u8>>, records: &mut Records) -> Result<Vec<u8>, StateError> {
+    let mut all: Vec<String> = before.map(text).into_iter().collect();
+    for record in records {
+        all.push(text(record?));
+    }
+    Ok(all.join("+").into_bytes())
+}
+
+fn filled(records: &[&str]) -> Scratch {
+    let scratch = Scratch::new();
+    let (mut state, _) = scratch.open().expect("a new directory");
+    for record in records {
+        state.append(record.as_bytes()).expect("there is room");
+    }
+    scratch
+}
+
+#[test]
+fn a_new_directory_is_private_and_explains_itself() {
+    let scratch = Scratch::new();
+    let read = scratch.read();
+    assert!(read.same_boot && read.clean && read.snapshot.is_none() && read.records.is_empty());
+    assert_eq!(read.tokens, 0);
+    let mode = |path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!(mode(scratch.state()), 0o700);
+    assert_eq!((mode(scratch.file("journal.1")), mode(scratch.file("tokens"))), (0o600, 0o600));
+    let readme = fs::read_to_string(scratch.file("README")).expect("it is there");
+    for name in ["tokens", "snapshot.N", "journal.N", "clean", "audit.log", "lock"] {
+        assert!(readme.contains(&format!("\n  {name} ")), "{name}");
+    }
+}
+
+#[test]
+fn records_are_there_after_a_kill() {
+    let scratch = filled(&["a", "b"]);
+    let (mut state, found) = scratch.open().expect("sound");
+    assert!(found.same_boot && !found.clean);
+    assert_eq!(found.records.count(), 2);
+    state.append(b"c").expect("room");
+    drop(state);
+    assert_eq!(scratch.said(), "a b c");
+    assert_eq!(scratch.names(), ["journal.1"]);
+}
+
+/// A killed daemon leaves the space that it had taken for more, and the next one uses it.
+#[test]
+fn space_that_was_not_used_is_no_damage() {
+    let scratch = filled(&["a", "b"]);
+    let journal = scratch.file("journal.1");
+    let bytes = || fs::metadata(&journal).expect("it is there").len();
+    let file = OpenOptions::new().write(true).open(&journal).expect("it is ours");
+    let length = bytes() + 2 * RESERVE_BYTES;
+    file.set_len(length).expect("room");
+    let (mut state, found) = scratch.open().expect("sound");
+    assert_eq!((found.records.count(), bytes()), (2, length));
+    state.append(b"c").expect("room");
+    assert_eq!(bytes(), length);
+    drop(state);
+    assert_eq!(scratch.said(), "a b c");
+}
+
+/// Records as long as they may be, over several steps of allocation.
+#[test]
+fn records_go_on_where_more_is_allocated() {
+    let scratch = Scratch::new();
+    let (mut state, _) = scratch.open().expect("new");
+    let record = |number: usize| vec![b'a' + (number % 26) as u8; RECORD_BYTES_MAX - number * 7];
+    let count = 6 * RESERVE_BYTES as usize / RECORD_BYTES_MAX;
+    for number in 0..count {
+        state.append(&record(number)).expect("room");
+    }
+    drop(state);
+    let read = scratch.read().records;
+    assert_eq!(read.len(), count);
+    assert!(read.into_iter().enumerate().all(|(number, read)| read.into_bytes() == record(number)));
+}
+
+#[test]
+fn a_record_taken_back_leaves_its_place_to_the_next() {
+    let scratch = filled(&["a"]);
+    let (mut state, _) = scratch.open().expect("sound");
+    state.append("long".repeat(1_000).as_bytes()).expect("room");
+    state.take_back();
+    // Once is all: the record before stays.
+    state.take_back();
+    state.append(b"b").expect("room");
+    state.append(b"c").expect("room");
+    state.take_back();
+    let left = fs::read(scratch.file("journal.1")).expect("it is there");
+    drop(state);
+    assert_eq!(scratch.said(), "a b");
+    // After a kill `c` is still whole, and harmless: who replays it refuses it again.
+    fs::write(scratch.file("journal.1"), left).expect("room");
+    assert_eq!(scratch.said(), "a b c");
+    let (mut state, _) = scratch.open().expect("sound");
+    state.append(b"d").expect("room");
+    drop(state);
+    assert_eq!(scratch.said(), "a b c d");
+}
+
+#[test]
+fn records_have_a_size() {
+    let scratch = filled(&[]);
+    let (mut state, _) = scratch.open().expect("sound");
+    assert!(state.append(b"").is_err());
+    assert!(state.append(&vec![b'x'; RECORD_BYTES_MAX + 1]).is_err());
+    state.append(&vec![b'x'; RECORD_BYTES_MAX]).expect("just right");
+    drop(state);
+    assert_eq!(scratch.said().len(), RECORD_BYTES_MAX);
+}
+
+#[test]
+fn a_tail_torn_at_any_byte_is_cut_off() {
+    let whole = filled(&["first", "second", "third"]);
+    let bytes = fs::read(whole.file("journal.1")).expect("it is there");
+    for cut in 0..bytes.len() - 64 {
+        for restarted in [false, true] {
+            let torn = whole.copy();
+            fs::write(torn.file("journal.1"), &bytes[..bytes.len() - cut]).expect("room");
+            if restarted {
+                torn.restart_machine();
+            }
+            let expected = match cut {
+                0 => "first second third",
+                1..=21 => "first second",
+                22..=43 => "first",
+                _ => "",
+            };
+            assert_eq!(torn.said(), expected, "cut by {cut}");
+            let (mut state, _) = torn.open().expect("it was mended");
+            state.append(b"next").expect("room");
+            drop(state);
+            assert_eq!(torn.said(), format!("{expected} next").trim_start());
+        }
+    }
+}
+
+/// The last record flipped can't be told from one that was torn; anything before it can.
+#[test]
+fn a_flipped_bit_is_damage_unless_nothing_follows_it() {
+    let whole = filled(&["first", "second", "third"]);
+    let bytes = fs::read(whole.file("journal.1")).expect("it is there");
+    let last = bytes.len() - 21;
+    for restarted in [false, true] {
+        for at in 0..bytes.len() {
+            let flipped = whole.copy();
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << (at % 8);
+            fs::write(flipped.file("journal.1"), changed).expect("room");
+            if restarted && at >= 64 {
+                flipped.restart_machine();
+            }
+            if at >= last {
+                assert_eq!(flipped.said(), "first second", "byte {at}");
+                continue;
+            }
+            let said = flipped.refusal();
+            assert!(said.contains("journal.1 "), "byte {at}: {said}");
+            let version = (8..12).contains(&at);
+            let expected = if version { "this latchfs knows format 1" } else { "is damaged at" };
+            assert!(said.contains(expected), "byte {at}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_snapshot_is_damage() {
+    let scratch = filled(&["a"]);
+    let (state, _) = scratch.open().expect("sound");
+    state.close(b"the state").expect("room");
+    let bytes = fs::read(scratch.file("snapshot.2")).expect("it is there");
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        fs::write(scratch.file("snapshot.2"), &changed).expect("room");
+        assert!(scratch.refusal().contains("snapshot.2 "), "byte {at}");
+        fs::write(scratch.file("snapshot.2"), &changed[..at]).expect("room");
+        assert!(scratch.refusal().contains("snapshot.2 is damaged"), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_damage_names_the_file_the_byte_and_the_way_on() {
+    let scratch = filled(&["first", "second"]);
+    let file = OpenOptions::new().write(true).open(scratch.file("journal.1")).expect("there");
+    file.write_all_at(b"F", 80).expect("room");
+    let said = scratch.refusal();
+    assert!(said.contains("journal.1 is damaged at byte 64: record 1 can't be read"), "{said}");
+    assert!(said.contains("move its files journal.* and snapshot.* away"), "{said}");
+    // The way on is one.
+    fs::remove_file(scratch.file("journal.1")).expect("it is there");
+    let read = scratch.read();
+    assert!(read.records.is_empty() && !read.clean);
+}
+
+/// Somebody writes bytes that look like a record, and has them taken back.
+#[test]
+fn bytes_in_a_record_never_pass_for_a_record() {
+    let scratch = filled(&[]);
+    let (mut state, _) = scratch.open().expect("sound");
+    let forged = |seq| {
+        let mut bytes = vec![b'-'; 2];
+        bytes.extend_from_slice(&3_u32.to_le_bytes());
+        bytes.extend_from_slice(&journal::sum(0, seq, b"bad").to_le_bytes());
+        bytes.extend_from_slice(&u64::to_le_bytes(seq));
+        bytes.extend_from_slice(b"bad");
+        bytes
+    };
+    state.append(&forged(2)).expect("room");
+    state.take_back();
+    state.append(b"ok").expect("room");
+    drop(state);
+    assert_eq!(scratch.said(), "ok");
+}
+
+#[test]
+fn tokens_are_kept_and_never_begin_again() {
+    let scratch = Scratch::new();
+    let (mut state, _) = scratch.open().expect("new");
+    state.reserve_tokens(4_096).expect("room");
+    state.reserve_tokens(8_192).expect("room");
+    state.reserve_tokens(5).expect("nothing to do");
+    drop(state);
+    assert_eq!(scratch.read().tokens, 8_192);
+
+    fs::write(scratch.file("tokens"), "latchfs tokens 1\nreserved 1\nsum 00000000\n").expect("ok");
+    let said = scratch.refusal();
+    assert!(said.contains("/tokens is damaged, so the next fencing token is not known"), "{said}");
+    fs::write(scratch.file("tokens"), "").expect("ok");
+    assert!(scratch.refusal().contains("/tokens is damaged"));
+    fs::write(scratch.file("tokens"), "latchfs tokens 9\n").expect("ok");
+    let said = scratch.refusal();
+    assert!(said.contains("tokens has format 9, and this latchfs knows format 1 only"), "{said}");
+    fs::remove_file(scratch.file("tokens")).expect("it is there");
+    let said = scratch.refusal();
+    assert!(said.contains("/tokens is missing, so the next fencing token is not known"), "{said}");
+}
+
+#[test]
+fn an_orderly_end_is_known_as_one() {
+    let scratch = filled(&["a", "b"]);
+    let (state, _) = scratch.open().expect("sound");
+    state.close(b"ab").expect("room");
+    assert_eq!(scratch.names(), ["clean", "journal.2", "snapshot.2"]);
+    let (mut state, found) = scratch.open().expect("sound");
+    assert!(found.clean && found.same_boot);
+    assert_eq!(found.snapshot.as_deref(), Some(&b"ab"[..]));
+    // The mark is gone before anything can be appended.
+    assert_eq!(scratch.names(), ["journal.2", "snapshot.2"]);
+    state.append(b"c").expect("room");
+    drop((state, found.records));
+    assert!(!scratch.read().clean);
+    assert_eq!(scratch.said(), "[ab] c");
+}
+
+#[test]
+fn a_mark_of_another_end_does_not_count() {
+    let scratch = filled(&["a"]);
+    let (state, _) = scratch.open().expect("sound");
+    state.close(b"a").expect("room");
+    let mark = fs::read(scratch.file("clean")).expect("it is there");
+    let (mut state, _) = scratch.open().expect("sound");
+    state.append(b"b").expect("room");
+    drop(state);
+    fs::write(scratch.file("clean"), mark).expect("room");
+    assert!(!scratch.read().clean);
+}
+
+#[test]
+fn a_restart_of_the_machine_is_noticed_once() {
+    let scratch = filled(&["a"]);
+    scratch.restart_machine();
+    let (mut state, found) = scratch.open().expect("sound");
+    assert!(!found.same_boot && !found.clean);
+    assert_eq!(scratch.names(), ["journal.1", "journal.2"]);
+    state.append(b"b").expect("room");
+    drop((state, found));
+    assert!(scratch.read().same_boot);
+    assert_eq!(scratch.said(), "a b");
+}
+
+#[test]
+fn a_second_daemon_is_told_who_the_first_is() {
+    let scratch = Scratch::new();
+    let (state, _) = scratch.open().expect("new");
+    let expected = format!("is in use by process {}; stop that one", std::process::id());
+    let said = scratch.refusal();
+    assert!(said.contains(&expected), "{said}");
+    drop(state);
+    scratch.read();
+}
+
+#[test]
+fn something_else_in_its_place_is_said() {
+    let scratch = Scratch::new();
+    fs::write(scratch.state(), "").expect("room");
+    assert!(scratch.refusal().contains("is not a directory"));
+    let below = StateDir::open(&scratch.state().join("below")).expect_err("below a file");
+    assert!(below.to_string().contains("is not a directory"), "{below}");
+}
+
+#[test]
+fn missing_files_are_named() {
+    let scratch = filled(&["a"]);
+    let (mut state, _) = scratch.open().expect("sound");
+    state.rotate().expect("room").compact(rebuild).expect("room");
+    state.append(b"b").expect("room");
+    drop(state.rotate().expect("room"));
+    drop(state);
+    assert_eq!(scratch.names(), ["journal.2", "journal.3", "snapshot.2"]);
+    let without = |gone: &[&str]| {
+        let copy = scratch.copy();
+        for name in gone {
+            fs::remove_file(copy.file(name)).expect("it is there");
+        }
+        copy.refusal()
+    };
+    assert!(without(&["journal.2"]).contains("journal.2 is missing"));
+    assert!(without(&["snapshot.2"]).contains("snapshot.2 is missing"));
+    assert!(without(&["journal.2", "journal.3"]).contains("journal.2 is missing"));
+    assert!(without(&["tokens"]).contains("tokens is missing"));
+    let copy = scratch.copy();
+    fs::copy(copy.file("journal.3"), copy.file("journal.4")).expect("room");
+    assert!(copy.refusal().contains("journal.4 is damaged at byte 32"), "{}", copy.refusal());
+    // The end of a journal that another follows.
+    let copy = scratch.copy();
+    let file = OpenOptions::new().write(true).open(copy.file("journal.2")).expect("there");
+    file.set_len(70).expect("it can be cut");
+    assert!(copy.refusal().contains("journal.2 is damaged at byte 64"), "{}", copy.refusal());
+}
+
+#[test]
+fn files_that_are_not_ours_stay() {
+    let scratch = filled(&["a"]);
+    for name in ["notes.txt", "journal.01", "journal.x", "notes.tmp", "snapshot."] {
+        fs::write(scratch.file(name), "mine").expect("room");
+    }
+    for name in ["journal.7.tmp", "snapshot.2.tmp", "tokens.tmp", "clean.tmp"] {
+        fs::write(scratch.file(name), "left over").expect("room");
+    }
+    assert_eq!(scratch.said(), "a");
+    let names = ["journal.01", "journal.1", "journal.x", "notes.tmp", "notes.txt", "snapshot."];
+    assert_eq!(scratch.names(), names);
+}
+
+#[test]
+fn rotation_goes_on_while_a_snapshot_is_made() {
+    let scratch = filled(&["a", "b"]);
+    let (mut state, _) = scratch.open().expect("sound");
+    state.append(b"refused").expect("room");
+    state.take_back();
+    let sealed = state.rotate().expect("room");
+    assert!(state.rotate().is_err(), "one at a time");
+    state.append(b"c").expect("room");
+    let compacting = std::thread::spawn(move || sealed.compact(rebuild));
+    state.append(b"d").expect("room");
+    compacting.join().expect("no panic").expect("room");
+    state.append(b"e").expect("room");
+    drop(state);
+    assert_eq!(scratch.names(), ["journal.2", "snapshot.2"]);
+    assert_eq!(scratch.said(), "[a+b] c d e");
+}
+
+#[test]
+fn a_failed_snapshot_costs_nothing() {
+    let scratch = filled(&["a"]);
+    let (mut state, _) = scratch.open().expect("sound");
+    let failed = state
+        .rotate()
+        .expect("room")
+        .compact(|_, _| Err(StateError::Unreadable("record 1 has no verb".to_owned())));
+    assert!(failed.expect_err("it said so").to_string().contains("record 1 has no verb"));
+    state.append(b"b").expect("room");
+    drop(state.rotate().expect("the claim was given back"));
+    state.append(b"c").expect("room");
+    assert_eq!(scratch.names(), ["journal.1", "journal.2", "journal.3"]);
+    state.rotate().expect("room").compact(rebuild).expect("room");
+    drop(state);
+    assert_eq!(scratch.names(), ["journal.4", "snapshot.4"]);
+    assert_eq!(scratch.said(), "[a+b+c] ");
+}
+
+#[test]
+fn a_long_journal_wants_rotation_and_a_long_snapshot_allows_more() {
+    let scratch = filled(&[]);
+    let (mut state, _) = scratch.open().expect("sound");
+    let record = vec![b'x'; RECORD_BYTES_MAX];
+    let fill = |state: &mut StateDir| {
+        let mut count = 0;
+        while !state.wants_rotation() {
+            state.append(&record).expect("room");
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(fill(&mut state), 128);
+    let sealed = state.rotate().expect("room");
+    assert!(!state.wants_rotation());
+    sealed.compact(|_, _| Ok(vec![b's'; JOURNAL_BYTES_MIN as usize])).expect("room");
+    assert_eq!(fill(&mut state), 256);
+}
+
+/// Ends the process between any two steps of `work`, and looks at what a restart finds.
+fn crash_anywhere(start: &Scratch, work: impl Fn(StateDir) -> Result<(), StateError>) -> u32 {
+    let allowed = ["", "a b", "[a+b] ", "a b c", "[a+b] c", "[a+b+c] "];
+    for points in 0..100 {
+        let scratch = start.copy();
+        crash::after(Some(points));
+        let result = scratch.open().and_then(|(state, _)| work(state));
+        crash::after(None);
+        let said = scratch.said();
+        assert!(allowed.contains(&said.as_str()), "after {points} steps: {said}");
+        assert!(said.matches('c').count() <= 1, "after {points} steps: {said}");
+        // And it goes on from there.
+        let (mut state, _) = scratch.open().expect("sound");
+        state.append(b"z").expect("room");
+        state.rotate().expect("room").compact(rebuild).expect("room");
+        drop(state);
+        let all = scratch.said();
+        let expected = said.replace(['[', ']'], "").trim().replace(' ', "+") + "+z";
+        assert_eq!(all, format!("[{}] ", expected.trim_start_matches('+')));
+        if result.is_ok() {
+            return points;
+        }
+    }
+    panic!("the work has an end");
+}
+
+#[test]
+fn a_crash_between_any_two_steps_loses_nothing() {
+    let started = filled(&["a", "b"]);
+    let io = |error| StateError::io(Path::new("state"), error);
+    let steps = crash_anywhere(&started, |mut state| {
+        let sealed = state.rotate().map_err(io)?;
+        state.append(b"c").map_err(io)?;
+        sealed.compact(rebuild)?;
+        state.close(b"a+b+c")
+    });
+    assert!(steps > 20, "{steps} steps are not all");
+    // After a restart of the machine opening itself has steps.
+    started.restart_machine();
+    crash_anywhere(&started, |mut state| {
+        state.append(b"c").map_err(io)?;
+        state.rotate().map_err(io)?.compact(rebuild)
+    });
+    let empty = Scratch::new();
+    fs::create_dir(empty.state()).expect("new");
+    crash_anywhere(&empty, |_| Ok(()));
+}
+
+#[test]
+fn a_crash_while_tokens_are_reserved_keeps_the_old_or_the_new() {
+    let start = filled(&[]);
+    let (mut state, _) = start.open().expect("sound");
+    state.reserve_tokens(100).expect("room");
+    drop(state);
+    for points in 0.. {
+        let scratch = start.copy();
+        let (mut state, _) = scratch.open().expect("sound");
+        crash::after(Some(points));
+        let reserved = state.reserve_tokens(200);
+        crash::after(None);
+        drop(state);
+        let found = scratch.read().tokens;
+        assert!(found == 200 || (found == 100 && reserved.is_err()), "{found}");
+        if reserved.is_ok() {
+            break;
+        }
+    }
+}
+
+/// A journal of three pages, and where its records begin.
+fn paged() -> (Scratch, Vec<u8>) {
+    let scratch = filled(&[]);
+    let (mut state, _) = scratch.open().expect("sound");
+    for letter in b'a'..=b'l' {
+        state.append(&vec![letter; 1_000]).expect("room");
+    }
+    drop(state);
+    let bytes = fs::read(scratch.file("journal.1")).expect("it is there");
+    assert_eq!(bytes.len(), 64 + 12 * 1_016);
+    (scratch, bytes)
+}
+
+#[test]
+fn pages_lost_in_a_power_failure_are_a_missing_end() {
+    let (scratch, bytes) = paged();
+    // The second page never came to the disk, or only its first half did; the third did.
+    for from in [4_096, 4_100, 6_000, 8_192 - 16] {
+        let mut lost = bytes.clone();
+        lost[from..8_192].fill(0);
+        fs::write(scratch.file("journal.1"), &lost).expect("room");
+        let same_boot = scratch.copy();
+        assert!(same_boot.refusal().contains("is damaged at"), "no power failure here");
+        let restarted = scratch.copy();
+        restarted.restart_machine();
+        assert_eq!(restarted.read().records.len(), (from - 64) / 1_016, "zeros from {from}");
+    }
+}
+
+#[test]
+fn a_damage_after_a_restart_of_the_machine_is_still_damage() {
+    let (scratch, bytes) = paged();
+    let mut damaged = bytes;
+    damaged[5_000..5_010].fill(0);
+    fs::write(scratch.file("journal.1"), &damaged).expect("room");
+    scratch.restart_machine();
+    assert!(scratch.refusal().contains("journal.1 is damaged at byte 4128"));
+}
+
+/// Power fails while a snapshot is made: the old journal lost its end, the new one is there.
+#[test]
+fn a_journal_whose_predecessor_lost_its_end_goes_too() {
+    for cut in [0, 1, 1_000, 2_000] {
+        let (scratch, bytes) = paged();
+        let (mut state, _) = scratch.open().expect("sound");
+        drop(state.rotate().expect("room"));
+        state.append(b"later").expect("room");
+        drop(state);
+        let file = OpenOptions::new().write(true).open(scratch.file("journal.1")).expect("there");
+        file.set_len(bytes.len() as u64 - cut).expect("it can be cut");
+        scratch.restart_machine();
+        let read = scratch.read();
+        let (whole, names) = match cut {
+            0 => (13, ["journal.1", "journal.2", "journal.3"].to_vec()),
+            1 | 1_000 => (11, ["journal.1", "journal.2"].to_vec()),
+            _ => (10, ["journal.1", "journal.2"].to_vec()),
+        };
+        assert_eq!(
+            (read.records.len(), scratch.names()),
+            (whole, names.into_iter().map(String::from).collect())
+        );
+        let (mut state, _) = scratch.open().expect("mended");
+        state.append(b"next").expect("room");
+        drop(state);
+        assert_eq!(scratch.read().records.len(), whole + 1);
+    }
+}
+
+#[test]
+fn a_journal_that_power_left_empty_was_never_there() {
+    for content in [&[][..], &[0; 64]] {
+        let scratch = filled(&["a"]);
+        let (mut state, _) = scratch.open().expect("sound");
+        drop(state.rotate().expect("room"));
+        drop(state);
+        fs::write(scratch.file("journal.2"), content).expect("room");
+        assert!(scratch.copy().refusal().contains("journal.2 is damaged at byte 0"));
+        scratch.restart_machine();
+        assert_eq!(scratch.said(), "a");
+    }
+}
+
+/// A tiny file system of its own, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn run(arguments: &[&str], at: &Path) {
+        let status = Command::new("mount").args(arguments).arg(at).status();
+        let done = status.expect("mount(8) is installed").success();
+        assert!(done, "mount {arguments:?} works, for which this test must run as root");
+    }
+
+    fn tmpfs(at: PathBuf, kib: u32) -> Self {
+        Self::run(&["-t", "tmpfs", "-o", &format!("size={kib}k"), "latchfs-test"], &at);
+        Self(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_until_there_is_room() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.state()).expect("new");
+    let mounted = Mounted::tmpfs(scratch.state(), 2_048);
+    let (mut state, _) = scratch.open().expect("new");
+    state.reserve_tokens(100).expect("room");
+    let ballast = scratch.file("ballast");
+    let fill = || fs::write(&ballast, vec![b'b'; 2 << 20]).expect_err("it does not fit");
+    fill();
+    let record = [b'r'; 1_000];
+    let mut count = 0;
+    let error = loop {
+        match state.append(&record) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(count > 50 && state.append(&record).is_err());
+    assert!(state.reserve_tokens(200).is_err() && state.rotate().is_err());
+    // What only ends something has space of its own.
+    for _ in 0..RESERVE_BYTES / 1_016 {
+        state.append_reserved(&record).expect("it is reserved");
+        count += 1;
+    }
+    let error = loop {
+        match state.append_reserved(&record) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    // Room again: both kinds go on, and the reserve is there again.
+    fs::remove_file(&ballast).expect("it is there");
+    state.append_reserved(&record).expect("there is room again");
+    while state.append(&record).is_err() {}
+    state.reserve_tokens(300).expect("room");
+    fill();
+    while state.append(&record).is_ok() {
+        count += 1;
+    }
+    state.append_reserved(&record).expect("it is reserved");
+    count += 2;
+    let error = state.close(b"state").expect_err("no room").to_string();
+    assert!(error.starts_with("no room to write "), "{error}");
+    // A full disk is no reason not to start with what is there.
+    let read = scratch.read();
+    assert_eq!((read.records.len(), read.tokens), (count + 1, 300));
+    drop(mounted);
+}
+
+#[test]
+fn a_full_disk_at_the_start_is_said() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.state()).expect("new");
+    let mounted = Mounted::tmpfs(scratch.state(), 16);
+    let _ = fs::write(scratch.file("ballast"), vec![b'b'; 64 << 10]);
+    let said = scratch.refusal();
+    assert!(said.starts_with("no room to write ") && said.contains("no space left"), "{said}");
+    drop(mounted);
+}
+
+#[test]
+fn a_read_only_file_system_is_said() {
+    let scratch = filled(&["a"]);
+    Mounted::run(&["--bind", scratch.state().to_str().expect("ASCII")], &scratch.state());
+    let mounted = Mounted(scratch.state());
+    Mounted::run(&["-o", "remount,ro,bind"], &scratch.state());
+    let said = scratch.refusal();
+    assert!(said.contains("can't write ") && said.contains("read-only file system"), "{said}");
+    drop(mounted);
+    assert_eq!(scratch.said(), "a");
+}
+
+/// A journal that can't be cut back after a failed write takes no more: nothing may follow what
+/// the failed write perhaps left.
+#[test]
+#[allow(unsafe_code)]
+fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the name ends with a zero byte; the result is checked.
+    let fd = unsafe { libc::memfd_create(c"journal".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    assert!(fd >= 0, "the kernel has memfd_create(2)");
+    // SAFETY: the descriptor is new, and nobody else's.
+    let file = unsafe { fs::File::from_raw_fd(fd) };
+    file.set_len(100).expect("memory");
+    // SAFETY: it is a descriptor of ours; the call takes a number.
+    let sealed =
+        unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) };
+    assert_eq!(sealed, 0, "a memfd can be sealed");
+    let last = recovery::Last { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
+    let mut journal = Journal::at(file, PathBuf::from("journal.1"), &last);
+    for space in [Space::Reserve, Space::Ordinary] {
+        let first = journal.append(&[b'x'; 100], space).expect_err("it may not grow").to_string();
+        let next = journal.append(b"y", space).expect_err("it is broken").to_string();
+        assert!(next.starts_with(&first) && next.contains("could not be cut back"), "{next}");
+    }
+}
+
+/// The rights of this thread's file operations only, so no child is needed.
+#[test]
+#[allow(unsafe_code)]
+fn a_directory_of_somebody_else_is_said() {
+    let scratch = filled(&["a"]);
+    let path = scratch.state();
+    let said = std::thread::spawn(move || {
+        // SAFETY: the call takes a number, and changes this thread only.
+        unsafe { libc::setfsuid(65_534) };
+        let taken = StateDir::open(&path).map(drop).expect_err("it is not ours").to_string();
+        let made = StateDir::open(Path::new("/latchfs-state-of-nobody")).map(drop);
+        [taken, made.expect_err("the root directory is not ours").to_string()]
+    });
+    for said in said.join().expect("no panic") {
+        assert!(said.starts_with("can't write ") && said.contains("(permission denied)"), "{said}");
+    }
+}
+
+/// Written by the first version. Whatever comes later must read it, or say why not.
+#[test]
+fn files_of_format_1_are_read() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.state()).expect("new");
+    let files: [(&str, &[u8]); 3] = [
+        ("tokens", include_bytes!("../../tests/fixtures/state-1/tokens")),
+        ("snapshot.2", include_bytes!("../../tests/fixtures/state-1/snapshot.2")),
+        ("journal.2", include_bytes!("../../tests/fixtures/state-1/journal.2")),
+    ];
+    for (name, bytes) in files {
+        fs::write(scratch.file(name), bytes).expect("room");
+    }
+    let read = scratch.read();
+    assert!(!read.same_boot && !read.clean);
+    assert_eq!((read.tokens, scratch.said().as_str()), (8_192, "[one+two] three four"));
+}
