@@ -230,12 +230,12 @@ impl Inner {
             }
             Ask::List(query) => {
                 scoped_views::list(locks, prefixes, query, |page| {
-                    then(or_not(page, Reply::Listed))
+                    then(or_not(page, Reply::Listed));
                 });
             }
             Ask::Children(query) => {
                 scoped_views::children(locks, prefixes, query, |page| {
-                    then(or_not(page, Reply::Found))
+                    then(or_not(page, Reply::Found));
                 });
             }
             Ask::About => {

@@ -45,7 +45,7 @@ impl Locks {
         match self.known(|engine, at| page(engine, at, &prefixes, &query)) {
             Some(known) => then(Ok(known)),
             None => {
-                super::scoped_views::list(self, prefixes, query, |page| then(page.map(Known::now)))
+                super::scoped_views::list(self, prefixes, query, |page| then(page.map(Known::now)));
             }
         }
     }
