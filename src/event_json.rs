@@ -1,7 +1,7 @@
 //! One event as one line of JSON: what `.latchfs/events` streams and `latchfs events --json`
 //! prints. Its number and time come first, then what happened, then to what and to whom.
 
-use crate::engine::{End, Event, SessionEnd, Token, What, Why};
+use crate::engine::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd, Token};
 use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value, json};
 
@@ -22,9 +22,9 @@ pub fn lost(count: u64) -> Value {
 }
 
 /// Each kind's own fields; what is null is left out.
-fn fields_of(what: &What) -> Value {
+fn fields_of(what: &EventKind) -> Value {
     match what {
-        What::Granted { name, holder, token, mode, hold: _, waited } => json!({
+        EventKind::Granted { name, holder, token, mode, hold: _, waited } => json!({
             "event": "granted",
             "name": name.as_str(),
             "holder": holder.as_str(),
@@ -33,39 +33,39 @@ fn fields_of(what: &What) -> Value {
             "ticket": waited.map(|(ticket, _)| ticket.as_u64()),
             "waited_ms": waited.map(|(_, span)| span.as_millis()),
         }),
-        What::Renewed { name, holder, token } => {
+        EventKind::Renewed { name, holder, token } => {
             of_tenure("renewed", name.as_str(), Some(holder.as_str()), *token)
         }
-        What::Annotated { name, token } => of_tenure("annotated", name.as_str(), None, *token),
-        What::Expired { name, holder, token } => {
+        EventKind::Annotated { name, token } => of_tenure("annotated", name.as_str(), None, *token),
+        EventKind::Expired { name, holder, token } => {
             of_tenure("expired", name.as_str(), Some(holder.as_str()), *token)
         }
-        What::Ended { name, holder, token, held, end } => {
+        EventKind::Ended { name, holder, token, held, end } => {
             ended(of_tenure(kind_of(end), name.as_str(), Some(holder.as_str()), *token), *held, end)
         }
-        What::Joined { name, client, ticket } => json!({
+        EventKind::Joined { name, client, ticket } => json!({
             "event": "joined",
             "name": name.as_str(),
             "client": client.as_str(),
             "ticket": ticket.as_u64(),
         }),
-        What::Left { name, client, ticket, why } => json!({
+        EventKind::Left { name, client, ticket, why } => json!({
             "event": "left",
             "name": name.as_str(),
             "client": client.as_str(),
             "ticket": ticket.as_u64(),
             "why": why_of(*why),
         }),
-        What::SessionOpened { session, client } => json!({
+        EventKind::SessionOpened { session, client } => json!({
             "event": "session_opened",
             "session": session.as_u64(),
             "client": client.as_str(),
         }),
-        What::SessionKept { session } => json!({
+        EventKind::SessionKept { session } => json!({
             "event": "session_kept",
             "session": session.as_u64(),
         }),
-        What::SessionOver { session, client, end } => json!({
+        EventKind::SessionOver { session, client, end } => json!({
             "event": "session_over",
             "session": session.as_u64(),
             "client": client.as_str(),
@@ -81,46 +81,46 @@ fn of_tenure(event: &str, name: &str, holder: Option<&str>, token: Token) -> Val
     json!({ "event": event, "name": name, "holder": holder, "token": token.as_u64() })
 }
 
-const fn kind_of(end: &End) -> &'static str {
+const fn kind_of(end: &TenureEnd) -> &'static str {
     match end {
-        End::Released => "released",
-        End::Lapsed => "lapsed",
-        End::Moved { .. } => "moved",
-        End::Replaced => "replaced",
-        End::Stolen { .. } => "stolen",
+        TenureEnd::Released => "released",
+        TenureEnd::Lapsed => "lapsed",
+        TenureEnd::Moved { .. } => "moved",
+        TenureEnd::Replaced => "replaced",
+        TenureEnd::Stolen { .. } => "stolen",
     }
 }
 
-fn ended(mut line: Value, held: Span, end: &End) -> Value {
+fn ended(mut line: Value, held: Span, end: &TenureEnd) -> Value {
     line["held_ms"] = held.as_millis().into();
     match end {
-        End::Moved { to } => line["to"] = to.as_str().into(),
-        End::Stolen { by, reason } => {
+        TenureEnd::Moved { to } => line["to"] = to.as_str().into(),
+        TenureEnd::Stolen { by, reason } => {
             line["by"] = by.as_str().into();
             line["reason"] = reason.as_str().into();
         }
-        End::Released | End::Lapsed | End::Replaced => {}
+        TenureEnd::Released | TenureEnd::Lapsed | TenureEnd::Replaced => {}
     }
     line
 }
 
-const fn why_of(why: Why) -> &'static str {
+const fn why_of(why: LeaveReason) -> &'static str {
     match why {
-        Why::Asked => "asked",
-        Why::Gone => "gone",
-        Why::TimedOut => "timed_out",
-        Why::SessionOver => "session_over",
-        Why::Reset => "reset",
+        LeaveReason::Asked => "asked",
+        LeaveReason::Gone => "gone",
+        LeaveReason::TimedOut => "timed_out",
+        LeaveReason::SessionOver => "session_over",
+        LeaveReason::Reset => "reset",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, Hold, LockName, Mode, SessionId, StealReason, Ticket};
+    use crate::engine::{ClientId, LockName, Mode, Ownership, SessionId, StealReason, Ticket};
 
     /// The line of an event, without its number and time, which are checked here.
-    fn line(what: What) -> String {
+    fn line(what: EventKind) -> String {
         let wall = |at: Time| Wall { secs: (at.as_nanos() / 1_000_000_000) as i64, nanos: 0 };
         let line = event_of(12, &Event { at: Time::from_secs(3), what }, wall).to_string();
         let head = r#"{"n":12,"at":"1970-01-01T00:00:03.000Z","#;
@@ -135,10 +135,17 @@ mod tests {
         ClientId::parse(text).expect("valid")
     }
 
-    fn granted(waited: Option<Span>) -> What {
+    fn granted(waited: Option<Span>) -> EventKind {
         let (name, holder, token) = (name("team/build"), client("a"), Token::named(7));
         let waited = waited.map(|span| (Ticket::named(3), span));
-        What::Granted { name, holder, token, mode: Mode::Shared, hold: Hold::Loose, waited }
+        EventKind::Granted {
+            name,
+            holder,
+            token,
+            mode: Mode::Shared,
+            hold: Ownership::Client,
+            waited,
+        }
     }
 
     #[test]
@@ -154,12 +161,12 @@ mod tests {
     #[test]
     fn tenures_go_on() {
         let (build, token) = (name("build"), Token::named(7));
-        let renewed = What::Renewed { name: build.clone(), holder: client("a"), token };
+        let renewed = EventKind::Renewed { name: build.clone(), holder: client("a"), token };
         let of = r#""name":"build","holder":"a","token":7}"#;
         assert_eq!(line(renewed), format!(r#""event":"renewed",{of}"#));
-        let expired = What::Expired { name: build.clone(), holder: client("a"), token };
+        let expired = EventKind::Expired { name: build.clone(), holder: client("a"), token };
         assert_eq!(line(expired), format!(r#""event":"expired",{of}"#));
-        let annotated = What::Annotated { name: build, token };
+        let annotated = EventKind::Annotated { name: build, token };
         assert_eq!(line(annotated), r#""event":"annotated","name":"build","token":7}"#);
     }
 
@@ -167,16 +174,16 @@ mod tests {
     fn tenures_end_in_five_ways() {
         let end = |end| {
             let (name, holder, token) = (name("build"), client("a"), Token::named(7));
-            line(What::Ended { name, holder, token, held: Span::from_secs(2), end })
+            line(EventKind::Ended { name, holder, token, held: Span::from_secs(2), end })
         };
         let of = r#""name":"build","holder":"a","token":7,"held_ms":2000"#;
-        assert_eq!(end(End::Released), format!(r#""event":"released",{of}}}"#));
-        assert_eq!(end(End::Lapsed), format!(r#""event":"lapsed",{of}}}"#));
-        assert_eq!(end(End::Replaced), format!(r#""event":"replaced",{of}}}"#));
-        let moved = end(End::Moved { to: name("other") });
+        assert_eq!(end(TenureEnd::Released), format!(r#""event":"released",{of}}}"#));
+        assert_eq!(end(TenureEnd::Lapsed), format!(r#""event":"lapsed",{of}}}"#));
+        assert_eq!(end(TenureEnd::Replaced), format!(r#""event":"replaced",{of}}}"#));
+        let moved = end(TenureEnd::Moved { to: name("other") });
         assert_eq!(moved, format!(r#""event":"moved",{of},"to":"other"}}"#));
         let reason = StealReason::parse("host died").expect("a reason");
-        let stolen = end(End::Stolen { by: client("b"), reason });
+        let stolen = end(TenureEnd::Stolen { by: client("b"), reason });
         assert_eq!(stolen, format!(r#""event":"stolen",{of},"by":"b","reason":"host died"}}"#));
     }
 
@@ -184,15 +191,15 @@ mod tests {
     fn waiters_come_and_go() {
         let ticket = Ticket::named(3);
         let of = r#""name":"build","client":"a","ticket":3"#;
-        let joined = What::Joined { name: name("build"), client: client("a"), ticket };
+        let joined = EventKind::Joined { name: name("build"), client: client("a"), ticket };
         assert_eq!(line(joined), format!(r#""event":"joined",{of}}}"#));
         for (why, said) in [
-            (Why::Asked, "asked"),
-            (Why::Gone, "gone"),
-            (Why::TimedOut, "timed_out"),
-            (Why::SessionOver, "session_over"),
+            (LeaveReason::Asked, "asked"),
+            (LeaveReason::Gone, "gone"),
+            (LeaveReason::TimedOut, "timed_out"),
+            (LeaveReason::SessionOver, "session_over"),
         ] {
-            let left = What::Left { name: name("build"), client: client("a"), ticket, why };
+            let left = EventKind::Left { name: name("build"), client: client("a"), ticket, why };
             assert_eq!(line(left), format!(r#""event":"left",{of},"why":"{said}"}}"#));
         }
     }
@@ -200,11 +207,11 @@ mod tests {
     #[test]
     fn sessions_begin_go_on_and_end() {
         let session = SessionId::named(5);
-        let opened = line(What::SessionOpened { session, client: client("a") });
+        let opened = line(EventKind::SessionOpened { session, client: client("a") });
         assert_eq!(opened, r#""event":"session_opened","session":5,"client":"a"}"#);
-        let kept = line(What::SessionKept { session });
+        let kept = line(EventKind::SessionKept { session });
         assert_eq!(kept, r#""event":"session_kept","session":5}"#);
-        let over = |end| line(What::SessionOver { session, client: client("a"), end });
+        let over = |end| line(EventKind::SessionOver { session, client: client("a"), end });
         let of = r#""event":"session_over","session":5,"client":"a","why":"#;
         assert_eq!(over(SessionEnd::Closed), format!(r#"{of}"closed"}}"#));
         assert_eq!(over(SessionEnd::Expired), format!(r#"{of}"expired"}}"#));

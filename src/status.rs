@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        ClientId, Details, Hold, Holder, Life, LockName, Mode, Ticket, Token, WaiterView,
+        ClientId, Details, Holder, Lifetime, LockName, Mode, Ownership, Ticket, Token, WaiterView,
     };
     use std::sync::Arc;
 
@@ -121,8 +121,8 @@ mod tests {
         let lease = Lease {
             holder: ClientId::parse("laptop1:alice").expect("valid"),
             token: Token::named(7),
-            hold: Hold::Loose,
-            life: Life::Own { ttl, grace, expires_at },
+            hold: Ownership::Client,
+            life: Lifetime::Own { ttl, grace, expires_at },
             acquired_at: Time::ZERO,
             renewed_at: Time::ZERO,
             acquisition: 0,

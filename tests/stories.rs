@@ -7,11 +7,11 @@
 
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
-    Acquire, Annotate, Answer, ClientId, Command, Digest, End, EndSession, Ends, Engine, Event,
-    Firm, Grace, Hold, LeaseKey, Leave, Life, Line, LockName, LockView, Mode, Move, Op, OpenId,
-    OpenSession, Outcome, Over, Patch, Phase, Release, Renew, Request, RequestId, Reset, Rules,
-    SessionEnd, SessionId, Steal, StealReason, Tenure, Term, TextPatch, Ticket, Token, Ttl, What,
-    Whose, Why,
+    Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends, Engine, Event,
+    EventKind, Firm, Grace, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime, LockName, LockView,
+    Mode, Move, Op, OpenId, OpenSession, Outcome, Over, Ownership, Patch, Phase, QueuePolicy,
+    Release, Renew, Request, RequestId, Reset, Rules, SessionEnd, SessionId, Steal, StealReason,
+    Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl, Whose,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -149,7 +149,7 @@ impl Stage {
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));
         for event in &events {
-            if let What::Joined { ticket, .. } = &event.what {
+            if let EventKind::Joined { ticket, .. } = &event.what {
                 self.tickets.insert(ticket.as_u64(), *ticket);
             }
             writeln!(text, "  * {}", say_event(event)).expect("a string takes all");
@@ -189,7 +189,7 @@ impl Stage {
                 let number = words.number("ticket")?.ok_or("which ticket?")?;
                 let ticket = self.tickets.get(&number).copied();
                 let ticket = ticket.ok_or(format!("ticket {number} was never given"))?;
-                let why = if words.flag("gone") { Why::Gone } else { Why::Asked };
+                let why = if words.flag("gone") { LeaveReason::Gone } else { LeaveReason::Asked };
                 Op::Leave(Leave { name, ticket, why })
             }
             "move" => {
@@ -202,7 +202,7 @@ impl Stage {
                 let name = words.name()?;
                 let reason = words.value("reason").ok_or("for which reason?")?;
                 let reason = StealReason::parse(&reason).ok_or("no reason")?;
-                let term = words.term()?.unwrap_or(Term::Own(TTL_DEFAULT, GRACE_DEFAULT));
+                let term = words.term()?.unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
                 Op::Steal(Steal { name, client, reason, term, patch: words.patch() })
             }
             "reset" => {
@@ -248,16 +248,16 @@ fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {
     let name = words.name()?;
     let mode = if words.flag("shared") { Mode::Shared } else { Mode::Exclusive };
     let line = match words.span("wait")? {
-        Some(patience) => Line::Join(Some(patience)),
-        None if words.flag("wait") => Line::Join(None),
-        None => Line::Skip,
+        Some(patience) => QueuePolicy::Join(Some(patience)),
+        None if words.flag("wait") => QueuePolicy::Join(None),
+        None => QueuePolicy::Skip,
     };
     let (hold, patch) = (words.hold()?, words.patch());
     let of_file = match hold {
-        Hold::Open(open) => Some(Term::Session(open.session)),
-        Hold::Loose | Hold::Firm(_) => None,
+        Ownership::OpenFile(open) => Some(LeaseTerms::Session(open.session)),
+        Ownership::Client | Ownership::Exclusive(_) => None,
     };
-    let term = words.term()?.or(of_file).unwrap_or(Term::Own(TTL_DEFAULT, GRACE_DEFAULT));
+    let term = words.term()?.or(of_file).unwrap_or(LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT));
     Ok(Acquire { name, client, mode, hold, term, line, patch })
 }
 
@@ -340,33 +340,33 @@ impl Words {
     }
 
     /// `ttl=30s grace=5s`, or `session=1`.
-    fn term(&mut self) -> Result<Option<Term>, String> {
+    fn term(&mut self) -> Result<Option<LeaseTerms>, String> {
         let (ttl, grace, session) = (self.ttl()?, self.grace()?, self.session()?);
         match (ttl, grace, session) {
             (None, None, None) => Ok(None),
-            (None, None, Some(id)) => Ok(Some(Term::Session(id))),
+            (None, None, Some(id)) => Ok(Some(LeaseTerms::Session(id))),
             (_, _, Some(_)) => Err("a session and a ttl".to_owned()),
             (ttl, grace, None) => {
                 let (ttl, grace) = (ttl.unwrap_or(TTL_DEFAULT), grace.unwrap_or(GRACE_DEFAULT));
-                Ok(Some(Term::Own(ttl, grace)))
+                Ok(Some(LeaseTerms::Own(ttl, grace)))
             }
         }
     }
 
     /// `firm`, `firm=SESSION.FILE`, `file=SESSION.FILE`.
-    fn hold(&mut self) -> Result<Hold, String> {
+    fn hold(&mut self) -> Result<Ownership, String> {
         let open = |text: &str| {
             let (session, number) = text.split_once('.')?;
             let session = SessionId::named(session.parse().ok()?);
             Some(OpenId { session, number: number.parse().ok()? })
         };
         if let Some(open) = self.parsed("file", open)? {
-            return Ok(Hold::Open(open));
+            return Ok(Ownership::OpenFile(open));
         }
         if let Some(maker) = self.parsed("firm", open)? {
-            return Ok(Hold::Firm(Some(maker)));
+            return Ok(Ownership::Exclusive(Some(maker)));
         }
-        Ok(if self.flag("firm") { Hold::Firm(None) } else { Hold::Loose })
+        Ok(if self.flag("firm") { Ownership::Exclusive(None) } else { Ownership::Client })
     }
 
     fn patch(&mut self) -> Patch {
@@ -416,59 +416,61 @@ fn say_answer(answer: &Answer) -> String {
 fn say_tenure(tenure: &Tenure) -> String {
     let token = tenure.token;
     match tenure.life {
-        Life::Own { expires_at, .. } => format!("token {token} until {}", moment(expires_at)),
-        Life::Session(id) => format!("token {token} with session {id}"),
+        Lifetime::Own { expires_at, .. } => format!("token {token} until {}", moment(expires_at)),
+        Lifetime::Session(id) => format!("token {token} with session {id}"),
     }
 }
 
 fn say_event(event: &Event) -> String {
     match &event.what {
-        What::Granted { name, holder, token, mode, waited, .. } => {
+        EventKind::Granted { name, holder, token, mode, waited, .. } => {
             let mut text = format!("{name}: granted to {holder}, token {token}, {}", mode.as_str());
             if let Some((ticket, span)) = waited {
                 write!(text, ", ticket {} after {span}", ticket.as_u64()).expect("a string");
             }
             text
         }
-        What::Renewed { name, holder, token } => {
+        EventKind::Renewed { name, holder, token } => {
             format!("{name}: renewed by {holder}, token {token}")
         }
-        What::Annotated { name, token } => format!("{name}: annotated, token {token}"),
-        What::Expired { name, holder, token } => {
+        EventKind::Annotated { name, token } => format!("{name}: annotated, token {token}"),
+        EventKind::Expired { name, holder, token } => {
             format!("{name}: expired, token {token} of {holder}")
         }
-        What::Ended { name, holder, token, held, end } => {
+        EventKind::Ended { name, holder, token, held, end } => {
             format!("{name}: token {token} of {holder} {} after {held}", say_end(end))
         }
-        What::Joined { name, client, ticket } => {
+        EventKind::Joined { name, client, ticket } => {
             format!("{name}: {client} waits, ticket {}", ticket.as_u64())
         }
-        What::Left { name, client, ticket, why } => {
+        EventKind::Left { name, client, ticket, why } => {
             let why = match why {
-                Why::Asked => "as it asked to",
-                Why::Gone => "being gone",
-                Why::TimedOut => "out of patience",
-                Why::SessionOver => "its session being over",
-                Why::Reset => "being reset",
+                LeaveReason::Asked => "as it asked to",
+                LeaveReason::Gone => "being gone",
+                LeaveReason::TimedOut => "out of patience",
+                LeaveReason::SessionOver => "its session being over",
+                LeaveReason::Reset => "being reset",
             };
             format!("{name}: {client} left, ticket {}, {why}", ticket.as_u64())
         }
-        What::SessionOpened { session, client } => format!("session {session} of {client} opened"),
-        What::SessionKept { session } => format!("session {session} kept alive"),
-        What::SessionOver { session, client, end } => match end {
+        EventKind::SessionOpened { session, client } => {
+            format!("session {session} of {client} opened")
+        }
+        EventKind::SessionKept { session } => format!("session {session} kept alive"),
+        EventKind::SessionOver { session, client, end } => match end {
             SessionEnd::Closed => format!("session {session} of {client} closed"),
             SessionEnd::Expired => format!("session {session} of {client} expired"),
         },
     }
 }
 
-fn say_end(end: &End) -> String {
+fn say_end(end: &TenureEnd) -> String {
     match end {
-        End::Released => "released".to_owned(),
-        End::Lapsed => "lapsed".to_owned(),
-        End::Moved { to } => format!("moved to {to}"),
-        End::Replaced => "replaced".to_owned(),
-        End::Stolen { by, reason } => format!("stolen by {by} ({})", reason.as_str()),
+        TenureEnd::Released => "released".to_owned(),
+        TenureEnd::Lapsed => "lapsed".to_owned(),
+        TenureEnd::Moved { to } => format!("moved to {to}"),
+        TenureEnd::Replaced => "replaced".to_owned(),
+        TenureEnd::Stolen { by, reason } => format!("stolen by {by} ({})", reason.as_str()),
     }
 }
 
@@ -479,10 +481,11 @@ fn say_view(view: &LockView) -> String {
         write!(text, "; {} token {} ", lease.holder, lease.token).expect("a string");
         text += &say_ends(&holder.ends, view.at);
         match lease.hold {
-            Hold::Loose => {}
-            Hold::Firm(None) => text += ", firm",
-            Hold::Firm(Some(open)) | Hold::Open(open) => {
-                let kind = if matches!(lease.hold, Hold::Open(_)) { "file" } else { "firm by" };
+            Ownership::Client => {}
+            Ownership::Exclusive(None) => text += ", firm",
+            Ownership::Exclusive(Some(open)) | Ownership::OpenFile(open) => {
+                let kind =
+                    if matches!(lease.hold, Ownership::OpenFile(_)) { "file" } else { "firm by" };
                 let OpenId { session, number } = open;
                 write!(text, ", {kind} {session}.{number}").expect("a string");
             }

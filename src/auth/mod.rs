@@ -15,7 +15,9 @@ pub use authentication::{Credentials, CredentialsError, Gate, Unknown};
 pub use server_tls::{TlsError, TlsFiles};
 pub use token_file::TokensError;
 
-use crate::engine::{ClientId, Event, Hold, LockName, Op, SessionId, Term, Ticket, What};
+use crate::engine::{
+    ClientId, Event, EventKind, LeaseTerms, LockName, Op, Ownership, SessionId, Ticket,
+};
 use permissions::{Client, Locks, Operation, Request, Right};
 use std::fmt;
 use std::sync::Arc;
@@ -222,17 +224,17 @@ impl Grant {
     /// Whether it may be told of `event`.
     pub fn may_hear(&self, event: &Event) -> bool {
         match &event.what {
-            What::Granted { name, .. }
-            | What::Renewed { name, .. }
-            | What::Annotated { name, .. }
-            | What::Expired { name, .. }
-            | What::Ended { name, .. }
-            | What::Joined { name, .. }
-            | What::Left { name, .. } => self.may_see(name.as_str()),
-            What::SessionOpened { client, .. } | What::SessionOver { client, .. } => {
+            EventKind::Granted { name, .. }
+            | EventKind::Renewed { name, .. }
+            | EventKind::Annotated { name, .. }
+            | EventKind::Expired { name, .. }
+            | EventKind::Ended { name, .. }
+            | EventKind::Joined { name, .. }
+            | EventKind::Left { name, .. } => self.may_see(name.as_str()),
+            EventKind::SessionOpened { client, .. } | EventKind::SessionOver { client, .. } => {
                 self.may_see_all() || self.may_speak_as(client).is_ok()
             }
-            What::SessionKept { .. } => self.may_see_all(),
+            EventKind::SessionKept { .. } => self.may_see_all(),
         }
     }
 
@@ -316,10 +318,10 @@ impl Grant {
 
 /// What `op` leans on without saying whose it is.
 pub fn anonymous(op: &Op) -> Vec<Anonymous> {
-    let of_hold = |hold: Hold| hold.open().map(|open| Anonymous::Session(open.session));
-    let of_term = |term: Option<Term>| match term {
-        Some(Term::Session(id)) => Some(Anonymous::Session(id)),
-        Some(Term::Own(..)) | None => None,
+    let of_hold = |hold: Ownership| hold.open().map(|open| Anonymous::Session(open.session));
+    let of_term = |term: Option<LeaseTerms>| match term {
+        Some(LeaseTerms::Session(id)) => Some(Anonymous::Session(id)),
+        Some(LeaseTerms::Own(..)) | None => None,
     };
     match op {
         Op::KeepAlive(id) => vec![Anonymous::Session(*id)],
@@ -386,8 +388,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, EndSession, LeaseKey, Leave, Line, Mode, Move, OpenSession, Over, Patch, Release,
-        SessionEnd, Steal, StealReason, Why,
+        Acquire, EndSession, LeaseKey, Leave, LeaveReason, Mode, Move, OpenSession, Over, Patch,
+        QueuePolicy, Release, SessionEnd, Steal, StealReason,
     };
 
     fn name(text: &str) -> LockName {
@@ -409,21 +411,21 @@ mod tests {
         }
     }
 
-    fn acquire(lock: &str, who: &str, term: Term) -> Op {
+    fn acquire(lock: &str, who: &str, term: LeaseTerms) -> Op {
         Op::Acquire(Acquire {
             name: name(lock),
             client: client(who),
             mode: Mode::Exclusive,
-            hold: Hold::Loose,
+            hold: Ownership::Client,
             term,
-            line: Line::Skip,
+            line: QueuePolicy::Skip,
             patch: Patch::default(),
         })
     }
 
     #[test]
     fn a_grant_is_for_its_clients_and_locks() {
-        let own = Term::Own(TTL_DEFAULT, GRACE_DEFAULT);
+        let own = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
         let may = |lock, who| laptop().may_submit(&acquire(lock, who, own), &[]);
         assert_eq!(may("team/x", "laptop1"), Ok(()));
         assert_eq!(may("homes", "laptop1:alice"), Ok(()));
@@ -446,7 +448,7 @@ mod tests {
     fn who_may_steal_has_it_said() {
         let (name, client) = (name("home"), client("laptop1"));
         let reason = StealReason::parse("why").expect("a reason");
-        let (term, patch) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
+        let (term, patch) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
         let steal = Op::Steal(Steal { name, client, reason, term, patch });
         assert_eq!(laptop().may_submit(&steal, &[]), Err(Denial::Steal));
         assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
@@ -457,11 +459,11 @@ mod tests {
     fn sessions_and_places_are_their_clients() {
         let session = SessionId::named(7);
         let end = EndSession { session, end: SessionEnd::Closed };
-        let leave = Leave { name: name("home"), ticket: Ticket::named(3), why: Why::Asked };
+        let leave = Leave { name: name("home"), ticket: Ticket::named(3), why: LeaveReason::Asked };
         for (op, leans_on) in [
             (Op::KeepAlive(session), Anonymous::Session(session)),
             (Op::EndSession(end), Anonymous::Session(session)),
-            (acquire("home", "laptop1", Term::Session(session)), Anonymous::Session(session)),
+            (acquire("home", "laptop1", LeaseTerms::Session(session)), Anonymous::Session(session)),
             (Op::Leave(leave), Anonymous::Place(name("home"), Ticket::named(3))),
         ] {
             assert_eq!(anonymous(&op), [leans_on]);
@@ -469,7 +471,7 @@ mod tests {
             let denied = laptop().may_submit(&op, &[client("x")]);
             assert_eq!(denied, Err(Denial::Client(client("x"))));
         }
-        assert_eq!(anonymous(&acquire("a", "a", Term::Own(TTL_DEFAULT, GRACE_DEFAULT))), []);
+        assert_eq!(anonymous(&acquire("a", "a", LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT))), []);
     }
 
     #[test]

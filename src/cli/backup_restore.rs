@@ -10,7 +10,7 @@ use crate::engine::lease_terms::{TTL_MAX, parse_span};
 use crate::engine::{ClientId, Op, Outcome, Reset, StealReason, Whose};
 use crate::raft;
 use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
-use crate::service::{Door, Failure as Unanswered};
+use crate::service::{Failure as Unanswered, LockService};
 use crate::time::{Span, Wall};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};

@@ -9,11 +9,12 @@ use crate::client::http_transport::Access;
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use crate::engine::{
-    Acquire, ClientId, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, LockView, Mode, Op,
-    OpenId, Outcome, Patch, Release, Renew, Steal, StealReason, Term, Ticket, Token, Ttl, What,
+    Acquire, ClientId, EventKind, Firm, Grace, Kind, LeaseKey, LeaseTerms, LockName, LockView,
+    Mode, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, Release, Renew, Steal, StealReason,
+    Ticket, Token, Ttl,
 };
 use crate::holder_id::Maker;
-use crate::service::{self, Bond, Door, List, Locks};
+use crate::service::{self, List, LockService, Locks, SessionOwner};
 use crate::status::status_of;
 use crate::time::Span;
 use serde_json::{Value, json};
@@ -113,11 +114,11 @@ impl Direct {
     fn acquire(&self, request: &Asked<'_>) -> Done<Value> {
         let (name, line) = (request.name()?, request.line()?);
         let lives_with_us = request.number("pid").is_some();
-        let leans = lives_with_us || matches!(line, Line::Join(_));
+        let leans = lives_with_us || matches!(line, QueuePolicy::Join(_));
         let ttl = request.ttl()?.unwrap_or(TTL_DEFAULT);
         let remote = self.remote(leans.then_some(ttl))?;
         let attempt = match remote.bond() {
-            Ok(Bond::Kept(session)) => Some(OpenId { session, number: NUMBER }),
+            Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
             _ => None,
         };
         let view = Self::view(remote, &name)?;
@@ -125,10 +126,10 @@ impl Direct {
         let own_term = |before: Option<&crate::engine::Holder>| {
             let ttl = request.ttl()?.or(before.map(|own| own.ends.ttl)).unwrap_or(TTL_DEFAULT);
             let grace = request.grace()?.or(before.map(|own| own.ends.grace));
-            Ok(Term::Own(ttl, grace.unwrap_or(GRACE_DEFAULT)))
+            Ok(LeaseTerms::Own(ttl, grace.unwrap_or(GRACE_DEFAULT)))
         };
         let term = match attempt.filter(|_| lives_with_us) {
-            Some(open) => Term::Session(open.session),
+            Some(open) => LeaseTerms::Session(open.session),
             None => own_term(own)?,
         };
         let says_more = own.is_none();
@@ -137,9 +138,9 @@ impl Direct {
             client: self.client.clone(),
             mode: request.mode()?,
             hold: match attempt {
-                Some(open) if leans => Hold::Firm(Some(open)),
-                _ if own.is_some() => Hold::Loose,
-                _ => Hold::Firm(None),
+                Some(open) if leans => Ownership::Exclusive(Some(open)),
+                _ if own.is_some() => Ownership::Client,
+                _ => Ownership::Exclusive(None),
             },
             term,
             line,
@@ -151,8 +152,8 @@ impl Direct {
         };
         let mut watch = remote.watch(None);
         let patience = match line {
-            Line::Join(patience) => patience,
-            Line::Skip => None,
+            QueuePolicy::Join(patience) => patience,
+            QueuePolicy::Skip => None,
         };
         let token = match Self::decide(remote, Op::Acquire(ask.clone()))? {
             Outcome::Granted(tenure) | Outcome::Renewed(tenure) => tenure.token,
@@ -172,11 +173,11 @@ impl Direct {
         ask: &Acquire,
         ticket: Ticket,
     ) -> Done<Option<Token>> {
-        let served = |what: &What| match what {
-            What::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
+        let served = |what: &EventKind| match what {
+            EventKind::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
                 Some(Some(*token))
             }
-            What::Left { ticket: of, .. } if *of == ticket => Some(None),
+            EventKind::Left { ticket: of, .. } if *of == ticket => Some(None),
             _ => None,
         };
         let (send, news) = channel();
@@ -190,7 +191,7 @@ impl Direct {
                 if let Some(end) = served(&event.what) {
                     return Ok(end);
                 }
-                if let What::SessionOver { session: over, .. } = event.what
+                if let EventKind::SessionOver { session: over, .. } = event.what
                     && Some(over) == session
                 {
                     return Err(Failure::unavailable(
@@ -227,7 +228,7 @@ impl Direct {
         let (remote, name) = (self.remote(None)?, request.name()?);
         let (ttl, grace) = (request.ttl()?, request.grace()?);
         let changes = ttl.is_some() || grace.is_some();
-        let term = Term::Own(ttl.unwrap_or(TTL_DEFAULT), grace.unwrap_or(GRACE_DEFAULT));
+        let term = LeaseTerms::Own(ttl.unwrap_or(TTL_DEFAULT), grace.unwrap_or(GRACE_DEFAULT));
         let note = request.text("note").map(Into::into);
         let renewed = Self::decide(
             remote,
@@ -264,7 +265,7 @@ impl Direct {
                 name: name.clone(),
                 client: self.client.clone(),
                 reason,
-                term: Term::Own(request.ttl()?.unwrap_or(TTL_DEFAULT), GRACE_DEFAULT),
+                term: LeaseTerms::Own(request.ttl()?.unwrap_or(TTL_DEFAULT), GRACE_DEFAULT),
                 patch: Patch {
                     note: request.text("note").map(Into::into),
                     holder_id: Some(self.holder_id(request)),
@@ -359,13 +360,13 @@ impl Asked<'_> {
         }
     }
 
-    fn line(&self) -> Done<Line> {
+    fn line(&self) -> Done<QueuePolicy> {
         match &self.0["wait"] {
-            Value::Bool(true) => Ok(Line::Join(None)),
+            Value::Bool(true) => Ok(QueuePolicy::Join(None)),
             Value::String(text) => parse_span(text)
-                .map(|span| Line::Join(Some(span)))
+                .map(|span| QueuePolicy::Join(Some(span)))
                 .map_err(|error| Failure::usage(error.to_string())),
-            _ => Ok(Line::Skip),
+            _ => Ok(QueuePolicy::Skip),
         }
     }
 }

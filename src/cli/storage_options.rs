@@ -6,7 +6,7 @@ use super::mount::{absolute, state_dir};
 use crate::engine::{Grace, Rules, Ttl};
 use crate::raft::{Node, Peering, Stop};
 use crate::service::local::Local;
-use crate::service::{Door, Locks};
+use crate::service::{LockService, Locks};
 use crate::time::{Span, Wall, boot_now};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -166,7 +166,7 @@ impl Kept {
 impl Decider {
     /// The door to it.
     pub(super) fn locks(&self) -> Locks {
-        let door: Arc<dyn Door> = match self {
+        let door: Arc<dyn LockService> = match self {
             Self::Local(local) => Arc::clone(local) as _,
             Self::Node(node) => Arc::clone(node) as _,
         };

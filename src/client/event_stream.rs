@@ -3,7 +3,7 @@
 use super::session_keep_alive::Keeper;
 use super::shared_state::Hub;
 use super::transport::{Stream, Trouble};
-use crate::engine::What;
+use crate::engine::EventKind;
 use crate::random::jittered;
 use crate::service::batch_messages::{ANY_START, Frame, Stamp, take_frame};
 use crate::time::{Span, boot_now};
@@ -116,11 +116,11 @@ fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: c
             for (_, event) in &events {
                 match &event.what {
                     // Before anybody hears of it: who does asks for the new one.
-                    What::SessionOver { session, .. } => {
+                    EventKind::SessionOver { session, .. } => {
                         hub.lose_session(*session);
                         keeper.call();
                     }
-                    What::Ended { token, .. } => hub.forget(*token),
+                    EventKind::Ended { token, .. } => hub.forget(*token),
                     _ => {}
                 }
             }

@@ -25,13 +25,14 @@ mod event_stream;
 mod failover;
 
 use crate::engine::{
-    Child, Command, Hold, Kind, LockName, LockView, Op, Reason, Refusal, SessionId, Token,
+    Child, Command, Kind, LockName, LockView, Op, Ownership, Reason, Refusal, SessionId, Token,
 };
 use crate::random::random;
 use crate::service::batch_messages::{Ask, Reply, Submission};
 use crate::service::event_log::Watch;
 use crate::service::{
-    About, Bond, Children, Contact, Door, Far, List, Page, Seen, Then, Unavailable,
+    About, Children, Contact, List, LockService, Page, RemoteStatus, Seen, SessionOwner, Then,
+    Unavailable,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 pub use failover::{MakeServer, SERVERS_MAX, Several};
@@ -158,7 +159,7 @@ impl Remote {
         match op {
             Op::Release(_) => several,
             // Again by the same open file it is the same hold.
-            Op::Acquire(ask) => several || !matches!(ask.hold, Hold::Open(_)),
+            Op::Acquire(ask) => several || !matches!(ask.hold, Ownership::OpenFile(_)),
             Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
             _ => false,
         }
@@ -192,7 +193,7 @@ fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
     Some((&key.name, key.token?))
 }
 
-impl Door for Remote {
+impl LockService for Remote {
     fn submit(&self, command: Command, then: Then<Result<crate::engine::Answer, Unavailable>>) {
         let command = self.named(command);
         let (hub, op) = (Arc::clone(&self.hub), command.op.clone());
@@ -298,8 +299,8 @@ impl Door for Remote {
         self.hub.feed.next()
     }
 
-    fn bond(&self) -> Result<Bond, Unavailable> {
-        self.hub.bond().map(Bond::Kept).ok_or_else(|| self.hub.no_answer())
+    fn bond(&self) -> Result<SessionOwner, Unavailable> {
+        self.hub.bond().map(SessionOwner::Kept).ok_or_else(|| self.hub.no_answer())
     }
 
     fn is_over(&self, session: SessionId) -> bool {
@@ -318,7 +319,7 @@ impl Door for Remote {
         self.hub.about()
     }
 
-    fn far(&self) -> Option<Far> {
+    fn far(&self) -> Option<RemoteStatus> {
         Some(self.hub.far())
     }
 

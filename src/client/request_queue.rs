@@ -7,7 +7,8 @@
 
 use super::REPLY_DEADLINE;
 use crate::engine::{
-    Hold, Kind, LeaseKey, Leave, LockName, Op, Outcome, Reason, Release, Ticket, Token, Why,
+    Kind, LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, Release, Ticket,
+    Token,
 };
 use crate::random::jittered;
 use crate::service::Unavailable;
@@ -60,7 +61,7 @@ pub(super) struct Queue {
 /// A lock or a place in its queue that a caller was given, and may use from now on.
 struct Delivered {
     name: LockName,
-    hold: Hold,
+    hold: Ownership,
     /// Its token, and the number of the acquire.
     tenure: Option<(Token, u32)>,
     ticket: Option<Ticket>,
@@ -141,7 +142,7 @@ impl Asked {
                 Some(Op::Release(Release { key, acquisition: Some(tenure.acquisition) }))
             }
             Outcome::Waiting { ticket, .. } => {
-                Some(Op::Leave(Leave { name, ticket: *ticket, why: Why::Gone }))
+                Some(Op::Leave(Leave { name, ticket: *ticket, why: LeaveReason::Gone }))
             }
             _ => None,
         }
@@ -326,7 +327,8 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::engine::{
-        Acquire, ClientId, Life, Line, Mode, OpenId, Patch, Refusal, SessionId, Tenure, Term,
+        Acquire, ClientId, LeaseTerms, Lifetime, Mode, OpenId, Patch, QueuePolicy, Refusal,
+        SessionId, Tenure,
     };
 
     fn asked(ask: Ask) -> Asked {
@@ -356,14 +358,14 @@ mod tests {
     }
 
     fn acquire() -> Asked {
-        let hold = Hold::Open(OpenId { session: SessionId::named(1), number: 3 });
+        let hold = Ownership::OpenFile(OpenId { session: SessionId::named(1), number: 3 });
         let ask = Acquire {
             name: LockName::parse("build").expect("valid"),
             client: ClientId::parse("a").expect("valid"),
             mode: Mode::Exclusive,
             hold,
-            term: Term::Session(SessionId::named(1)),
-            line: Line::Skip,
+            term: LeaseTerms::Session(SessionId::named(1)),
+            line: QueuePolicy::Skip,
             patch: Patch::default(),
         };
         asked(Ask::Submit(Op::Acquire(ask).into()))
@@ -371,7 +373,7 @@ mod tests {
 
     fn tenure(token: u64) -> Tenure {
         let token = Token::named(token);
-        let life = Life::Session(SessionId::named(1));
+        let life = Lifetime::Session(SessionId::named(1));
         Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 }
     }
 

@@ -2,7 +2,7 @@
 
 use super::http_transport::{Connection, Http, Target, runtime, whole};
 use super::transport::{Line, Trouble};
-use crate::service::Heard;
+use crate::service::RttSample;
 use crate::service::batch_messages::{Ask, Batch, decode_told, encode_batch};
 use crate::time::{Span, Wall, boot_now};
 use std::sync::Arc;
@@ -31,11 +31,11 @@ pub enum Stuck {
 }
 
 /// Looks at a server; asks it for nothing but the time.
-pub fn probe(server: &Http) -> Result<Heard, Stuck> {
+pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
     let ask = encode_batch(&Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] });
-    let mut heard: Option<Heard> = None;
+    let mut heard: Option<RttSample> = None;
     for _ in 0..LOOKS {
         let asked_at = boot_now();
         let told = connection.ask(&ask, PATIENCE).map_err(|trouble| match trouble {
@@ -48,7 +48,7 @@ pub fn probe(server: &Http) -> Result<Heard, Stuck> {
         let (round_trip, here) = (boot_now().since(asked_at), Wall::now());
         let told = decode_told(&told).map_err(|error| Stuck::Foreign(error.to_string()))?;
         if heard.is_none_or(|best| round_trip < best.round_trip) {
-            heard = Some(Heard::new(round_trip, told.stamp.wall, here));
+            heard = Some(RttSample::new(round_trip, told.stamp.wall, here));
         }
     }
     heard.ok_or_else(|| Stuck::Silent("it was not asked".to_owned()))

@@ -7,11 +7,11 @@ use super::server_clock::Clock;
 use super::session_keep_alive::{Keeper, Session};
 use super::transport::{Line, Server, Trouble};
 use crate::engine::{
-    ClientId, Event, Kind, Life, LockName, SessionEnd, SessionId, Tenure, Token, What,
+    ClientId, Event, EventKind, Kind, Lifetime, LockName, SessionEnd, SessionId, Tenure, Token,
 };
 use crate::service::batch_messages::{Ask, Batch, Reply, Stamp, Told, decode_told, encode_batch};
 use crate::service::event_log::Feed;
-use crate::service::{About, Contact, Far, Heard, Stands, Unavailable};
+use crate::service::{About, BackendKind, Contact, RemoteStatus, RttSample, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) struct Hub {
     changed: Condvar,
     tenures: Mutex<HashMap<Token, Known>>,
     about: Mutex<About>,
-    heard: Mutex<Option<Heard>>,
+    heard: Mutex<Option<RttSample>>,
     /// The session that was lost since the last gap in the events, and its client.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// What was wrong the last time that something was.
@@ -73,7 +73,7 @@ struct State {
 /// A tenure of this door's clients, as far as it is known here.
 struct Known {
     name: LockName,
-    life: Life,
+    life: Lifetime,
     /// Until when it surely lasts, by the boot clock.
     until: Time,
 }
@@ -82,7 +82,7 @@ impl Hub {
     pub(super) fn new(server: Arc<dyn Server>, session: Session) -> Self {
         let name: Arc<str> = server.name().into();
         let about = About {
-            kind: Stands::Server,
+            kind: BackendKind::Server,
             contact: Contact::Connected,
             state: String::new(),
             locks: 0,
@@ -292,7 +292,7 @@ impl Hub {
     }
 
     fn tell_session_over(&self, session: SessionId, client: ClientId) {
-        let what = What::SessionOver { session, client, end: SessionEnd::Expired };
+        let what = EventKind::SessionOver { session, client, end: SessionEnd::Expired };
         let at = self.clock.lock().now();
         self.feed.publish(&mut vec![Event { at, what }]).wake();
     }
@@ -356,8 +356,8 @@ impl Hub {
     /// A tenure that was begun or renewed by something first asked at `asked_at`.
     pub(super) fn keep_in_mind(&self, name: &LockName, tenure: &Tenure, asked_at: Time) {
         let until = match tenure.life {
-            Life::Own { ttl, .. } => super::session_keep_alive::surely_until(asked_at, ttl),
-            Life::Session(_) => Time::NEVER,
+            Lifetime::Own { ttl, .. } => super::session_keep_alive::surely_until(asked_at, ttl),
+            Lifetime::Session(_) => Time::NEVER,
         };
         let mut tenures = self.tenures.lock();
         if tenures.len() >= TENURES_MAX {
@@ -391,15 +391,15 @@ impl Hub {
             return false;
         };
         match known.life {
-            Life::Own { .. } => boot_now() >= known.until,
-            Life::Session(id) => self.bond() != Some(id),
+            Lifetime::Own { .. } => boot_now() >= known.until,
+            Lifetime::Session(id) => self.bond() != Some(id),
         }
     }
 
     /// The server has told its time.
     pub(super) fn hear(&self, asked_at: Time, stamp: &Stamp) {
         let round_trip = boot_now().since(asked_at);
-        *self.heard.lock() = Some(Heard::new(round_trip, stamp.wall, Wall::now()));
+        *self.heard.lock() = Some(RttSample::new(round_trip, stamp.wall, Wall::now()));
         if !self.server.is_several() {
             self.engine.store(stamp.engine, Ordering::Release);
         }
@@ -434,14 +434,14 @@ impl Hub {
             "" => self.name.to_string(),
             state => format!("{} ({state})", self.name),
         };
-        About { kind: Stands::Server, contact: self.contact(), state, ..about }
+        About { kind: BackendKind::Server, contact: self.contact(), state, ..about }
     }
 
     /// How it goes with the server.
-    pub(super) fn far(&self) -> Far {
+    pub(super) fn far(&self) -> RemoteStatus {
         let trouble = self.last_trouble().map(|trouble| trouble.to_string());
         let heard = *self.heard.lock();
-        Far { server: Arc::clone(&self.name), heard, trouble }
+        RemoteStatus { server: Arc::clone(&self.name), heard, trouble }
     }
 
     /// Asks at once or never: nobody is kept waiting for a server that is away.

@@ -4,8 +4,8 @@ use super::transport::{Line, Server, Stream, Trouble};
 use super::*;
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, Grace, LeaseKey, Line as InLine, Mode, OpenId, Outcome, Patch,
-    Release, Renew, Rules, SessionId, Term, Ttl, What,
+    Acquire, Answer, ClientId, EventKind, Grace, LeaseKey, LeaseTerms, Mode, OpenId, Outcome,
+    Patch, QueuePolicy as InLine, Release, Renew, Rules, SessionId, Ttl,
 };
 use crate::service::Locks;
 use crate::service::batch_messages::{Told, encode_told};
@@ -190,27 +190,27 @@ impl World {
     }
 }
 
-pub(super) fn acquire(of: &str, who: &str, hold: Hold, term: Term, line: InLine) -> Op {
+pub(super) fn acquire(of: &str, who: &str, hold: Ownership, term: LeaseTerms, line: InLine) -> Op {
     let (name, client, mode) = (name(of), client(who), Mode::Exclusive);
     Op::Acquire(Acquire { name, client, mode, hold, term, line, patch: Patch::default() })
 }
 
 /// As `mkdir` takes it.
 pub(super) fn mkdir(of: &str, who: &str) -> Op {
-    let term = Term::Own(TTL_DEFAULT, GRACE_DEFAULT);
-    acquire(of, who, Hold::Firm(None), term, InLine::Skip)
+    let term = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
+    acquire(of, who, Ownership::Exclusive(None), term, InLine::Skip)
 }
 
 /// As `flock` takes it.
 pub(super) fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLine) -> Op {
     let session = session_of(door);
-    let hold = Hold::Open(OpenId { session, number });
-    acquire(of, who, hold, Term::Session(session), line)
+    let hold = Ownership::OpenFile(OpenId { session, number });
+    acquire(of, who, hold, LeaseTerms::Session(session), line)
 }
 
 pub(super) fn session_of(door: &Remote) -> SessionId {
     match door.bond() {
-        Ok(Bond::Kept(session)) => session,
+        Ok(SessionOwner::Kept(session)) => session,
         other => panic!("no session: {other:?}"),
     }
 }
@@ -230,7 +230,7 @@ pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
 }
 
 /// Follows events until one is as wanted.
-pub(super) fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&What) -> bool) {
+pub(super) fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&EventKind) -> bool) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
         // Whoever waited has seen enough.
@@ -348,7 +348,7 @@ fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
     let mut over = [false, false];
     while over != [true, true] {
         for (_, event) in watch.take(usize::MAX).events {
-            if let What::Ended { name, .. } = event.what {
+            if let EventKind::Ended { name, .. } = event.what {
                 over[usize::from(name.as_str() == "held")] = true;
             }
         }
@@ -368,17 +368,17 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
     let waiting = submit(&other, flock(&other, "build", "b", 1, InLine::Join(None)));
     assert!(matches!(waiting, Ok(Ok(Outcome::Waiting { .. }))), "{waiting:?}");
     // Longer than its ttl: it is kept alive.
-    let kept = |what: &What| matches!(what, What::SessionKept { session: of } if *of == session);
+    let kept =
+        |what: &EventKind| matches!(what, EventKind::SessionKept { session: of } if *of == session);
     (0..4).for_each(|_| wait_for(&door, &mut door.watch(None), kept));
     assert_eq!(session_of(&door), session);
     // Both are cut off, but b only waits, and has a longer session.
-    let over =
-        |what: &What| matches!(what, What::SessionOver { session: of, .. } if *of == session);
+    let over = |what: &EventKind| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     let granted_at = std::thread::scope(|scope| {
         let served = scope.spawn(|| {
             let mut watch = world.local.watch(None);
             let b = client("b");
-            let is_b = |what: &What| matches!(what, What::Granted { holder, .. } if *holder == b);
+            let is_b = |what: &EventKind| matches!(what, EventKind::Granted { holder, .. } if *holder == b);
             loop {
                 if watch.take(usize::MAX).events.iter().any(|(_, event)| is_b(&event.what)) {
                     return boot_now();
@@ -418,7 +418,7 @@ fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
     granted(submit(&door, mkdir("one", "a")));
     let is = |of: &str| {
         let of = name(of);
-        move |what: &What| matches!(what, What::Granted { name, .. } if *name == of)
+        move |what: &EventKind| matches!(what, EventKind::Granted { name, .. } if *name == of)
     };
     wait_for(&door, &mut watch, is("one"));
     world.cut(true);

@@ -6,8 +6,8 @@ use super::tests::{
 };
 use super::*;
 use crate::engine::{
-    Grace, LeaseKey, Line as InLine, OpenId, Outcome, Release, Rules, SessionId, SessionView, Term,
-    Ttl, What,
+    EventKind, Grace, LeaseKey, LeaseTerms, OpenId, Outcome, QueuePolicy as InLine, Release, Rules,
+    SessionId, SessionView, Ttl,
 };
 use crate::service::Locks;
 use crate::service::batch_server::Porter;
@@ -16,7 +16,7 @@ use crate::service::local::Local;
 /// An engine that has a name, as those of clusters have.
 struct Named(Arc<Local>, u64);
 
-impl Door for Named {
+impl LockService for Named {
     fn submit(&self, command: Command, then: Then<Result<crate::engine::Answer, Unavailable>>) {
         self.0.submit(command, then);
     }
@@ -126,7 +126,13 @@ fn what_one_node_has_done_another_does_not_do_again() {
     let ops = [
         mkdir("build", "a"),
         flock(&door, "held", "a", 1, InLine::Skip),
-        acquire("plain", "a", Hold::Firm(None), Term::Session(session), InLine::Skip),
+        acquire(
+            "plain",
+            "a",
+            Ownership::Exclusive(None),
+            LeaseTerms::Session(session),
+            InLine::Skip,
+        ),
     ];
     let mut tokens = Vec::new();
     for op in ops {
@@ -193,9 +199,9 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     let door = door(&[&one, &two]);
     assert!(door.is_ready());
     let session = session_of(&door);
-    let hold = Hold::Open(OpenId { session, number: 1 });
+    let hold = Ownership::OpenFile(OpenId { session, number: 1 });
     let mut watch = door.watch(None);
-    granted(submit(&door, acquire("build", "a", hold, Term::Session(session), InLine::Skip)));
+    granted(submit(&door, acquire("build", "a", hold, LeaseTerms::Session(session), InLine::Skip)));
     // So that the numbers of sessions differ.
     for _ in 0..5 {
         mint(&restored);
@@ -206,8 +212,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     }
     // Whatever is asked next finds out.
     assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");
-    let over =
-        |what: &What| matches!(what, What::SessionOver { session: of, .. } if *of == session);
+    let over = |what: &EventKind| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     wait_for(&door, &mut watch, over);
     assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
     assert_ne!(session_of(&door), session);

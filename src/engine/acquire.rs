@@ -1,10 +1,10 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
-use super::command::{Acquire, Answer, Leave, Line, Outcome, Patch, Rulebook, Tenure};
+use super::command::{Acquire, Answer, Leave, Outcome, Patch, QueuePolicy, Rulebook, Tenure};
 use super::conflict::{Facts, Stance};
 use super::deadlines::Due;
-use super::event::{End, Event, What, Why};
-use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Ticket, Token};
+use super::event::{Event, EventKind, LeaveReason, TenureEnd};
+use super::lease::{Details, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token};
 use super::lock::{Lock, Tenancy, Waiter, sessions_of};
 use super::lock_table::Slot;
 use super::mutants::{Bug, planted};
@@ -27,12 +27,12 @@ impl Engine {
     ) -> Answer {
         if let Err(refusal) = self.books.grants(&ask.name) {
             return match ask.line {
-                Line::Join(patience)
+                QueuePolicy::Join(patience)
                     if patience != Some(Span::ZERO) && rules >= Rulebook::Third =>
                 {
                     self.join_early(ask, patience, rules, events)
                 }
-                Line::Join(_) | Line::Skip => Err(refusal),
+                QueuePolicy::Join(_) | QueuePolicy::Skip => Err(refusal),
             };
         }
         self.books.may_lean_on(ask.hold, ask.term)?;
@@ -54,7 +54,7 @@ impl Engine {
             Stance::Conflict(_, Way::Grace) if planted(Bug::GraceForEverybody) => {
                 let lease = lock.leases()[0].clone();
                 self.books.unbook(&ask.name, &lease);
-                self.finish(&ask.name, lease.token, End::Lapsed, events);
+                self.finish(&ask.name, lease.token, TenureEnd::Lapsed, events);
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
             Stance::Own(lease) => {
@@ -71,7 +71,7 @@ impl Engine {
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
             Stance::Conflict(lease, way) => {
-                if let Line::Join(patience) = ask.line
+                if let QueuePolicy::Join(patience) = ask.line
                     // Who waits no time at all does not wait, ...
                     && patience != Some(Span::ZERO)
                     // ... and who holds it already would wait for itself.
@@ -82,7 +82,7 @@ impl Engine {
                 }
                 let conflict = self.books.conflict(&ask.name, lock, lease, way);
                 let refusal = self.books.refuse(Reason::Conflict(conflict));
-                if ask.line == Line::Skip && planted(Bug::RefusalLeavesWaiter) {
+                if ask.line == QueuePolicy::Skip && planted(Bug::RefusalLeavesWaiter) {
                     let _ = self.join(ask, None, rules, events);
                 }
                 Err(refusal)
@@ -95,7 +95,7 @@ impl Engine {
         let leases = self.locks.get(name).map(|lock| lock.leases().to_vec()).unwrap_or_default();
         for lease in leases.iter().filter(|lease| lease.token != token) {
             self.books.unbook(name, lease);
-            self.finish(name, lease.token, End::Lapsed, events);
+            self.finish(name, lease.token, TenureEnd::Lapsed, events);
         }
     }
 
@@ -126,7 +126,7 @@ impl Engine {
         let in_grace = self.books.ends(lease.life).phase(now) == Phase::Grace;
         self.books.unbook(&ask.name, lease);
         match (lease.hold, ask.hold) {
-            (_, Hold::Open(_)) => {
+            (_, Ownership::OpenFile(_)) => {
                 lease.hold = ask.hold;
                 lease.life = ask.term.begin(now);
             }
@@ -141,8 +141,10 @@ impl Engine {
         lease.acquisition = lease.acquisition.saturating_add(1);
         match ask.hold {
             // An open file that takes a lock over leaves it looking as its maker wanted it.
-            Hold::Open(_) => Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details),
-            Hold::Loose | Hold::Firm(_) => ask.patch.apply(&mut lease.details),
+            Ownership::OpenFile(_) => {
+                Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details)
+            }
+            Ownership::Client | Ownership::Exclusive(_) => ask.patch.apply(&mut lease.details),
         }
         if upgrades {
             self.books.begin_anew(&ask.name, lease, events);
@@ -154,7 +156,7 @@ impl Engine {
         }
         if !upgrades {
             let (name, holder) = (ask.name.clone(), ask.client.clone());
-            self.books.tell(events, What::Renewed { name, holder, token });
+            self.books.tell(events, EventKind::Renewed { name, holder, token });
         }
         if mode_changes && !planted(Bug::DowngradeServesNobody) {
             self.serve(&ask.name, events);
@@ -164,7 +166,7 @@ impl Engine {
 
     /// Enters the request at the end of the queue. An open file that waits already keeps its
     /// place, and what it asks for now is what it will get; so does whoever speaks for the client.
-    /// Another program of the client ([`Hold::Firm`] of no open file) gets a place of its own: two
+    /// Another program of the client ([`Ownership::Exclusive`] of no open file) gets a place of its own: two
     /// programs that share a place would both be told of the one grant.
     pub(super) fn join(
         &mut self,
@@ -175,7 +177,7 @@ impl Engine {
     ) -> Answer {
         self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
-        let own_place = ask.hold == Hold::Firm(None)
+        let own_place = ask.hold == Ownership::Exclusive(None)
             && !matches!(rules, Rulebook::First | Rulebook::Second)
             && !planted(Bug::ProgramsSharePlace);
         let same = |waiter: &Waiter| waiter.client == ask.client && waiter.hold == ask.hold;
@@ -193,7 +195,7 @@ impl Engine {
         self.books.book_waiter(&ask.name, ticket, &waiter);
         lock.line.insert(ticket, waiter);
         let (name, client) = (ask.name.clone(), ask.client.clone());
-        self.books.tell(events, What::Joined { name, client, ticket });
+        self.books.tell(events, EventKind::Joined { name, client, ticket });
         Ok(Outcome::Waiting { ticket, ahead })
     }
 
@@ -252,7 +254,7 @@ impl Engine {
         &mut self,
         name: &LockName,
         ticket: Ticket,
-        why: Why,
+        why: LeaveReason,
         events: &mut Vec<Event>,
     ) -> bool {
         let waiter = self.locks.get_mut(name).and_then(|lock| lock.line.remove(ticket));
@@ -260,7 +262,7 @@ impl Engine {
         self.books.unbook_waiter(name, ticket, &waiter);
         self.books.wait_is_over(ticket, &Outcome::Left);
         let (name, client) = (name.clone(), waiter.client);
-        self.books.tell(events, What::Left { name, client, ticket, why });
+        self.books.tell(events, EventKind::Left { name, client, ticket, why });
         true
     }
 
@@ -285,11 +287,11 @@ impl Engine {
                 self.books.wait_is_over(ticket, &Outcome::Left);
                 let (name, client) = (name.clone(), waiter.client);
                 let why = if waiter.until.is_some_and(|until| until <= self.books.clock) {
-                    Why::TimedOut
+                    LeaveReason::TimedOut
                 } else {
-                    Why::SessionOver
+                    LeaveReason::SessionOver
                 };
-                self.books.tell(events, What::Left { name, client, ticket, why });
+                self.books.tell(events, EventKind::Left { name, client, ticket, why });
             }
         }
         if matches!(lock.tenancy, Tenancy::Nobody) {
@@ -303,9 +305,9 @@ impl Engine {
 #[derive(Clone, Copy)]
 struct Entrant<'a> {
     client: &'a ClientId,
-    hold: Hold,
+    hold: Ownership,
     mode: Mode,
-    term: Term,
+    term: LeaseTerms,
     patch: &'a Patch,
     waited: Option<(Ticket, Time)>,
 }
@@ -335,16 +337,16 @@ fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
 
 /// A lease's life after the client has acquired it again. One that hangs on a session keeps
 /// hanging there, unless it is to hang on another.
-fn renewed(life: Life, term: Term, now: Time) -> Life {
+fn renewed(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
     match (life, term) {
-        (Life::Session(id), Term::Own(..)) => Life::Session(id),
+        (Lifetime::Session(id), LeaseTerms::Own(..)) => Lifetime::Session(id),
         (_, term) => term.begin(now),
     }
 }
 
 impl Books {
     /// A request that leans on a session needs it to be open.
-    pub(super) fn may_lean_on(&self, hold: Hold, term: Term) -> Result<(), Refusal> {
+    pub(super) fn may_lean_on(&self, hold: Ownership, term: LeaseTerms) -> Result<(), Refusal> {
         match sessions_of(hold, term).find(|id| !self.sessions.contains_key(id)) {
             Some(id) => Err(self.refuse(Reason::NoSession(id))),
             None => Ok(()),
@@ -408,7 +410,7 @@ impl Books {
         let waited = who.waited.map(|(ticket, since)| (ticket, now.since(since)));
         let (holder, token, hold) = (who.client.clone(), lease.token, who.hold);
         let name = name.clone();
-        self.tell(events, What::Granted { name, holder, token, mode: who.mode, hold, waited });
+        self.tell(events, EventKind::Granted { name, holder, token, mode: who.mode, hold, waited });
         let tenure = Tenure::of(&lease);
         lock.admit(who.mode, lease);
         tenure
@@ -418,17 +420,17 @@ impl Books {
     fn begin_anew(&mut self, name: &LockName, lease: &mut Lease, events: &mut Vec<Event>) {
         let now = self.clock;
         let (name, holder) = (name.clone(), lease.holder.clone());
-        let ended = What::Ended {
+        let ended = EventKind::Ended {
             name: name.clone(),
             holder: holder.clone(),
             token: lease.token,
             held: now.since(lease.acquired_at),
-            end: End::Replaced,
+            end: TenureEnd::Replaced,
         };
         self.tell(events, ended);
         (lease.token, lease.acquired_at) = (self.mint.token(), now);
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
-        self.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
+        self.tell(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
     }
 
     /// Enters a waiter where the ends of its session and of its patience will be found.

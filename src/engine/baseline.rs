@@ -151,18 +151,18 @@ impl super::Books {
 mod tests {
     use super::*;
     use crate::engine::lease_terms::GRACE_DEFAULT;
-    use crate::engine::{Command, Hold, Line, Op, Outcome, Patch, Term, codec};
+    use crate::engine::{Command, LeaseTerms, Op, Outcome, Ownership, Patch, QueuePolicy, codec};
 
-    fn acquire(line: Line) -> Command {
+    fn acquire(line: QueuePolicy) -> Command {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
-        let (term, mode) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
-        let (hold, patch) = (Hold::Loose, Patch::default());
+        let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
+        let (hold, patch) = (Ownership::Client, Patch::default());
         Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
     }
 
     fn token(engine: &mut Engine, at: Time) -> u64 {
-        match engine.apply(at, &acquire(Line::Skip), &mut vec![]) {
+        match engine.apply(at, &acquire(QueuePolicy::Skip), &mut vec![]) {
             Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => tenure.token.as_u64(),
             other => panic!("not granted: {other:?}"),
         }
@@ -176,7 +176,7 @@ mod tests {
         let heritage = lost.heritage(1_790_000_000, hold_off).expect("there are tokens");
         let mut engine = Engine::inheriting(&heritage);
         engine.check();
-        for line in [Line::Skip, Line::Join(Some(Span::ZERO))] {
+        for line in [QueuePolicy::Skip, QueuePolicy::Join(Some(Span::ZERO))] {
             let early = Time::ZERO + hold_off - Span::from_nanos(1);
             let refusal = engine.apply(early, &acquire(line), &mut vec![]).expect_err("too early");
             let said = refusal.to_string();
@@ -227,11 +227,14 @@ mod tests {
         let (until, longest) = (Time::from_secs(65), Span::from_secs(65));
         engine.hold_off(until, longest);
         let mut events = vec![];
-        engine.apply(Time::from_secs(1), &acquire(Line::Skip), &mut events).expect_err("too early");
+        engine
+            .apply(Time::from_secs(1), &acquire(QueuePolicy::Skip), &mut events)
+            .expect_err("too early");
         assert_eq!((engine.locks(), events.len()), (0, 0), "a refusal leaves nothing behind");
-        let waits = engine.apply(Time::from_secs(2), &acquire(Line::Join(None)), &mut events);
+        let waits =
+            engine.apply(Time::from_secs(2), &acquire(QueuePolicy::Join(None)), &mut events);
         assert!(matches!(waits, Ok(Outcome::Waiting { ahead: 0, .. })), "{waits:?}");
-        let mut old = acquire(Line::Join(None));
+        let mut old = acquire(QueuePolicy::Join(None));
         old.rules = Rulebook::Second;
         engine.apply(Time::from_secs(3), &old, &mut events).expect_err("as it was then");
         engine.check();
@@ -252,7 +255,7 @@ mod tests {
         let mut engine = Engine::afresh(Rules::default(), wall(1_790_000_000)).expect("tokens");
         let longest = TTL_DEFAULT.span() + GRACE_DEFAULT.span();
         engine.hold_off(Time::ZERO, Span::from_nanos(longest.as_nanos() - 1));
-        let refusal = engine.apply(Time::ZERO, &acquire(Line::Skip), &mut vec![]);
+        let refusal = engine.apply(Time::ZERO, &acquire(QueuePolicy::Skip), &mut vec![]);
         let refusal = refusal.expect_err("it lasts longer");
         assert_eq!(refusal.kind(), crate::engine::Kind::Invalid, "{refusal}");
         engine.hold_off(Time::ZERO, longest);

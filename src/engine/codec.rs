@@ -6,19 +6,19 @@
 
 use super::baseline::Heritage;
 use super::command::{
-    Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, REQUEST_KEY_BYTES_MAX, Release, Renew, Replay, Request,
+    Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Move, Op, OpenSession,
+    Outcome, Over, Patch, QueuePolicy, REQUEST_KEY_BYTES_MAX, Release, Renew, Replay, Request,
     RequestId, Reset, Rulebook, Steal, Tenure, TextPatch, Whose,
 };
 pub use super::encoding::Malformed;
 pub(crate) use super::encoding::{Reader, Wire, require, wire_enum, wire_struct};
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
-use super::event::{SessionEnd, Why};
+use super::event::{LeaveReason, SessionEnd};
 use super::idempotency::Reply;
 use super::interner::Known;
 use super::lease::{
-    Details, Ends, Face, HOLDER_ID_BYTES_MAX, Hold, Lease, Life, Looks, Mode, NOTE_BYTES_MAX,
-    OpenId, Process, Reads, SessionId, StealReason, Term, Ticket, Token,
+    Details, Ends, FileAttrs, FileType, HOLDER_ID_BYTES_MAX, Lease, LeaseTerms, Lifetime, Mode,
+    NOTE_BYTES_MAX, OpenId, Ownership, Process, ReadMode, SessionId, StealReason, Ticket, Token,
 };
 use super::lease_terms::{Grace, Ttl};
 use super::lock::{Lock, Queue, Tenancy, Waiter};
@@ -150,8 +150,8 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
 fn require_sound(lock: &Lock, books: &Books) -> Result<(), Malformed> {
     let known = |id| books.sessions.contains_key(&id);
     let lives = |lease: &Lease| match lease.life {
-        Life::Session(id) => known(id),
-        Life::Own { .. } => true,
+        Lifetime::Session(id) => known(id),
+        Lifetime::Own { .. } => true,
     };
     require(!lock.leases().is_empty() && lock.leases().iter().all(lives))?;
     require(lock.leases().windows(2).all(|pair| pair[0].token < pair[1].token))?;
@@ -203,7 +203,7 @@ wire_struct! {
     Lease { holder, token, hold, life, acquired_at, renewed_at, details }
         [since WITH_ACQUISITIONS: acquisition]
     Process { pid, start, boot }
-    Looks { face, reads, mode, uid, gid, times }
+    FileAttrs { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
     Lock { tenancy, line }
     Waiter { client, hold, mode, term, patch, since, until }
@@ -401,19 +401,19 @@ wire_enum! {
         6 Move(ask), 7 Steal(ask), 8 OpenSession(ask), 9 KeepAlive(id), 10 EndSession(ask),
         11 Reset(ask),
     }
-    Line { 0 Skip, 1 Join(patience) }
+    QueuePolicy { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }
     Over { 0 Replace, 1 Refuse }
     SessionEnd { 0 Closed, 1 Expired }
-    Why { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
+    LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
     Whose { 0 AllBut(kept), 1 Of(client) }
     Mode { 0 Exclusive, 1 Shared }
-    Hold { 0 Loose, 1 Firm(maker), 2 Open(open) }
-    Term { 0 Own(ttl, grace), 1 Session(id) }
-    Life { 0 Own { ttl, grace, expires_at }, 1 Session(id) }
-    Face { 0 File, 1 Directory, 2 Symlink }
-    Reads { 0 Status, 1 Text }
+    Ownership { 0 Client, 1 Exclusive(maker), 2 OpenFile(open) }
+    LeaseTerms { 0 Own(ttl, grace), 1 Session(id) }
+    Lifetime { 0 Own { ttl, grace, expires_at }, 1 Session(id) }
+    FileType { 0 File, 1 Directory, 2 Symlink }
+    ReadMode { 0 Status, 1 Text }
     Tenancy { 0 Nobody, 1 Exclusive(lease), 2 Shared(leases) }
     Outcome {
         0 Settled, 1 Granted(tenure), 2 Renewed(tenure), 3 Waiting { ticket, ahead }, 4 Released,

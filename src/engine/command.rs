@@ -1,8 +1,9 @@
 //! What can be asked of the engine: a closed list, and what it answers.
 
-use super::event::{SessionEnd, Why};
+use super::event::{LeaveReason, SessionEnd};
 use super::lease::{
-    Ends, Hold, Life, Looks, Mode, Process, SessionId, StealReason, Term, Ticket, Token,
+    Ends, FileAttrs, LeaseTerms, Lifetime, Mode, Ownership, Process, SessionId, StealReason,
+    Ticket, Token,
 };
 use super::lease_terms::{Grace, Ttl};
 use super::name::{ClientId, LockName};
@@ -113,18 +114,18 @@ pub struct Acquire {
     /// Alone or with others.
     pub mode: Mode,
     /// Who within the client asks.
-    pub hold: Hold,
+    pub hold: Ownership,
     /// What will keep the lease alive.
-    pub term: Term,
+    pub term: LeaseTerms,
     /// What to do if it is not to be had.
-    pub line: Line,
+    pub line: QueuePolicy,
     /// What the lease will say. Taking a lock over by an open file does not change its looks.
     pub patch: Patch,
 }
 
 /// What to do if a lock is not to be had now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
+pub enum QueuePolicy {
     /// Be refused.
     Skip,
     /// Wait, until served or this much later (`None`: for ever).
@@ -137,7 +138,7 @@ pub struct Renew {
     /// Whose lease.
     pub key: LeaseKey,
     /// What keeps it alive from now on, if that changes.
-    pub term: Option<Term>,
+    pub term: Option<LeaseTerms>,
     /// A new ttl, grace or process makes a loose hold firm.
     pub firm: Firm,
     /// What it says from now on.
@@ -188,7 +189,7 @@ pub struct Patch {
     /// The process that keeps it alive; `Some(None)` unbinds.
     pub process: Option<Option<Process>>,
     /// How it looks.
-    pub looks: Option<Looks>,
+    pub looks: Option<FileAttrs>,
 }
 
 /// What happens to the text.
@@ -225,7 +226,7 @@ pub struct Leave {
     /// The place in its line.
     pub ticket: Ticket,
     /// Why, for the event.
-    pub why: Why,
+    pub why: LeaveReason,
 }
 
 /// `mv A NAME`.
@@ -258,7 +259,7 @@ pub struct Steal {
     /// Why, for the holder and the audit log.
     pub reason: StealReason,
     /// What will keep the lease alive.
-    pub term: Term,
+    pub term: LeaseTerms,
     /// What the lease will say.
     pub patch: Patch,
 }
@@ -390,7 +391,7 @@ pub struct Tenure {
     /// Its token.
     pub token: Token,
     /// What keeps it alive.
-    pub life: Life,
+    pub life: Lifetime,
     /// When it began, or will begin.
     pub acquired_at: Time,
     /// See [`Lease::acquisition`](super::lease::Lease::acquisition).

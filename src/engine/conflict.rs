@@ -2,7 +2,7 @@
 //! somebody only looks ([`LockView::in_the_way`]).
 
 use super::command::Acquire;
-use super::lease::{Ends, Hold, Lease, Mode, Phase};
+use super::lease::{Ends, Lease, Mode, Ownership, Phase};
 use super::lock::{admits, own_among};
 use super::mutants::{Bug, planted};
 use super::name::ClientId;
@@ -26,7 +26,7 @@ pub(super) struct Wish<'a> {
     /// Who asks.
     pub(super) client: &'a ClientId,
     /// Who within the client asks.
-    pub(super) hold: Hold,
+    pub(super) hold: Ownership,
     /// Alone or with others.
     pub(super) mode: Mode,
 }
@@ -60,7 +60,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {
             // An open file's mode is its own affair: a downgrade from outside would let others in
             // beside a program that was promised to be alone.
-            let of_file = matches!((own.hold, wish.hold), (Hold::Open(_), Hold::Loose));
+            let of_file =
+                matches!((own.hold, wish.hold), (Ownership::OpenFile(_), Ownership::Client));
             if self.mode != wish.mode && of_file && !planted(Bug::ModeOfFileChanged) {
                 return Stance::Conflict(own, Way::Own);
             }
@@ -94,7 +95,12 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
 impl LockView {
     /// The holder that would be in the way of an acquire that does not wait, and in which way: what
     /// the engine would say at this moment, without asking for anything.
-    pub fn in_the_way(&self, client: &ClientId, hold: Hold, mode: Mode) -> Option<(&Holder, Way)> {
+    pub fn in_the_way(
+        &self,
+        client: &ClientId,
+        hold: Ownership,
+        mode: Mode,
+    ) -> Option<(&Holder, Way)> {
         if self.holders.is_empty() {
             return None;
         }

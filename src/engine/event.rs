@@ -1,6 +1,6 @@
 //! What has happened, in the order in which it did.
 
-use super::lease::{Hold, Mode, SessionId, StealReason, Ticket, Token};
+use super::lease::{Mode, Ownership, SessionId, StealReason, Ticket, Token};
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
 
@@ -10,12 +10,12 @@ pub struct Event {
     /// When the engine learned of it.
     pub at: Time,
     /// What it was.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// A tenure began.
     Granted {
         /// Of this lock.
@@ -27,7 +27,7 @@ pub enum What {
         /// Alone or with others.
         mode: Mode,
         /// Who within the client.
-        hold: Hold,
+        hold: Ownership,
         /// The place in line that was served, and how long it had waited.
         waited: Option<(Ticket, Span)>,
     },
@@ -67,7 +67,7 @@ pub enum What {
         /// How long it was held.
         held: Span,
         /// How it ended.
-        end: End,
+        end: TenureEnd,
     },
     /// A waiter came.
     Joined {
@@ -87,7 +87,7 @@ pub enum What {
         /// The place.
         ticket: Ticket,
         /// Why.
-        why: Why,
+        why: LeaveReason,
     },
     /// A session began.
     SessionOpened {
@@ -114,7 +114,7 @@ pub enum What {
 
 /// How a tenure ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum TenureEnd {
     /// Given back.
     Released,
     /// Not renewed, and not taken back within grace.
@@ -137,7 +137,7 @@ pub enum End {
 
 /// Why a waiter went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum LeaveReason {
     /// It asked to.
     Asked,
     /// A signal, a closed file or a closed connection ended the wait.

@@ -2,7 +2,7 @@
 //! nowhere, so what carries them states a version of its own, apart from that of the state.
 
 use super::encoding::{Malformed, Reader, Wire, wire_enum, wire_struct};
-use super::event::{End, Event, What};
+use super::event::{Event, EventKind, TenureEnd};
 use super::limits::Part;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::view::{Child, Holder, LockView, WaiterView};
@@ -32,7 +32,7 @@ impl Wire for bool {
 }
 
 wire_enum! {
-    What {
+    EventKind {
         0 Granted { name, holder, token, mode, hold, waited },
         1 Renewed { name, holder, token },
         2 Annotated { name, token },
@@ -44,7 +44,7 @@ wire_enum! {
         8 SessionKept { session },
         9 SessionOver { session, client, end },
     }
-    End { 0 Released, 1 Lapsed, 2 Moved { to }, 3 Replaced, 4 Stolen { by, reason } }
+    TenureEnd { 0 Released, 1 Lapsed, 2 Moved { to }, 3 Replaced, 4 Stolen { by, reason } }
     Reason {
         0 Conflict(conflict),
         1 NotHeld { name, client, holder },

@@ -1,7 +1,7 @@
 //! Rule 4, and all else that happens by itself: what is due ends, who is next is served.
 
 use super::deadlines::Due;
-use super::event::{End, Event, What, Why};
+use super::event::{Event, EventKind, LeaveReason, TenureEnd};
 use super::lease::{Ticket, Token};
 use super::lock::{Lock, Waiter};
 use super::mutants::{Bug, planted};
@@ -25,7 +25,7 @@ impl Engine {
                 }
                 Due::Patience(place) => {
                     let (ticket, name) = *place;
-                    self.unqueue(&name, ticket, Why::TimedOut, events);
+                    self.unqueue(&name, ticket, LeaveReason::TimedOut, events);
                     self.serve(&name, events);
                 }
                 Due::Lease(token, name) => self.lease_due(due_at, token, &name, events),
@@ -44,11 +44,11 @@ impl Engine {
             let holder = lease.holder.clone();
             let due = Due::Lease(token, name.clone());
             self.books.agenda.add(ends.grace_until, due);
-            self.books.tell(events, What::Expired { name: name.clone(), holder, token });
+            self.books.tell(events, EventKind::Expired { name: name.clone(), holder, token });
         } else {
             // What was given back within its steal grace was never held: see `give_back`.
             let given_back = ends.grace_until == lease.acquired_at;
-            let end = if given_back { End::Released } else { End::Lapsed };
+            let end = if given_back { TenureEnd::Released } else { TenureEnd::Lapsed };
             // It was booked here, and has just been taken off the agenda.
             self.finish(name, token, end, events);
             self.serve(name, events);
@@ -63,7 +63,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) {
         for (name, ticket) in waiters {
-            self.unqueue(name, *ticket, Why::SessionOver, events);
+            self.unqueue(name, *ticket, LeaveReason::SessionOver, events);
         }
     }
 
@@ -72,7 +72,7 @@ impl Engine {
         &mut self,
         name: &LockName,
         token: Token,
-        end: End,
+        end: TenureEnd,
         events: &mut Vec<Event>,
     ) {
         let lock = self.locks.get_mut(name).expect("a tenure that ends has its lock");
@@ -87,13 +87,13 @@ impl Books {
         lock: &mut Lock,
         name: &LockName,
         token: Token,
-        end: End,
+        end: TenureEnd,
         events: &mut Vec<Event>,
     ) {
         let lease = lock.evict(token).expect("a tenure that ends is there");
         let held = self.clock.since(lease.acquired_at);
         let (name, holder) = (name.clone(), lease.holder);
-        self.tell(events, What::Ended { name, holder, token, held, end });
+        self.tell(events, EventKind::Ended { name, holder, token, held, end });
     }
 
     /// Whether a waiter is still somebody: its session lives and its patience is not over.

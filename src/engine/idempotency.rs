@@ -8,7 +8,9 @@
 //! grant. When the place is left unserved, a repeat is refused: one that was on its way must not
 //! enter the queue again.
 
-use super::command::{Answer, Digest, Line, Op, Outcome, Replay, Request, RequestId, Rulebook};
+use super::command::{
+    Answer, Digest, Op, Outcome, QueuePolicy, Replay, Request, RequestId, Rulebook,
+};
 use super::deadlines::Due;
 use super::lease::Ticket;
 use super::mutants::{Bug, planted};
@@ -83,7 +85,7 @@ impl Engine {
         }
         let replay = known.replay.clone();
         if let (Some(ticket), Op::Acquire(ask)) = (known.place(), op)
-            && let Line::Join(patience) = ask.line
+            && let QueuePolicy::Join(patience) = ask.line
             && patience != Some(Span::ZERO)
             && !planted(Bug::RepeatKeepsPatience)
         {

@@ -1,7 +1,7 @@
 //! The invariants, in one place: what must be true between any two commands.
 
 use super::command::Outcome;
-use super::lease::{Hold, Life, Ticket};
+use super::lease::{Lifetime, Ownership, Ticket};
 use super::lock::{Lock, Tenancy};
 use super::name::LockName;
 use super::{Books, Engine};
@@ -20,7 +20,7 @@ impl Engine {
             for lease in lock.leases() {
                 assert!(tokens.insert(lease.token), "no two leases have one token");
                 assert!(lease.token.as_u64() < self.books.mint.upcoming(), "tokens are minted");
-                due += usize::from(matches!(lease.life, Life::Own { .. }));
+                due += usize::from(matches!(lease.life, Lifetime::Own { .. }));
             }
             self.check_ends(name, lock);
             self.check_line(name, lock);
@@ -45,13 +45,13 @@ impl Engine {
             let ends = self.books.ends(lease.life);
             assert!(ends.grace_until > self.books.clock, "no lease outlives its grace");
             assert!(lease.renewed_at >= lease.acquired_at, "no renewal before the tenure");
-            if let Life::Session(id) = lease.life {
+            if let Lifetime::Session(id) = lease.life {
                 let hangs = self.books.sessions[&id].leases.contains(&(name.clone(), lease.token));
                 assert!(hangs, "a session knows its leases");
                 assert!(ends.expires_at > self.books.clock, "an expired session is gone");
             }
-            if let Hold::Open(open) = lease.hold
-                && let Life::Session(id) = lease.life
+            if let Ownership::OpenFile(open) = lease.hold
+                && let Lifetime::Session(id) = lease.life
             {
                 let reclaimed = !self.books.sessions.contains_key(&open.session);
                 let hangs = open.session == id || reclaimed;
@@ -65,8 +65,8 @@ impl Engine {
         for (ticket, waiter) in lock.line.iter() {
             assert!(self.books.is_alive(waiter), "the dead do not wait");
             assert!(ticket.as_u64() < self.books.next_ticket, "places are given out once");
-            let once =
-                waiter.hold == Hold::Firm(None) || seen.insert((&waiter.client, waiter.hold));
+            let once = waiter.hold == Ownership::Exclusive(None)
+                || seen.insert((&waiter.client, waiter.hold));
             assert!(once, "an open file waits once in a queue");
             for id in waiter.sessions() {
                 let hangs = self.books.sessions[&id].waiters.contains(&(name.clone(), *ticket));
@@ -84,7 +84,7 @@ impl Engine {
             for (name, token) in &session.leases {
                 let lock = self.locks.get(name);
                 let lease = lock.and_then(|l| l.leases().iter().find(|l| l.token == *token));
-                let on_session = lease.is_some_and(|l| matches!(l.life, Life::Session(_)));
+                let on_session = lease.is_some_and(|l| matches!(l.life, Lifetime::Session(_)));
                 assert!(on_session, "a session's lease is there and hangs on it");
             }
             for (name, ticket) in &session.waiters {

@@ -42,29 +42,29 @@ pub enum Mode {
 
 /// Who within a client has it, which decides what an acquire of the same client means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Hold {
+pub enum Ownership {
     /// Whoever speaks for the client: acquiring again renews, and the first open file of the
     /// client that locks takes it over.
-    Loose,
+    Client,
     /// Made exclusively, or given a ttl, text or process: acquiring again is refused even to the
     /// client itself, and only the open file that made it (if one did) may take it over.
-    Firm(Option<OpenId>),
+    Exclusive(Option<OpenId>),
     /// One open file's, until that file is unlocked or gone.
-    Open(OpenId),
+    OpenFile(OpenId),
 }
 
 /// What keeps a lease alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Term {
+pub enum LeaseTerms {
     /// Its own renewals: it lasts so long after each, and then has its grace.
     Own(Ttl, Grace),
     /// The session it hangs on.
     Session(SessionId),
 }
 
-/// A [`Term`] that runs.
+/// A [`LeaseTerms`] that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Life {
+pub enum Lifetime {
     /// Ends at `expires_at` unless renewed.
     Own {
         /// How long each renewal lasts.
@@ -86,9 +86,9 @@ pub struct Lease {
     /// The token of this tenure.
     pub token: Token,
     /// How the client holds it.
-    pub hold: Hold,
+    pub hold: Ownership,
     /// What keeps it alive.
-    pub life: Life,
+    pub life: Lifetime,
     /// When the tenure began. After a steal this lies ahead by the steal grace.
     pub acquired_at: Time,
     /// When it was last renewed.
@@ -126,8 +126,8 @@ pub const TEXT_BYTES_MAX: usize = 4_096;
 pub struct Details {
     /// Shared: a process that takes many locks is named once.
     holder_id: Option<Arc<str>>,
-    face: Face,
-    reads: Reads,
+    face: FileType,
+    reads: ReadMode,
     mode: u16,
     uid: u32,
     gid: u32,
@@ -171,10 +171,10 @@ impl Details {
     }
 
     /// How the lock looks as a file.
-    pub fn looks(&self) -> Looks {
+    pub fn looks(&self) -> FileAttrs {
         let Self { face, reads, mode, uid, gid, .. } = *self;
         let times = self.rare.as_ref().and_then(|rare| rare.times);
-        Looks { face, reads, mode, uid, gid, times }
+        FileAttrs { face, reads, mode, uid, gid, times }
     }
 
     /// The same, by this process.
@@ -207,7 +207,7 @@ impl Details {
 
     /// The same with other looks.
     #[must_use]
-    pub fn with_looks(mut self, looks: Looks) -> Self {
+    pub fn with_looks(mut self, looks: FileAttrs) -> Self {
         self.look(looks);
         self
     }
@@ -237,8 +237,8 @@ impl Details {
         }
     }
 
-    fn look(&mut self, looks: Looks) {
-        let Looks { face, reads, mode, uid, gid, times } = looks;
+    fn look(&mut self, looks: FileAttrs) {
+        let FileAttrs { face, reads, mode, uid, gid, times } = looks;
         (self.face, self.reads, self.mode) = (face, reads, mode);
         (self.uid, self.gid) = (uid, gid);
         if times.is_some() || self.rare.is_some() {
@@ -269,11 +269,11 @@ pub struct Process {
 
 /// How a lock looks as a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Looks {
+pub struct FileAttrs {
     /// File, directory or symlink.
-    pub face: Face,
+    pub face: FileType,
     /// What a reader of the file gets.
-    pub reads: Reads,
+    pub reads: ReadMode,
     /// Permission bits, for show.
     pub mode: u16,
     /// The holder's user on its own machine.
@@ -286,7 +286,7 @@ pub struct Looks {
 
 /// The kind of file that a lock was made as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Face {
+pub enum FileType {
     /// By open, `touch`, `>`.
     #[default]
     File,
@@ -298,7 +298,7 @@ pub enum Face {
 
 /// What reading the file gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reads {
+pub enum ReadMode {
     /// The lock's status as JSON.
     #[default]
     Status,
@@ -342,22 +342,22 @@ impl SessionId {
     }
 }
 
-impl Hold {
+impl Ownership {
     /// The open file that it belongs to, or may come to belong to.
     pub const fn open(self) -> Option<OpenId> {
         match self {
-            Self::Loose | Self::Firm(None) => None,
-            Self::Firm(Some(open)) | Self::Open(open) => Some(open),
+            Self::Client | Self::Exclusive(None) => None,
+            Self::Exclusive(Some(open)) | Self::OpenFile(open) => Some(open),
         }
     }
 }
 
-impl Term {
+impl LeaseTerms {
     /// The same, running from `now`.
-    pub fn begin(self, now: Time) -> Life {
+    pub fn begin(self, now: Time) -> Lifetime {
         match self {
-            Self::Own(ttl, grace) => Life::Own { ttl, grace, expires_at: now + ttl.span() },
-            Self::Session(id) => Life::Session(id),
+            Self::Own(ttl, grace) => Lifetime::Own { ttl, grace, expires_at: now + ttl.span() },
+            Self::Session(id) => Lifetime::Session(id),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::command::{
     Acquire, CALLER_BYTES_MAX, Command, Op, OpenSession, Patch, REQUEST_KEY_BYTES_MAX, Renew,
     Steal, Whose,
 };
-use super::lease::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, Term};
+use super::lease::{HOLDER_ID_BYTES_MAX, LeaseTerms, NOTE_BYTES_MAX};
 use crate::time::Span;
 
 /// Clients that one reset spares: more than a body of the API can name.
@@ -72,9 +72,9 @@ impl Op {
     /// Returns how long what it makes lasts unrenewed, ttl and grace together.
     pub(super) fn lasts(&self) -> Span {
         match self {
-            Self::Acquire(Acquire { term: Term::Own(ttl, grace), .. })
-            | Self::Renew(Renew { term: Some(Term::Own(ttl, grace)), .. })
-            | Self::Steal(Steal { term: Term::Own(ttl, grace), .. })
+            Self::Acquire(Acquire { term: LeaseTerms::Own(ttl, grace), .. })
+            | Self::Renew(Renew { term: Some(LeaseTerms::Own(ttl, grace)), .. })
+            | Self::Steal(Steal { term: LeaseTerms::Own(ttl, grace), .. })
             | Self::OpenSession(OpenSession { ttl: Some(ttl), grace, .. }) => {
                 ttl.span() + grace.span()
             }

@@ -1,7 +1,9 @@
 //! One lock: who has it, and who waits.
 
 use super::command::{Acquire, Patch, TextPatch};
-use super::lease::{Details, Hold, Lease, Mode, SessionId, TEXT_BYTES_MAX, Term, Ticket, Token};
+use super::lease::{
+    Details, Lease, LeaseTerms, Mode, Ownership, SessionId, TEXT_BYTES_MAX, Ticket, Token,
+};
 use super::mutants::{Bug, planted};
 use super::name::ClientId;
 use crate::time::Time;
@@ -65,9 +67,9 @@ pub(super) enum Tenancy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Waiter {
     pub(super) client: ClientId,
-    pub(super) hold: Hold,
+    pub(super) hold: Ownership,
     pub(super) mode: Mode,
-    pub(super) term: Term,
+    pub(super) term: LeaseTerms,
     pub(super) patch: Patch,
     pub(super) since: Time,
     /// When its patience is over.
@@ -144,7 +146,7 @@ impl Lock {
     }
 
     /// The lease that an acquire would renew or take over.
-    pub(super) fn own(&self, client: &ClientId, want: Hold) -> Option<&Lease> {
+    pub(super) fn own(&self, client: &ClientId, want: Ownership) -> Option<&Lease> {
         own_among(&self.leases().iter(), client, want)
     }
 
@@ -164,7 +166,7 @@ pub(super) const fn admits(have: Mode, want: Mode) -> bool {
 pub(super) fn own_among<'a>(
     leases: &(impl Iterator<Item = &'a Lease> + Clone),
     client: &ClientId,
-    want: Hold,
+    want: Ownership,
 ) -> Option<&'a Lease> {
     let of_client = || leases.clone().filter(|lease| lease.holder == *client);
     of_client()
@@ -176,15 +178,17 @@ pub(super) fn own_among<'a>(
 ///
 /// Section 6 of the design: whoever speaks for the client renews; the exclusive forms exclude
 /// even the client itself; an open file takes over what is loose, or what it made itself.
-fn takes_over(have: Hold, want: Hold) -> bool {
+fn takes_over(have: Ownership, want: Ownership) -> bool {
     match (have, want) {
-        (_, Hold::Loose) | (Hold::Loose, Hold::Open(_)) => true,
-        (Hold::Firm(maker), Hold::Firm(asker)) => {
+        (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,
+        (Ownership::Exclusive(maker), Ownership::Exclusive(asker)) => {
             planted(Bug::ExclusiveFormRenews) || (maker == asker && maker.is_some())
         }
-        (Hold::Firm(maker), Hold::Open(open)) => maker == Some(open),
-        (Hold::Open(held), Hold::Open(open)) => held == open,
-        (Hold::Loose | Hold::Open(_), Hold::Firm(_)) => planted(Bug::ExclusiveFormRenews),
+        (Ownership::Exclusive(maker), Ownership::OpenFile(open)) => maker == Some(open),
+        (Ownership::OpenFile(held), Ownership::OpenFile(open)) => held == open,
+        (Ownership::Client | Ownership::OpenFile(_), Ownership::Exclusive(_)) => {
+            planted(Bug::ExclusiveFormRenews)
+        }
     }
 }
 
@@ -208,10 +212,10 @@ impl Waiter {
 }
 
 /// The sessions that a request leans on: one at most in practice, two if a caller mixes them.
-pub(super) fn sessions_of(hold: Hold, term: Term) -> impl Iterator<Item = SessionId> {
+pub(super) fn sessions_of(hold: Ownership, term: LeaseTerms) -> impl Iterator<Item = SessionId> {
     let of_term = match term {
-        Term::Session(id) => Some(id),
-        Term::Own(..) => None,
+        LeaseTerms::Session(id) => Some(id),
+        LeaseTerms::Own(..) => None,
     };
     let of_hold = hold.open().map(|open| open.session).filter(|id| Some(*id) != of_term);
     of_term.into_iter().chain(of_hold)

@@ -51,15 +51,15 @@ mod event_codec;
 
 pub use baseline::Heritage;
 pub use command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
-    Steal, Tenure, TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Move, Op,
+    OpenSession, Outcome, Over, Patch, QueuePolicy, Release, Renew, Replay, Request, RequestId,
+    Reset, Rulebook, Steal, Tenure, TextPatch, Whose,
 };
-pub use event::{End, Event, SessionEnd, What, Why};
+pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 pub use interner::Known;
 pub use lease::{
-    Details, Ends, Face, Hold, Lease, Life, Looks, Mode, OpenId, Phase, Process, Reads, SessionId,
-    StealReason, Term, Ticket, Token,
+    Details, Ends, FileAttrs, FileType, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership,
+    Phase, Process, ReadMode, SessionId, StealReason, Ticket, Token,
 };
 pub use lease_terms::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use name::{ClientId, LockName, NameError};
@@ -312,18 +312,18 @@ impl Books {
         }
     }
 
-    fn tell(&self, events: &mut Vec<Event>, what: What) {
+    fn tell(&self, events: &mut Vec<Event>, what: EventKind) {
         events.push(Event { at: self.clock, what });
     }
 
     /// Enters a lease where its end will be found.
     fn book(&mut self, name: &LockName, lease: &Lease) {
         match lease.life {
-            Life::Own { .. } => {
+            Lifetime::Own { .. } => {
                 let due = Due::Lease(lease.token, name.clone());
                 self.agenda.add(self.due_at(lease.life), due);
             }
-            Life::Session(id) => {
+            Lifetime::Session(id) => {
                 let session = self.sessions.get_mut(&id).expect("a lease's session is open");
                 let new = session.leases.insert((name.clone(), lease.token));
                 assert!(new, "a lease hangs on its session once");
@@ -334,11 +334,11 @@ impl Books {
     /// Takes a lease out again.
     fn unbook(&mut self, name: &LockName, lease: &Lease) {
         match lease.life {
-            Life::Own { .. } => {
+            Lifetime::Own { .. } => {
                 let due = Due::Lease(lease.token, name.clone());
                 self.agenda.remove(self.due_at(lease.life), due);
             }
-            Life::Session(id) => {
+            Lifetime::Session(id) => {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.leases.remove(&(name.clone(), lease.token));
                 }
@@ -347,10 +347,10 @@ impl Books {
     }
 
     /// Enters a lease anew whose life was another before: what a renewal does.
-    fn rebook(&mut self, name: &LockName, lease: &Lease, before: Life) {
+    fn rebook(&mut self, name: &LockName, lease: &Lease, before: Lifetime) {
         match (before, lease.life) {
-            (Life::Session(before), Life::Session(now)) if before == now => {}
-            (Life::Own { .. }, Life::Own { .. }) => {
+            (Lifetime::Session(before), Lifetime::Session(now)) if before == now => {}
+            (Lifetime::Own { .. }, Lifetime::Own { .. }) => {
                 let due = Due::Lease(lease.token, name.clone());
                 self.agenda.put_off(self.due_at(before), self.due_at(lease.life), due);
             }
@@ -362,20 +362,22 @@ impl Books {
     }
 
     /// When a lease with a term of its own is next due: at its expiry, or else at its grace's end.
-    fn due_at(&self, life: Life) -> Time {
+    fn due_at(&self, life: Lifetime) -> Time {
         let ends = self.ends(life);
         if ends.expires_at > self.clock { ends.expires_at } else { ends.grace_until }
     }
 
     /// When a lease ends, whatever keeps it alive.
-    fn ends(&self, life: Life) -> Ends {
+    fn ends(&self, life: Lifetime) -> Ends {
         match life {
-            Life::Own { ttl, grace, expires_at } => {
+            Lifetime::Own { ttl, grace, expires_at } => {
                 let early = Span::from_nanos(u64::from(planted(Bug::GraceOneShort)));
                 let grace_until = (expires_at + grace.span() - early).max(expires_at);
                 Ends { expires_at, grace_until, ttl, grace }
             }
-            Life::Session(id) => self.sessions.get(&id).expect("a lease's session is open").ends(),
+            Lifetime::Session(id) => {
+                self.sessions.get(&id).expect("a lease's session is open").ends()
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What can be seen: one lock, a page of locks, a page of a directory.
 
 use super::Engine;
-use super::lease::{Lease, Life, Mode, SessionId, Token};
+use super::lease::{Lease, Lifetime, Mode, SessionId, Token};
 use super::lock::Lock;
 use super::name::LockName;
 use super::view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
@@ -147,8 +147,8 @@ impl Engine {
     /// When a lease was last renewed, by itself or with its session.
     pub(super) fn renewed_at(&self, lease: &Lease) -> Time {
         let session = match lease.life {
-            Life::Session(id) => self.books.sessions.get(&id),
-            Life::Own { .. } => None,
+            Lifetime::Session(id) => self.books.sessions.get(&id),
+            Lifetime::Own { .. } => None,
         };
         session.map_or(lease.renewed_at, |session| lease.renewed_at.max(session.renewed_at))
     }

@@ -1,8 +1,8 @@
 //! Rule 2: renew. Rule 3: release. Only the holder, and only the tenure it means.
 
 use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Patch, Release, Renew, Tenure};
-use super::event::{End, Event, What};
-use super::lease::{Hold, Lease, Life, Term, Token};
+use super::event::{Event, EventKind, TenureEnd};
+use super::lease::{Lease, LeaseTerms, Lifetime, Ownership, Token};
 use super::lease_terms::{Grace, Ttl};
 use super::lock::Lock;
 use super::mutants::{Bug, planted};
@@ -19,7 +19,7 @@ impl Engine {
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
             // The hold may have been made through a session that is over: it is held all the same.
-            let made_by = if planted(Bug::RenewalLeansOnMaker) { hold } else { Hold::Loose };
+            let made_by = if planted(Bug::RenewalLeansOnMaker) { hold } else { Ownership::Client };
             self.books.may_lean_on(made_by, term)?;
         }
         let name = &ask.key.name;
@@ -33,8 +33,8 @@ impl Engine {
             Some(term) if !self.books.is_open(hold) => term.begin(now),
             _ => again(life, now),
         };
-        if ask.firm == Firm::Make && hold == Hold::Loose {
-            lease.hold = Hold::Firm(None);
+        if ask.firm == Firm::Make && hold == Ownership::Client {
+            lease.hold = Ownership::Exclusive(None);
         }
         lease.renewed_at = now;
         if ask.acquires && !planted(Bug::AcquireByTokenUncounted) {
@@ -44,7 +44,7 @@ impl Engine {
         self.books.rebook(name, lease, life);
         let tenure = Tenure::of(lease);
         let (name, holder) = (name.clone(), lease.holder.clone());
-        self.books.tell(events, What::Renewed { name, holder, token });
+        self.books.tell(events, EventKind::Renewed { name, holder, token });
         Ok(Outcome::Renewed(tenure))
     }
 
@@ -56,7 +56,7 @@ impl Engine {
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         ask.patch.apply(&mut lease.details);
-        self.books.tell(events, What::Annotated { name: name.clone(), token });
+        self.books.tell(events, EventKind::Annotated { name: name.clone(), token });
         Ok(Outcome::Annotated)
     }
 
@@ -100,7 +100,7 @@ impl Engine {
         &mut self,
         key: &LeaseKey,
         token: Token,
-        end: End,
+        end: TenureEnd,
         events: &mut Vec<Event>,
     ) {
         let lock = self.locks.get_mut(&key.name).expect("a tenure that ends has its lock");
@@ -139,7 +139,7 @@ impl Books {
         let Some(named) = *token else {
             // What a reset has left in the place of others is nobody's, while there is another.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
-            let is_loose = |lease: &&Lease| !matches!(lease.hold, Hold::Open(_));
+            let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());
             if let Some(lease) = usable.or_else(|| own().find(is_loose)).or_else(|| own().next()) {
                 return Ok(lease);
@@ -182,10 +182,10 @@ impl Books {
 }
 
 /// Another ttl from `now`, or what the session gives.
-pub(super) fn again(life: Life, now: Time) -> Life {
+pub(super) fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
-        Life::Own { ttl, grace, .. } => Term::Own(ttl, grace).begin(now),
-        Life::Session(id) => Life::Session(id),
+        Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace).begin(now),
+        Lifetime::Session(id) => Lifetime::Session(id),
     }
 }
 
@@ -193,8 +193,8 @@ impl Books {
     /// Whether a hold is an open file's that may still be open, as far as anybody knows.
     ///
     /// An open file whose session is over may be anywhere; its lease is then like any other.
-    pub(super) fn is_open(&self, hold: Hold) -> bool {
-        matches!(hold, Hold::Open(open) if self.sessions.contains_key(&open.session))
+    pub(super) fn is_open(&self, hold: Ownership) -> bool {
+        matches!(hold, Ownership::OpenFile(open) if self.sessions.contains_key(&open.session))
     }
 
     fn give_back(
@@ -207,9 +207,9 @@ impl Books {
     ) {
         let lease = lock.lease_mut(token).expect("a tenure that ends is there");
         if lease.acquired_at <= self.clock || planted(Bug::ThiefServesLine) {
-            return self.finish(lock, name, token, End::Released, events);
+            return self.finish(lock, name, token, TenureEnd::Released, events);
         }
-        lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
+        lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };
         self.book(name, lease);
     }
 

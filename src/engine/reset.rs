@@ -7,8 +7,8 @@
 //! for the steal grace, so that whoever had it can stop.
 
 use super::command::{Answer, Outcome, Reset, Whose};
-use super::event::{End, Event, What, Why};
-use super::lease::{Hold, Lease, Life, Mode, Ticket, Token};
+use super::event::{Event, EventKind, LeaveReason, TenureEnd};
+use super::lease::{Lease, Lifetime, Mode, Ownership, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT};
 use super::lock::Lock;
 use super::mutants::{Bug, planted};
@@ -49,7 +49,7 @@ impl Engine {
         if !planted(Bug::ResetServesReset) {
             for lock in &swept {
                 for ticket in &lock.places {
-                    self.unqueue(&lock.name, *ticket, Why::Reset, events);
+                    self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
                 }
             }
         }
@@ -85,7 +85,7 @@ impl Engine {
             let lock = self.locks.get_mut(name).expect("what is swept is there");
             let lease = lock.lease_mut(*token).expect("what is swept is held");
             self.books.unbook(name, lease);
-            let end = End::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
+            let end = TenureEnd::Stolen { by: ask.by.clone(), reason: ask.reason.clone() };
             self.books.finish(lock, name, *token, end, events);
         }
         let begins = self.books.clock + self.books.rules.steal_grace;
@@ -111,8 +111,8 @@ impl Books {
         let lease = Lease {
             holder: by.clone(),
             token: self.mint.token(),
-            hold: Hold::Firm(None),
-            life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
+            hold: Ownership::Exclusive(None),
+            life: Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
             acquired_at: begins,
             renewed_at: begins,
             acquisition: 0,
@@ -121,7 +121,7 @@ impl Books {
         self.book(name, &lease);
         let (holder, token, hold) = (by.clone(), lease.token, lease.hold);
         let name = name.clone();
-        self.tell(events, What::Granted { name, holder, token, mode, hold, waited: None });
+        self.tell(events, EventKind::Granted { name, holder, token, mode, hold, waited: None });
         lock.admit(mode, lease);
     }
 

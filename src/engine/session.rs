@@ -2,8 +2,8 @@
 
 use super::command::{Answer, EndSession, OpenSession, Outcome};
 use super::deadlines::Due;
-use super::event::{Event, SessionEnd, What};
-use super::lease::{Ends, Life, SessionId, Ticket, Token};
+use super::event::{Event, EventKind, SessionEnd};
+use super::lease::{Ends, Lifetime, SessionId, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
 use super::mutants::{Bug, planted};
 use super::name::{ClientId, LockName};
@@ -53,7 +53,7 @@ impl Engine {
         let session = Session::new(ask.client.clone(), ask.ttl, ask.grace, self.books.clock);
         self.books.book_session(id, &session);
         self.books.sessions.insert(id, session);
-        let opened = What::SessionOpened { session: id, client: ask.client.clone() };
+        let opened = EventKind::SessionOpened { session: id, client: ask.client.clone() };
         self.books.tell(events, opened);
         Ok(Outcome::SessionOpened(id))
     }
@@ -72,7 +72,7 @@ impl Engine {
             self.books.agenda.add(session.expires_at(), Due::Session(id));
         }
         let expires_at = session.expires_at();
-        self.books.tell(events, What::SessionKept { session: id });
+        self.books.tell(events, EventKind::SessionKept { session: id });
         Ok(Outcome::KeptAlive(expires_at))
     }
 
@@ -106,7 +106,7 @@ impl Engine {
             self.give_back(name, *token, ttl, events);
         }
         let end = SessionEnd::Closed;
-        let over = What::SessionOver { session: id, client: session.client, end };
+        let over = EventKind::SessionOver { session: id, client: session.client, end };
         self.books.tell(events, over);
         let leases = session.leases.iter().map(|(name, _)| name);
         for name in leases.chain(session.waiters.iter().map(|(name, _)| name)) {
@@ -125,7 +125,7 @@ impl Engine {
         let expires_at = ends.expires_at.min(self.books.clock);
         let (ttl, grace) = (ends.ttl, ends.grace);
         let end = SessionEnd::Expired;
-        let over = What::SessionOver { session: id, client: session.client, end };
+        let over = EventKind::SessionOver { session: id, client: session.client, end };
         self.books.tell(events, over);
         self.unqueue_all(session.waiters.iter(), events);
         for (name, token) in &session.leases {
@@ -133,13 +133,13 @@ impl Engine {
             let lease = lock.lease_mut(*token).expect("a session's lease is there");
             // Rule 9: a stolen lock is kept from everybody until its lease begins.
             let expires_at = expires_at.max(lease.acquired_at);
-            lease.life = Life::Own { ttl, grace, expires_at };
+            lease.life = Lifetime::Own { ttl, grace, expires_at };
             lease.renewed_at = lease.renewed_at.max(session.renewed_at);
             let holder = lease.holder.clone();
             self.books.book(name, lease);
             if expires_at <= self.books.clock {
                 let (name, token) = (name.clone(), *token);
-                self.books.tell(events, What::Expired { name, holder, token });
+                self.books.tell(events, EventKind::Expired { name, holder, token });
             }
         }
         for (name, _) in &session.waiters {

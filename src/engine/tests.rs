@@ -17,9 +17,9 @@ fn client(text: &str) -> ClientId {
     ClientId::parse(text).expect("valid")
 }
 
-fn own(secs: u64, grace: u64) -> Term {
+fn own(secs: u64, grace: u64) -> LeaseTerms {
     let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
-    Term::Own(ttl, Grace::new(Span::from_secs(grace)).expect("valid"))
+    LeaseTerms::Own(ttl, Grace::new(Span::from_secs(grace)).expect("valid"))
 }
 
 fn ask(lock: &str, who: &str) -> Acquire {
@@ -27,9 +27,9 @@ fn ask(lock: &str, who: &str) -> Acquire {
         name: name(lock),
         client: client(who),
         mode: Mode::Exclusive,
-        hold: Hold::Loose,
+        hold: Ownership::Client,
         term: own(30, 5),
-        line: Line::Skip,
+        line: QueuePolicy::Skip,
         patch: Patch::default(),
     }
 }
@@ -75,7 +75,7 @@ impl Lab {
     }
 
     fn session(&mut self, who: &str) -> SessionId {
-        let Term::Own(ttl, grace) = own(10, 5) else { unreachable!() };
+        let LeaseTerms::Own(ttl, grace) = own(10, 5) else { unreachable!() };
         match self.does(Op::OpenSession(OpenSession { client: client(who), ttl: Some(ttl), grace }))
         {
             Ok(Outcome::SessionOpened(id)) => id,
@@ -94,12 +94,12 @@ fn shared(ask: Acquire) -> Acquire {
 }
 
 fn waiting(ask: Acquire) -> Op {
-    Op::Acquire(Acquire { line: Line::Join(None), ..ask })
+    Op::Acquire(Acquire { line: QueuePolicy::Join(None), ..ask })
 }
 
 fn opened(ask: Acquire, session: SessionId, number: u64) -> Acquire {
-    let hold = Hold::Open(OpenId { session, number });
-    Acquire { hold, term: Term::Session(session), ..ask }
+    let hold = Ownership::OpenFile(OpenId { session, number });
+    Acquire { hold, term: LeaseTerms::Session(session), ..ask }
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn one_keep_alive_renews_all_and_expiry_puts_all_in_grace() {
     let mut lab = Lab::new();
     let session = lab.session("a");
     for lock in ["x", "y", "z"] {
-        lab.granted(Acquire { term: Term::Session(session), ..ask(lock, "a") });
+        lab.granted(Acquire { term: LeaseTerms::Session(session), ..ask(lock, "a") });
     }
     lab.at(9).does(Op::KeepAlive(session)).expect("alive");
     lab.at(18);
@@ -205,11 +205,11 @@ fn open_files_of_one_client_exclude_each_other() {
     assert_eq!(lab.granted(opened(ask("x", "a"), session, 1)), token, "loose: taken over");
     let second = Op::Acquire(opened(ask("x", "a"), session, 2));
     assert_eq!(lab.refused(second.clone()), Kind::LockConflict);
-    let firm = Acquire { hold: Hold::Firm(None), ..ask("y", "a") };
+    let firm = Acquire { hold: Ownership::Exclusive(None), ..ask("y", "a") };
     lab.granted(firm.clone());
     assert_eq!(lab.refused(Op::Acquire(firm)), Kind::LockConflict, "exclusive forms exclude");
     assert_eq!(lab.refused(Op::Acquire(opened(ask("y", "a"), session, 3))), Kind::LockConflict);
-    let maker = Hold::Firm(Some(OpenId { session, number: 4 }));
+    let maker = Ownership::Exclusive(Some(OpenId { session, number: 4 }));
     let made = lab.granted(Acquire { hold: maker, ..ask("z", "a") });
     assert_eq!(lab.granted(opened(ask("z", "a"), session, 4)), made, "by the file that made it");
 }
@@ -231,7 +231,7 @@ fn a_stolen_lock_is_kept_from_everybody_for_a_moment() {
     assert!(StealReason::parse("  ").is_none());
 }
 
-fn stolen(lock: &str, by: &str, term: Term) -> Op {
+fn stolen(lock: &str, by: &str, term: LeaseTerms) -> Op {
     let reason = StealReason::parse("laptop is gone").expect("a reason");
     let patch = Patch::default();
     Op::Steal(Steal { name: name(lock), client: client(by), reason, term, patch })
@@ -247,12 +247,13 @@ fn a_thief_that_goes_at_once_lets_nobody_in_before_the_steal_grace_is_over() {
         let session = lab.session("root");
         lab.granted(ask("build", "a"));
         lab.does(waiting(ask("build", "b"))).expect("waits");
-        lab.does(stolen("build", "root", Term::Session(session))).expect("stolen");
+        lab.does(stolen("build", "root", LeaseTerms::Session(session))).expect("stolen");
         lab.does(way(session)).expect("given back");
         assert_eq!(lab.holder("build"), "root", "a has not had its second to stop");
         lab.at(1).does(Op::Settle).expect("settled");
         assert_eq!(lab.holder("build"), "b");
-        let released = |event: &Event| matches!(event.what, What::Ended { end: End::Released, .. });
+        let released =
+            |event: &Event| matches!(event.what, EventKind::Ended { end: TenureEnd::Released, .. });
         assert!(lab.events.iter().any(released), "{:?}", lab.events);
     }
 }
@@ -266,7 +267,7 @@ fn a_thief_whose_session_expires_lets_nobody_in_before_the_steal_grace_is_over()
     lab.granted(ask("build", "a"));
     lab.does(waiting(ask("build", "b"))).expect("waits");
     lab.now = Time::from_nanos(500_000_000);
-    lab.does(stolen("build", "root", Term::Session(id))).expect("stolen");
+    lab.does(stolen("build", "root", LeaseTerms::Session(id))).expect("stolen");
     lab.at(1).does(Op::Settle).expect("settled");
     assert_eq!((lab.engine.sessions(), lab.holder("build")), (0, "root".to_owned()));
     lab.at(2).does(Op::Settle).expect("settled");
@@ -292,7 +293,7 @@ fn who_asks_again_gets_what_it_asked_for_last() {
     let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(shared(ask("db", "b")))) else {
         panic!()
     };
-    let line = Line::Join(Some(Span::from_secs(3)));
+    let line = QueuePolicy::Join(Some(Span::from_secs(3)));
     let again = lab.does(Op::Acquire(Acquire { line, ..ask("db", "b") }));
     assert_eq!(again, Ok(Outcome::Waiting { ticket, ahead: 0 }));
     lab.does(Op::Release(Release::of(key("db", "a", None)))).expect("released");
@@ -304,7 +305,7 @@ fn who_asks_again_gets_what_it_asked_for_last() {
     let Ok(Outcome::Granted(_)) = lab.does(waiting(shared(ask("web", "b")))) else { panic!() };
     assert_eq!(lab.engine.view(&name("web"), lab.now).holders.len(), 3);
 
-    let hurried = Line::Join(Some(Span::ZERO));
+    let hurried = QueuePolicy::Join(Some(Span::ZERO));
     let hurried = Op::Acquire(Acquire { line: hurried, ..ask("db", "c") });
     assert_eq!(lab.refused(hurried), Kind::LockConflict, "who waits no time does not wait");
 }
@@ -313,7 +314,7 @@ fn who_asks_again_gets_what_it_asked_for_last() {
 fn a_lease_outlives_the_session_through_which_it_was_made() {
     let mut lab = Lab::new();
     let old = lab.session("a");
-    let maker = Hold::Firm(Some(OpenId { session: old, number: 1 }));
+    let maker = Ownership::Exclusive(Some(OpenId { session: old, number: 1 }));
     let made = lab.granted(Acquire { hold: maker, ..ask("x", "a") });
     let file = lab.granted(opened(ask("y", "a"), old, 2));
     let touched = lab.granted(opened(ask("z", "a"), old, 3));
@@ -324,7 +325,7 @@ fn a_lease_outlives_the_session_through_which_it_was_made() {
         Op::Renew(Renew { key, term: Some(term), firm, patch: Patch::default(), acquires: false })
     };
     lab.does(renew("x", made, own(60, 5))).expect("renewed, as its holder may");
-    lab.does(renew("y", file, Term::Session(new))).expect("taken back within grace");
+    lab.does(renew("y", file, LeaseTerms::Session(new))).expect("taken back within grace");
     assert_eq!(lab.granted(ask("z", "a")), touched, "rule 1: in grace by X, same token");
     lab.at(19).does(Op::KeepAlive(new)).expect("alive");
     lab.at(28).does(Op::Settle).expect("settled");
@@ -414,7 +415,7 @@ fn a_leaver_lets_those_behind_it_in() {
     lab.granted(shared(ask("db", "a")));
     let Ok(Outcome::Waiting { ticket, .. }) = lab.does(waiting(ask("db", "w"))) else { panic!() };
     lab.does(waiting(shared(ask("db", "b")))).expect("waits");
-    let leave = Leave { name: name("db"), ticket, why: Why::Gone };
+    let leave = Leave { name: name("db"), ticket, why: LeaveReason::Gone };
     lab.does(Op::Leave(leave.clone())).expect("left");
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
     assert_eq!(lab.refused(Op::Leave(leave)), Kind::LockExpired);
@@ -424,13 +425,13 @@ fn a_leaver_lets_those_behind_it_in() {
 fn patience_ends_a_wait() {
     let mut lab = Lab::new();
     lab.granted(ask("build", "a"));
-    let line = Line::Join(Some(Span::from_secs(3)));
+    let line = QueuePolicy::Join(Some(Span::from_secs(3)));
     lab.does(Op::Acquire(Acquire { line, ..ask("build", "b") })).expect("waits");
     assert_eq!(lab.engine.next_deadline(), Some(Time::from_secs(3)));
     lab.at(3).does(Op::Settle).expect("settled");
-    let why = Why::TimedOut;
+    let why = LeaveReason::TimedOut;
     assert!(
-        matches!(&lab.events[..], [Event { what: What::Left { why: w, .. }, .. }] if *w == why)
+        matches!(&lab.events[..], [Event { what: EventKind::Left { why: w, .. }, .. }] if *w == why)
     );
     assert_eq!(lab.engine.waiters(), 0);
 }
@@ -483,7 +484,7 @@ fn who_is_gone_without_a_word_may_come_back() {
     let grace = Grace::new(Span::from_secs(5)).expect("valid");
     let open = OpenSession { client: client("a"), ttl: None, grace };
     let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else { panic!() };
-    let bound = Acquire { term: Term::Session(session), ..ask("x", "a") };
+    let bound = Acquire { term: LeaseTerms::Session(session), ..ask("x", "a") };
     let token = lab.granted(bound.clone());
     lab.granted(opened(ask("y", "a"), session, 1));
     assert_eq!(lab.engine.next_deadline(), None, "it lasts until it is ended");
@@ -527,7 +528,7 @@ fn parts_of_a_command_have_limits() {
 }
 
 fn waiting_for(lock: &str, who: &str) -> Acquire {
-    Acquire { line: Line::Join(None), ..ask(lock, who) }
+    Acquire { line: QueuePolicy::Join(None), ..ask(lock, who) }
 }
 
 /// What an older version has kept without limits is cut, so that its commands do what they did.

@@ -1,8 +1,8 @@
 //! A hold that changes its name, and rule 9: a hold that is taken away.
 
 use super::command::{Answer, LeaseKey, Move, Outcome, Over, Steal, Tenure};
-use super::event::{End, Event, What};
-use super::lease::{Details, Hold, Lease, Life, Mode, Phase, Term, Token};
+use super::event::{Event, EventKind, TenureEnd};
+use super::lease::{Details, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Token};
 use super::lock::Lock;
 use super::mutants::{Bug, planted};
 use super::name::LockName;
@@ -23,11 +23,11 @@ impl Engine {
         self.has_room(ask)?;
         let mode = self.locks.get(&ask.from.name).map_or(Mode::Exclusive, |lock| lock.mode());
         let moved = lease.clone();
-        let end = End::Moved { to: ask.to.clone() };
+        let end = TenureEnd::Moved { to: ask.to.clone() };
         self.end_tenure(&ask.from, moved.token, end, events);
         if let Some(token) = replaced {
             let key = LeaseKey { name: ask.to.clone(), ..ask.from.clone() };
-            self.end_tenure(&key, token, End::Replaced, events);
+            self.end_tenure(&key, token, TenureEnd::Replaced, events);
         }
         let tenure = self.install(&ask.to, moved, mode, events);
         // Only now: were the old name's line served first, the new name's token could be lower.
@@ -60,7 +60,9 @@ impl Engine {
         }
         if foremost.holder == ask.from.client || planted(Bug::MoveOntoAnothers) {
             return match (lock.leases(), ask.over) {
-                ([own], Over::Replace) if !matches!(own.hold, Hold::Open(_)) => Ok(Some(own.token)),
+                ([own], Over::Replace) if !matches!(own.hold, Ownership::OpenFile(_)) => {
+                    Ok(Some(own.token))
+                }
                 _ => refuse(Way::Own),
             };
         }
@@ -82,12 +84,12 @@ impl Engine {
         if !planted(Bug::MoveKeepsToken) {
             lease.token = self.books.mint.token();
         }
-        if let Life::Own { ttl, grace, .. } = lease.life {
-            lease.life = Term::Own(ttl, grace).begin(now);
+        if let Lifetime::Own { ttl, grace, .. } = lease.life {
+            lease.life = LeaseTerms::Own(ttl, grace).begin(now);
         }
         (lease.acquired_at, lease.renewed_at) = (now, now);
         self.books.book(name, &lease);
-        let granted = What::Granted {
+        let granted = EventKind::Granted {
             name: name.clone(),
             holder: lease.holder.clone(),
             token: lease.token,
@@ -106,7 +108,7 @@ impl Engine {
     pub(super) fn steal(&mut self, ask: &Steal, events: &mut Vec<Event>) -> Answer {
         self.books.tokens_left()?;
         self.books.grants(&ask.name)?;
-        self.books.may_lean_on(Hold::Firm(None), ask.term)?;
+        self.books.may_lean_on(Ownership::Exclusive(None), ask.term)?;
         if !ask.patch.fits(&Details::default()) {
             return Err(self.books.refuse(Reason::TextTooLong(ask.name.clone())));
         }
@@ -120,7 +122,7 @@ impl Engine {
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
         let kept = usize::from(planted(Bug::SharerKeptWhenStolen) && tokens.len() > 1);
         for token in tokens.iter().skip(kept) {
-            let end = End::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
+            let end = TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
             self.end_tenure(&key, *token, end, events);
         }
         let begins = if tokens.is_empty() || planted(Bug::NoStealGrace) {
@@ -133,7 +135,7 @@ impl Engine {
         let lease = Lease {
             holder: ask.client.clone(),
             token: self.books.mint.token(),
-            hold: Hold::Firm(None),
+            hold: Ownership::Exclusive(None),
             life: ask.term.begin(begins),
             acquired_at: begins,
             renewed_at: begins,
@@ -143,7 +145,7 @@ impl Engine {
         self.books.book(&ask.name, &lease);
         let (name, holder) = (ask.name.clone(), ask.client.clone());
         let (token, mode, hold) = (lease.token, Mode::Exclusive, lease.hold);
-        let granted = What::Granted { name, holder, token, mode, hold, waited: None };
+        let granted = EventKind::Granted { name, holder, token, mode, hold, waited: None };
         self.books.tell(events, granted);
         let tenure = Tenure::of(&lease);
         self.locks.get_or_new(&ask.name).admit(mode, lease);

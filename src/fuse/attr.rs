@@ -3,9 +3,9 @@
 
 use super::mount::Content;
 use super::shared::Shared;
-use crate::engine::{Face, Glance, Holder, Lease, LockView, Looks, Reads, Token};
+use crate::engine::{FileAttrs, FileType, Glance, Holder, Lease, LockView, ReadMode, Token};
 use crate::time::{Time, Wall};
-use fuser::{FileAttr, FileType, INodeNo};
+use fuser::{FileAttr, FileType as InodeType, INodeNo};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Whoever is not a user of this machine: the kernel's `nobody`.
@@ -13,11 +13,11 @@ pub(super) const UID_FOREIGN: u32 = 65_534;
 /// The size of a block as stat counts them.
 const BLOCK_BYTES: u64 = 512;
 
-/// The bits of [`Looks::mode`] above the permissions: set where a program chose them, so that
+/// The bits of [`FileAttrs::mode`] above the permissions: set where a program chose them, so that
 /// `chmod 0` can be told from a lock that never was a file.
 const MODE_CHOSEN: u16 = 0o100_000;
 
-/// The permission bits for [`Looks::mode`].
+/// The permission bits for [`FileAttrs::mode`].
 pub(super) const fn chosen_mode(mode: u32) -> u16 {
     MODE_CHOSEN | (mode & 0o7777) as u16
 }
@@ -39,7 +39,7 @@ pub(super) enum Sight {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
     pub(super) token: Token,
-    pub(super) looks: Looks,
+    pub(super) looks: FileAttrs,
     /// Whether the holder is of this mount's host.
     pub(super) local: bool,
     pub(super) text_bytes: usize,
@@ -69,11 +69,11 @@ impl Sight {
     }
 
     /// The kind of file, and the tenure if it is held; `None`: there is nothing.
-    pub(super) const fn shown(&self) -> Option<(Face, Option<Token>)> {
+    pub(super) const fn shown(&self) -> Option<(FileType, Option<Token>)> {
         match self {
             Self::Held(held) => Some((held.looks.face, Some(held.token))),
-            Self::Awaited => Some((Face::File, None)),
-            Self::Way => Some((Face::Directory, None)),
+            Self::Awaited => Some((FileType::File, None)),
+            Self::Way => Some((FileType::Directory, None)),
             Self::Nothing => None,
         }
     }
@@ -98,7 +98,13 @@ impl Held {
 }
 
 /// The attributes of a held lock.
-pub(super) fn of_held(shared: &Shared, ino: u64, face: Face, nlink: u32, held: &Held) -> FileAttr {
+pub(super) fn of_held(
+    shared: &Shared,
+    ino: u64,
+    face: FileType,
+    nlink: u32,
+    held: &Held,
+) -> FileAttr {
     let looks = &held.looks;
     let changed = system_time(shared.locks.wall(held.acquired_at));
     let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
@@ -112,10 +118,10 @@ pub(super) fn of_held(shared: &Shared, ino: u64, face: Face, nlink: u32, held: &
         (renewed, renewed)
     };
     let size = match face {
-        Face::Symlink => held.text_bytes as u64,
-        Face::File if reads(shared, looks) == Reads::Text => held.text_bytes as u64,
+        FileType::Symlink => held.text_bytes as u64,
+        FileType::File if reads(shared, looks) == ReadMode::Text => held.text_bytes as u64,
         // As in /proc: reads are direct, and the length changes by the millisecond.
-        Face::File | Face::Directory => 0,
+        FileType::File | FileType::Directory => 0,
     };
     let local = held.local && looks.mode & MODE_CHOSEN != 0;
     FileAttr {
@@ -132,15 +138,15 @@ pub(super) fn of_held(shared: &Shared, ino: u64, face: Face, nlink: u32, held: &
 }
 
 /// What reading such a lock gives on this mount.
-pub(super) fn reads(shared: &Shared, looks: &Looks) -> Reads {
+pub(super) fn reads(shared: &Shared, looks: &FileAttrs) -> ReadMode {
     match shared.config.content {
-        Content::Note => Reads::Text,
+        Content::Note => ReadMode::Text,
         Content::Status => looks.reads,
     }
 }
 
 /// The attributes of a lock that is not held, or of a directory on the way to locks.
-pub(super) fn of_nobody(shared: &Shared, ino: u64, face: Face, nlink: u32) -> FileAttr {
+pub(super) fn of_nobody(shared: &Shared, ino: u64, face: FileType, nlink: u32) -> FileAttr {
     let since = system_time(shared.since);
     FileAttr {
         atime: since,
@@ -152,7 +158,7 @@ pub(super) fn of_nobody(shared: &Shared, ino: u64, face: Face, nlink: u32) -> Fi
     }
 }
 
-fn blank(ino: u64, face: Face, size: u64) -> FileAttr {
+fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
         size,
@@ -173,11 +179,11 @@ fn blank(ino: u64, face: Face, size: u64) -> FileAttr {
 }
 
 /// The kind of file.
-pub(super) const fn kind_of(face: Face) -> FileType {
+pub(super) const fn kind_of(face: FileType) -> InodeType {
     match face {
-        Face::File => FileType::RegularFile,
-        Face::Directory => FileType::Directory,
-        Face::Symlink => FileType::Symlink,
+        FileType::File => InodeType::RegularFile,
+        FileType::Directory => InodeType::Directory,
+        FileType::Symlink => InodeType::Symlink,
     }
 }
 
@@ -186,12 +192,12 @@ pub(super) const fn kind_of(face: Face) -> FileType {
 pub(super) const LINKS: u32 = 1;
 
 /// The permission bits that are shown.
-pub(super) const fn permissions(face: Face, mode: u16) -> u16 {
+pub(super) const fn permissions(face: FileType, mode: u16) -> u16 {
     match face {
         _ if mode & MODE_CHOSEN != 0 => mode & 0o7777,
-        Face::File => 0o644,
-        Face::Directory => 0o755,
-        Face::Symlink => 0o777,
+        FileType::File => 0o644,
+        FileType::Directory => 0o755,
+        FileType::Symlink => 0o777,
     }
 }
 
@@ -249,8 +255,8 @@ mod tests {
 
     #[test]
     fn a_mode_of_nothing_is_not_no_mode() {
-        assert_eq!(permissions(Face::File, chosen_mode(0)), 0);
-        assert_eq!(permissions(Face::File, 0), 0o644);
-        assert_eq!(permissions(Face::Directory, chosen_mode(0o40_700)), 0o700);
+        assert_eq!(permissions(FileType::File, chosen_mode(0)), 0);
+        assert_eq!(permissions(FileType::File, 0), 0o644);
+        assert_eq!(permissions(FileType::Directory, chosen_mode(0o40_700)), 0o700);
     }
 }

@@ -14,8 +14,9 @@ use super::tree::{Link, LockPlace};
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{
-    Acquire, Annotate, Command, Firm, Grace, Hold, Lease, LeaseKey, Life, Line, LockName, LockView,
-    Looks, Mode, Op, Outcome, Patch, Reads, Renew, SessionId, Tenure, Term, TextPatch, Token, Ttl,
+    Acquire, Annotate, Command, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime,
+    LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Renew,
+    SessionId, Tenure, TextPatch, Token, Ttl,
 };
 use crate::time::Wall;
 use fuser::Errno;
@@ -69,9 +70,9 @@ pub(super) struct Change {
 #[derive(Debug, Clone)]
 pub(super) enum Text {
     /// It is this, and read in this way.
-    Set(Arc<[u8]>, Option<Reads>),
+    Set(Arc<[u8]>, Option<ReadMode>),
     /// It goes on with this, and is read in this way.
-    Append(Arc<[u8]>, Option<Reads>),
+    Append(Arc<[u8]>, Option<ReadMode>),
     /// It has at most so many bytes.
     Cut(usize),
 }
@@ -217,7 +218,7 @@ fn unseen(
 }
 
 /// How the lease is to look after this.
-fn looks_of(op: &Op) -> Option<Looks> {
+fn looks_of(op: &Op) -> Option<FileAttrs> {
     match op {
         Op::Renew(ask) => ask.patch.looks,
         Op::Annotate(ask) => ask.patch.looks,
@@ -226,7 +227,7 @@ fn looks_of(op: &Op) -> Option<Looks> {
     }
 }
 
-fn looking(view: &mut LockView, caller: &Caller, looks: Option<Looks>) {
+fn looking(view: &mut LockView, caller: &Caller, looks: Option<FileAttrs>) {
     let Some(looks) = looks else { return };
     for holder in view.holders.iter_mut().filter(|h| h.lease.holder == caller.client) {
         let said = Arc::unwrap_or_clone(std::mem::take(&mut holder.lease.details));
@@ -236,8 +237,8 @@ fn looking(view: &mut LockView, caller: &Caller, looks: Option<Looks>) {
 
 fn renewed(view: &mut LockView, tenure: Tenure) {
     let at = match tenure.life {
-        Life::Own { ttl, expires_at, .. } => expires_at - ttl.span(),
-        Life::Session(_) => view.at,
+        Lifetime::Own { ttl, expires_at, .. } => expires_at - ttl.span(),
+        Lifetime::Session(_) => view.at,
     };
     for holder in view.holders.iter_mut().filter(|holder| holder.lease.token == tenure.token) {
         holder.lease.renewed_at = at;
@@ -270,7 +271,7 @@ impl Change {
         {
             let (mode, term) = (wanted, term.unwrap_or(term_of(lease)));
             let (name, client) = (key.name, key.client);
-            let (hold, line) = (Hold::Loose, Line::Skip);
+            let (hold, line) = (Ownership::Client, QueuePolicy::Skip);
             return Some(Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }));
         }
         Some(Op::Renew(Renew { key, term, firm, patch, acquires: false }))
@@ -290,19 +291,19 @@ impl Change {
         Some(tenure.token)
     }
 
-    fn term(&self, lease: Option<&Lease>) -> Option<Term> {
+    fn term(&self, lease: Option<&Lease>) -> Option<LeaseTerms> {
         if let (Some(session), None, None) = (self.hangs, self.ttl, self.grace) {
-            return Some(Term::Session(session));
+            return Some(LeaseTerms::Session(session));
         }
         let (ttl, grace) = match lease?.life {
-            Life::Own { ttl, grace, .. } => (ttl, grace),
+            Lifetime::Own { ttl, grace, .. } => (ttl, grace),
             // A ttl takes the lease off its session; without one it keeps hanging there.
-            Life::Session(_) => {
+            Lifetime::Session(_) => {
                 (self.ttl?, self.grace.unwrap_or(crate::engine::lease_terms::GRACE_DEFAULT))
             }
         };
         (self.ttl.is_some() || self.grace.is_some())
-            .then(|| Term::Own(self.ttl.unwrap_or(ttl), self.grace.unwrap_or(grace)))
+            .then(|| LeaseTerms::Own(self.ttl.unwrap_or(ttl), self.grace.unwrap_or(grace)))
     }
 
     fn patch(&self, fs: &Fs, lease: &Lease) -> Patch {
@@ -343,10 +344,10 @@ impl Change {
     }
 }
 
-fn term_of(lease: &Lease) -> Term {
+fn term_of(lease: &Lease) -> LeaseTerms {
     match lease.life {
-        Life::Own { ttl, grace, .. } => Term::Own(ttl, grace),
-        Life::Session(id) => Term::Session(id),
+        Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
+        Lifetime::Session(id) => LeaseTerms::Session(id),
     }
 }
 
@@ -414,7 +415,7 @@ pub(super) fn of_message(message: Message, data: &[u8], offset: u64, open: &Open
         Message::Text => {
             let text: Arc<[u8]> = data.into();
             // Who made the lock by this open file, or reads through it, reads back what it wrote.
-            let reads = (open.made_new || open.access == Access::Both).then_some(Reads::Text);
+            let reads = (open.made_new || open.access == Access::Both).then_some(ReadMode::Text);
             let end = open.state.lock().end.filter(|end| end.is_text && end.at == offset);
             let goes_on = open.append || (offset > 0 && end.is_some());
             let text = if goes_on { Text::Append(text, reads) } else { Text::Set(text, reads) };

@@ -12,9 +12,11 @@ use super::poll;
 use super::shared::{Fs, wrong_name};
 use super::stream::Stream;
 use super::why::{self, Why};
-use crate::engine::{Face, LockName, LockView, NameError};
+use crate::engine::{FileType, LockName, LockView, NameError};
 use crate::status::{pretty, status_of};
-use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, ReplyEntry, ReplyOpen};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType as InodeType, FopenFlags, ReplyEntry, ReplyOpen,
+};
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -141,9 +143,9 @@ impl Control {
 /// How it looks to stat: as in /proc, the size is not known before it is read.
 pub(super) fn attr_of(fs: &Fs, ino: u64, control: &Control) -> FileAttr {
     let (face, perm) = match control {
-        _ if control.is_directory() => (Face::Directory, 0o555),
-        _ if control.takes_writes() => (Face::File, 0o666),
-        _ => (Face::File, 0o444),
+        _ if control.is_directory() => (FileType::Directory, 0o555),
+        _ if control.takes_writes() => (FileType::File, 0o666),
+        _ => (FileType::File, 0o444),
     };
     let attr = attr::of_nobody(fs, ino, face, attr::LINKS);
     FileAttr { perm, uid: fs.mounter, ..attr }
@@ -268,8 +270,8 @@ pub(super) fn entries(dir: &Control) -> Vec<Entry> {
     if *dir != Control::Top {
         return Vec::new();
     }
-    let pages = Page::ALL.iter().map(|page| entry(FileType::RegularFile, page.as_str()));
-    let reports = Report::ALL.iter().map(|dir| entry(FileType::Directory, dir.as_str()));
+    let pages = Page::ALL.iter().map(|page| entry(InodeType::RegularFile, page.as_str()));
+    let reports = Report::ALL.iter().map(|dir| entry(InodeType::Directory, dir.as_str()));
     pages.chain(reports).collect()
 }
 

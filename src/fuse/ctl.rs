@@ -17,8 +17,8 @@ use super::shared::{Fs, flat};
 use super::shares::Pool;
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{
-    Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release,
-    Renew, Steal, StealReason, Term, Token,
+    Acquire, FileType, Firm, Kind, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership,
+    Patch, QueuePolicy, Release, Renew, Steal, StealReason, Token,
 };
 use crate::service::{Failure, List};
 use crate::status::status_of;
@@ -139,16 +139,16 @@ impl Request {
 
     /// Whether the answer may take as long as the line is.
     fn waits(&self) -> bool {
-        self.what == CtlRequest::Acquire.as_str() && matches!(self.line(), Ok(Line::Join(_)))
+        self.what == CtlRequest::Acquire.as_str() && matches!(self.line(), Ok(QueuePolicy::Join(_)))
     }
 
     /// How long to wait in line: not at all, for ever, or so long.
-    fn line(&self) -> Result<Line, String> {
+    fn line(&self) -> Result<QueuePolicy, String> {
         match self.fields.get("wait") {
-            None | Some(Value::Null | Value::Bool(false)) => Ok(Line::Skip),
-            Some(Value::Bool(true)) => Ok(Line::Join(None)),
+            None | Some(Value::Null | Value::Bool(false)) => Ok(QueuePolicy::Skip),
+            Some(Value::Bool(true)) => Ok(QueuePolicy::Join(None)),
             Some(Value::String(text)) => match parse_span(text) {
-                Ok(span) => Ok(Line::Join(Some(span))),
+                Ok(span) => Ok(QueuePolicy::Join(Some(span))),
                 Err(error) => Err(format!("'wait': {error}")),
             },
             Some(other) => Err(format!("'wait' is true or a duration, not {other}")),
@@ -314,9 +314,9 @@ fn status_with(fs: &Fs, name: &LockName, waiters: usize, mut answer: Value, then
     });
 }
 
-fn term_of(fs: &Fs, options: &Options) -> Term {
+fn term_of(fs: &Fs, options: &Options) -> LeaseTerms {
     let (ttl, grace) = (options.ttl, options.grace);
-    Term::Own(ttl.unwrap_or(fs.config.ttl), grace.unwrap_or(fs.config.grace))
+    LeaseTerms::Own(ttl.unwrap_or(fs.config.ttl), grace.unwrap_or(fs.config.grace))
 }
 
 fn patch_of(fs: &Fs, caller: &Caller, options: &Options, for_parent: bool) -> Patch {
@@ -325,7 +325,7 @@ fn patch_of(fs: &Fs, caller: &Caller, options: &Options, for_parent: bool) -> Pa
     Patch {
         holder_id: Some(fs.owners.holder_id(&maker)),
         note: options.note.clone(),
-        looks: Some(looks(caller, Face::File, 0o644)),
+        looks: Some(looks(caller, FileType::File, 0o644)),
         ..Patch::default()
     }
 }
@@ -338,7 +338,7 @@ struct Acquiring {
     reentrant: bool,
     /// The lease is for the process above the caller, which is a shell.
     for_parent: bool,
-    line: Line,
+    line: QueuePolicy,
 }
 
 fn acquiring(request: &Request) -> Result<Acquiring, String> {
@@ -384,13 +384,17 @@ fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Li
             client: caller.client.clone(),
             mode,
             // A loose acquire renews in whatever way the lock is held.
-            hold: if own.is_none() && by_name { Hold::Firm(None) } else { Hold::Loose },
+            hold: if own.is_none() && by_name {
+                Ownership::Exclusive(None)
+            } else {
+                Ownership::Client
+            },
             term: term_of(&shared, &options),
-            line: Line::Skip,
+            line: QueuePolicy::Skip,
             patch,
         };
         match line {
-            Line::Join(patience) if !is_own => {
+            QueuePolicy::Join(patience) if !is_own => {
                 wait(&shared, &caller, fh, patience, ask, process, then);
             }
             _ => decide_bound(&shared, &caller, name, Op::Acquire(ask), process, then),

@@ -20,7 +20,7 @@ use super::tree::Place;
 use super::wait;
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
-use crate::engine::{Firm, LockName, LockView, Reads, Reason, Refusal};
+use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::service::Failure;
 use crate::status::{pretty, status_of};
 use crate::time::Wall;
@@ -125,8 +125,8 @@ pub(super) fn spoken_of(fs: &Fs, open: &Open, ino: u64, name: &LockName) -> Lock
 /// What a reader of a lock's file gets.
 fn content_of(fs: &Fs, view: &LockView, access: Access) -> Arc<[u8]> {
     let details = view.holder().map(|holder| &holder.lease.details);
-    let reads = details.map_or(Reads::Status, |details| attr::reads(fs, &details.looks()));
-    if access == Access::Both || reads == Reads::Text {
+    let reads = details.map_or(ReadMode::Status, |details| attr::reads(fs, &details.looks()));
+    if access == Access::Both || reads == ReadMode::Text {
         return details.map(|details| details.shared_text()).unwrap_or_default();
     }
     pretty(&status_of(view, |at| fs.locks.wall(at))).into_bytes().into()

@@ -10,7 +10,7 @@
 use super::device;
 use super::shared::{Fs, Shared};
 use super::tree::TOP;
-use crate::engine::{LockName, What};
+use crate::engine::{EventKind, LockName};
 use crate::service::event_log::Watch;
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
@@ -240,17 +240,19 @@ impl Book {
     }
 
     /// Notes a change.
-    fn hear(&mut self, number: u64, what: &What, stale: &mut Vec<Stale>) {
+    fn hear(&mut self, number: u64, what: &EventKind, stale: &mut Vec<Stale>) {
         match what {
-            What::Granted { name, .. }
-            | What::Renewed { name, .. }
-            | What::Annotated { name, .. }
-            | What::Expired { name, .. }
-            | What::Ended { name, .. }
-            | What::Joined { name, .. }
-            | What::Left { name, .. } => self.note(number, name, stale),
+            EventKind::Granted { name, .. }
+            | EventKind::Renewed { name, .. }
+            | EventKind::Annotated { name, .. }
+            | EventKind::Expired { name, .. }
+            | EventKind::Ended { name, .. }
+            | EventKind::Joined { name, .. }
+            | EventKind::Left { name, .. } => self.note(number, name, stale),
             // What hangs on a session is told one by one when it ends.
-            What::SessionOpened { .. } | What::SessionKept { .. } | What::SessionOver { .. } => {}
+            EventKind::SessionOpened { .. }
+            | EventKind::SessionKept { .. }
+            | EventKind::SessionOver { .. } => {}
         }
     }
 
@@ -309,7 +311,7 @@ mod tests {
 
     fn change(book: &mut Book, number: u64, text: &str) -> Vec<LockName> {
         let mut stale = Vec::new();
-        let what = What::Annotated { name: name(text), token: Token::named(1) };
+        let what = EventKind::Annotated { name: name(text), token: Token::named(1) };
         book.hear(number, &what, &mut stale);
         stale.into_iter().map(|stale| stale.name).collect()
     }

@@ -9,7 +9,7 @@ use super::owner::Caller;
 use super::shared::{Fs, Shared, attr_of_one, wrong_name};
 use super::tree::{LockPlace, Place, TOP};
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
-use crate::engine::{Face, LockName, LockView, NameError};
+use crate::engine::{FileType, LockName, LockView, NameError};
 use fuser::{Errno, FileAttr, INodeNo, ReplyAttr, ReplyData, ReplyEntry, ReplyStatfs};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
         let attr = attr_of_one(fs, ino, &place, &sight);
         // To forget a directory is to lose it for whoever stands in it, and the way to locks
         // changes with each of them.
-        let may_stay = face != Face::Directory || (token.is_some() && fs.kept.expires());
+        let may_stay = face != FileType::Directory || (token.is_some() && fs.kept.expires());
         let as_of = as_of.filter(|_| may_stay);
         kept::answer(fs, &name, Some(ino), as_of, |ttl| reply.entry(ttl, &attr, GENERATION));
     });
@@ -77,7 +77,7 @@ pub(super) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply:
 /// Answers that there is nothing of this name, which the kernel may be let keep as well.
 fn not_there(fs: &Fs, name: &LockName, as_of: Option<u64>, reply: ReplyEntry) {
     fs.tree.lock().gone(name);
-    let nothing = FileAttr { ino: INodeNo(0), ..attr::of_nobody(fs, 0, Face::File, 0) };
+    let nothing = FileAttr { ino: INodeNo(0), ..attr::of_nobody(fs, 0, FileType::File, 0) };
     kept::answer(fs, name, None, as_of, |ttl| {
         if ttl.is_zero() {
             reply.error(Errno::ENOENT);
@@ -137,7 +137,7 @@ fn getattr_of(fs: &Fs, caller: &Caller, ino: u64, place: Arc<LockPlace>, reply: 
 
 /// The mount point.
 pub(super) fn attr_of_top(fs: &Fs) -> FileAttr {
-    let top = attr::of_nobody(fs, TOP, Face::Directory, attr::LINKS);
+    let top = attr::of_nobody(fs, TOP, FileType::Directory, attr::LINKS);
     // Anybody who may use the mount may make locks in it, and nobody another's away: as in /tmp.
     FileAttr { perm: 0o1777, uid: fs.mounter, ..top }
 }

@@ -11,10 +11,11 @@ use super::process;
 use super::shared::{Fs, attr_of_one, flat};
 use super::shares::Pool;
 use crate::engine::{
-    Acquire, Annotate, Details, Face, Hold, Kind, Lease, LeaseKey, Life, Line, LockName, LockView,
-    Looks, Mode, Op, OpenId, Outcome, Patch, Reads, Tenure, Term, TextPatch,
+    Acquire, Annotate, Details, FileAttrs, FileType, Kind, Lease, LeaseKey, LeaseTerms, Lifetime,
+    LockName, LockView, Mode, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Tenure,
+    TextPatch,
 };
-use crate::service::{Bond, Failure};
+use crate::service::{Failure, SessionOwner};
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, ReplyCreate, ReplyEntry};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -32,8 +33,8 @@ const LINKS_MAX: usize = 64;
 /// What `mkdir`, create and `ln -s` make.
 struct Wanted {
     name: LockName,
-    hold: Hold,
-    looks: Looks,
+    hold: Ownership,
+    looks: FileAttrs,
     text: Option<Arc<[u8]>>,
 }
 
@@ -50,8 +51,8 @@ pub(super) fn mkdir(
         Ok(name) => name,
         Err(errno) => return reply.error(errno),
     };
-    let looks = looks(caller, Face::Directory, mode);
-    let wanted = Wanted { name, hold: Hold::Firm(None), looks, text: None };
+    let looks = looks(caller, FileType::Directory, mode);
+    let wanted = Wanted { name, hold: Ownership::Exclusive(None), looks, text: None };
     make(fs, caller, Act::Mkdir, wanted, move |made| entered(reply, made));
 }
 
@@ -68,9 +69,9 @@ pub(super) fn symlink(
         Ok(name) => name,
         Err(errno) => return reply.error(errno),
     };
-    let looks = Looks { reads: Reads::Text, ..looks(caller, Face::Symlink, 0o777) };
+    let looks = FileAttrs { reads: ReadMode::Text, ..looks(caller, FileType::Symlink, 0o777) };
     let text = Some(text.as_encoded_bytes().into());
-    let wanted = Wanted { name, hold: Hold::Firm(None), looks, text };
+    let wanted = Wanted { name, hold: Ownership::Exclusive(None), looks, text };
     make(fs, caller, Act::Symlink, wanted, move |made| entered(reply, made));
 }
 
@@ -132,14 +133,14 @@ fn create_allowed(
         Ok(hold) => hold,
         Err(failure) => return reply.error(fs.refuse(caller, act, Some(&name), failure)),
     };
-    let looks = looks(caller, Face::File, mode);
+    let looks = looks(caller, FileType::File, mode);
     let wanted = Wanted { name: name.clone(), hold, looks, text: None };
     let (op, session) = acquire(fs, caller, &wanted);
     let (fs2, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.submit(op, move |answer| match flat(answer) {
         Ok(Outcome::Granted(tenure)) => {
             bind(&fs2, &caller, &name, tenure, session.as_ref());
-            let ino = fs2.tree.lock().made(&name, Face::File, tenure.token);
+            let ino = fs2.tree.lock().made(&name, FileType::File, tenure.token);
             let attr = attr_of_tenure(&fs2, ino, &caller, looks, None, tenure);
             let open = Open { made_new: new, ..open_of(&caller, ino, name, flags) };
             open.state.lock().tenure = Some(tenure.token);
@@ -156,12 +157,12 @@ fn create_allowed(
 }
 
 /// How a create holds: what was made exclusively only its own open file may lock by flock.
-fn maker_of(fs: &Fs, new: bool, fh: u64) -> Result<Hold, Failure> {
+fn maker_of(fs: &Fs, new: bool, fh: u64) -> Result<Ownership, Failure> {
     if !new {
-        return Ok(Hold::Loose);
+        return Ok(Ownership::Client);
     }
     let session = fs.locking.session(fs)?;
-    Ok(Hold::Firm(Some(OpenId { session, number: fh })))
+    Ok(Ownership::Exclusive(Some(OpenId { session, number: fh })))
 }
 
 /// The rest of a create that found the lock held: what an open of the name would have done.
@@ -172,8 +173,8 @@ fn open_as_it_is(fs: &Fs, caller: &Caller, name: &LockName, flags: i32, reply: R
             Err(errno) => return reply.error(errno),
         };
         let sight = Sight::of_view(fs, &view);
-        let (face, token) = sight.shown().unwrap_or((Face::File, None));
-        if face != Face::File {
+        let (face, token) = sight.shown().unwrap_or((FileType::File, None));
+        if face != FileType::File {
             // Another has made something else of it since the kernel looked. This errno sends the
             // kernel back to look again.
             return reply.error(Errno::ESTALE);
@@ -208,7 +209,7 @@ pub(super) fn link(
         let sentence = "only a lock can be linked, and to another name of a lock";
         return reply.error(fs.refuse_own(caller, Act::Link, None, Errno::EPERM, sentence));
     };
-    if place.face == Face::Directory {
+    if place.face == FileType::Directory {
         let sentence = format!("lock '{}' is a directory, which can't be linked", place.name);
         let errno = fs.refuse_own(caller, Act::Link, Some(&name), Errno::EPERM, sentence);
         return reply.error(errno);
@@ -247,20 +248,20 @@ fn link_allowed(
             return reply.error(errno);
         };
         let term = match held.lease.life {
-            Life::Own { ttl, grace, .. } => Term::Own(ttl, grace),
-            Life::Session(session) => Term::Session(session),
+            Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
+            Lifetime::Session(session) => LeaseTerms::Session(session),
         };
         let details = &held.lease.details;
-        let looks = Looks { reads: Reads::Text, ..details.looks() };
+        let looks = FileAttrs { reads: ReadMode::Text, ..details.looks() };
         let key = held_key(&view, caller);
         let process = details.process().and_then(Living::again);
         let op = Op::Acquire(Acquire {
             name: name.clone(),
             client: caller.client.clone(),
             mode: Mode::Exclusive,
-            hold: Hold::Firm(None),
+            hold: Ownership::Exclusive(None),
             term,
-            line: Line::Skip,
+            line: QueuePolicy::Skip,
             patch: patch_like(details, looks),
         });
         fs.submit(caller, Act::Link, &name.clone(), op, move |fs, caller, outcome| match outcome {
@@ -281,7 +282,7 @@ fn read_as_text(
     caller: &Caller,
     ino: u64,
     key: LeaseKey,
-    looks: Looks,
+    looks: FileAttrs,
     reply: ReplyEntry,
 ) {
     let (shared, caller) = (Arc::clone(fs), caller.clone());
@@ -341,7 +342,7 @@ fn acquire(fs: &Fs, caller: &Caller, wanted: &Wanted) -> (Op, Option<Living>) {
         mode: Mode::Exclusive,
         hold: wanted.hold,
         term: process::term(fs, session.as_ref()),
-        line: Line::Skip,
+        line: QueuePolicy::Skip,
         patch: Patch {
             holder_id: Some(fs.owners.holder_id(caller)),
             text: wanted.text.clone().map(TextPatch::Set),
@@ -361,10 +362,10 @@ fn bind(fs: &Fs, caller: &Caller, name: &LockName, tenure: Tenure, to: Option<&L
 }
 
 /// How something new looks.
-pub(super) fn looks(caller: &Caller, face: Face, mode: u32) -> Looks {
-    Looks {
+pub(super) fn looks(caller: &Caller, face: FileType, mode: u32) -> FileAttrs {
+    FileAttrs {
         face,
-        reads: Reads::Status,
+        reads: ReadMode::Status,
         mode: attr::chosen_mode(mode),
         uid: caller.uid,
         gid: caller.gid,
@@ -372,7 +373,7 @@ pub(super) fn looks(caller: &Caller, face: Face, mode: u32) -> Looks {
     }
 }
 
-fn patch_like(details: &Details, looks: Looks) -> Patch {
+fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
     Patch {
         holder_id: details.holder_id().cloned(),
         note: details.note().cloned(),
@@ -396,7 +397,7 @@ pub(super) fn speaks_for_held(fs: &Fs, caller: &Caller, ino: u64, view: &LockVie
     let Some(held) = view.held_by(&caller.client) else { return };
     let Lease { token, life, .. } = held.lease;
     let session = match (life, fs.locks.bond()) {
-        (Life::Session(session), Ok(Bond::Kept(own))) if session == own => Some(own),
+        (Lifetime::Session(session), Ok(SessionOwner::Kept(own))) if session == own => Some(own),
         _ => None,
     };
     let origin = fs.lock_place(ino).map_or(token, |place| place.origin_of(token));
@@ -409,7 +410,7 @@ fn attr_of_tenure(
     fs: &Fs,
     ino: u64,
     caller: &Caller,
-    looks: Looks,
+    looks: FileAttrs,
     text: Option<&[u8]>,
     tenure: Tenure,
 ) -> FileAttr {

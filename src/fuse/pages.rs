@@ -4,7 +4,7 @@ use super::errno::name_of;
 use super::mount::{Content, HoldBy, Owner, Users};
 use super::shared::Shared;
 use crate::metrics::Page;
-use crate::service::{Contact, Far};
+use crate::service::{Contact, RemoteStatus};
 use serde_json::{Value, json};
 
 /// What programs can do here, for people.
@@ -47,7 +47,7 @@ pub(super) fn server(fs: &Shared) -> Value {
         "open_files": fs.opens.count(),
         "bound_to_processes": fs.processes.count(),
     });
-    if let Some(Far { server, heard, trouble }) = fs.locks.far() {
+    if let Some(RemoteStatus { server, heard, trouble }) = fs.locks.far() {
         page["server"] = json!({
             "url": &*server,
             "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),

@@ -10,7 +10,7 @@ use super::files;
 use super::opens::{Open, Target};
 use super::shared::{Fs, Shared};
 use super::stream;
-use crate::engine::{Event, LockName, LockView, Phase, Token, What};
+use crate::engine::{Event, EventKind, LockName, LockView, Phase, Token};
 use crate::service::event_log::Watch;
 use fuser::{PollEvents, PollFlags, PollNotifier, ReplyPoll};
 use parking_lot::Mutex;
@@ -107,7 +107,9 @@ impl<N> Inner<N> {
     /// Notes an event; who is to be woken goes to `due`.
     fn hear(&mut self, event: &Event, due: &mut Vec<N>) {
         match &event.what {
-            What::Granted { name, .. } | What::Expired { name, .. } | What::Ended { name, .. } => {
+            EventKind::Granted { name, .. }
+            | EventKind::Expired { name, .. }
+            | EventKind::Ended { name, .. } => {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh) {
                         file.changed = true;
@@ -116,14 +118,14 @@ impl<N> Inner<N> {
                 }
             }
             // These only end a grace, which the poller sees when it looks again.
-            What::Renewed { name, .. } => {
+            EventKind::Renewed { name, .. } => {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh).filter(|file| file.in_grace) {
                         due.extend(file.notifier.take());
                     }
                 }
             }
-            What::SessionKept { .. } => {
+            EventKind::SessionKept { .. } => {
                 let in_grace = self.files.values_mut().filter(|file| file.in_grace);
                 due.extend(in_grace.filter_map(|file| file.notifier.take()));
             }
@@ -254,26 +256,26 @@ fn on_events(fs: &Weak<Shared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, End};
+    use crate::engine::{ClientId, TenureEnd};
     use crate::time::{Span, Time};
 
     fn name(text: &str) -> LockName {
         LockName::parse(text).expect("valid")
     }
 
-    fn event(what: What) -> Event {
+    fn event(what: EventKind) -> Event {
         Event { at: Time::ZERO, what }
     }
 
     fn ended(text: &str) -> Event {
         let holder = ClientId::parse("a").expect("valid");
-        let (token, held, end) = (Token::named(1), Span::ZERO, End::Released);
-        event(What::Ended { name: name(text), holder, token, held, end })
+        let (token, held, end) = (Token::named(1), Span::ZERO, TenureEnd::Released);
+        event(EventKind::Ended { name: name(text), holder, token, held, end })
     }
 
     fn renewed(text: &str) -> Event {
         let holder = ClientId::parse("a").expect("valid");
-        event(What::Renewed { name: name(text), holder, token: Token::named(1) })
+        event(EventKind::Renewed { name: name(text), holder, token: Token::named(1) })
     }
 
     /// Who is woken by an event.

@@ -12,8 +12,8 @@ use super::shared::{Fs, Shared, flat};
 use super::shares::Pool;
 use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
-    ClientId, End, EndSession, Firm, LeaseKey, Life, LockName, LockView, Op, OpenSession, Outcome,
-    Patch, Release, Renew, SessionEnd, SessionId, Term, Token, What,
+    ClientId, EndSession, EventKind, Firm, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op,
+    OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,
 };
 use crate::holder_id::session_of;
 use crate::service::event_log::Watch;
@@ -88,21 +88,21 @@ pub(super) fn session(fs: &Fs) -> Option<SessionId> {
 }
 
 /// How long a lease lasts for which no time is given, and that is bound to a process, or not.
-pub(super) fn term(fs: &Fs, bound: Option<&Living>) -> Term {
-    let own = Term::Own(fs.config.ttl, fs.config.grace);
-    bound.and_then(|_| session(fs)).map_or(own, Term::Session)
+pub(super) fn term(fs: &Fs, bound: Option<&Living>) -> LeaseTerms {
+    let own = LeaseTerms::Own(fs.config.ttl, fs.config.grace);
+    bound.and_then(|_| session(fs)).map_or(own, LeaseTerms::Session)
 }
 
 /// What is left of a lease that hung on a session which is over.
-const LEFT: Term = Term::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
+const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
 /// Whether a lease may have hung on such a session before the daemon was started again.
-fn has_hung(life: Life) -> bool {
-    matches!(life, Life::Own { ttl, grace, .. } if Term::Own(ttl, grace) == LEFT)
+fn has_hung(life: Lifetime) -> bool {
+    matches!(life, Lifetime::Own { ttl, grace, .. } if LeaseTerms::Own(ttl, grace) == LEFT)
 }
 
 /// Keeps a lease alive from now on, as long as the process lives.
-pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Life, living: &Living) {
+pub(super) fn bind(fs: &Fs, key: LeaseKey, life: Lifetime, living: &Living) {
     let (name, pid) = (key.name.clone(), living.process.pid);
     let bound = living.copy().and_then(|living| fs.processes.bind(fs, key.clone(), life, living));
     if let Err(error) = bound {
@@ -174,7 +174,7 @@ fn resume_lock(fs: &Fs, view: &LockView) {
 /// The lease hangs on a session again.
 fn hang(fs: &Fs, key: LeaseKey, session: SessionId, living: Living) {
     let shared = Arc::clone(fs);
-    let op = Op::Renew(renewal(key.clone(), Some(Term::Session(session))));
+    let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
     fs.locks.submit(op, move |answer| match flat(answer) {
         Ok(Outcome::Renewed(tenure)) => bind(&shared, key, tenure.life, &living),
         Ok(_) => {}
@@ -185,7 +185,7 @@ fn hang(fs: &Fs, key: LeaseKey, session: SessionId, living: Living) {
     });
 }
 
-fn renewal(key: LeaseKey, term: Option<Term>) -> Renew {
+fn renewal(key: LeaseKey, term: Option<LeaseTerms>) -> Renew {
     Renew { key, term, firm: Firm::Keep, patch: Patch::default(), acquires: false }
 }
 
@@ -217,10 +217,12 @@ fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
 }
 
 /// How long between two renewals; a lease that hangs on a session needs none.
-fn every(life: Life) -> Option<Span> {
+fn every(life: Lifetime) -> Option<Span> {
     match life {
-        Life::Own { ttl, .. } => Some(Span::from_nanos(ttl.span().as_nanos() / RENEWALS_PER_TTL)),
-        Life::Session(_) => None,
+        Lifetime::Own { ttl, .. } => {
+            Some(Span::from_nanos(ttl.span().as_nanos() / RENEWALS_PER_TTL))
+        }
+        Lifetime::Session(_) => None,
     }
 }
 
@@ -230,7 +232,7 @@ impl Processes {
         self.state.lock().bindings.len()
     }
 
-    fn bind(&self, fs: &Fs, key: LeaseKey, life: Life, living: Living) -> io::Result<()> {
+    fn bind(&self, fs: &Fs, key: LeaseKey, life: Lifetime, living: Living) -> io::Result<()> {
         let token = key.token.expect("a lease is bound by its token");
         let mut state = self.state.lock();
         let keeper = state.keeper.clone().map_or_else(
@@ -277,7 +279,7 @@ impl Processes {
 
     /// The holder wants the lease to outlive the process. Returns how long it is to last then, if
     /// that was not known: it hung on a session.
-    pub(super) fn unbind_for(&self, token: Token, client: &ClientId) -> Option<Term> {
+    pub(super) fn unbind_for(&self, token: Token, client: &ClientId) -> Option<LeaseTerms> {
         let state = self.state.lock();
         let is_own = state.bindings.get(&token).is_some_and(|bound| bound.key.client == *client);
         drop(state);
@@ -312,7 +314,7 @@ impl Processes {
     }
 
     /// The lease lasts so long from now on, whoever renewed it.
-    fn renewed(&self, token: Token, life: Life) {
+    fn renewed(&self, token: Token, life: Lifetime) {
         let mut state = self.state.lock();
         if let Some(keeper) = state.keeper.clone() {
             let next = every(life).map(|every| boot_now() + every);
@@ -406,7 +408,7 @@ fn on_events(fs: &Weak<Shared>) {
             }
             let bound = |token: &Token| state.bindings.contains_key(token);
             let ours = batch.events.into_iter().map(|(_, event)| event.what).filter(|what| {
-                matches!(what, What::Renewed { token, .. } | What::Ended { token, .. }
+                matches!(what, EventKind::Renewed { token, .. } | EventKind::Ended { token, .. }
                     if bound(token))
             });
             (ours.collect::<Vec<_>>(), more)
@@ -420,10 +422,10 @@ fn on_events(fs: &Weak<Shared>) {
     }
 }
 
-fn hear(fs: &Fs, what: What) {
+fn hear(fs: &Fs, what: EventKind) {
     match what {
         // Perhaps with another ttl, and by somebody else.
-        What::Renewed { name, token, .. } => {
+        EventKind::Renewed { name, token, .. } => {
             let shared = Arc::clone(fs);
             fs.locks.view(&name, move |view| {
                 let Ok(view) = view else { return };
@@ -433,16 +435,18 @@ fn hear(fs: &Fs, what: What) {
                 }
             });
         }
-        What::Ended { name, token, holder, end, .. } => {
+        EventKind::Ended { name, token, holder, end, .. } => {
             let Some(binding) = fs.processes.unbind(token) else { return };
             match end {
-                End::Moved { to } => follow(fs, &to, holder, binding.living),
-                End::Stolen { by, .. } => {
+                TenureEnd::Moved { to } => follow(fs, &to, holder, binding.living),
+                TenureEnd::Stolen { by, .. } => {
                     log::warn!("lock '{name}' of a process was taken away by {by}");
                 }
-                End::Lapsed => log::warn!("lock '{name}' of a process was not renewed in time"),
-                End::Replaced => follow(fs, &name, holder, binding.living),
-                End::Released => {}
+                TenureEnd::Lapsed => {
+                    log::warn!("lock '{name}' of a process was not renewed in time")
+                }
+                TenureEnd::Replaced => follow(fs, &name, holder, binding.living),
+                TenureEnd::Released => {}
             }
         }
         _ => {}
@@ -468,7 +472,7 @@ mod tests {
     #[test]
     fn a_lease_is_renewed_three_times_in_its_ttl() {
         let ttl = crate::engine::Ttl::parse("30s").expect("valid");
-        let life = Term::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
+        let life = LeaseTerms::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
         assert_eq!(every(life), Some(Span::from_secs(10)));
     }
 }

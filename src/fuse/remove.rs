@@ -7,8 +7,8 @@ use super::kept;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
 use crate::engine::{
-    ClientId, Glance, Hold, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Reason,
-    Release, Token,
+    ClientId, Glance, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Ownership,
+    Reason, Release, Token,
 };
 use crate::service::{Done, Failure};
 use fuser::{Errno, RenameFlags, ReplyEmpty};
@@ -84,7 +84,7 @@ fn release_here(fs: &Fs, caller: &Caller, act: Act, name: &LockName) -> Option<(
 
 /// Whether it hangs on no open file.
 const fn is_loose(lease: &Lease) -> bool {
-    !matches!(lease.hold, Hold::Open(_))
+    !matches!(lease.hold, Ownership::OpenFile(_))
 }
 
 /// The lease that `rm` or `mv` by the caller means, as far as that can be seen here: `None` lets

@@ -16,7 +16,7 @@ use super::shares::{Full, Shares};
 use super::tree::{LockPlace, Place, TOP, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
-use crate::engine::{Face, Kind, LockName, LockView, NameError, Op, Outcome, Token};
+use crate::engine::{FileType, Kind, LockName, LockView, NameError, Op, Outcome, Token};
 use crate::service::{Failure, Locks, Seen};
 use crate::time::Wall;
 use fuser::{Errno, FileAttr};
@@ -366,7 +366,7 @@ pub(super) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, sight: &Sigh
     // A file goes on under the next tenure; a directory or symlink of an older one is gone.
     let same = link.token == token || link.token.is_none() || token.is_none();
     match sight {
-        Sight::Held(held) if same || shown == Face::File => {
+        Sight::Held(held) if same || shown == FileType::File => {
             attr::of_held(fs, ino, face, attr::LINKS, held)
         }
         Sight::Held(_) => attr::of_nobody(fs, ino, face, 0),

@@ -11,7 +11,7 @@
 
 use super::control::Control;
 use super::numbered::{Named, Numbered};
-use crate::engine::{Face, LockName, NameError, Token};
+use crate::engine::{FileType, LockName, NameError, Token};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +40,7 @@ pub(super) enum Place {
 #[derive(Debug, Clone)]
 pub(super) struct LockPlace {
     /// Fixed: the kernel does not bear an inode that changes its kind.
-    pub(super) face: Face,
+    pub(super) face: FileType,
     /// The name that it has, or had last.
     pub(super) name: LockName,
     /// The names that it has: none when all are gone, several after `ln`.
@@ -99,7 +99,7 @@ impl Tree {
     }
 
     /// The number of a name that is seen to look so, counted as one lookup.
-    pub(super) fn seen(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
+    pub(super) fn seen(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
         if let Some(ino) = self.locks.get(name).copied() {
             if self.still(ino, name, face, token) {
                 self.count(ino);
@@ -111,8 +111,8 @@ impl Tree {
     }
 
     /// The number of a name that was made just now: a new one, unless it is a file's.
-    pub(super) fn made(&mut self, name: &LockName, face: Face, token: Token) -> u64 {
-        if face != Face::File {
+    pub(super) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
+        if face != FileType::File {
             self.detach(name);
         }
         self.seen(name, face, Some(token))
@@ -200,7 +200,7 @@ impl Tree {
         let Some(ino) = self.locks.get(name).copied() else { return };
         let known = self.is_known(ino);
         match self.lock_mut(ino) {
-            Some(lock) if known && lock.face == Face::File && lock.links.len() == 1 => {}
+            Some(lock) if known && lock.face == FileType::File && lock.links.len() == 1 => {}
             _ => self.detach(name),
         }
     }
@@ -237,7 +237,7 @@ impl Tree {
 
     /// Whether the inode that has this name still stands for it; takes over a new tenure where
     /// the number outlives the old one.
-    fn still(&mut self, ino: u64, name: &LockName, face: Face, token: Option<Token>) -> bool {
+    fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
         let Some(Place::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place) else {
             return false;
         };
@@ -253,10 +253,10 @@ impl Tree {
             return true;
         }
         let goes_on = match face {
-            Face::File => alone,
+            FileType::File => alone,
             // A directory that becomes a lock, or ceases to be one while locks are below it.
-            Face::Directory => before.is_none() || token.is_none(),
-            Face::Symlink => false,
+            FileType::Directory => before.is_none() || token.is_none(),
+            FileType::Symlink => false,
         };
         if goes_on {
             let link = &mut Arc::make_mut(lock).links[place];
@@ -297,7 +297,7 @@ impl Tree {
         }
     }
 
-    fn insert_lock(&mut self, name: &LockName, face: Face, token: Option<Token>) -> u64 {
+    fn insert_lock(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
         let link = Link { name: name.clone(), token, origin: token };
         let lock = LockPlace { face, name: name.clone(), links: vec![link] };
         let ino = match token.map(number_of) {
@@ -340,7 +340,7 @@ impl Place {
 
     /// Whether this is a directory that somebody holds as a lock.
     pub(super) fn is_held_directory(&self) -> bool {
-        matches!(self, Self::Lock(lock) if lock.face == Face::Directory
+        matches!(self, Self::Lock(lock) if lock.face == FileType::Directory
             && lock.links.first().is_some_and(|link| link.token.is_some()))
     }
 }
@@ -363,7 +363,7 @@ impl LockPlace {
     /// Whether this is a directory that nobody made, there because of locks below it.
     pub(super) fn is_only_a_way(&self) -> bool {
         let held = self.links.first().is_some_and(|link| link.token.is_some());
-        self.face == Face::Directory && !self.links.is_empty() && !held
+        self.face == FileType::Directory && !self.links.is_empty() && !held
     }
 
     /// The names that an open file of this tenure speaks of. Where the tree knows none, the
@@ -400,29 +400,29 @@ mod tests {
     #[test]
     fn a_file_keeps_its_number_while_the_kernel_knows_it() {
         let mut tree = Tree::default();
-        let first = tree.made(&name("a"), Face::File, token(1));
+        let first = tree.made(&name("a"), FileType::File, token(1));
         tree.removed(&name("a"));
-        let again = tree.made(&name("a"), Face::File, token(2));
+        let again = tree.made(&name("a"), FileType::File, token(2));
         assert_eq!(first, again);
         assert_eq!(lock(&tree, first).links[0].origin, Some(token(2)));
         tree.removed(&name("a"));
         tree.forget(first, 2);
         tree.gone(&name("a"));
         assert!(tree.place(first).is_none());
-        assert_ne!(tree.seen(&name("a"), Face::File, Some(token(3))), first);
+        assert_ne!(tree.seen(&name("a"), FileType::File, Some(token(3))), first);
     }
 
     #[test]
     fn the_number_of_a_hold_outlives_the_kernels_cache() {
         let mut tree = Tree::default();
-        let made = tree.made(&name("a"), Face::File, token(1));
+        let made = tree.made(&name("a"), FileType::File, token(1));
         tree.forget(made, 1);
         assert!(tree.place(made).is_none());
-        assert_eq!(tree.seen(&name("a"), Face::File, Some(token(1))), made);
+        assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(1))), made);
         // Held again under a number that is not its token's.
-        assert_eq!(tree.seen(&name("a"), Face::File, Some(token(2))), made);
+        assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
         tree.forget(made, 2);
-        assert_eq!(tree.seen(&name("a"), Face::File, Some(token(2))), made);
+        assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
         tree.forget(made, 1);
         tree.removed(&name("a"));
         assert!(tree.nodes.is_empty() && tree.locks.is_empty());
@@ -431,14 +431,14 @@ mod tests {
     #[test]
     fn links_outlive_the_kernels_cache() {
         let mut tree = Tree::default();
-        let ino = tree.made(&name("a"), Face::File, token(1));
+        let ino = tree.made(&name("a"), FileType::File, token(1));
         tree.linked(ino, &name("b"), token(2), &name("a"));
         tree.forget(ino, 2);
-        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(2))), ino);
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(2))), ino);
         assert_eq!(lock(&tree, ino).links.len(), 2);
         tree.forget(ino, 1);
         tree.gone(&name("a"));
-        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(2))), ino);
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(2))), ino);
         assert_eq!(lock(&tree, ino).links.len(), 1);
         tree.forget(ino, 1);
         tree.gone(&name("b"));
@@ -450,8 +450,8 @@ mod tests {
         let mut tree = Tree::default();
         for n in 1..=2 * DORMANT_MAX as u64 {
             let file = name(&format!("f{n}"));
-            let ino = tree.seen(&file, Face::File, None);
-            tree.seen(&file, Face::File, Some(token(n)));
+            let ino = tree.seen(&file, FileType::File, None);
+            tree.seen(&file, FileType::File, Some(token(n)));
             tree.forget(ino, 2);
         }
         assert_eq!((tree.nodes.len(), tree.locks.len()), (DORMANT_MAX, DORMANT_MAX));
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn directories_and_symlinks_get_a_new_number_each_time() {
         let mut tree = Tree::default();
-        for face in [Face::Directory, Face::Symlink] {
+        for face in [FileType::Directory, FileType::Symlink] {
             let first = tree.made(&name("a"), face, token(1));
             assert_eq!(tree.seen(&name("a"), face, Some(token(1))), first);
             tree.removed(&name("a"));
@@ -474,18 +474,18 @@ mod tests {
     #[test]
     fn a_way_may_become_a_lock_and_back() {
         let mut tree = Tree::default();
-        let way = tree.seen(&name("team"), Face::Directory, None);
+        let way = tree.seen(&name("team"), FileType::Directory, None);
         assert!(!tree.place(way).expect("there").is_held_directory());
-        assert_eq!(tree.seen(&name("team"), Face::Directory, Some(token(1))), way);
+        assert_eq!(tree.seen(&name("team"), FileType::Directory, Some(token(1))), way);
         assert!(tree.place(way).expect("there").is_held_directory());
-        assert_ne!(tree.seen(&name("team"), Face::Directory, Some(token(2))), way);
+        assert_ne!(tree.seen(&name("team"), FileType::Directory, Some(token(2))), way);
     }
 
     #[test]
     fn another_face_is_another_inode() {
         let mut tree = Tree::default();
-        let file = tree.seen(&name("a"), Face::File, Some(token(1)));
-        let directory = tree.seen(&name("a"), Face::Directory, Some(token(2)));
+        let file = tree.seen(&name("a"), FileType::File, Some(token(1)));
+        let directory = tree.seen(&name("a"), FileType::Directory, Some(token(2)));
         assert_ne!(file, directory);
         assert!(lock(&tree, file).links.is_empty());
     }
@@ -493,14 +493,14 @@ mod tests {
     #[test]
     fn links_share_a_number_and_part_again() {
         let mut tree = Tree::default();
-        let ino = tree.made(&name("a"), Face::File, token(1));
+        let ino = tree.made(&name("a"), FileType::File, token(1));
         tree.linked(ino, &name("b"), token(2), &name("a"));
-        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(2))), ino);
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(2))), ino);
         assert_eq!(lock(&tree, ino).links_of(Some(token(1))).len(), 2);
         tree.removed(&name("a"));
         assert_eq!(lock(&tree, ino).name, name("b"));
         // The old inode lives on under b, so a is another from now on.
-        assert_ne!(tree.made(&name("a"), Face::File, token(3)), ino);
+        assert_ne!(tree.made(&name("a"), FileType::File, token(3)), ino);
         let left = lock(&tree, ino).links_of(Some(token(1)));
         assert_eq!(left.iter().map(|link| link.token).collect::<Vec<_>>(), [Some(token(2))]);
     }
@@ -508,9 +508,9 @@ mod tests {
     #[test]
     fn a_linked_name_under_a_new_tenure_leaves_the_group() {
         let mut tree = Tree::default();
-        let ino = tree.made(&name("a"), Face::File, token(1));
+        let ino = tree.made(&name("a"), FileType::File, token(1));
         tree.linked(ino, &name("b"), token(2), &name("a"));
-        let other = tree.seen(&name("a"), Face::File, Some(token(9)));
+        let other = tree.seen(&name("a"), FileType::File, Some(token(9)));
         assert_ne!(other, ino);
         assert_eq!(lock(&tree, ino).links.len(), 1);
     }
@@ -518,21 +518,21 @@ mod tests {
     #[test]
     fn a_moved_file_speaks_of_its_new_name() {
         let mut tree = Tree::default();
-        let ino = tree.made(&name("a"), Face::File, token(1));
-        let target = tree.made(&name("b"), Face::File, token(2));
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        let target = tree.made(&name("b"), FileType::File, token(2));
         tree.moved(&name("a"), &name("b"), token(3));
-        assert_eq!(tree.seen(&name("b"), Face::File, Some(token(3))), ino);
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(3))), ino);
         let links = lock(&tree, ino).links_of(Some(token(1)));
         assert_eq!((links[0].name.as_str(), links[0].token), ("b", Some(token(3))));
         assert!(lock(&tree, target).links.is_empty());
-        assert_ne!(tree.seen(&name("a"), Face::File, Some(token(4))), ino);
+        assert_ne!(tree.seen(&name("a"), FileType::File, Some(token(4))), ino);
     }
 
     #[test]
     fn an_open_file_of_an_old_tenure_asks_about_that_tenure() {
         let mut tree = Tree::default();
-        let ino = tree.made(&name("a"), Face::File, token(1));
-        tree.seen(&name("a"), Face::File, Some(token(2)));
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        tree.seen(&name("a"), FileType::File, Some(token(2)));
         let links = lock(&tree, ino).links_of(Some(token(1)));
         assert_eq!((links.len(), links[0].token), (1, Some(token(1))));
     }
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn children_are_names_with_one_part_more() {
         let mut tree = Tree::default();
-        let team = tree.seen(&name("team"), Face::Directory, None);
+        let team = tree.seen(&name("team"), FileType::Directory, None);
         let place = tree.place(team).expect("there");
         assert_eq!(place.child(OsStr::new("build")), Ok(name("team/build")));
         assert_eq!(Place::Top.child(OsStr::new("build")), Ok(name("build")));

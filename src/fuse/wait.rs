@@ -17,8 +17,8 @@ use super::process;
 use super::shared::{Fs, flat};
 use super::shares::Pool;
 use crate::engine::{
-    Acquire, Face, Firm, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Renew,
-    Tenure,
+    Acquire, FileType, Firm, Kind, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
+    Release, Renew, Tenure,
 };
 use crate::service::Failure;
 use crate::status::{pretty, status_of};
@@ -131,7 +131,7 @@ fn join(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: LockName) 
     let patch = Patch {
         holder_id: Some(fs.owners.holder_id(caller)),
         process: process.as_ref().map(|living| Some(living.process)),
-        looks: Some(looks(caller, Face::File, MODE_OF_NEW)),
+        looks: Some(looks(caller, FileType::File, MODE_OF_NEW)),
         ..Patch::default()
     };
     let ask = Acquire {
@@ -139,9 +139,9 @@ fn join(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: LockName) 
         client: caller.client.clone(),
         mode: Mode::Exclusive,
         // By name only, and this attempt's own: two readers of one client wait for each other.
-        hold: Hold::Firm(None),
+        hold: Ownership::Exclusive(None),
         term: process::term(fs, process.as_ref()),
-        line: Line::Join(None),
+        line: QueuePolicy::Join(None),
         patch,
     };
     let (shared, caller) = (Arc::clone(fs), caller.clone());

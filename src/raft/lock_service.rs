@@ -17,7 +17,7 @@ use crate::service::cluster_status::{Council, Standing};
 use crate::service::counters::Histogram;
 use crate::service::event_log::Watch;
 use crate::service::{
-    About, Children, Contact, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
+    About, BackendKind, Children, Contact, List, LockService, Page, SESSION_LEASES_SHOWN_MAX, Then,
     Unavailable, page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
@@ -227,7 +227,7 @@ fn retry_until_answered(
     shared.node.desk.ask(command, Box::new(answered));
 }
 
-impl Door for Node {
+impl LockService for Node {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.shared.node.desk.ask(command, then);
     }
@@ -323,7 +323,7 @@ impl Door for Node {
     fn about(&self) -> About {
         let core = self.shared.node.replica.look();
         About {
-            kind: Stands::Embedded,
+            kind: BackendKind::Embedded,
             contact: Contact::Connected,
             state: self.place.clone(),
             locks: core.engine.locks(),

@@ -11,11 +11,11 @@ use super::types::{ClusterId, Commands, Entry, Kind, LogId, Meta, Proposal, Snap
 use super::{DataError, Node};
 use crate::engine::model::sound;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Engine, Grace, Hold, LeaseKey, Line, LockName, Mode, Op,
-    OpenSession, Outcome, Patch, Phase, Release, Term, Ttl, codec,
+    Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Ttl, codec,
 };
 use crate::service::audit::Audit;
-use crate::service::{Door, Locks, Unavailable};
+use crate::service::{LockService, Locks, Unavailable};
 use crate::time::{Span, Time};
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
@@ -101,8 +101,8 @@ fn client(text: &str) -> ClientId {
 
 fn acquire_for(lock: &str, who: &str, secs: u64) -> Command {
     let ttl = Ttl::new(Span::from_secs(secs)).expect("valid");
-    let (hold, line, patch) = (Hold::Loose, Line::Skip, Patch::default());
-    let term = Term::Own(ttl, Grace::NONE);
+    let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
+    let term = LeaseTerms::Own(ttl, Grace::NONE);
     let (name, client, mode) = (name(lock), client(who), Mode::Exclusive);
     Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
 }
@@ -358,7 +358,7 @@ fn sessions_of_a_dead_process_end() {
     };
     let mut command = acquire("a", "ann");
     if let Op::Acquire(ask) = &mut command.op {
-        ask.term = Term::Session(session);
+        ask.term = LeaseTerms::Session(session);
     }
     ask(&node, command).expect("well").expect("free");
     let killed = scratch.copy();

@@ -6,9 +6,10 @@ use super::snapshot;
 use super::{DataError, Node};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, Engine, Hold, Line, LockName, Mode, Op, Outcome, Patch, Phase, Term,
+    Acquire, Answer, ClientId, Engine, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
+    Phase, QueuePolicy,
 };
-use crate::service::Door;
+use crate::service::LockService;
 use crate::time::Span;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ fn lock(text: &str) -> LockName {
 fn acquire(node: &Node, of: &str) -> Answer {
     let (send, answer) = mpsc::channel();
     let client = ClientId::parse("new").expect("valid");
-    let (term, mode) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
-    let (hold, line, patch) = (Hold::Firm(None), Line::Skip, Patch::default());
+    let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
+    let (hold, line, patch) = (Ownership::Exclusive(None), QueuePolicy::Skip, Patch::default());
     let ask = Acquire { name: lock(of), client, mode, hold, term, line, patch };
     node.submit(Op::Acquire(ask).into(), Box::new(move |got| drop(send.send(got))));
     answer.recv().expect("answered").expect("decided")

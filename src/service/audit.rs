@@ -2,7 +2,7 @@
 //! object a line, on the disk before anybody is told; without a state directory it goes to the
 //! ordinary log.
 
-use crate::engine::{End, Event, What};
+use crate::engine::{Event, EventKind, TenureEnd};
 use crate::time::Wall;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
@@ -47,7 +47,8 @@ impl Audit {
 
     /// Writes an entry if `event` is one that needs it; `wall` is then asked when that was.
     pub(crate) fn enter(&mut self, event: &Event, wall: impl FnOnce() -> Wall) {
-        let What::Ended { name, holder, token, end: End::Stolen { by, reason }, .. } = &event.what
+        let EventKind::Ended { name, holder, token, end: TenureEnd::Stolen { by, reason }, .. } =
+            &event.what
         else {
             return;
         };

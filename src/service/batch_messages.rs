@@ -6,7 +6,7 @@
 //!
 //! Reading is strict: it never panics, and believes no length further than the bytes go.
 
-use super::{About, Children, Contact, List, Page, Stands, Unavailable};
+use super::{About, BackendKind, Children, Contact, List, Page, Unavailable};
 use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
 use crate::engine::{
     Answer, Child, Command, Digest, Event, LockName, LockView, Op, Request, RequestId, SessionId,
@@ -189,7 +189,7 @@ wire_enum! {
         0 State { full, why }, 1 Closing, 2 NoAnswer { server }, 3 Denied { why }, 4 Log { why },
         5 NoQuorum { why },
     }
-    Stands { 0 Embedded, 1 Server }
+    BackendKind { 0 Embedded, 1 Server }
     Contact { 0 Connected, 1 Jeopardy, 2 Lost }
 }
 

@@ -1,6 +1,6 @@
 //! Counts of what happened since the start, for the metrics. Fed by events and answers.
 
-use crate::engine::{Answer, End, Event, Kind, What, Why};
+use crate::engine::{Answer, Event, EventKind, Kind, LeaveReason, TenureEnd};
 use crate::time::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -103,26 +103,33 @@ impl Tally {
     pub(crate) fn count_event(&self, event: &Event) {
         use crate::engine::SessionEnd::Expired;
         match &event.what {
-            What::Granted { waited: Some((_, span)), .. } => self.waits.add(*span),
-            What::Ended { held, .. } => self.holds.add(*held),
+            EventKind::Granted { waited: Some((_, span)), .. } => self.waits.add(*span),
+            EventKind::Ended { held, .. } => self.holds.add(*held),
             _ => {}
         }
         let index = match &event.what {
-            What::Granted { .. } => 0,
-            What::Renewed { .. } => 1,
-            What::Ended { end: End::Released | End::Replaced, .. } => 2,
-            What::Expired { .. } => 3,
-            What::Ended { end: End::Lapsed, .. } => 4,
-            What::Ended { end: End::Stolen { .. }, .. } => 5,
-            What::Ended { end: End::Moved { .. }, .. } => 6,
-            What::Joined { .. } => 7,
-            What::Left {
-                why: Why::Asked | Why::Gone | Why::TimedOut | Why::SessionOver | Why::Reset,
+            EventKind::Granted { .. } => 0,
+            EventKind::Renewed { .. } => 1,
+            EventKind::Ended { end: TenureEnd::Released | TenureEnd::Replaced, .. } => 2,
+            EventKind::Expired { .. } => 3,
+            EventKind::Ended { end: TenureEnd::Lapsed, .. } => 4,
+            EventKind::Ended { end: TenureEnd::Stolen { .. }, .. } => 5,
+            EventKind::Ended { end: TenureEnd::Moved { .. }, .. } => 6,
+            EventKind::Joined { .. } => 7,
+            EventKind::Left {
+                why:
+                    LeaveReason::Asked
+                    | LeaveReason::Gone
+                    | LeaveReason::TimedOut
+                    | LeaveReason::SessionOver
+                    | LeaveReason::Reset,
                 ..
             } => 8,
-            What::SessionOpened { .. } => 9,
-            What::SessionOver { end: Expired, .. } => 10,
-            What::SessionOver { .. } | What::SessionKept { .. } | What::Annotated { .. } => return,
+            EventKind::SessionOpened { .. } => 9,
+            EventKind::SessionOver { end: Expired, .. } => 10,
+            EventKind::SessionOver { .. }
+            | EventKind::SessionKept { .. }
+            | EventKind::Annotated { .. } => return,
         };
         self.add(index);
     }

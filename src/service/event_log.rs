@@ -228,13 +228,13 @@ impl Drop for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, SessionId, What};
+    use crate::engine::{ClientId, EventKind, SessionId};
     use crate::time::Time;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn event(n: u64) -> Event {
         let client = ClientId::parse("c").expect("valid");
-        let what = What::SessionOpened { session: SessionId::named(n), client };
+        let what = EventKind::SessionOpened { session: SessionId::named(n), client };
         Event { at: Time::from_secs(n), what }
     }
 

@@ -16,8 +16,8 @@ use super::page_of_leases;
 use super::replay;
 use super::timer::Alarm;
 use super::{
-    About, Children, Contact, Done, Door, List, Page, SESSION_LEASES_SHOWN_MAX, Stands, Then,
-    Unavailable,
+    About, BackendKind, Children, Contact, Done, List, LockService, Page, SESSION_LEASES_SHOWN_MAX,
+    Then, Unavailable,
 };
 use crate::engine::{
     Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
@@ -179,7 +179,7 @@ impl Drop for Local {
     }
 }
 
-impl Door for Local {
+impl LockService for Local {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         then(self.shared.submit(&command));
     }
@@ -265,7 +265,7 @@ impl Door for Local {
             None => place.clone(),
         };
         About {
-            kind: Stands::Embedded,
+            kind: BackendKind::Embedded,
             contact: Contact::Connected,
             state,
             locks: core.engine.locks(),

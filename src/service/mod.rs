@@ -33,13 +33,13 @@ use cluster_status::Council;
 use counters::Histogram;
 use event_log::Watch;
 pub use failure::{Failure, Unavailable};
-pub use remote_status::{Far, Heard};
+pub use remote_status::{RemoteStatus, RttSample};
 pub(crate) use session_leases::page_of_leases;
 use std::sync::Arc;
 
 /// The handle that every edge holds. Cheap to clone.
 #[derive(Clone)]
-pub struct Locks(Arc<dyn Door>);
+pub struct Locks(Arc<dyn LockService>);
 
 /// Where an answer goes. Called once, with no lock held, perhaps on another thread, perhaps
 /// before the call that took it has returned.
@@ -49,7 +49,7 @@ pub type Then<T> = Box<dyn FnOnce(T) + Send>;
 pub const SESSION_LEASES_SHOWN_MAX: usize = 1_000;
 
 /// What stands behind the handle.
-pub trait Door: Send + Sync {
+pub trait LockService: Send + Sync {
     /// Decides a command.
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>);
     /// Decides a command, and asks again until there is an answer, however long that takes: for
@@ -61,16 +61,16 @@ pub trait Door: Send + Sync {
     /// Shows one lock.
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>);
     /// Shows one lock, and asks again until there is an answer, as
-    /// [`Door::submit_until_answered`].
+    /// [`LockService::submit_until_answered`].
     fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
         self.view(name, then);
     }
     /// Decides a command before it returns, if what decides is here: an answer that nobody waits
-    /// for needs no callback. `None`: ask [`Door::submit`].
+    /// for needs no callback. `None`: ask [`LockService::submit`].
     fn submit_here(&self, _command: &Command) -> Option<Result<Answer, Unavailable>> {
         None
     }
-    /// The same for [`Door::view`].
+    /// The same for [`LockService::view`].
     fn view_here(&self, _name: &LockName) -> Option<Result<LockView, Unavailable>> {
         None
     }
@@ -121,10 +121,10 @@ pub trait Door: Send + Sync {
     /// The number that the next event will get.
     fn next_event(&self) -> u64;
     /// The session on which the holds of an edge hang.
-    fn bond(&self) -> Result<Bond, Unavailable> {
-        Ok(Bond::Own)
+    fn bond(&self) -> Result<SessionOwner, Unavailable> {
+        Ok(SessionOwner::Own)
     }
-    /// Whether a session that [`Door::bond`] gave is over, so that what hung on it is lost.
+    /// Whether a session that [`LockService::bond`] gave is over, so that what hung on it is lost.
     fn is_over(&self, session: SessionId) -> bool {
         let _ = session;
         false
@@ -136,7 +136,7 @@ pub trait Door: Send + Sync {
     /// How many locks, waiters and sessions there are, and what stands behind the door.
     fn about(&self) -> About;
     /// How it goes with the server, if there is one.
-    fn far(&self) -> Option<Far> {
+    fn far(&self) -> Option<RemoteStatus> {
         None
     }
     /// The nodes that decide together, if there can be several.
@@ -188,7 +188,7 @@ pub type Done = Option<Result<Answer, Unavailable>>;
 
 /// On which session the holds of an edge hang, and who keeps that alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bond {
+pub enum SessionOwner {
     /// The edge opens one of its own, which lasts until it is ended: the engine is in this
     /// process, and while that sleeps nobody else is served either.
     Own,
@@ -253,7 +253,7 @@ pub struct Page<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// Who decides, and from where.
-    pub kind: Stands,
+    pub kind: BackendKind,
     /// How it stands with it.
     pub contact: Contact,
     /// Where the state is kept, or why it is not.
@@ -268,14 +268,14 @@ pub struct About {
 
 /// Who decides, and from where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stands {
+pub enum BackendKind {
     /// An engine in this process.
     Embedded,
     /// One behind a server.
     Server,
 }
 
-impl Stands {
+impl BackendKind {
     /// As written in statuses.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -287,7 +287,7 @@ impl Stands {
 
 impl Locks {
     /// A handle on `door`.
-    pub fn new(door: Arc<dyn Door>) -> Self {
+    pub fn new(door: Arc<dyn LockService>) -> Self {
         Self(door)
     }
 
@@ -317,7 +317,7 @@ impl Locks {
     }
 
     /// Decides a command, and asks again until there is an answer; see
-    /// [`Door::submit_until_answered`].
+    /// [`LockService::submit_until_answered`].
     pub fn submit_until_answered(
         &self,
         command: impl Into<Command>,
@@ -429,7 +429,7 @@ impl Locks {
     }
 
     /// The session on which the holds of an edge hang.
-    pub fn bond(&self) -> Result<Bond, Unavailable> {
+    pub fn bond(&self) -> Result<SessionOwner, Unavailable> {
         self.0.bond()
     }
 
@@ -454,7 +454,7 @@ impl Locks {
     }
 
     /// How it goes with the server behind the door, if there is one.
-    pub fn far(&self) -> Option<Far> {
+    pub fn far(&self) -> Option<RemoteStatus> {
         self.0.far()
     }
 

@@ -151,7 +151,7 @@ mod tests {
     use super::super::local::Local;
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{Acquire, ClientId, Hold, Line, Op, Patch, Rules, Term};
+    use crate::engine::{Acquire, ClientId, LeaseTerms, Op, Ownership, Patch, QueuePolicy, Rules};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -168,9 +168,9 @@ mod tests {
                 name: name(text),
                 client: ClientId::parse("a").expect("valid"),
                 mode: Mode::Exclusive,
-                hold: Hold::Loose,
-                term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
-                line: Line::Skip,
+                hold: Ownership::Client,
+                term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+                line: QueuePolicy::Skip,
                 patch: Patch::default(),
             });
             locks.submit(acquire, |answer| assert!(matches!(answer, Ok(Ok(_)))));

@@ -7,14 +7,14 @@ use crate::time::{Span, Time};
 
 /// Something that may have changed meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known<T> {
+pub struct StaleRead<T> {
     /// What it was.
     pub it: T,
     /// How long ago it surely was so, but for the way of that word to here; `None`: nobody knows.
     pub age: Option<Span>,
 }
 
-impl<T> Known<T> {
+impl<T> StaleRead<T> {
     /// It is so now.
     const fn now(it: T) -> Self {
         Self { it, age: Some(Span::ZERO) }
@@ -26,11 +26,11 @@ impl Locks {
     pub fn known_view(
         &self,
         name: &LockName,
-        then: impl FnOnce(Result<Known<LockView>, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<StaleRead<LockView>, Unavailable>) + Send + 'static,
     ) {
         match self.known(|engine, at| engine.view(name, at)) {
             Some(known) => then(Ok(known)),
-            None => self.view(name, move |view| then(view.map(Known::now))),
+            None => self.view(name, move |view| then(view.map(StaleRead::now))),
         }
     }
 
@@ -40,22 +40,24 @@ impl Locks {
         &self,
         prefixes: Vec<String>,
         query: List,
-        then: impl FnOnce(Result<Known<Page<LockView>>, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<StaleRead<Page<LockView>>, Unavailable>) + Send + 'static,
     ) {
         match self.known(|engine, at| page(engine, at, &prefixes, &query)) {
             Some(known) => then(Ok(known)),
             None => {
-                super::scoped_views::list(self, prefixes, query, |page| then(page.map(Known::now)));
+                super::scoped_views::list(self, prefixes, query, |page| {
+                    then(page.map(StaleRead::now))
+                });
             }
         }
     }
 
     /// `None`: what decides is behind this very door, and nothing there is old.
-    fn known<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<Known<T>> {
+    fn known<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
         let (mut look, mut seen) = (Some(look), None);
         let age =
             self.0.known(&mut |engine, at| seen = look.take().map(|look| look(engine, at)))?;
-        seen.map(|it| Known { it, age })
+        seen.map(|it| StaleRead { it, age })
     }
 }
 

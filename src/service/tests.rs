@@ -4,9 +4,9 @@
 use super::local::Local;
 use super::*;
 use crate::engine::{
-    Acquire, ClientId, Digest, Grace, Hold, LeaseKey, Line, Mode, Op, OpenSession, Outcome, Patch,
-    Phase, Release, Request, RequestId, Rules, Steal, StealReason, Tenure, Term, Ttl, What,
-    lease_terms,
+    Acquire, ClientId, Digest, EventKind, Grace, LeaseKey, LeaseTerms, Mode, Op, OpenSession,
+    Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Request, RequestId, Rules, Steal,
+    StealReason, Tenure, Ttl, lease_terms,
 };
 use crate::time::Span;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Drop for Scratch {
 
 fn open(path: &Path) -> (Arc<Local>, Locks) {
     let local = Arc::new(Local::open(path, Rules::default()).expect("it opens"));
-    let door: Arc<dyn Door> = Arc::<Local>::clone(&local);
+    let door: Arc<dyn LockService> = Arc::<Local>::clone(&local);
     (local, Locks::new(door))
 }
 
@@ -50,8 +50,8 @@ fn client(text: &str) -> ClientId {
 }
 
 fn ask(lock: &str, who: &str, ttl: Span, grace: Span) -> Acquire {
-    let term = Term::Own(Ttl::new(ttl).expect("valid"), Grace::new(grace).expect("valid"));
-    let (hold, line, patch) = (Hold::Loose, Line::Skip, Patch::default());
+    let term = LeaseTerms::Own(Ttl::new(ttl).expect("valid"), Grace::new(grace).expect("valid"));
+    let (hold, line, patch) = (Ownership::Client, QueuePolicy::Skip, Patch::default());
     Acquire {
         name: name(lock),
         client: client(who),
@@ -156,10 +156,10 @@ fn the_timer_serves_the_next_in_line() {
     }));
     let begun = locks.now();
     granted(&locks, short);
-    let line = Line::Join(None);
+    let line = QueuePolicy::Join(None);
     does(&locks, Op::Acquire(Acquire { line, ..long("x", "b") })).expect("there").expect("waits");
     let mut seen = Vec::new();
-    while !seen.iter().any(|what| matches!(what, What::Granted { waited: Some(_), .. })) {
+    while !seen.iter().any(|what| matches!(what, EventKind::Granted { waited: Some(_), .. })) {
         receive.recv_timeout(std::time::Duration::from_secs(20)).expect("b is served");
         seen.extend(watch.take(100).events.into_iter().map(|(_, event)| event.what));
     }
@@ -257,7 +257,7 @@ fn what_hung_on_the_killed_process_is_in_grace() {
     else {
         panic!("not opened")
     };
-    let bound = granted(&locks, Acquire { term: Term::Session(session), ..long("x", "a") });
+    let bound = granted(&locks, Acquire { term: LeaseTerms::Session(session), ..long("x", "a") });
     assert_eq!(view(&locks, "x").holder().expect("held").ends.expires_at, Time::NEVER);
     drop((local, locks));
     let (_local, locks) = open(&scratch.state());

@@ -12,9 +12,9 @@ use super::virtual_network::End;
 use super::virtual_node::{Reply, Request};
 use super::world::World;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, EndSession, Firm, Grace, Hold, Holder, LeaseKey,
-    Life, Line, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Patch, Reason, Release,
-    Renew, RequestId, SessionEnd, Tenure, Term, Token, Ttl,
+    Acquire, Answer, ClientId, Command, Digest, EndSession, Firm, Grace, Holder, LeaseKey,
+    LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
+    Patch, QueuePolicy, Reason, Release, Renew, RequestId, SessionEnd, Tenure, Token, Ttl,
 };
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
@@ -88,10 +88,10 @@ impl Client {
             let dice = self.world.dice.clone();
             let lock = dice.index(LOCKS);
             match dice.below(200) {
-                0..66 => self.acquire(lock, Line::Skip).await,
+                0..66 => self.acquire(lock, QueuePolicy::Skip).await,
                 66..116 => {
                     let patience = dice.millis(500, 4_000);
-                    self.acquire(lock, Line::Join(Some(patience))).await;
+                    self.acquire(lock, QueuePolicy::Join(Some(patience))).await;
                 }
                 116..121 => self.steal(lock).await,
                 121..147 => self.renew_one().await,
@@ -206,7 +206,7 @@ impl Client {
         Grace::new(span).expect("short enough")
     }
 
-    async fn acquire(&mut self, lock: Lock, line: Line) {
+    async fn acquire(&mut self, lock: Lock, line: QueuePolicy) {
         if self.held.iter().any(|held| held.lock == lock) {
             return;
         }
@@ -244,10 +244,10 @@ impl Client {
     /// request it is, so that a reader knows what it has come to. But for those of
     /// [`Client::by_name`], no request means a lease that the client has already: a late copy of
     /// it could shorten that.
-    fn attempt(&mut self, lock: Lock, line: Line) -> Acquire {
+    fn attempt(&mut self, lock: Lock, line: QueuePolicy) -> Acquire {
         let dice = self.world.dice.clone();
         let ttl = Ttl::new(dice.millis(1_000, TTL_MAX.as_millis())).expect("long enough");
-        let own = Term::Own(ttl, self.grace());
+        let own = LeaseTerms::Own(ttl, self.grace());
         let session = self.session.as_ref().map(|session| session.id);
         let session = session.filter(|_| dice.percent(60));
         let (hold, mode, term) = match session {
@@ -255,10 +255,14 @@ impl Client {
                 self.files += 1;
                 let open = OpenId { session, number: self.files };
                 let mode = if dice.percent(50) { Mode::Shared } else { Mode::Exclusive };
-                (Hold::Open(open), mode, Term::Session(session))
+                (Ownership::OpenFile(open), mode, LeaseTerms::Session(session))
             }
             None if dice.percent(40) => return self.by_name(lock, line),
-            session => (Hold::Firm(None), Mode::Exclusive, session.map_or(own, Term::Session)),
+            session => (
+                Ownership::Exclusive(None),
+                Mode::Exclusive,
+                session.map_or(own, LeaseTerms::Session),
+            ),
         };
         let (name, client, patch) = (name(lock), self.id(), self.marked());
         Acquire { name, client, mode, hold, term, line, patch }
@@ -266,9 +270,10 @@ impl Client {
 
     /// A request that means whatever the client holds by this name. A late copy of it only makes
     /// a lease last longer: no other request asks for a longer ttl.
-    fn by_name(&self, lock: Lock, line: Line) -> Acquire {
+    fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
         let ttl = Ttl::new(TTL_MAX).expect("long enough");
-        let (hold, mode, term) = (Hold::Loose, Mode::Exclusive, Term::Own(ttl, Grace::NONE));
+        let (hold, mode, term) =
+            (Ownership::Client, Mode::Exclusive, LeaseTerms::Own(ttl, Grace::NONE));
         let (name, client, patch) = (name(lock), self.id(), self.marked());
         Acquire { name, client, mode, hold, term, line, patch }
     }
@@ -298,17 +303,17 @@ impl Client {
         lock: Lock,
         came: &Came,
         tenure: &Tenure,
-        (hold, mode): (Hold, Mode),
+        (hold, mode): (Ownership, Mode),
     ) {
         let token = tenure.token.as_u64();
         if self.is_of_another_session(&tenure.life) {
             return;
         }
         let (until, secured) = match tenure.life {
-            Life::Own { ttl, .. } => {
+            Lifetime::Own { ttl, .. } => {
                 (Some(came.sent + less(ttl.span())), came.from + less(ttl.span()))
             }
-            Life::Session(_) => (None, self.session_secured()),
+            Lifetime::Session(_) => (None, self.session_secured()),
         };
         self.world.record.history(|history| history.secure(token, secured));
         if let Some(held) = self.held.iter_mut().find(|held| held.token == token) {
@@ -429,7 +434,7 @@ impl Client {
         let Held { lock, token, hold, mut acquisition, .. } = held;
         let (from, key) = (now(), self.key(lock, token));
         let release = |acquisition| Release { key: key.clone(), acquisition: Some(acquisition) };
-        if hold == Hold::Loose && self.world.dice.percent(60) {
+        if hold == Ownership::Client && self.world.dice.percent(60) {
             self.world.record.history(|history| history.free(token, from));
             return self.change_its_mind(lock, release(acquisition)).await;
         }
@@ -464,7 +469,7 @@ impl Client {
             sleep(later).await;
             world.ask(end, node, request, PATIENCE).await;
         });
-        let ask = self.by_name(lock, Line::Skip);
+        let ask = self.by_name(lock, QueuePolicy::Skip);
         self.take(lock, ask).await;
     }
 

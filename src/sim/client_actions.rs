@@ -9,8 +9,8 @@ use super::client_history::{Lock, Reset, Sharing, What, Who};
 use super::client_leases::{Held, less, sharing};
 use super::sim_types::now;
 use crate::engine::{
-    Acquire, ClientId, Grace, Hold, Line, Mode, Move, Op, Outcome, Over, Patch, Reset as Sweep,
-    Steal, StealReason, Term, Ttl, Whose,
+    Acquire, ClientId, Grace, LeaseTerms, Mode, Move, Op, Outcome, Over, Ownership, Patch,
+    QueuePolicy, Reset as Sweep, Steal, StealReason, Ttl, Whose,
 };
 use crate::time::Time;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const ADMIN: &str = "admin";
 impl Client {
     /// Makes the hold of an open file exclusive, or shared.
     pub(super) async fn change_mode(&mut self) {
-        let of_file = |held: &Held| matches!(held.hold, Hold::Open(_));
+        let of_file = |held: &Held| matches!(held.hold, Ownership::OpenFile(_));
         let Some(at) = self.held.iter().position(of_file) else { return };
         let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
         let Held { lock, token, hold, mode, .. } = self.held[at];
@@ -33,7 +33,8 @@ impl Client {
             (self.held[at].mode, self.held[at].from) = (mode, now());
         }
         let (name, client) = (name(lock), self.id());
-        let (term, line, patch) = (Term::Session(session), Line::Skip, Patch::default());
+        let (term, line, patch) =
+            (LeaseTerms::Session(session), QueuePolicy::Skip, Patch::default());
         let ask = Acquire { name, client, mode, hold, term, line, patch };
         let came = self.ask(Op::Acquire(ask)).await;
         let Some(Ok(Outcome::Renewed(tenure))) = &came.answer else {
@@ -72,7 +73,8 @@ impl Client {
     /// Moves a hold to another name.
     pub(super) async fn move_one(&mut self, to: Lock) {
         // A late copy of a refused move would take away what is acquired again by name.
-        let Some(held) = self.held.iter().find(|held| held.hold != Hold::Loose).cloned() else {
+        let Some(held) = self.held.iter().find(|held| held.hold != Ownership::Client).cloned()
+        else {
             return;
         };
         if self.held.iter().any(|held| held.lock == to) {
@@ -116,7 +118,7 @@ impl Client {
             name: name(lock),
             client: self.id(),
             reason: reason(),
-            term: Term::Own(ttl, Grace::NONE),
+            term: LeaseTerms::Own(ttl, Grace::NONE),
             patch: Patch::default(),
         };
         let came = self.ask(Op::Steal(steal)).await;

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::client_history::{Belief, Lock, Sharing};
 use super::sim_types::now;
-use crate::engine::{Hold, Life, Mode, SessionId, Ttl};
+use crate::engine::{Lifetime, Mode, Ownership, SessionId, Ttl};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Session {
 pub(super) struct Held {
     pub(super) lock: Lock,
     pub(super) token: u64,
-    pub(super) hold: Hold,
+    pub(super) hold: Ownership,
     pub(super) mode: Mode,
     /// The acquire by which it holds, for its release to name.
     pub(super) acquisition: u32,
@@ -64,9 +64,9 @@ impl Client {
     }
 
     /// Whether a lease hangs on a session that this client has no longer: it believes nothing.
-    pub(super) fn is_of_another_session(&self, life: &Life) -> bool {
+    pub(super) fn is_of_another_session(&self, life: &Lifetime) -> bool {
         let open = self.session.as_ref().map(|session| session.id);
-        matches!(life, Life::Session(id) if Some(*id) != open)
+        matches!(life, Lifetime::Session(id) if Some(*id) != open)
     }
 
     pub(super) fn lose_session(&mut self) {

@@ -4,7 +4,7 @@ use super::client::{Came, Client, name};
 use super::client_history::{Lock, Place, What};
 use super::client_leases::{Held, less, sharing};
 use super::sim_types::{now, sleep};
-use crate::engine::{Acquire, Holder, Leave, Life, Op, Ticket, Why};
+use crate::engine::{Acquire, Holder, Leave, LeaveReason, Lifetime, Op, Ticket};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Client {
         }
         if place.served.is_none() {
             self.left_open(lock, joined.from);
-            let why = Why::Asked;
+            let why = LeaveReason::Asked;
             self.ask(Op::Leave(Leave { name: name(lock), ticket, why })).await;
         }
         self.world.record.history(|history| history.place(place));
@@ -57,8 +57,8 @@ impl Client {
         let (token, life) = (holder.lease.token.as_u64(), &holder.lease.life);
         let left = holder.ends.expires_at.since(at);
         let until = match life {
-            Life::Own { .. } => Some(sent + less(left)),
-            Life::Session(_) => None,
+            Lifetime::Own { .. } => Some(sent + less(left)),
+            Lifetime::Session(_) => None,
         };
         let elsewhere = self.is_of_another_session(life);
         self.world.record.history(|history| {

@@ -3,7 +3,7 @@
 
 use super::seeded_random::Dice;
 use crate::engine::{
-    ClientId, Command, Engine, Event, Grace, Op, OpenSession, Outcome, SessionId, Ttl, What,
+    ClientId, Command, Engine, Event, EventKind, Grace, Op, OpenSession, Outcome, SessionId, Ttl,
 };
 use crate::raft::leader_clock::Carried;
 use crate::time::{Span, Time};
@@ -72,7 +72,7 @@ impl World {
         let now = self.leader.now(truth);
         let answer = self.engine.apply(now, &Command::from(op), &mut self.events);
         for event in self.events.drain(..) {
-            if let What::SessionOver { session, .. } = event.what {
+            if let EventKind::SessionOver { session, .. } = event.what {
                 self.over.push((session, truth));
             }
         }

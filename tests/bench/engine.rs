@@ -3,8 +3,8 @@
 use crate::Effort;
 use crate::report::{Table, median, own_micros_each, own_seconds};
 use latchfs::engine::{
-    Acquire, ClientId, Command, Engine, Grace, Hold, LeaseKey, Line, LockName, Looks, Mode, Op,
-    OpenSession, Outcome, Patch, Release, Term, Ttl,
+    Acquire, ClientId, Command, Engine, FileAttrs, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    OpenSession, Outcome, Ownership, Patch, QueuePolicy, Release, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::process;
@@ -26,18 +26,18 @@ fn client(number: usize) -> ClientId {
     CLIENTS[number % CLIENTS.len()].clone()
 }
 
-pub(crate) fn term(ttl: Span, grace: Span) -> Term {
+pub(crate) fn term(ttl: Span, grace: Span) -> LeaseTerms {
     let ttl = Ttl::new(ttl).expect("it is a valid ttl");
-    Term::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
+    LeaseTerms::Own(ttl, Grace::new(grace).expect("it is a valid grace"))
 }
 
 /// A note as people write them.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
 /// What `mkdir` asks. The other strings are its own, as they come from the kernel.
-pub(crate) fn acquire(number: usize, term: Term, note: Option<&str>) -> Command {
+pub(crate) fn acquire(number: usize, term: LeaseTerms, note: Option<&str>) -> Command {
     let holder_id = format!("runner{:02}:ci:{}:8731245", number % 50, 1_000 + number % 60_000);
-    let looks = Looks { mode: 0o755, uid: 1_000, gid: 1_000, ..Looks::default() };
+    let looks = FileAttrs { mode: 0o755, uid: 1_000, gid: 1_000, ..FileAttrs::default() };
     let patch = Patch {
         holder_id: Some(holder_id.into()),
         note: note.map(Into::into),
@@ -45,7 +45,7 @@ pub(crate) fn acquire(number: usize, term: Term, note: Option<&str>) -> Command 
         ..Patch::default()
     };
     let (name, client) = (name(number), client(number));
-    let (mode, hold, line) = (Mode::Exclusive, Hold::Firm(None), Line::Skip);
+    let (mode, hold, line) = (Mode::Exclusive, Ownership::Exclusive(None), QueuePolicy::Skip);
     Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }).into()
 }
 
@@ -131,7 +131,7 @@ fn keep_alive(sessions: usize, effort: Effort) -> f64 {
         let Ok(Outcome::SessionOpened(id)) = engine.apply(now, &open.into(), &mut events) else {
             panic!("it is opened");
         };
-        let lease = acquire(number, Term::Session(id), None);
+        let lease = acquire(number, LeaseTerms::Session(id), None);
         engine.apply(now, &lease, &mut events).expect("the lock is free");
         events.clear();
         opened.push(Command::from(Op::KeepAlive(id)));

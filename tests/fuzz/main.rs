@@ -7,15 +7,15 @@ use latchfs::engine::command::{Annotate, EndSession, Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
-    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, Hold, LeaseKey, Line, LockName, Mode,
-    Move, Op, OpenId, OpenSession, Over, Release, Renew, Request, RequestId, Reset, Rulebook,
-    Rules, SessionId, Steal, StealReason, Term, Token, Ttl, Whose, codec,
+    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode,
+    Move, Op, OpenId, OpenSession, Over, Ownership, QueuePolicy, Release, Renew, Request,
+    RequestId, Reset, Rulebook, Rules, SessionId, Steal, StealReason, Token, Ttl, Whose, codec,
 };
 use latchfs::service::batch_messages::{
     self, Ask, Batch, Frame, Reply, Stamp, Submission, Told, decode_batch, decode_told,
     encode_batch, encode_frame, encode_told, take_frame,
 };
-use latchfs::service::{About, Children, Contact, List, Page, Stands, Unavailable};
+use latchfs::service::{About, BackendKind, Children, Contact, List, Page, Unavailable};
 use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ fn client() -> impl Strategy<Value = ClientId> {
     "[a-c](:[a-c])?".prop_map(|text| ClientId::parse(&text).expect("a client"))
 }
 
-fn term() -> impl Strategy<Value = Term> {
+fn term() -> impl Strategy<Value = LeaseTerms> {
     let own = (1..=86_400_u64, 0..=86_400_u64).prop_map(|(ttl, grace)| {
         let ttl = Ttl::new(Span::from_secs(ttl)).expect("within bounds");
-        Term::Own(ttl, Grace::new(Span::from_secs(grace)).expect("within bounds"))
+        LeaseTerms::Own(ttl, Grace::new(Span::from_secs(grace)).expect("within bounds"))
     });
-    prop_oneof![3 => own, 1 => (1..9_u64).prop_map(|id| Term::Session(SessionId::named(id)))]
+    prop_oneof![3 => own, 1 => (1..9_u64).prop_map(|id| LeaseTerms::Session(SessionId::named(id)))]
 }
 
 fn patch() -> impl Strategy<Value = Patch> {
@@ -72,13 +72,13 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(id, number)| OpenId { session: SessionId::named(id), number })
     };
     let hold = prop_oneof![
-        Just(Hold::Loose),
-        Just(Hold::Firm(None)),
-        open().prop_map(|open| Hold::Firm(Some(open))),
-        open().prop_map(Hold::Open),
+        Just(Ownership::Client),
+        Just(Ownership::Exclusive(None)),
+        open().prop_map(|open| Ownership::Exclusive(Some(open))),
+        open().prop_map(Ownership::OpenFile),
     ];
     let wait = proptest::option::of((0..99_u64).prop_map(Span::from_secs));
-    let line = prop_oneof![Just(Line::Skip), wait.prop_map(Line::Join)];
+    let line = prop_oneof![Just(QueuePolicy::Skip), wait.prop_map(QueuePolicy::Join)];
     let acquire = (name(), client(), mode, hold, term(), line, patch()).prop_map(
         |(name, client, mode, hold, term, line, patch)| {
             Op::Acquire(Acquire { name, client, mode, hold, term, line, patch })
@@ -188,7 +188,7 @@ fn told(commands: &[(u64, Command)]) -> (Told, Frame) {
     replies.push(Reply::Listed(Page { items, next: Some("a".to_owned()) }));
     let (items, next) = engine.children(None, None, 2);
     replies.push(Reply::Found(Page { items, next }));
-    let (kind, state) = (Stands::Server, "somewhere".to_owned());
+    let (kind, state) = (BackendKind::Server, "somewhere".to_owned());
     let (contact, locks, waiters, sessions) = (Contact::Jeopardy, 1, 2, 3);
     replies.push(Reply::About(About { kind, contact, state, locks, waiters, sessions }));
     replies.extend([

@@ -5,8 +5,8 @@ use crate::mounted_harness::{Behind, Setup};
 use crate::server_harness::{LATCHFS, Server, latchfs};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Renew, Replay,
-    Term,
+    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
+    QueuePolicy, Renew, Replay,
 };
 use latchfs::service::List;
 use latchfs::service::batch_messages::{
@@ -74,9 +74,9 @@ fn acquire(lock: &str, note: &str) -> Op {
         name: LockName::parse(lock).expect("a name"),
         client: ClientId::parse("eve").expect("a client"),
         mode: Mode::Exclusive,
-        hold: Hold::Loose,
-        term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
-        line: Line::Skip,
+        hold: Ownership::Client,
+        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        line: QueuePolicy::Skip,
         patch: Patch { note: Some(note.into()), ..Patch::default() },
     })
 }

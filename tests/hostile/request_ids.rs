@@ -4,7 +4,8 @@
 use crate::server_harness::{Reply, Scratch, Server};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, Hold, LeaseKey, Line, LockName, Mode, Op, Outcome, Patch, Release, Term,
+    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
+    QueuePolicy, Release,
 };
 use latchfs::service::batch_messages::{
     Ask, Batch, Reply as Told, Submission, decode_told, encode_batch,
@@ -92,9 +93,9 @@ fn acquire(lock: &str, who: &str) -> Op {
         name: name(lock),
         client: client(who),
         mode: Mode::Exclusive,
-        hold: Hold::Loose,
-        term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
-        line: Line::Skip,
+        hold: Ownership::Client,
+        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        line: QueuePolicy::Skip,
         patch: Patch::default(),
     })
 }

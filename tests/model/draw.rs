@@ -1,13 +1,14 @@
 //! Random commands: few names, few clients, short leases, and times at which something happens.
 
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Line, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, Renew, Request, RequestId, Reset, Rulebook, Steal,
-    TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Move, Op,
+    OpenSession, Outcome, Over, Patch, QueuePolicy, Release, Renew, Request, RequestId, Reset,
+    Rulebook, Steal, TextPatch, Whose,
 };
-use super::super::event::{SessionEnd, Why};
+use super::super::event::{LeaveReason, SessionEnd};
 use super::super::lease::{
-    Face, Hold, Looks, Mode, OpenId, Process, SessionId, StealReason, Term, Ticket, Token,
+    FileAttrs, FileType, LeaseTerms, Mode, OpenId, Ownership, Process, SessionId, StealReason,
+    Ticket, Token,
 };
 use super::super::lease_terms::{Grace, Ttl};
 use super::super::{ClientId, Engine, LockName, Rules};
@@ -206,28 +207,28 @@ impl Draw {
         let (hold, term) = self.hold();
         let patience = |dice: &mut Dice| Span::from_secs(dice.pick(&[0, 1, 1, 2, 5]));
         let line = match self.dice.below(5) {
-            0 | 1 => Line::Skip,
-            2 | 3 => Line::Join(None),
-            _ => Line::Join(Some(patience(&mut self.dice))),
+            0 | 1 => QueuePolicy::Skip,
+            2 | 3 => QueuePolicy::Join(None),
+            _ => QueuePolicy::Join(Some(patience(&mut self.dice))),
         };
         Acquire { name, client, mode, hold, term, line, patch: self.patch() }
     }
 
     /// Mostly plain; an open file's hold hangs on its session, or at least on no other.
-    fn hold(&mut self) -> (Hold, Term) {
+    fn hold(&mut self) -> (Ownership, LeaseTerms) {
         let session = self.session();
         let open = OpenId { session, number: 1 + self.dice.next() % 2 };
-        let of_file = if self.dice.one_in(4) { self.own() } else { Term::Session(session) };
+        let of_file = if self.dice.one_in(4) { self.own() } else { LeaseTerms::Session(session) };
         match self.dice.below(10) {
-            0..=4 => (Hold::Loose, self.term()),
-            5 => (Hold::Firm(None), self.term()),
-            6 => (Hold::Firm(Some(open)), of_file),
-            _ => (Hold::Open(open), of_file),
+            0..=4 => (Ownership::Client, self.term()),
+            5 => (Ownership::Exclusive(None), self.term()),
+            6 => (Ownership::Exclusive(Some(open)), of_file),
+            _ => (Ownership::OpenFile(open), of_file),
         }
     }
 
     fn leave(&mut self) -> Leave {
-        let why = self.dice.pick(&[Why::Asked, Why::Gone]);
+        let why = self.dice.pick(&[LeaveReason::Asked, LeaveReason::Gone]);
         let (name, ticket) = match &self.tickets[..] {
             [] => (self.name(), Ticket(1)),
             // The wrong line now and then.
@@ -292,12 +293,12 @@ impl Draw {
         Grace::new(Span::from_secs(self.dice.pick(&[0, 1, 2]))).expect("a grace")
     }
 
-    fn own(&mut self) -> Term {
-        Term::Own(self.ttl(), self.grace())
+    fn own(&mut self) -> LeaseTerms {
+        LeaseTerms::Own(self.ttl(), self.grace())
     }
 
-    fn term(&mut self) -> Term {
-        if self.dice.one_in(4) { Term::Session(self.session()) } else { self.own() }
+    fn term(&mut self) -> LeaseTerms {
+        if self.dice.one_in(4) { LeaseTerms::Session(self.session()) } else { self.own() }
     }
 
     fn patch(&mut self) -> Patch {
@@ -312,7 +313,7 @@ impl Draw {
         };
         let too_long = "x".repeat(1_025);
         let process = Process { pid: 7, start: 70, boot: 700 };
-        let looks = Looks { face: Face::Directory, uid: 1_000, ..Looks::default() };
+        let looks = FileAttrs { face: FileType::Directory, uid: 1_000, ..FileAttrs::default() };
         Patch {
             holder_id: self.dice.one_in(3).then(|| "host:ann:7:70".into()),
             note: self.dice.one_in(3).then(|| self.dice.pick(&["", "busy", &too_long]).into()),

@@ -11,8 +11,8 @@ mod naive;
 
 use super::mutants::{Bug, with_bug};
 use super::{
-    Answer, Command, End, Engine, Event, Life, Line, LockName, Mode, Op, Outcome, Reason, Rules,
-    Token, What, codec,
+    Answer, Command, Engine, Event, EventKind, Lifetime, LockName, Mode, Op, Outcome, QueuePolicy,
+    Reason, Rules, TenureEnd, Token, codec,
 };
 use crate::time::{Span, Time};
 use draw::{Dice, Draw};
@@ -104,7 +104,7 @@ impl Pair {
     ) -> Result<(), String> {
         for Event { at, what } in events {
             match what {
-                What::Granted { name, token, waited, mode, .. } => {
+                EventKind::Granted { name, token, waited, mode, .. } => {
                     if self.highest >= Some(*token) {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
@@ -125,7 +125,7 @@ impl Pair {
                         return Err(format!("{name} was given past somebody in line"));
                     }
                 }
-                What::Ended { token, end: End::Lapsed, .. }
+                EventKind::Ended { token, end: TenureEnd::Lapsed, .. }
                     if self.promised.get(token).is_some_and(|until| at < until) =>
                 {
                     return Err(format!("token {token} lapsed before its time"));
@@ -143,14 +143,15 @@ impl Pair {
     /// What hangs on a session is promised nothing of its own.
     fn note_promises(&mut self, events: &[Event]) {
         for Event { at, what } in events {
-            let (What::Granted { name, token, .. } | What::Renewed { name, token, .. }) = what
+            let (EventKind::Granted { name, token, .. } | EventKind::Renewed { name, token, .. }) =
+                what
             else {
                 continue;
             };
             let view = self.engine.view(name, *at);
             let holder = view.holders.iter().find(|holder| holder.lease.token == *token);
             match holder.map(|holder| (holder.lease.life, holder.ends.grace_until)) {
-                Some((Life::Own { .. }, until)) => self.promised.insert(*token, until),
+                Some((Lifetime::Own { .. }, until)) => self.promised.insert(*token, until),
                 _ => self.promised.remove(token),
             };
         }
@@ -165,7 +166,7 @@ fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result
     let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
     match answer {
         // Who is in line already, and asks for less, may be served from there.
-        Ok(Outcome::Granted(_)) if ask.line != Line::Skip => Ok(()),
+        Ok(Outcome::Granted(_)) if ask.line != QueuePolicy::Skip => Ok(()),
         Ok(Outcome::Granted(_) | Outcome::Renewed(_)) => same("foresight", &foreseen, &None),
         Err(refusal) => match &*refusal.reason {
             Reason::Conflict(no) => same("foresight", &foreseen, &Some((no.token, no.way))),

@@ -3,13 +3,13 @@
 
 use super::super::command::Firm;
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Line, Move, Op, OpenSession,
-    Outcome, Over, Patch, Release, Renew, Replay, Request, RequestId, Reset, Rulebook, Steal,
-    Tenure, TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Move, Op, OpenSession,
+    Outcome, Over, Patch, QueuePolicy, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
+    Steal, Tenure, TextPatch, Whose,
 };
-use super::super::event::{End, Event, SessionEnd, What, Why};
+use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 use super::super::lease::{
-    Details, Ends, Hold, Lease, Life, Mode, Phase, SessionId, Term, Ticket, Token,
+    Details, Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, SessionId, Ticket, Token,
 };
 use super::super::lease::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
@@ -119,7 +119,7 @@ impl Naive {
             let replay = replay.clone();
             if let (Op::Acquire(ask), Outcome::Waiting { ticket, .. }) =
                 (&command.op, &replay.first)
-                && let Line::Join(patience) = ask.line
+                && let QueuePolicy::Join(patience) = ask.line
                 && patience != Some(Span::ZERO)
                 && self.waits_by_id(&request.id)
             {
@@ -194,7 +194,7 @@ impl Naive {
         Err(Refusal { at: self.now, reason: Box::new(reason) })
     }
 
-    fn tell(&mut self, what: What) {
+    fn tell(&mut self, what: EventKind) {
         self.events.push(Event { at: self.now, what });
     }
 
@@ -214,12 +214,12 @@ impl Naive {
         self.sessions.iter().find(|session| session.id == id)
     }
 
-    fn ends(&self, life: Life) -> Ends {
+    fn ends(&self, life: Lifetime) -> Ends {
         match life {
-            Life::Own { ttl, grace, expires_at } => {
+            Lifetime::Own { ttl, grace, expires_at } => {
                 Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace }
             }
-            Life::Session(id) => self.session(id).expect("it hangs on an open session").ends(),
+            Lifetime::Session(id) => self.session(id).expect("it hangs on an open session").ends(),
         }
     }
 
@@ -251,7 +251,7 @@ impl Naive {
         let has_below = self.held.iter().any(|held| held.name.as_str().starts_with(&below));
         let shown = |held: &Held| {
             let mut lease = held.lease.clone();
-            if let Life::Session(id) = lease.life {
+            if let Lifetime::Session(id) = lease.life {
                 let renewed_at = self.session(id).expect("it hangs there").renewed_at;
                 lease.renewed_at = lease.renewed_at.max(renewed_at);
             }
@@ -290,7 +290,7 @@ impl Naive {
             match next {
                 Next::Session(id) => self.expire(id),
                 Next::Patience(ticket) => {
-                    let name = self.unqueue(ticket, Why::TimedOut);
+                    let name = self.unqueue(ticket, LeaveReason::TimedOut);
                     self.serve(&name);
                 }
                 Next::Lease(token) => self.lease_due(token, due),
@@ -308,7 +308,7 @@ impl Naive {
         let with_ttl = self.sessions.iter().filter(|session| session.ttl.is_some());
         let sessions = with_ttl.map(|s| (s.ends().expires_at, Next::Session(s.id)));
         let patience = self.line.iter().filter_map(|w| Some((w.until?, Next::Patience(w.ticket))));
-        let own = self.held.iter().filter(|held| matches!(held.lease.life, Life::Own { .. }));
+        let own = self.held.iter().filter(|held| matches!(held.lease.life, Lifetime::Own { .. }));
         let leases = own.map(|held| {
             let ends = self.ends(held.lease.life);
             let due = if held.expired { ends.grace_until } else { ends.expires_at };
@@ -328,9 +328,12 @@ impl Naive {
         let life = held.lease.life;
         let grace_until = self.ends(life).grace_until;
         if due < grace_until {
-            return self.tell(What::Expired { name, holder, token });
+            return self.tell(EventKind::Expired { name, holder, token });
         }
-        self.end(token, if grace_until == begins { End::Released } else { End::Lapsed });
+        self.end(
+            token,
+            if grace_until == begins { TenureEnd::Released } else { TenureEnd::Lapsed },
+        );
         self.serve(&name);
     }
 
@@ -340,19 +343,19 @@ impl Naive {
         let session = self.sessions.remove(place.expect("it was open"));
         let ends = session.ends();
         let end = SessionEnd::Expired;
-        self.tell(What::SessionOver { session: id, client: session.client, end });
+        self.tell(EventKind::SessionOver { session: id, client: session.client, end });
         let waited_for = self.unqueue_all(id);
         for token in self.hanging_on(id) {
             let now = self.now;
             let held = self.held.iter_mut().find(|held| held.lease.token == token);
             let Held { name, lease, expired, .. } = held.expect("it hangs there");
             let expires_at = ends.expires_at.min(now).max(lease.acquired_at);
-            lease.life = Life::Own { ttl: ends.ttl, grace: ends.grace, expires_at };
+            lease.life = Lifetime::Own { ttl: ends.ttl, grace: ends.grace, expires_at };
             lease.renewed_at = lease.renewed_at.max(session.renewed_at);
             *expired = expires_at <= now;
             let (name, holder) = (name.clone(), lease.holder.clone());
             if *expired {
-                self.tell(What::Expired { name, holder, token });
+                self.tell(EventKind::Expired { name, holder, token });
             }
         }
         for name in &waited_for {
@@ -362,7 +365,7 @@ impl Naive {
 
     /// The leases that hang on a session, by name.
     fn hanging_on(&self, id: SessionId) -> Vec<Token> {
-        let hanging = self.held.iter().filter(|held| held.lease.life == Life::Session(id));
+        let hanging = self.held.iter().filter(|held| held.lease.life == Lifetime::Session(id));
         let mut hanging: Vec<_> =
             hanging.map(|held| (held.name.clone(), held.lease.token)).collect();
         hanging.sort();
@@ -375,16 +378,16 @@ impl Naive {
         let mut all: Vec<_> = of_session.map(|w| (w.name.clone(), w.ticket)).collect();
         all.sort();
         for (_, ticket) in &all {
-            self.unqueue(*ticket, Why::SessionOver);
+            self.unqueue(*ticket, LeaveReason::SessionOver);
         }
         all.into_iter().map(|(name, _)| name).collect()
     }
 
-    fn unqueue(&mut self, ticket: Ticket, why: Why) -> LockName {
+    fn unqueue(&mut self, ticket: Ticket, why: LeaveReason) -> LockName {
         let place = self.line.iter().position(|waiting| waiting.ticket == ticket);
         let Waiting { name, ask, .. } = self.line.remove(place.expect("it is in line"));
         self.wait_is_over(ticket, &Outcome::Left);
-        self.tell(What::Left { name: name.clone(), client: ask.client, ticket, why });
+        self.tell(EventKind::Left { name: name.clone(), client: ask.client, ticket, why });
         name
     }
 
@@ -403,9 +406,9 @@ impl Naive {
             };
             let sessions = leans_on(first.ask.hold, first.ask.term);
             if impatient {
-                self.unqueue(first.ticket, Why::TimedOut);
+                self.unqueue(first.ticket, LeaveReason::TimedOut);
             } else if !sessions.iter().flatten().all(open) {
-                self.unqueue(first.ticket, Why::SessionOver);
+                self.unqueue(first.ticket, LeaveReason::SessionOver);
             } else {
                 self.line.retain(|waiting| waiting.ticket != first.ticket);
                 let waited = Some((first.ticket, self.now.since(first.since)));
@@ -415,11 +418,11 @@ impl Naive {
         }
     }
 
-    fn end(&mut self, token: Token, end: End) {
+    fn end(&mut self, token: Token, end: TenureEnd) {
         let place = self.held.iter().position(|held| held.lease.token == token);
         let Held { name, lease, .. } = self.held.remove(place.expect("it is held"));
         let held = self.now.since(lease.acquired_at);
-        self.tell(What::Ended { name, holder: lease.holder, token, held, end });
+        self.tell(EventKind::Ended { name, holder: lease.holder, token, held, end });
     }
 
     /// Gives a tenure back. A stolen lock is kept from everybody for the steal grace even so.
@@ -429,9 +432,9 @@ impl Naive {
         let lease = &mut held.expect("it is held").lease;
         if lease.acquired_at > now {
             let expires_at = lease.acquired_at;
-            lease.life = Life::Own { ttl, grace: Grace::NONE, expires_at };
+            lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at };
         } else {
-            self.end(token, End::Released);
+            self.end(token, TenureEnd::Released);
         }
     }
 
@@ -465,7 +468,8 @@ impl Naive {
         let in_the_way = if self.mode(name) == Mode::Exclusive && foremost.acquired_at > self.now {
             (foremost.clone(), Way::StealGrace { until: foremost.acquired_at })
         } else if let Some(own) = &own {
-            let by_file = matches!(own.lease.hold, Hold::Open(_)) && ask.hold == Hold::Loose;
+            let by_file =
+                matches!(own.lease.hold, Ownership::OpenFile(_)) && ask.hold == Ownership::Client;
             let other = |held: &&Held| held.lease.token != own.lease.token;
             let other = self.on(name).find(other).cloned();
             match other {
@@ -489,7 +493,9 @@ impl Naive {
             (foremost, way)
         };
         match ask.line {
-            Line::Join(patience) if !would_wait_for_itself && patience != Some(Span::ZERO) => {
+            QueuePolicy::Join(patience)
+                if !would_wait_for_itself && patience != Some(Span::ZERO) =>
+            {
                 self.join(ask, patience.map(|patience| self.now + patience), rules)
             }
             _ => self.no(Reason::Conflict(self.conflict(name, &in_the_way.0, in_the_way.1))),
@@ -543,7 +549,7 @@ impl Naive {
         waited: Option<(Ticket, Span)>,
     ) -> Tenure {
         let (holder, token, hold) = (lease.holder.clone(), lease.token, lease.hold);
-        self.tell(What::Granted { name: name.clone(), holder, token, mode, hold, waited });
+        self.tell(EventKind::Granted { name: name.clone(), holder, token, mode, hold, waited });
         let tenure = tenure(&lease);
         self.held.push(Held { name: name.clone(), mode, lease, expired: false });
         tenure
@@ -555,16 +561,16 @@ impl Naive {
         let mut held = own.clone();
         held.lease.acquisition += 1;
         held.lease.life = match (ask.hold, own.lease.life, ask.term) {
-            (Hold::Open(_), ..) => ask.term.begin(self.now),
+            (Ownership::OpenFile(_), ..) => ask.term.begin(self.now),
             _ if self.is_open(own.lease.hold) => again(own.lease.life, self.now),
-            (.., Life::Session(id), Term::Own(..)) => Life::Session(id),
+            (.., Lifetime::Session(id), LeaseTerms::Own(..)) => Lifetime::Session(id),
             _ => ask.term.begin(self.now),
         };
-        if matches!(ask.hold, Hold::Open(_)) {
+        if matches!(ask.hold, Ownership::OpenFile(_)) {
             held.lease.hold = ask.hold;
         }
         held.mode = ask.mode;
-        let of_file = matches!(ask.hold, Hold::Open(_));
+        let of_file = matches!(ask.hold, Ownership::OpenFile(_));
         let looks = ask.patch.looks.filter(|_| !of_file);
         let patch = Patch { looks, ..ask.patch.clone() };
         if own.mode == Mode::Shared && ask.mode == Mode::Exclusive && rules != Rulebook::First {
@@ -579,7 +585,7 @@ impl Naive {
 
     /// Rule 6: an upgrade is a new tenure, under a new token.
     fn upgraded(&mut self, held: Held, patch: &Patch) -> Tenure {
-        self.end(held.lease.token, End::Replaced);
+        self.end(held.lease.token, TenureEnd::Replaced);
         let mut lease = held.lease;
         lease.token = Token::named(self.number());
         (lease.acquired_at, lease.renewed_at) = (self.now, self.now);
@@ -594,7 +600,7 @@ impl Naive {
         held.lease.details = Arc::new(patched(&held.lease.details, patch));
         let (name, holder, token) =
             (held.name.clone(), held.lease.holder.clone(), held.lease.token);
-        self.tell(What::Renewed { name, holder, token });
+        self.tell(EventKind::Renewed { name, holder, token });
         let outcome = Outcome::Renewed(tenure(&held.lease));
         let place = self.held.iter().position(|h| h.lease.token == token);
         self.held[place.expect("it is held")] = held;
@@ -602,14 +608,14 @@ impl Naive {
     }
 
     /// An open file's hold is its own as long as the file's session is open.
-    fn is_open(&self, hold: Hold) -> bool {
-        matches!(hold, Hold::Open(open) if self.session(open.session).is_some())
+    fn is_open(&self, hold: Ownership) -> bool {
+        matches!(hold, Ownership::OpenFile(open) if self.session(open.session).is_some())
     }
 
     fn join(&mut self, ask: &Acquire, until: Option<Time>, rules: Rulebook) -> Answer {
         let name = &ask.name;
         self.fits(name, &ask.patch, &Details::default())?;
-        let has_own_place = ask.hold == Hold::Firm(None) && rules == Rulebook::Third;
+        let has_own_place = ask.hold == Ownership::Exclusive(None) && rules == Rulebook::Third;
         let same =
             |w: &&Waiting| !has_own_place && w.ask.client == ask.client && w.ask.hold == ask.hold;
         let known = self.waiting_for(name).find(same).map(|waiting| waiting.ticket);
@@ -635,7 +641,7 @@ impl Naive {
         let (since, ask) = (self.now, ask.clone());
         let (name, client) = (name.clone(), ask.client.clone());
         self.line.push(Waiting { name: name.clone(), ticket, ask, since, until });
-        self.tell(What::Joined { name, client, ticket });
+        self.tell(EventKind::Joined { name, client, ticket });
         Ok(Outcome::Waiting { ticket, ahead })
     }
 
@@ -655,7 +661,7 @@ impl Naive {
         let any = mine.first().copied().or_else(|| self.on(&key.name).next());
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
-            let by_file = |held: &&&Held| matches!(held.lease.hold, Hold::Open(_));
+            let by_file = |held: &&&Held| matches!(held.lease.hold, Ownership::OpenFile(_));
             // What a reset has left in the place of others is nobody's, while there is another.
             let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
             let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
@@ -690,15 +696,15 @@ impl Naive {
         let mut held = self.meant(&ask.key)?;
         self.is_usable(&held)?;
         self.fits(&held.name, &ask.patch, &held.lease.details)?;
-        if let Some(Term::Session(id)) = ask.term {
+        if let Some(LeaseTerms::Session(id)) = ask.term {
             self.is_session(id)?;
         }
         held.lease.life = match ask.term {
             Some(term) if !self.is_open(held.lease.hold) => term.begin(self.now),
             _ => again(held.lease.life, self.now),
         };
-        if ask.firm == Firm::Make && held.lease.hold == Hold::Loose {
-            held.lease.hold = Hold::Firm(None);
+        if ask.firm == Firm::Make && held.lease.hold == Ownership::Client {
+            held.lease.hold = Ownership::Exclusive(None);
         }
         held.lease.acquisition += u32::from(ask.acquires);
         Ok(self.renewed(held, &ask.patch))
@@ -711,7 +717,7 @@ impl Naive {
         let held = self.held.iter_mut().find(|held| held.lease.token == token);
         held.expect("just seen").lease.details =
             Arc::new(patched(&meant.lease.details, &ask.patch));
-        self.tell(What::Annotated { name: meant.name, token });
+        self.tell(EventKind::Annotated { name: meant.name, token });
         Ok(Outcome::Annotated)
     }
 
@@ -744,7 +750,7 @@ impl Naive {
             let foremost = self.foremost(to);
             let replaceable = goal.len() == 1
                 && *over == Over::Replace
-                && !matches!(foremost.hold, Hold::Open(_));
+                && !matches!(foremost.hold, Ownership::OpenFile(_));
             let until = foremost.acquired_at;
             let way = match () {
                 () if until > self.now => Some(Way::StealGrace { until }),
@@ -758,9 +764,9 @@ impl Naive {
         } else if self.on(&from.name).count() > 1 || self.waiting_for(&from.name).count() > 0 {
             self.has_room_for_a_lock()?;
         }
-        self.end(held.lease.token, End::Moved { to: to.clone() });
+        self.end(held.lease.token, TenureEnd::Moved { to: to.clone() });
         for replaced in &goal {
-            self.end(replaced.lease.token, End::Replaced);
+            self.end(replaced.lease.token, TenureEnd::Replaced);
         }
         let mut lease = held.lease;
         lease.token = Token::named(self.number());
@@ -773,7 +779,7 @@ impl Naive {
     }
 
     fn steal(&mut self, ask: &Steal) -> Answer {
-        if let Term::Session(id) = ask.term {
+        if let LeaseTerms::Session(id) = ask.term {
             self.is_session(id)?;
         }
         self.fits(&ask.name, &ask.patch, &Details::default())?;
@@ -785,12 +791,15 @@ impl Naive {
             begins = self.now + self.rules.steal_grace;
         }
         for token in robbed {
-            self.end(token, End::Stolen { by: ask.client.clone(), reason: ask.reason.clone() });
+            self.end(
+                token,
+                TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() },
+            );
         }
         let lease = Lease {
             holder: ask.client.clone(),
             token: Token::named(self.number()),
-            hold: Hold::Firm(None),
+            hold: Ownership::Exclusive(None),
             life: ask.term.begin(begins),
             acquired_at: begins,
             renewed_at: begins,
@@ -825,21 +834,21 @@ impl Naive {
         let mut names: Vec<_> = holds.iter().map(|(name, _)| name.clone()).collect();
         names.dedup();
         for (_, ticket) in &waits {
-            self.unqueue(*ticket, Why::Reset);
+            self.unqueue(*ticket, LeaveReason::Reset);
         }
         for name in &names {
             let mode = self.mode(name);
             for (_, token) in holds.iter().filter(|(of, _)| of == name) {
                 let (by, reason) = (ask.by.clone(), ask.reason.clone());
-                self.end(*token, End::Stolen { by, reason });
+                self.end(*token, TenureEnd::Stolen { by, reason });
             }
             let shares = self.on(name).next().is_some();
             let begins = self.now + self.rules.steal_grace;
             let lease = Lease {
                 holder: ask.by.clone(),
                 token: Token::named(self.number()),
-                hold: Hold::Firm(None),
-                life: Life::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
+                hold: Ownership::Exclusive(None),
+                life: Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: begins },
                 acquired_at: begins,
                 renewed_at: begins,
                 acquisition: 0,
@@ -863,7 +872,7 @@ impl Naive {
         }
         let id = SessionId::named(self.number());
         let OpenSession { client, ttl, grace } = ask.clone();
-        self.tell(What::SessionOpened { session: id, client: client.clone() });
+        self.tell(EventKind::SessionOpened { session: id, client: client.clone() });
         self.sessions.push(Bond { id, client, ttl, grace, renewed_at: self.now });
         Ok(Outcome::SessionOpened(id))
     }
@@ -876,7 +885,7 @@ impl Naive {
             session.renewed_at = self.now;
         }
         let until = session.ends().expires_at;
-        self.tell(What::SessionKept { session: id });
+        self.tell(EventKind::SessionKept { session: id });
         Ok(Outcome::KeptAlive(until))
     }
 
@@ -898,7 +907,7 @@ impl Naive {
         for token in &hanging {
             self.give_back(*token, session.ends().ttl);
         }
-        self.tell(What::SessionOver { session: id, client: session.client, end: ask.end });
+        self.tell(EventKind::SessionOver { session: id, client: session.client, end: ask.end });
         for name in names.iter().chain(&waited_for) {
             self.serve(name);
         }
@@ -909,34 +918,38 @@ impl Naive {
 /// Which lease of its own a client means by asking with `want`: a plain request means any, an
 /// open file means a plain one, the one that it made, and its own; an exclusive form means none
 /// but a repeat of itself.
-fn is_meant(have: Hold, want: Hold) -> bool {
+fn is_meant(have: Ownership, want: Ownership) -> bool {
     match want {
-        Hold::Loose => true,
-        Hold::Firm(maker) => maker.is_some() && have == want,
-        Hold::Open(open) => {
-            have == Hold::Loose || have == Hold::Firm(Some(open)) || have == Hold::Open(open)
+        Ownership::Client => true,
+        Ownership::Exclusive(maker) => maker.is_some() && have == want,
+        Ownership::OpenFile(open) => {
+            have == Ownership::Client
+                || have == Ownership::Exclusive(Some(open))
+                || have == Ownership::OpenFile(open)
         }
     }
 }
 
 /// The sessions without which a request is nobody's: the term's, and that of the open file.
-fn leans_on(hold: Hold, term: Term) -> [Option<SessionId>; 2] {
+fn leans_on(hold: Ownership, term: LeaseTerms) -> [Option<SessionId>; 2] {
     let of_term = match term {
-        Term::Session(id) => Some(id),
-        Term::Own(..) => None,
+        LeaseTerms::Session(id) => Some(id),
+        LeaseTerms::Own(..) => None,
     };
     let of_file = match hold {
-        Hold::Open(open) | Hold::Firm(Some(open)) => Some(open.session),
-        Hold::Loose | Hold::Firm(None) => None,
+        Ownership::OpenFile(open) | Ownership::Exclusive(Some(open)) => Some(open.session),
+        Ownership::Client | Ownership::Exclusive(None) => None,
     };
     [of_term, of_file]
 }
 
 /// The same life from now on.
-fn again(life: Life, now: Time) -> Life {
+fn again(life: Lifetime, now: Time) -> Lifetime {
     match life {
-        Life::Own { ttl, grace, .. } => Life::Own { ttl, grace, expires_at: now + ttl.span() },
-        Life::Session(id) => Life::Session(id),
+        Lifetime::Own { ttl, grace, .. } => {
+            Lifetime::Own { ttl, grace, expires_at: now + ttl.span() }
+        }
+        Lifetime::Session(id) => Lifetime::Session(id),
     }
 }
 

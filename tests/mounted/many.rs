@@ -2,8 +2,8 @@
 
 use crate::harness::*;
 use latchfs::engine::{
-    Acquire, ClientId, Grace, Hold, LeaseKey, Line, LockName, Mode, Op, Patch, Release, Rules,
-    Term, Ttl,
+    Acquire, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership, Patch,
+    QueuePolicy, Release, Rules, Ttl,
 };
 use latchfs::service::Locks;
 use latchfs::service::local::Local;
@@ -43,9 +43,9 @@ fn acquire(name: LockName) -> Op {
         name,
         client: root(),
         mode: Mode::Exclusive,
-        hold: Hold::Loose,
-        term: Term::Own(ttl, grace),
-        line: Line::Skip,
+        hold: Ownership::Client,
+        term: LeaseTerms::Own(ttl, grace),
+        line: QueuePolicy::Skip,
         patch: Patch::default(),
     })
 }

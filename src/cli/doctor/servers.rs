@@ -5,7 +5,7 @@ use crate::cli::exit::Done;
 use crate::cli::server_options::KeyArgs;
 use crate::client::http_transport::Http;
 use crate::client::server_probe::{Stuck, probe};
-use crate::service::{Contact, Heard};
+use crate::service::{Contact, RttSample};
 use crate::time::Span;
 use serde_json::Value;
 
@@ -96,14 +96,14 @@ pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     let round_trip = server["round_trip_us"].as_u64().map(|us| Span::from_nanos(us * 1_000));
     let heard = round_trip.zip(server["wall_ahead_ms"].as_i64());
     if let Some((round_trip, wall_ahead_ms)) = heard {
-        findings.extend(of_answers(url, Heard { round_trip, wall_ahead_ms }));
+        findings.extend(of_answers(url, RttSample { round_trip, wall_ahead_ms }));
     }
     findings
 }
 
 /// What an answer says beside itself.
-fn of_answers(url: &str, heard: Heard) -> [Finding; 2] {
-    let Heard { round_trip, wall_ahead_ms: ahead } = heard;
+fn of_answers(url: &str, heard: RttSample) -> [Finding; 2] {
+    let RttSample { round_trip, wall_ahead_ms: ahead } = heard;
     let (took, us) = ("round trip", round_trip.as_nanos() / 1_000);
     let says = format!("{url} answers within {}.{:03}ms", us / 1_000, us % 1_000);
     let slow = "look for a loaded machine or network: after 2 s a call has no answer";
@@ -163,10 +163,11 @@ mod tests {
     fn clocks_that_differ_are_odd_and_not_wrong() {
         for ahead in [2_001, -86_400_000] {
             let [_, clock] =
-                of_answers("u", Heard { round_trip: Span::ZERO, wall_ahead_ms: ahead });
+                of_answers("u", RttSample { round_trip: Span::ZERO, wall_ahead_ms: ahead });
             assert!(!clock.is_wrong() && clock.mend.is_some(), "{clock:?}");
         }
-        let [took, _] = of_answers("u", Heard { round_trip: Span::from_secs(1), wall_ahead_ms: 0 });
+        let [took, _] =
+            of_answers("u", RttSample { round_trip: Span::from_secs(1), wall_ahead_ms: 0 });
         assert!(!took.is_wrong() && took.mend.is_some(), "{took:?}");
     }
 }

@@ -4,7 +4,7 @@ use super::Finding;
 use crate::cli::exit::Done;
 use crate::cli::mount::state_dir;
 use crate::os_error::said;
-use crate::service::Stands;
+use crate::service::BackendKind;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
@@ -21,7 +21,7 @@ const ROOM_MIN_BYTES: u64 = 64 << 20;
 /// a mount would have.
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> Done<Vec<Finding>> {
     // What a server decides is kept there.
-    let here = abouts.iter().filter(|about| about["kind"] != Stands::Server.as_str());
+    let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
     let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
     if named.is_none() && told.is_empty() && !abouts.is_empty() {
         return Ok(Vec::new());

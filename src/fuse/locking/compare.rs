@@ -4,7 +4,7 @@
 use super::Running;
 use super::run;
 use super::table::{Found, Recall};
-use crate::engine::{Hold, Lease, LeaseKey, LockName, OpenId};
+use crate::engine::{Lease, LeaseKey, LockName, OpenId, Ownership};
 use crate::fuse::shared::Fs;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) fn recall(fs: &Fs, running: &Arc<Running>, asked: Recall) {
     let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
     fs.locks.view_until_answered(&asked.name.clone(), move |view| {
         let Ok(view) = view else { return };
-        let own = Hold::Open(OpenId { session: running.session, number: asked.number });
+        let own = Ownership::OpenFile(OpenId { session: running.session, number: asked.number });
         let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == own);
         let lease = lease.map(|lease| key_of(&view.name, lease));
         let tickets = view.waiters.iter().map(|waiter| waiter.ticket).collect();
@@ -45,7 +45,7 @@ fn give_strays_back(fs: &Fs, running: &Arc<Running>, name: &LockName) {
     fs.locks.view_until_answered(name, move |view| {
         let Ok(view) = view else { return };
         for lease in view.holders.iter().map(|holder| &holder.lease) {
-            let Hold::Open(open) = lease.hold else { continue };
+            let Ownership::OpenFile(open) = lease.hold else { continue };
             if open.session == running.session {
                 let key = key_of(&view.name, lease);
                 run(&fs2, &running, |table, todo| table.found_stray(open.number, key, todo));

@@ -7,7 +7,8 @@ use super::perform;
 use super::table::{Ask, No, Table, Waits};
 use super::{Request, Running};
 use crate::engine::{
-    Acquire, Answer, Command, Hold, Line, Op, OpenId, Outcome, Reason, SessionId, Term, Token,
+    Acquire, Answer, Command, LeaseTerms, Op, OpenId, Outcome, Ownership, QueuePolicy, Reason,
+    SessionId, Token,
 };
 use crate::fuse::shared::Fs;
 use crate::service::Unavailable;
@@ -100,9 +101,9 @@ fn acquire_of(running: &Running, ask: &mut Ask) -> Acquire {
         name: ask.name.clone(),
         client: ask.client.clone(),
         mode: ask.mode,
-        hold: Hold::Open(OpenId { session, number }),
-        term: Term::Session(session),
-        line: Line::Skip,
+        hold: Ownership::OpenFile(OpenId { session, number }),
+        term: LeaseTerms::Session(session),
+        line: QueuePolicy::Skip,
         patch: std::mem::take(&mut ask.patch),
     }
 }

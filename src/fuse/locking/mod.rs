@@ -20,12 +20,13 @@ use super::owner::{Caller, descends_from};
 use super::shared::{Fs, Shared, flat};
 use super::shares::Pool;
 use crate::engine::{
-    Answer, ClientId, Command, End, EndSession, Event, Face, GRACE_OF_PROCESS, Hold, LeaseKey,
-    LockName, Mode, Op, OpenId, OpenSession, Outcome, Patch, SessionEnd, SessionId, Token, What,
+    Answer, ClientId, Command, EndSession, Event, EventKind, FileType, GRACE_OF_PROCESS, LeaseKey,
+    LockName, Mode, Op, OpenId, OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId,
+    TenureEnd, Token,
 };
 use crate::holder_id::Maker;
 use crate::service::event_log::Watch;
-use crate::service::{Bond, Failure, Unavailable};
+use crate::service::{Failure, SessionOwner, Unavailable};
 use asker::{Asker, call_of};
 use desk::{Desk, Turn};
 use direct::Direct;
@@ -144,7 +145,7 @@ fn ask_of(
     (name, client): (LockName, ClientId),
     (mode, sleep): (Mode, bool),
 ) -> Ask {
-    let looks = Some(looks(caller, Face::File, MODE_OF_NEW));
+    let looks = Some(looks(caller, FileType::File, MODE_OF_NEW));
     let holder_id = Some(fs.owners.holder_id(caller));
     Ask {
         ino: asked.ino,
@@ -178,7 +179,7 @@ pub(super) fn get(fs: &Fs, caller: &Caller, asked: &Request, reply: ReplyLock) {
         return reply.locked(span.start, span.end, kind_of(mode), pid);
     }
     // Nothing of this mount's open files is in the way; what else is, the engine says.
-    let hold = Hold::Open(OpenId { session: running.session, number });
+    let hold = Ownership::OpenFile(OpenId { session: running.session, number });
     fs.view(caller, Act::Lock, &name, move |_, _, view| {
         let view = match view {
             Ok(view) => view,
@@ -265,16 +266,16 @@ impl Locking {
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
             // Under the mutex, so that there is only one.
-            (Bond::Own, _) => {
+            (SessionOwner::Own, _) => {
                 if self.own.get().is_none() {
                     let _set = self.own.set(Running::begin(fs, Table::new(open_session(fs)?)));
                 }
                 self.own.get().cloned().ok_or(Failure::Unavailable(Unavailable::Closing))
             }
-            (Bond::Kept(session), Some(running)) if running.session == session => {
+            (SessionOwner::Kept(session), Some(running)) if running.session == session => {
                 Ok(Arc::clone(running))
             }
-            (Bond::Kept(session), _) => {
+            (SessionOwner::Kept(session), _) => {
                 let started = Running::begin(fs, Table::remote(session));
                 let before = kept.replace(Arc::clone(&started));
                 drop(kept);
@@ -377,7 +378,7 @@ fn on_events(fs: &Weak<Shared>, running: &Arc<Running>) {
 }
 
 fn is_end_of(session: SessionId, event: &Event) -> bool {
-    matches!(event.what, What::SessionOver { session: over, .. } if over == session)
+    matches!(event.what, EventKind::SessionOver { session: over, .. } if over == session)
 }
 
 /// Tells the table of an event, if it is one for it.
@@ -388,19 +389,23 @@ fn hear(
     todo: &mut Vec<Effect<ReplyEmpty>>,
 ) {
     match &event.what {
-        What::Granted { hold: Hold::Open(open), token, name, holder, waited, .. }
-            if open.session == session =>
-        {
+        EventKind::Granted {
+            hold: Ownership::OpenFile(open), token, name, holder, waited, ..
+        } if open.session == session => {
             let (name, client) = (name.clone(), holder.clone());
             let key = LeaseKey { name, client, token: Some(*token) };
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
-        What::Ended { end: End::Moved { .. }, name, token, .. } => table.moved(*token, name, todo),
-        What::Ended { end: End::Replaced, name, token, .. } if table.is_known(*token) => {
+        EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
+            table.moved(*token, name, todo)
+        }
+        EventKind::Ended { end: TenureEnd::Replaced, name, token, .. }
+            if table.is_known(*token) =>
+        {
             table.moved(*token, name, todo);
         }
-        What::Left { ticket, name, .. } => table.left(*ticket, name, todo),
-        What::Ended { token, name, .. } => {
+        EventKind::Left { ticket, name, .. } => table.left(*ticket, name, todo),
+        EventKind::Ended { token, name, .. } => {
             table.ended(*token, todo);
             table.changed(name, todo);
         }

@@ -13,8 +13,8 @@ use super::EVENTS_MAX;
 use crate::engine::command::Leave;
 use crate::engine::lease::Ticket;
 use crate::engine::{
-    Acquire, Hold, Lease, LeaseKey, Line, LockName, LockView, Op, OpenId, Outcome, Reason, Refusal,
-    Release, SessionId, Tenure, What, Why,
+    Acquire, EventKind, Lease, LeaseKey, LeaveReason, LockName, LockView, Op, OpenId, Outcome,
+    Ownership, QueuePolicy, Reason, Refusal, Release, SessionId, Tenure,
 };
 use crate::service::event_log::Watch;
 use crate::service::{Failure, Locks, Unavailable};
@@ -105,8 +105,8 @@ pub(in super::super) fn join(
         Err(failure) => return then(Ended::Failed(failure)),
     };
     let number = fs.opens.number();
-    ask.hold = Hold::Firm(Some(OpenId { session, number }));
-    ask.line = Line::Join(patience);
+    ask.hold = Ownership::Exclusive(Some(OpenId { session, number }));
+    ask.line = QueuePolicy::Join(patience);
     let op = Op::Acquire(ask.clone());
     let wait = Wait { fh, ask, ticket: None, then: Some(Box::new(then)), _share: share };
     // Before asking: the grant may be told before the answer.
@@ -140,7 +140,7 @@ pub(super) fn closed(fs: &Fs, fh: u64) {
 fn leave(fs: &Fs, wait: Wait) {
     let Wait { ask, ticket: Some(ticket), .. } = wait else { return };
     let shared = Arc::clone(fs);
-    let op = Leave { name: ask.name.clone(), ticket, why: Why::Gone };
+    let op = Leave { name: ask.name.clone(), ticket, why: LeaveReason::Gone };
     fs.locks.submit_until_answered(Op::Leave(op), move |answer| {
         if flat(answer).is_ok() {
             return;
@@ -222,7 +222,7 @@ fn give_back(locks: &Locks, ask: Acquire, tenure: Tenure) {
 }
 
 /// The tenure that was granted to this attempt, if one was.
-fn granted(view: &LockView, hold: Hold) -> Option<Tenure> {
+fn granted(view: &LockView, hold: Ownership) -> Option<Tenure> {
     let lease = view.holders.iter().map(|holder| &holder.lease).find(|l| l.hold == hold)?;
     let Lease { token, life, acquired_at, acquisition, .. } = *lease;
     Some(Tenure { token, life, acquired_at, acquisition })
@@ -344,7 +344,7 @@ impl Waits {
         self.take(number).map(|wait| Stays::No(Box::new(wait)))
     }
 
-    fn asked(&self, number: u64) -> Option<(LockName, Hold, Option<Ticket>)> {
+    fn asked(&self, number: u64) -> Option<(LockName, Ownership, Option<Ticket>)> {
         let inner = self.inner.lock();
         let wait = inner.waits.get(&number)?;
         Some((wait.ask.name.clone(), wait.ask.hold, wait.ticket))
@@ -380,11 +380,15 @@ impl Waits {
         }
         for (_, event) in &batch.events {
             match &event.what {
-                What::Granted { hold: Hold::Firm(Some(open)), waited: Some(_), .. } => {
+                EventKind::Granted {
+                    hold: Ownership::Exclusive(Some(open)),
+                    waited: Some(_),
+                    ..
+                } => {
                     news.numbers.extend(Some(open.number).filter(known));
                 }
-                What::Left { ticket, .. } => news.left.extend(by_ticket.get(ticket)),
-                What::SessionOver { session, .. } => {
+                EventKind::Left { ticket, .. } => news.left.extend(by_ticket.get(ticket)),
+                EventKind::SessionOver { session, .. } => {
                     let of = |wait: &Wait| wait.ask.hold.open().map(|open| open.session);
                     let of_session = waits.iter().filter(|(_, wait)| of(wait) == Some(*session));
                     news.over.extend(of_session.map(|(number, _)| (*number, *session)));

@@ -6,7 +6,7 @@ use super::parameters::LAST_EVENT_ID;
 use super::problem::{Done, Problem};
 use super::request_context::{Call, text};
 use crate::auth::Grant;
-use crate::engine::{Event, Kind, What};
+use crate::engine::{Event, EventKind, Kind};
 use crate::event_json::{event_of, lost};
 use crate::service::event_log::Batch;
 use axum::body::{Body, Bytes};
@@ -145,15 +145,17 @@ fn part(written: &mut String, id: Option<&str>, kind: &str, value: &Value) {
 }
 
 /// The lock that an event speaks of.
-fn name_of(what: &What) -> Option<&str> {
+fn name_of(what: &EventKind) -> Option<&str> {
     match what {
-        What::Granted { name, .. }
-        | What::Renewed { name, .. }
-        | What::Annotated { name, .. }
-        | What::Expired { name, .. }
-        | What::Ended { name, .. }
-        | What::Joined { name, .. }
-        | What::Left { name, .. } => Some(name.as_str()),
-        What::SessionOpened { .. } | What::SessionKept { .. } | What::SessionOver { .. } => None,
+        EventKind::Granted { name, .. }
+        | EventKind::Renewed { name, .. }
+        | EventKind::Annotated { name, .. }
+        | EventKind::Expired { name, .. }
+        | EventKind::Ended { name, .. }
+        | EventKind::Joined { name, .. }
+        | EventKind::Left { name, .. } => Some(name.as_str()),
+        EventKind::SessionOpened { .. }
+        | EventKind::SessionKept { .. }
+        | EventKind::SessionOver { .. } => None,
     }
 }

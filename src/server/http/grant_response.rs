@@ -1,7 +1,7 @@
 //! Answers that are made often, written without looking at the lock again.
 
 use super::request_context::{Response, text};
-use crate::engine::{ClientId, Ends, Life, LockName, LockView, Tenure, Token};
+use crate::engine::{ClientId, Ends, Lifetime, LockName, LockView, Tenure, Token};
 use crate::service::Locks;
 use crate::time::Time;
 use axum::http::header::ETAG;
@@ -37,7 +37,7 @@ impl<'a> Granted<'a> {
         tenure: &Tenure,
         renewed: bool,
     ) -> Option<Self> {
-        let Life::Own { ttl, grace, expires_at } = tenure.life else { return None };
+        let Lifetime::Own { ttl, grace, expires_at } = tenure.life else { return None };
         let ends = Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace };
         Some(Self::ending(locks, (name, client), tenure, &ends, renewed, locks.now()))
     }

@@ -1,7 +1,7 @@
 //! What happened lately, kept for those who ask afterwards: tenures that ended within the last
 //! hour, for the picture, and what was taken from a session since it was last kept alive.
 
-use crate::engine::{ClientId, End, Event, LockName, SessionId, Token, What};
+use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
 use crate::service::Locks;
 use crate::service::event_log::Watch;
 use crate::time::{Span, Time};
@@ -141,7 +141,7 @@ impl Chronicle {
 impl Past {
     fn learn(&mut self, event: &Event) {
         match &event.what {
-            What::Ended { name, holder, token, held, end } => {
+            EventKind::Ended { name, holder, token, held, end } => {
                 let ended_at = event.at;
                 self.end_hanging(name, *token, end);
                 let (name, holder) = (name.clone(), holder.clone());
@@ -154,7 +154,7 @@ impl Past {
                     end: word_of(end),
                 });
             }
-            What::SessionOver { session, .. } => {
+            EventKind::SessionOver { session, .. } => {
                 let hung = self.sessions.remove(session).map(|bond| bond.hangs);
                 for token in hung.into_iter().flatten() {
                     self.hanging.remove(&token);
@@ -171,23 +171,23 @@ impl Past {
         self.tenures.push_back(tenure);
     }
 
-    fn end_hanging(&mut self, name: &LockName, token: Token, end: &End) {
+    fn end_hanging(&mut self, name: &LockName, token: Token, end: &TenureEnd) {
         let Some(session) = self.hanging.remove(&token) else { return };
         let Some(bond) = self.sessions.get_mut(&session) else { return };
         bond.hangs.remove(&token);
-        let is_loss = matches!(end, End::Stolen { .. } | End::Lapsed);
+        let is_loss = matches!(end, TenureEnd::Stolen { .. } | TenureEnd::Lapsed);
         if is_loss && bond.lost.len() < LOSSES_MAX {
             bond.lost.push((name.clone(), token));
         }
     }
 }
 
-const fn word_of(end: &End) -> &'static str {
+const fn word_of(end: &TenureEnd) -> &'static str {
     match end {
-        End::Released => "released",
-        End::Lapsed => "lapsed",
-        End::Moved { .. } => "moved",
-        End::Replaced => "replaced",
-        End::Stolen { .. } => "stolen",
+        TenureEnd::Released => "released",
+        TenureEnd::Lapsed => "lapsed",
+        TenureEnd::Moved { .. } => "moved",
+        TenureEnd::Replaced => "replaced",
+        TenureEnd::Stolen { .. } => "stolen",
     }
 }

@@ -10,8 +10,9 @@ use super::problem::{Done, Problem};
 use super::request_context::{Call, json};
 use super::wait_for_lock;
 use crate::engine::{
-    Acquire, ClientId, Firm, Grace, Hold, Holder, LeaseKey, Life, Line, LockName, Mode, Op,
-    Outcome, Patch, Release, Renew, Request, SessionId, Steal, Tenure, Term, Token, Ttl,
+    Acquire, ClientId, Firm, Grace, Holder, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op,
+    Outcome, Ownership, Patch, QueuePolicy, Release, Renew, Request, SessionId, Steal, Tenure,
+    Token, Ttl,
 };
 use crate::service::Failure;
 use crate::status::status_of;
@@ -66,9 +67,9 @@ pub(super) async fn acquire(mut call: Call) -> Done {
     }
     let term = call.term(&options, options.ttl, options.grace);
     let patch = patch_of(&options);
-    let hold = if options.reentrant { Hold::Loose } else { Hold::Firm(None) };
+    let hold = if options.reentrant { Ownership::Client } else { Ownership::Exclusive(None) };
     let mode = options.mode.unwrap_or(Mode::Exclusive);
-    let line = Line::Skip;
+    let line = QueuePolicy::Skip;
     let ask = Acquire { name, client, mode, hold, term, line, patch };
     let answer = call.decide(Op::Acquire(ask.clone()), request.clone()).await;
     // Boxed, as all that is rare: what is not would carry its size along.
@@ -110,7 +111,7 @@ async fn acquire_held(
 async fn held_by_session(call: &Call, ask: &Acquire, session: SessionId) -> Done<Option<Token>> {
     let view = call.view(&ask.name).await?;
     let of_session = |holder: &&Holder| {
-        holder.lease.holder == ask.client && holder.lease.life == Life::Session(session)
+        holder.lease.holder == ask.client && holder.lease.life == Lifetime::Session(session)
     };
     let own = view.holders.iter().find(of_session).filter(|_| view.mode == ask.mode);
     Ok(own.map(|own| own.lease.token))
@@ -144,9 +145,9 @@ async fn keep(
         (None, None, None) => None,
         (None, ttl, grace) => {
             let (ttl, grace) = missing(call, &name, &client, ttl, grace).await?;
-            Some(Term::Own(ttl, grace))
+            Some(LeaseTerms::Own(ttl, grace))
         }
-        (Some(session), ..) => Some(Term::Session(session)),
+        (Some(session), ..) => Some(LeaseTerms::Session(session)),
     };
     let (lock, owner) = (name.clone(), client.clone());
     let key = LeaseKey { name, client, token: options.token };
@@ -234,7 +235,7 @@ pub(super) async fn show_tenure(
     tenure: &Tenure,
     renewed: bool,
 ) -> Done {
-    if let Life::Session(id) = tenure.life {
+    if let Lifetime::Session(id) = tenure.life {
         call.app.chronicle.hang(id, tenure.token);
     }
     let view = call.view(name).await?;
@@ -252,10 +253,15 @@ fn over(name: &LockName, tenure: &Tenure) -> Problem {
 
 impl Call {
     /// What keeps a new lease alive.
-    pub(super) fn term(&self, options: &Options, ttl: Option<Ttl>, grace: Option<Grace>) -> Term {
+    pub(super) fn term(
+        &self,
+        options: &Options,
+        ttl: Option<Ttl>,
+        grace: Option<Grace>,
+    ) -> LeaseTerms {
         match options.session {
-            Some(session) => Term::Session(session),
-            None => Term::Own(ttl.unwrap_or(self.app.ttl), grace.unwrap_or(self.app.grace)),
+            Some(session) => LeaseTerms::Session(session),
+            None => LeaseTerms::Own(ttl.unwrap_or(self.app.ttl), grace.unwrap_or(self.app.grace)),
         }
     }
 

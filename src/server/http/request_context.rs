@@ -9,7 +9,7 @@ use crate::engine::{
     ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
     SessionView,
 };
-use crate::service::stale_read::Known;
+use crate::service::stale_read::StaleRead;
 use crate::service::{Failure, Unavailable};
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -83,7 +83,7 @@ impl Call {
     }
 
     /// Looks at one lock as it is known here, if the caller may.
-    pub(super) async fn known(&self, name: &LockName) -> Done<Known<LockView>> {
+    pub(super) async fn known(&self, name: &LockName) -> Done<StaleRead<LockView>> {
         self.may(&Asked::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
         self.app.locks.known_view(name, |known| drop(then.send(known)));

@@ -6,7 +6,8 @@ use super::options::Options;
 use super::problem::{Done, Problem};
 use super::request_context::{Call, json};
 use crate::engine::{
-    Acquire, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch, Phase, Release, Term,
+    Acquire, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op, Outcome, Ownership, Patch, Phase,
+    QueuePolicy, Release,
 };
 use crate::status::status_of;
 use axum::http::StatusCode;
@@ -39,14 +40,14 @@ fn default_lock() -> LockName {
 pub(super) async fn acquire(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
     let client = options.client(&call)?;
-    let term = Term::Own(options.ttl.unwrap_or(call.app.ttl), call.app.grace);
+    let term = LeaseTerms::Own(options.ttl.unwrap_or(call.app.ttl), call.app.grace);
     let ask = Acquire {
         name: default_lock(),
         client: client.clone(),
         mode: Mode::Exclusive,
-        hold: Hold::Loose,
+        hold: Ownership::Client,
         term,
-        line: Line::Skip,
+        line: QueuePolicy::Skip,
         patch: Patch::default(),
     };
     let outcome = call.decide(Op::Acquire(ask), None).await.map_err(in_seeds_words)?;
@@ -54,8 +55,8 @@ pub(super) async fn acquire(mut call: Call) -> Done {
         return Err(unexpected(&outcome));
     };
     let expires_at = match tenure.life {
-        Life::Own { expires_at, .. } => Some(call.app.locks.wall(expires_at).to_string()),
-        Life::Session(_) => None,
+        Lifetime::Own { expires_at, .. } => Some(call.app.locks.wall(expires_at).to_string()),
+        Lifetime::Session(_) => None,
     };
     let acquired = Acquired { holder: client.as_str(), expires_at };
     Ok(serialized(StatusCode::OK, &acquired))

@@ -12,8 +12,8 @@ use super::lock_resource;
 use super::problem::{Done, Problem};
 use super::request_context::{Call, told};
 use crate::engine::{
-    Acquire, ClientId, Event, Hold, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Refusal,
-    Release, Replay, Request, Tenure, Term, Ticket, Token, What, Why,
+    Acquire, ClientId, Event, EventKind, Kind, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName,
+    Op, Outcome, Ownership, QueuePolicy, Refusal, Release, Replay, Request, Tenure, Ticket, Token,
 };
 use crate::service::event_log::Watch;
 use crate::service::{Failure, Locks, Unavailable};
@@ -73,7 +73,7 @@ enum Fate {
     /// It was served.
     Served(Token),
     /// It is gone.
-    Gone(Why),
+    Gone(LeaveReason),
     /// Events were lost: nobody knows without a look.
     Unknown,
 }
@@ -237,7 +237,7 @@ type Told = oneshot::Receiver<Fate>;
 
 fn ticket_of(event: &Event) -> Option<Ticket> {
     match &event.what {
-        What::Granted { waited: Some((ticket, _)), .. } | What::Left { ticket, .. } => {
+        EventKind::Granted { waited: Some((ticket, _)), .. } | EventKind::Left { ticket, .. } => {
             Some(*ticket)
         }
         _ => None,
@@ -246,10 +246,10 @@ fn ticket_of(event: &Event) -> Option<Ticket> {
 
 fn fate_of(event: &Event, ticket: Ticket) -> Option<Fate> {
     match &event.what {
-        What::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
+        EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
             Some(Fate::Served(*token))
         }
-        What::Left { ticket: gone, why, .. } if *gone == ticket => Some(Fate::Gone(*why)),
+        EventKind::Left { ticket: gone, why, .. } if *gone == ticket => Some(Fate::Gone(*why)),
         _ => None,
     }
 }
@@ -286,7 +286,7 @@ impl Drop for Waiter {
             return give_back(&locks, &name, &client, token);
         }
         self.places.unfollow(ticket, self.number);
-        let leave = Leave { name: name.clone(), ticket, why: Why::Gone };
+        let leave = Leave { name: name.clone(), ticket, why: LeaveReason::Gone };
         self.places.locks.submit_until_answered(Op::Leave(leave), move |_| {
             let events = after.take(usize::MAX).events;
             let fate = events.iter().find_map(|(_, event)| fate_of(event, ticket));
@@ -311,7 +311,7 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
         return Err(Problem::of(Kind::Limit, detail));
     };
-    ask.line = Line::Join(Some(patience));
+    ask.line = QueuePolicy::Join(Some(patience));
     let mut phase = call.app.follow_phase();
     let mut place = None;
     loop {
@@ -344,7 +344,7 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
                 }
                 waiter.take();
                 // Another request of the client could be meant by what is held now.
-                if place.is_none() && ask.hold != Hold::Loose {
+                if place.is_none() && ask.hold != Ownership::Client {
                     return Err(lost_sight(&ask.name));
                 }
             }
@@ -370,7 +370,7 @@ pub(super) async fn wait_by_id(
     loop {
         call.grants()?;
         let left = until.since(call.app.locks.now());
-        ask.line = Line::Join(Some(left.min(KEPT)));
+        ask.line = QueuePolicy::Join(Some(left.min(KEPT)));
         let mut before = call.app.locks.watch(None);
         let outcome = call.decide(Op::Acquire(ask.clone()), Some(request.clone())).await;
         let ticket = match outcome {
@@ -385,7 +385,7 @@ pub(super) async fn wait_by_id(
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
             Err(problem) if has_waited && problem.is(Kind::LockExpired) => {
-                return Err(in_vain(call, &ask, Why::TimedOut).await);
+                return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
             }
             Err(problem) => return Err(problem),
         };
@@ -443,9 +443,9 @@ async fn show(call: &Call, ask: &Acquire, token: Token) -> Done {
 }
 
 /// Why there is no lock at the end of a wait.
-async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
+async fn in_vain(call: &Call, ask: &Acquire, why: LeaveReason) -> Problem {
     let session = match ask.term {
-        Term::Session(id) if why == Why::SessionOver => Some(id),
+        LeaseTerms::Session(id) if why == LeaveReason::SessionOver => Some(id),
         _ => None,
     };
     if let Some(id) = session {
@@ -483,14 +483,14 @@ mod tests {
         Places::new(Locks::new(Arc::new(local)))
     }
 
-    fn ask(client: &str, line: Line) -> Acquire {
-        let hold = Hold::Firm(None);
+    fn ask(client: &str, line: QueuePolicy) -> Acquire {
+        let hold = Ownership::Exclusive(None);
         Acquire {
             name: LockName::parse("build").expect("valid"),
             client: ClientId::parse(client).expect("valid"),
             mode: Mode::Exclusive,
             hold,
-            term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             line,
             patch: Patch::default(),
         }
@@ -510,7 +510,7 @@ mod tests {
     }
 
     fn stand(places: &Arc<Places>, client: &str) -> Waiter {
-        stand_by(places, &ask(client, Line::Join(None)))
+        stand_by(places, &ask(client, QueuePolicy::Join(None)))
     }
 
     fn stand_by(places: &Arc<Places>, ask: &Acquire) -> Waiter {
@@ -536,7 +536,7 @@ mod tests {
     fn who_goes_while_being_served_keeps_nothing() {
         let places = places();
         for _ in 0..500 {
-            let first = ask("first", Line::Skip);
+            let first = ask("first", QueuePolicy::Skip);
             let key =
                 LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
             submit(&places, Op::Acquire(first));
@@ -557,14 +557,14 @@ mod tests {
     #[test]
     fn a_place_that_a_closed_connection_never_heard_of_is_left() {
         let places = places();
-        let first = ask("first", Line::Skip);
+        let first = ask("first", QueuePolicy::Skip);
         let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
         submit(&places, Op::Acquire(first));
-        let heard = places.enter(&ask("b", Line::Join(None)));
+        let heard = places.enter(&ask("b", QueuePolicy::Join(None)));
         assert_eq!(look(&places).waiters.len(), 1);
         drop(heard);
         assert_eq!(look(&places).waiters.len(), 0);
-        let heard = places.enter(&ask("b", Line::Join(None)));
+        let heard = places.enter(&ask("b", QueuePolicy::Join(None)));
         submit(&places, Op::Release(Release::of(key)));
         assert!(look(&places).holder().is_some());
         drop(heard);
@@ -576,8 +576,8 @@ mod tests {
     #[test]
     fn a_place_is_shared_by_the_reentrant_requests_of_a_client() {
         let places = places();
-        submit(&places, Op::Acquire(ask("first", Line::Skip)));
-        let reentrant = || Acquire { hold: Hold::Loose, ..ask("b", Line::Join(None)) };
+        submit(&places, Op::Acquire(ask("first", QueuePolicy::Skip)));
+        let reentrant = || Acquire { hold: Ownership::Client, ..ask("b", QueuePolicy::Join(None)) };
         let (one, two) = (stand_by(&places, &reentrant()), stand_by(&places, &reentrant()));
         assert_eq!(one.ticket, two.ticket);
         drop(one);

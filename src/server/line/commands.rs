@@ -6,8 +6,8 @@ use crate::auth::connection_limits::Peers;
 use crate::auth::permissions::{Operation, Request as Asked};
 use crate::auth::{Gate, Grant};
 use crate::engine::{
-    Acquire, Answer, Command, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch,
-    Phase, Release, Renew, Term, Ttl,
+    Acquire, Answer, Command, Firm, Grace, Kind, LeaseKey, LeaseTerms, LockName, Mode, Op,
+    Ownership, Patch, Phase, QueuePolicy, Release, Renew, Ttl,
 };
 use crate::metrics::Page;
 use crate::service::{Locks, Unavailable};
@@ -100,10 +100,10 @@ impl Desk {
                 if self.stage() != Stage::Serving {
                     return Reply::Error;
                 }
-                let term = Term::Own(ttl.unwrap_or(self.ttl), self.grace);
+                let term = LeaseTerms::Own(ttl.unwrap_or(self.ttl), self.grace);
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
                 // As the seed has it: a lock that exists is refused, to its owner, too.
-                let (hold, line) = (Hold::Firm(None), Line::Skip);
+                let (hold, line) = (Ownership::Exclusive(None), QueuePolicy::Skip);
                 self.decide(
                     grant,
                     Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }),
@@ -111,7 +111,7 @@ impl Desk {
                 .await
             }
             Request::Renew(name, client, ttl) => {
-                let term = ttl.map(|ttl| Term::Own(ttl, self.grace));
+                let term = ttl.map(|ttl| LeaseTerms::Own(ttl, self.grace));
                 let key = LeaseKey { name, client, token: None };
                 let (firm, patch) = (Firm::Keep, Patch::default());
                 self.decide(grant, Op::Renew(Renew { key, term, firm, patch, acquires: false }))

@@ -2,7 +2,7 @@
 //! anybody waiting for it.
 
 use super::delivery::Wire;
-use crate::engine::{Event, LockName, What};
+use crate::engine::{Event, EventKind, LockName};
 use crate::metrics::Page;
 use crate::service::event_log::Watch;
 use crate::service::{List, Locks};
@@ -190,16 +190,16 @@ impl Followers {
 /// What a follower is told of an event, if it concerns it: a lease in grace is its owner's still.
 fn message_of(event: &Event) -> Option<String> {
     match &event.what {
-        What::Granted { name, holder, .. } => message("LOCK", name, holder),
-        What::Ended { name, holder, .. } => message("UNLOCK", name, holder),
-        What::Renewed { .. }
-        | What::Annotated { .. }
-        | What::Expired { .. }
-        | What::Joined { .. }
-        | What::Left { .. }
-        | What::SessionOpened { .. }
-        | What::SessionKept { .. }
-        | What::SessionOver { .. } => None,
+        EventKind::Granted { name, holder, .. } => message("LOCK", name, holder),
+        EventKind::Ended { name, holder, .. } => message("UNLOCK", name, holder),
+        EventKind::Renewed { .. }
+        | EventKind::Annotated { .. }
+        | EventKind::Expired { .. }
+        | EventKind::Joined { .. }
+        | EventKind::Left { .. }
+        | EventKind::SessionOpened { .. }
+        | EventKind::SessionKept { .. }
+        | EventKind::SessionOver { .. } => None,
     }
 }
 

@@ -4,9 +4,9 @@ use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, Annotate, ClientId, EndSession, Firm, Hold, LeaseKey, Leave, Line, LockName, Mode,
-    Move, Op, OpenSession, Outcome as Decided, Over, Patch, Release, Renew, Reset, SessionEnd,
-    SessionId, Steal, StealReason, Term, Ticket, Whose, Why,
+    Acquire, Annotate, ClientId, EndSession, Firm, LeaseKey, LeaseTerms, Leave, LeaveReason,
+    LockName, Mode, Move, Op, OpenSession, Outcome as Decided, Over, Ownership, Patch, QueuePolicy,
+    Release, Renew, Reset, SessionEnd, SessionId, Steal, StealReason, Ticket, Whose,
 };
 use latchfs::service::batch_messages::{ANY_START, Ask, Batch, Reply, decode_told, encode_batch};
 use latchfs::service::{Children, List, Unavailable};
@@ -115,7 +115,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
     let client = || ClientId::parse(case.client).expect("a client");
     let key = || LeaseKey { name: name(), client: client(), token: None };
     let reason = || StealReason::parse("why").expect("a reason");
-    let (term, patch) = (Term::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
+    let (term, patch) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
     let session = || SessionId::named(open(sites, site, case.client));
     let op = match ask {
         "view" => return Ask::View(name()),
@@ -129,7 +129,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         "leases" => return Ask::Leases(session(), None),
         "urls" => return Ask::Urls,
         "settle" => Op::Settle,
-        "acquire" => Op::Acquire(acquire(name(), client(), Line::Skip)),
+        "acquire" => Op::Acquire(acquire(name(), client(), QueuePolicy::Skip)),
         "renew" => {
             Op::Renew(Renew { key: key(), term: None, firm: Firm::Keep, patch, acquires: false })
         }
@@ -137,7 +137,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         "release" => Op::Release(Release::of(key())),
         "leave" => {
             let ticket = queue(sites, site, case);
-            Op::Leave(Leave { name: name(), ticket, why: Why::Asked })
+            Op::Leave(Leave { name: name(), ticket, why: LeaveReason::Asked })
         }
         "move" => {
             let to = LockName::parse(&case.to).expect("a name");
@@ -161,13 +161,13 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
     Ask::Submit(op.into())
 }
 
-fn acquire(name: LockName, client: ClientId, line: Line) -> Acquire {
+fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
     Acquire {
         name,
         client,
         mode: Mode::Exclusive,
-        hold: Hold::Loose,
-        term: Term::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        hold: Ownership::Client,
+        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
         line,
         patch: Patch::default(),
     }
@@ -180,8 +180,8 @@ fn queue(sites: &Sites, site: Site, case: &Case) -> Ticket {
     let waiter = ClientId::parse(case.client).expect("a client");
     let name = || LockName::parse(&case.lock).expect("a name");
     let ask = |op| submit(sites, &admin, Ask::Submit(Op::Acquire(op).into())).expect("known");
-    ask(acquire(name(), holder, Line::Skip));
-    match ask(acquire(name(), waiter, Line::Join(None))) {
+    ask(acquire(name(), holder, QueuePolicy::Skip));
+    match ask(acquire(name(), waiter, QueuePolicy::Join(None))) {
         Reply::Answered(Ok(Decided::Waiting { ticket, .. })) => ticket,
         other => panic!("{other:?}"),
     }

@@ -4,7 +4,7 @@ use super::super::ranges::Span;
 use super::Table;
 use super::ask::{Effect, No, Waits};
 use super::file::{Asking, File, Held, Wants};
-use crate::engine::{LeaseKey, Leave, LockName, Op, Release, Ticket, Why};
+use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, Release, Ticket};
 use crate::fuse::lookout::Waiting;
 
 impl<R> Table<R> {
@@ -212,7 +212,7 @@ impl<R> Table<R> {
 
 /// A place in line is given up. Until an event says what became of it, it may be served.
 pub(super) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
-    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: Why::Gone })))
+    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })))
 }
 
 pub(super) fn release<R>(key: LeaseKey) -> Effect<R> {

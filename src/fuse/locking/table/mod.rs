@@ -33,8 +33,8 @@ pub(super) use ask::{Ask, Call, Effect, Found, No, Recall, Waits};
 
 use super::ranges::{Ranges, Span};
 use crate::engine::{
-    Acquire, Hold, LeaseKey, Line, Mode, OpenId, Patch, Reason, Refusal, SessionId, Term, Ticket,
-    Token,
+    Acquire, LeaseKey, LeaseTerms, Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Refusal,
+    SessionId, Ticket, Token,
 };
 use crate::fuse::numbered::{Numbered, Numbers};
 use file::{Asking, Bundle, Early, File, Held, Placed, Turn, Wants, answer};
@@ -173,8 +173,8 @@ impl<R> Table<R> {
             return self.tidy(ino);
         }
         let line = match ask.line {
-            Waits::Yes => Line::Join(None),
-            Waits::No => Line::Skip,
+            Waits::Yes => QueuePolicy::Join(None),
+            Waits::No => QueuePolicy::Skip,
         };
         // The bundle's hold is that of whoever locked the first range, whoever needs more of it.
         let bundle = self.files.get(&ask.ino).and_then(|file| file.bundle.as_ref());
@@ -189,8 +189,8 @@ impl<R> Table<R> {
             name,
             client,
             mode: ask.mode,
-            hold: Hold::Open(OpenId { session: self.session, number: asking.number }),
-            term: Term::Session(self.session),
+            hold: Ownership::OpenFile(OpenId { session: self.session, number: asking.number }),
+            term: LeaseTerms::Session(self.session),
             line,
             patch,
         };

@@ -4,8 +4,8 @@ use super::super::ranges::Owner;
 use super::ask::CallOf;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, End, Engine, Event, Grace, LeaseKey, LockName, LockView, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, What,
+    Answer, ClientId, Engine, Event, EventKind, Grace, LeaseKey, LockName, LockView, Move, Op,
+    OpenSession, Outcome, Over, Patch, Release, TenureEnd,
 };
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,21 +102,28 @@ impl Rig {
         let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
         for Event { what, .. } in events {
             match what {
-                What::Granted { hold: Hold::Open(open), token, name, holder, waited, .. } => {
+                EventKind::Granted {
+                    hold: Ownership::OpenFile(open),
+                    token,
+                    name,
+                    holder,
+                    waited,
+                    ..
+                } => {
                     let key = LeaseKey { name, client: holder, token: Some(token) };
                     let ticket = waited.map(|(ticket, _)| ticket);
                     self.table.granted(open.number, ticket, key, next);
                 }
-                What::Ended { end: End::Moved { .. }, name, token, .. } => {
+                EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
                     self.table.moved(token, &name, next);
                 }
-                What::Ended { end: End::Replaced, name, token, .. }
+                EventKind::Ended { end: TenureEnd::Replaced, name, token, .. }
                     if self.table.is_known(token) =>
                 {
                     self.table.moved(token, &name, next);
                 }
-                What::Left { ticket, name, .. } => self.table.left(ticket, &name, next),
-                What::Ended { token, name, .. } => {
+                EventKind::Left { ticket, name, .. } => self.table.left(ticket, &name, next),
+                EventKind::Ended { token, name, .. } => {
                     self.table.ended(token, next);
                     self.table.changed(&name, next);
                 }
@@ -235,9 +242,9 @@ impl Rig {
             name: ask.name.clone(),
             client: ask.client.clone(),
             mode: ask.mode,
-            hold: Hold::Open(OpenId { session: self.table.session, number: ask.owner.fh }),
-            term: Term::Session(self.table.session),
-            line: Line::Skip,
+            hold: Ownership::OpenFile(OpenId { session: self.table.session, number: ask.owner.fh }),
+            term: LeaseTerms::Session(self.table.session),
+            line: QueuePolicy::Skip,
             patch: ask.patch.clone(),
         });
         let mut todo = Vec::new();
@@ -354,9 +361,9 @@ fn what_is_moved_before_it_is_entered_is_held_under_its_new_name() {
         name: first.name.clone(),
         client: first.client.clone(),
         mode: Exclusive,
-        hold: Hold::Open(open),
-        term: Term::Session(open.session),
-        line: Line::Skip,
+        hold: Ownership::OpenFile(open),
+        term: LeaseTerms::Session(open.session),
+        line: QueuePolicy::Skip,
         patch: Patch::default(),
     };
     let mut todo = Vec::new();
@@ -434,7 +441,7 @@ fn an_interrupted_upgrade_keeps_what_was_held() {
         rig.table.lock(own(Exclusive, Waits::Yes), 1, &mut asked);
         let number = asked.iter().find_map(|effect| match effect {
             Effect::Submit { ask, .. } => match ask.hold {
-                Hold::Open(open) => Some(open.number),
+                Ownership::OpenFile(open) => Some(open.number),
                 _ => None,
             },
             _ => None,

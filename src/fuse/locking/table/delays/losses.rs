@@ -3,7 +3,7 @@
 use super::named;
 use super::run;
 use super::{Far, Recall, SEEDS};
-use crate::engine::{Hold, LeaseKey, LockView};
+use crate::engine::{LeaseKey, LockView, Ownership};
 use crate::fuse::locking::table::{Found, Table};
 
 /// Random programs: none of them may be left waiting.
@@ -23,7 +23,7 @@ impl Far {
         let views = [self.view(&named("f")), self.view(&named("g"))];
         let of_lock = |view: &LockView| {
             let holds = view.holders.iter().filter_map(|holder| {
-                let Hold::Open(open) = holder.lease.hold else { return None };
+                let Ownership::OpenFile(open) = holder.lease.hold else { return None };
                 let (name, client) = (view.name.clone(), holder.lease.holder.clone());
                 Some((open.number, LeaseKey { name, client, token: Some(holder.lease.token) }))
             });

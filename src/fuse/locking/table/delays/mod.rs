@@ -7,8 +7,8 @@ mod losses;
 use super::super::ranges::Owner;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, End, Engine, Grace, LeaseKey, LockName, LockView, Move, Op, OpenSession,
-    Outcome, Over, Patch, What,
+    Answer, ClientId, Engine, EventKind, Grace, LeaseKey, LockName, LockView, Move, Op,
+    OpenSession, Outcome, Over, Patch, TenureEnd,
 };
 use crate::fuse::lookout::Waiting;
 use crate::time::{Span as Length, Time};
@@ -92,7 +92,7 @@ struct Far {
     table: Table<u32>,
     sent: VecDeque<Sent>,
     came: Vec<Came>,
-    events: VecDeque<What>,
+    events: VecDeque<EventKind>,
     programs: BTreeMap<u32, Program>,
     /// The numbers that the lookout was told of.
     watched: Vec<u64>,
@@ -363,23 +363,30 @@ impl Far {
         let event = self.events.pop_front();
         self.say(format_args!("heard {event:?}"));
         match event {
-            Some(What::Granted { hold: Hold::Open(open), token, name, holder, waited, .. }) => {
+            Some(EventKind::Granted {
+                hold: Ownership::OpenFile(open),
+                token,
+                name,
+                holder,
+                waited,
+                ..
+            }) => {
                 let key = LeaseKey { name, client: holder, token: Some(token) };
                 let ticket = waited.map(|(ticket, _)| ticket);
                 self.decide(|table, todo| table.granted(open.number, ticket, key, todo));
             }
-            Some(What::Ended { end: End::Moved { .. }, name, token, .. }) => {
+            Some(EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. }) => {
                 self.decide(|table, todo| table.moved(token, &name, todo));
             }
-            Some(What::Ended { end: End::Replaced, name, token, .. })
+            Some(EventKind::Ended { end: TenureEnd::Replaced, name, token, .. })
                 if self.table.is_known(token) =>
             {
                 self.decide(|table, todo| table.moved(token, &name, todo));
             }
-            Some(What::Left { ticket, name, .. }) => {
+            Some(EventKind::Left { ticket, name, .. }) => {
                 self.decide(|table, todo| table.left(ticket, &name, todo));
             }
-            Some(What::Ended { token, name, .. }) => self.decide(|table, todo| {
+            Some(EventKind::Ended { token, name, .. }) => self.decide(|table, todo| {
                 table.ended(token, todo);
                 table.changed(&name, todo);
             }),
