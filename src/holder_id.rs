@@ -17,23 +17,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maker {
     /// Which process.
-    pub process: Started,
+    pub process: ProcessStart,
     /// The leader of its login session.
-    pub session: Started,
+    pub session: ProcessStart,
     /// Half of the kernel's name for the boot in which both started; 0 if that is not known.
     pub boot: u64,
 }
 
 /// A pid, and what tells its process from others of that pid; zeros where that is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Started {
+pub struct ProcessStart {
     /// Which pid.
     pub pid: u32,
     /// Its [`start_of`].
     pub at: u64,
 }
 
-impl Started {
+impl ProcessStart {
     /// The process that has this pid now, if one has.
     pub fn running(pid: u32) -> Option<Self> {
         Some(Self { pid, at: start_of(pid)? })
@@ -52,8 +52,8 @@ impl Started {
 impl Maker {
     /// The process `pid`.
     pub fn running(pid: u32) -> Self {
-        let process = Started { pid, at: start_of(pid).unwrap_or(0) };
-        let session = Started::running(session_of(pid)).unwrap_or_default();
+        let process = ProcessStart { pid, at: start_of(pid).unwrap_or(0) };
+        let session = ProcessStart::running(session_of(pid)).unwrap_or_default();
         Self { process, session, boot: this_boot() as u64 }
     }
 
@@ -61,15 +61,15 @@ impl Maker {
     pub fn parse(holder_id: &str) -> Option<Self> {
         let mut parts = holder_id.rsplit(':').peekable();
         let (session, boot) = match parts.next_if(|last| last.contains('.')) {
-            None => (Started::default(), 0),
+            None => (ProcessStart::default(), 0),
             Some(session) => {
                 let (pid, at) = session.split_once('.')?;
                 let (at, boot) = at.split_once('.').unwrap_or((at, "0"));
-                (Started { pid: pid.parse().ok()?, at: at.parse().ok()? }, boot.parse().ok()?)
+                (ProcessStart { pid: pid.parse().ok()?, at: at.parse().ok()? }, boot.parse().ok()?)
             }
         };
         let at = parts.next()?.parse().ok()?;
-        let process = Started { pid: parts.next()?.parse().ok()?, at };
+        let process = ProcessStart { pid: parts.next()?.parse().ok()?, at };
         Some(Self { process, session, boot })
     }
 
@@ -193,9 +193,12 @@ mod tests {
         assert!(own.process.runs() && own.process.is_known());
         assert_eq!(Maker::parse(&format!("laptop1:ann:{own}")), Some(own));
         let old = Maker::parse("laptop1:ann:7:70").expect("as older ones wrote it");
-        assert_eq!((old.process, old.session), (Started { pid: 7, at: 70 }, Started::default()));
+        assert_eq!(
+            (old.process, old.session),
+            (ProcessStart { pid: 7, at: 70 }, ProcessStart::default())
+        );
         let old = Maker::parse("laptop1:ann:7:70:4.40").expect("as older ones wrote it");
-        assert_eq!((old.session, old.boot), (Started { pid: 4, at: 40 }, 0));
+        assert_eq!((old.session, old.boot), (ProcessStart { pid: 4, at: 40 }, 0));
         for other in [
             "",
             "7",
@@ -214,19 +217,22 @@ mod tests {
     #[test]
     fn a_shell_may_release_what_it_acquired() {
         // The test may run where the leader of its session has ended or cannot be seen.
-        let session = Started { pid: 4_000, at: 17 };
+        let session = ProcessStart { pid: 4_000, at: 17 };
         let here = Maker { session, ..Maker::running(std::process::id()) };
         assert!(here.is_of_shell(here));
-        let gone = Started { pid: here.process.pid, at: here.process.at + 1 };
+        let gone = ProcessStart { pid: here.process.pid, at: here.process.at + 1 };
         let same_session = Maker { process: gone, ..here };
         assert!(same_session.is_of_shell(here), "its process has ended");
-        let other = Started { pid: 1, at: 1 };
+        let other = ProcessStart { pid: 1, at: 1 };
         assert!(!Maker { process: gone, session: other, ..here }.is_of_shell(here));
         let elsewhere = Maker { boot: here.boot ^ 1, ..here };
         assert!(!elsewhere.is_of_shell(here), "the same numbers on another machine");
         assert!(!Maker { process: gone, ..elsewhere }.is_of_shell(here));
-        let unknown =
-            Maker { process: Started::default(), session: Started::default(), boot: here.boot };
+        let unknown = Maker {
+            process: ProcessStart::default(),
+            session: ProcessStart::default(),
+            boot: here.boot,
+        };
         assert!(!unknown.is_of_shell(unknown), "nothing is known of either");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let running = Maker { session, ..Maker::running(child.id()) };
@@ -249,12 +255,16 @@ mod tests {
         BufReader::new(stdout).read_line(&mut line).expect("a line");
         let sleeper: u32 = line.trim().parse().expect("a pid");
         let known = Maker::running(sleeper).session;
-        assert_eq!(known, Started::running(leader.id()).expect("it runs"));
+        assert_eq!(known, ProcessStart::running(leader.id()).expect("it runs"));
         drop(leader.stdin.take());
         leader.wait().expect("it ends");
         let unknown = Maker::running(sleeper).session;
         std::process::Command::new("kill").arg(line.trim()).status().expect("kill");
-        assert_eq!(unknown, Started::default(), "nothing tells it from later ones of that pid");
+        assert_eq!(
+            unknown,
+            ProcessStart::default(),
+            "nothing tells it from later ones of that pid"
+        );
     }
 
     #[test]

@@ -8,10 +8,10 @@
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends, Engine, Event,
-    EventKind, Firm, Grace, LeaseKey, LeaseTerms, Leave, LeaveReason, Lifetime, LockName, LockView,
-    Mode, Move, Op, OpenId, OpenSession, Outcome, Over, Ownership, Patch, Phase, QueuePolicy,
-    Release, Renew, Request, RequestId, Reset, Rules, SessionEnd, SessionId, Steal, StealReason,
-    Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl, Whose,
+    EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave, LeaveReason,
+    Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
+    Phase, QueuePolicy, Release, Renew, RequestId, Reset, ResetScope, Rules, SessionEnd, SessionId,
+    Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -195,7 +195,8 @@ impl Stage {
             "move" => {
                 let from = key(client, words)?;
                 let to = parse_name(&words.value("to").ok_or("where to?")?)?;
-                let over = if words.flag("noreplace") { Over::Refuse } else { Over::Replace };
+                let over =
+                    if words.flag("noreplace") { IfExists::Refuse } else { IfExists::Replace };
                 Op::Move(Move { from, to, over })
             }
             "steal" => {
@@ -209,12 +210,12 @@ impl Stage {
                 let reason = words.value("reason").ok_or("for which reason?")?;
                 let reason = StealReason::parse(&reason).ok_or("no reason")?;
                 let whose = match (words.value("of"), words.value("keep")) {
-                    (Some(one), _) => Whose::Of(parse_client(&one)?),
+                    (Some(one), _) => ResetScope::Of(parse_client(&one)?),
                     (None, Some(kept)) => {
                         let kept: Result<_, _> = kept.split(',').map(parse_client).collect();
-                        Whose::AllBut(kept?)
+                        ResetScope::AllBut(kept?)
                     }
-                    (None, None) => Whose::AllBut(vec![]),
+                    (None, None) => ResetScope::AllBut(vec![]),
                 };
                 Op::Reset(Reset { whose, by: client, reason })
             }
@@ -237,11 +238,11 @@ impl Stage {
 }
 
 /// The request of a line: its digest is of what the line says, but for the time.
-fn request_of(caller: Arc<str>, key: &str, op: &Op) -> Request {
+fn request_of(caller: Arc<str>, key: &str, op: &Op) -> IdempotencyKey {
     let digest = format!("{op:?}")
         .bytes()
         .fold(7, |hash: u128, byte| hash.wrapping_mul(31).wrapping_add(u128::from(byte)));
-    Request { id: RequestId { caller, key: key.into() }, digest: Digest(digest) }
+    IdempotencyKey { id: RequestId { caller, key: key.into() }, digest: Digest(digest) }
 }
 
 fn acquire(client: ClientId, words: &mut Words) -> Result<Acquire, String> {

@@ -388,8 +388,8 @@ mod tests {
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
-        Acquire, EndSession, LeaseKey, Leave, LeaveReason, Mode, Move, OpenSession, Over, Patch,
-        QueuePolicy, Release, SessionEnd, Steal, StealReason,
+        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Mode, Move, OpenSession,
+        Patch, QueuePolicy, Release, SessionEnd, Steal, StealReason,
     };
 
     fn name(text: &str) -> LockName {
@@ -435,7 +435,7 @@ mod tests {
         let release = Op::Release(Release::of(key.clone()));
         assert_eq!(laptop().may_submit(&release, &[]), Err(Denial::Lock(name("other"))));
         let from = LeaseKey { name: name("home"), ..key };
-        let to = Op::Move(Move { from, to: name("other"), over: Over::Refuse });
+        let to = Op::Move(Move { from, to: name("other"), over: IfExists::Refuse });
         assert_eq!(laptop().may_submit(&to, &[]), Err(Denial::Lock(name("other"))));
         assert_eq!(Grant::everything().may_submit(&to, &[]), Ok(()));
         let ask = OpenSession { client: client("x"), ttl: None, grace: GRACE_DEFAULT };

@@ -5,12 +5,12 @@ use super::mount::own_client;
 use super::output;
 use super::server_options::{self, KeyArgs};
 use crate::client::download::download;
-use crate::client::http_transport::{Access, Http};
+use crate::client::http_transport::{Http, ServerAccess};
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
-use crate::engine::{ClientId, Op, Outcome, Reset, StealReason, Whose};
+use crate::engine::{ClientId, Op, Outcome, Reset, ResetScope, StealReason};
 use crate::raft;
 use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
-use crate::service::{Failure as Unanswered, LockService};
+use crate::service::{LockService, RequestError as Unanswered};
 use crate::time::{Span, Wall};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -76,8 +76,8 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &KeyArgs) -> Done
         None => own_client()?,
     };
     let whose = match &args.of {
-        Some(one) => Whose::Of(one.clone()),
-        None => Whose::AllBut(args.keep.clone()),
+        Some(one) => ResetScope::Of(one.clone()),
+        None => ResetScope::AllBut(args.keep.clone()),
     };
     let remote = server_options::connect(&key.access(&servers.join(","))?, None)?;
     let (send, answer) = channel();
@@ -110,7 +110,7 @@ pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &KeyArgs) -> D
     Err(last)
 }
 
-fn fetch(access: &Access) -> Done<Vec<u8>> {
+fn fetch(access: &ServerAccess) -> Done<Vec<u8>> {
     let server = Http::new(access).map_err(|error| Failure::usage(error.to_string()))?;
     let watched = io::stderr().is_terminal();
     let come = |bytes: usize, of: Option<u64>| {

@@ -1,6 +1,6 @@
 //! How a command ends: its exit code, and the sentence that says why.
 
-use crate::engine::Kind;
+use crate::engine::RefusalKind;
 use crate::os_error::said;
 use std::fmt::Write;
 use std::io;
@@ -70,13 +70,15 @@ impl Exit {
     }
 
     /// The table of section 7 of the design.
-    pub(super) const fn of(kind: Kind) -> Self {
+    pub(super) const fn of(kind: RefusalKind) -> Self {
         match kind {
-            Kind::LockConflict | Kind::Limit => Self::Conflict,
-            Kind::LockNotHeld | Kind::Denied => Self::Denied,
-            Kind::LockExpired | Kind::FencingMismatch => Self::Lost,
-            Kind::ClockSkewExceeded | Kind::ConsistencyUnavailable => Self::Unavailable,
-            Kind::Invalid => Self::Usage,
+            RefusalKind::LockConflict | RefusalKind::Limit => Self::Conflict,
+            RefusalKind::LockNotHeld | RefusalKind::Denied => Self::Denied,
+            RefusalKind::LockExpired | RefusalKind::FencingMismatch => Self::Lost,
+            RefusalKind::ClockSkewExceeded | RefusalKind::ConsistencyUnavailable => {
+                Self::Unavailable
+            }
+            RefusalKind::Invalid => Self::Usage,
         }
     }
 
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn kinds_have_the_exit_codes_of_the_design() {
-        let codes = Kind::ALL.map(|kind| (kind.as_str(), Exit::of(kind).code()));
+        let codes = RefusalKind::ALL.map(|kind| (kind.as_str(), Exit::of(kind).code()));
         assert_eq!(
             codes,
             [

@@ -6,7 +6,7 @@ use super::output::{self, Look};
 use super::status_table::{Status, page};
 use super::target::{self, Asking, NameArg, TargetArgs};
 use crate::engine::lease_terms::parse_span;
-use crate::engine::{Grace, Kind, LockName, Ttl};
+use crate::engine::{Grace, LockName, RefusalKind, Ttl};
 use crate::holder_id::Maker;
 use crate::time::Span;
 use serde_json::{Map, Value, json};
@@ -191,7 +191,7 @@ fn token_of_shell(ask: &dyn Ask, name: &LockName) -> Done<u64> {
         Some((token, maker)) => not_from_here(name, *token, *maker),
         None => not_held(name, &status, &you),
     };
-    Err(Failure::Said(Exit::of(Kind::LockNotHeld), sentence))
+    Err(Failure::Said(Exit::of(RefusalKind::LockNotHeld), sentence))
 }
 
 /// The leases of a client among the holders of a lock: their tokens, and which process made them.

@@ -3,7 +3,7 @@
 //! That is the mount's `.latchfs/ctl`, or (see `direct`) a server.
 
 use super::exit::{Done, Exit, Failure};
-use crate::engine::Kind;
+use crate::engine::RefusalKind;
 use crate::fuse::mountinfo;
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
@@ -160,7 +160,7 @@ fn understand(answer: Value) -> Done<Value> {
     if answer["ok"] == Value::Bool(true) {
         return Ok(answer);
     }
-    let kind = Kind::ALL.into_iter().find(|kind| answer["kind"] == kind.as_str());
+    let kind = RefusalKind::ALL.into_iter().find(|kind| answer["kind"] == kind.as_str());
     let exit = kind.map_or(Exit::Unavailable, Exit::of);
     let sentence = answer["message"].as_str().unwrap_or("the daemon refused, and did not say why");
     Err(Failure::Said(exit, sentence.to_owned()))

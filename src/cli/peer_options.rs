@@ -4,7 +4,7 @@ use super::exit::{Done, Failure};
 use super::mount::{absolute, host_name};
 use super::serve::address;
 use super::storage_options::Kept;
-use crate::raft::{Pace, PeerFiles, Peering};
+use crate::raft::{ElectionPace, PeerFiles, Peering};
 use crate::server::http::ca;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,13 +42,13 @@ pub(super) struct PeerArgs {
     url: Option<String>,
     /// How long the network may take: 'lan' for servers beside each other, 'wifi' for laptops
     #[arg(long, value_name = "PACE", default_value = "lan", value_parser = pace)]
-    pace: Pace,
+    pace: ElectionPace,
 }
 
-fn pace(text: &str) -> Result<Pace, &'static str> {
+fn pace(text: &str) -> Result<ElectionPace, &'static str> {
     match text {
-        "lan" => Ok(Pace::Lan),
-        "wifi" => Ok(Pace::Wifi),
+        "lan" => Ok(ElectionPace::Lan),
+        "wifi" => Ok(ElectionPace::Wifi),
         _ => Err("there are 'lan' and 'wifi'"),
     }
 }

@@ -5,13 +5,13 @@ use super::exit::{Done, Exit, Failure};
 use super::mount_client::Ask;
 use super::server_options;
 use super::target::not_a_name;
-use crate::client::http_transport::Access;
+use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use crate::engine::{
-    Acquire, ClientId, EventKind, Firm, Grace, Kind, LeaseKey, LeaseTerms, LockName, LockView,
-    Mode, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, Release, Renew, Steal, StealReason,
-    Ticket, Token, Ttl,
+    Acquire, ClientId, EventKind, Firm, Grace, LeaseKey, LeaseTerms, LockName, LockView, Mode, Op,
+    OpenId, Outcome, Ownership, Patch, QueuePolicy, RefusalKind, Release, Renew, Steal,
+    StealReason, Ticket, Token, Ttl,
 };
 use crate::holder_id::Maker;
 use crate::service::{self, List, LockService, Locks, SessionOwner};
@@ -29,13 +29,13 @@ const NUMBER: u64 = 1;
 
 /// A server, asked by one process.
 pub(super) struct Direct {
-    access: Access,
+    access: ServerAccess,
     client: ClientId,
     remote: OnceLock<Arc<Remote>>,
 }
 
 impl Direct {
-    pub(super) fn new(access: Access, client: ClientId) -> Self {
+    pub(super) fn new(access: ServerAccess, client: ClientId) -> Self {
         Self { access, client, remote: OnceLock::new() }
     }
 
@@ -66,7 +66,7 @@ impl Direct {
             }),
         );
         let answer = received(&answer)?;
-        answer.map_err(|refusal| failed(&service::Failure::Refused(refusal)))
+        answer.map_err(|refusal| failed(&service::RequestError::Refused(refusal)))
     }
 
     fn view(remote: &Remote, name: &LockName) -> Done<LockView> {
@@ -169,7 +169,7 @@ impl Direct {
     /// Follows the line to its end: by events, and by a look where some are missing.
     fn wait_in_line(
         remote: &Remote,
-        watch: &mut service::event_log::Watch,
+        watch: &mut service::event_log::EventWatch,
         ask: &Acquire,
         ticket: Ticket,
     ) -> Done<Option<Token>> {
@@ -374,12 +374,12 @@ impl Asked<'_> {
 fn received<T>(answer: &Receiver<Result<T, service::Unavailable>>) -> Done<T> {
     match answer.recv() {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(why)) => Err(failed(&service::Failure::Unavailable(why))),
+        Ok(Err(why)) => Err(failed(&service::RequestError::Unavailable(why))),
         Err(_) => Err(Failure::unavailable("the server was not asked; try again")),
     }
 }
 
-fn failed(failure: &service::Failure) -> Failure {
+fn failed(failure: &service::RequestError) -> Failure {
     Failure::Said(Exit::of(failure.kind()), failure.to_string())
 }
 
@@ -389,5 +389,5 @@ fn too_long(name: &LockName, patience: Option<Span>) -> Failure {
         "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' for who \
          has it, or wait longer"
     );
-    Failure::Said(Exit::of(Kind::LockConflict), sentence)
+    Failure::Said(Exit::of(RefusalKind::LockConflict), sentence)
 }

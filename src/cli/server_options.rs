@@ -3,9 +3,9 @@
 use super::exit::{Done, Exit, Failure};
 use super::output;
 use crate::client::api_request::fetch;
-use crate::client::http_transport::{Access, Http, may_learn};
-use crate::client::transport::Server;
-use crate::client::{MakeServer, Remote, SERVERS_MAX, Several, Terms};
+use crate::client::http_transport::{Http, ServerAccess, may_learn};
+use crate::client::transport::Transport;
+use crate::client::{Failover, MakeServer, Remote, SERVERS_MAX, Terms};
 use crate::time::Span;
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +37,7 @@ pub(super) struct KeyArgs {
 
 impl KeyArgs {
     /// How one gets into the server at `url`.
-    pub(super) fn access(&self, url: &str) -> Done<Access> {
+    pub(super) fn access(&self, url: &str) -> Done<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
         let token = file(&self.token_file)?;
         if let Some(path) = &self.token_file {
@@ -45,7 +45,7 @@ impl KeyArgs {
         }
         let identity = file(&self.cert)?.zip(file(&self.key)?);
         let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
-        Ok(Access { url: url.to_owned(), token, ca: file(&self.ca)?, identity })
+        Ok(ServerAccess { url: url.to_owned(), token, ca: file(&self.ca)?, identity })
     }
 }
 
@@ -107,9 +107,9 @@ fn refused(code: u16, problem: &Value) -> Failure {
 }
 
 /// The server, or the servers, that `access` names.
-fn server(access: &Access) -> Done<Arc<dyn Server>> {
-    let usable = |url: &str| -> Done<Arc<dyn Server>> {
-        let access = Access { url: url.to_owned(), ..access.clone() };
+fn server(access: &ServerAccess) -> Done<Arc<dyn Transport>> {
+    let usable = |url: &str| -> Done<Arc<dyn Transport>> {
+        let access = ServerAccess { url: url.to_owned(), ..access.clone() };
         let http = Http::new(&access).map_err(|error| Failure::usage(error.to_string()))?;
         Ok(Arc::new(http))
     };
@@ -120,29 +120,29 @@ fn server(access: &Access) -> Done<Arc<dyn Server>> {
         }
         urls => {
             let servers: Done<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
-            Ok(Arc::new(Several::learning(servers?, learner(access))))
+            Ok(Arc::new(Failover::learning(servers?, learner(access))))
         }
     }
 }
 
 /// Makes servers of the URLs that a server tells, with the same credentials.
-fn learner(access: &Access) -> MakeServer {
+fn learner(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
         let is_safe = urls(&access.url).iter().all(|known| may_learn(known, url));
-        let made = Http::new(&Access { url: url.to_owned(), ..access.clone() });
+        let made = Http::new(&ServerAccess { url: url.to_owned(), ..access.clone() });
         made.ok().filter(|_| is_safe).map(|http| Arc::new(http) as _)
     })
 }
 
 /// Connects; fails if there is no server by the time in which one answers.
-pub(super) fn connect(access: &Access, terms: Option<Terms>) -> Done<Arc<Remote>> {
+pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> Done<Arc<Remote>> {
     connect_since(access, terms, None)
 }
 
 /// The same, following events from `since` on.
 pub(super) fn connect_since(
-    access: &Access,
+    access: &ServerAccess,
     terms: Option<Terms>,
     since: Option<u64>,
 ) -> Done<Arc<Remote>> {

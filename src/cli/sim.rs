@@ -2,7 +2,7 @@
 
 use super::exit::{Done, Exit, Failure};
 use super::output;
-use crate::sim::{Options, Report, run as simulate};
+use crate::sim::{SimOptions, SimReport, run as simulate};
 use crate::time::Span;
 use serde_json::{Map, json};
 
@@ -33,9 +33,9 @@ pub(super) struct SimArgs {
 
 pub(super) fn run(args: &SimArgs) -> Done {
     let SimArgs { seed, nodes, seconds, .. } = *args;
-    let options = Options { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
+    let options = SimOptions { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
     let report = simulate(&options);
-    let Report { entries, commands, answers, unknown, digest, violations, .. } = &report;
+    let SimReport { entries, commands, answers, unknown, digest, violations, .. } = &report;
     if args.json {
         let parts: Map<_, _> = report
             .parts

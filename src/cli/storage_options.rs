@@ -4,7 +4,7 @@
 use super::exit::{Done, Failure};
 use super::mount::{absolute, state_dir};
 use crate::engine::{Grace, Rules, Ttl};
-use crate::raft::{Node, Peering, Stop};
+use crate::raft::{Peering, RaftNode, Stop};
 use crate::service::local::Local;
 use crate::service::{LockService, Locks};
 use crate::time::{Span, Wall, boot_now};
@@ -51,7 +51,7 @@ pub(super) enum Decider {
     /// Asked directly.
     Local(Arc<Local>),
     /// Behind a log.
-    Node(Arc<Node>),
+    Node(Arc<RaftNode>),
 }
 
 impl KeepArgs {
@@ -144,8 +144,8 @@ impl Kept {
             }
             Self::Data(dir) => {
                 let node = match peering {
-                    None => Node::open(dir),
-                    Some(peering) => Node::open_with_peers(dir, peering),
+                    None => RaftNode::open(dir),
+                    Some(peering) => RaftNode::open_with_peers(dir, peering),
                 };
                 let node = node.map_err(|error| Failure::unavailable(error.to_string()))?;
                 Ok(Decider::Node(Arc::new(node)))

@@ -1,7 +1,7 @@
 //! One request of the API, and its answer as JSON: for commands about the server itself.
 
-use super::http_transport::{Access, Http, Target, runtime};
-use super::transport::Trouble;
+use super::http_transport::{Http, HttpTarget, ServerAccess, runtime};
+use super::transport::TransportError;
 use crate::time::Span;
 use http_body_util::{BodyExt, Limited};
 use hyper::Method;
@@ -13,7 +13,7 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Asks for something; the status code, and the body. `Err` is a sentence.
 pub fn fetch(
-    access: &Access,
+    access: &ServerAccess,
     method: &str,
     path: &str,
     patience: Span,
@@ -34,8 +34,8 @@ pub fn fetch(
     })
 }
 
-async fn ask(target: &Target, method: Method, path: &str) -> Result<(u16, Value), String> {
-    let said = |trouble: Trouble| trouble.to_string();
+async fn ask(target: &HttpTarget, method: Method, path: &str) -> Result<(u16, Value), String> {
+    let said = |trouble: TransportError| trouble.to_string();
     let (_sender, response) = target.begin(method, path).await.map_err(said)?;
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;

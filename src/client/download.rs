@@ -1,7 +1,7 @@
 //! One long answer of a server: bytes as they come, and how many there are so far.
 
 use super::http_transport::{Http, broken, runtime, silent, understood};
-use super::transport::Trouble;
+use super::transport::TransportError;
 use crate::time::Span;
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -18,7 +18,7 @@ pub fn download(
     path: &str,
     max: usize,
     mut come: impl FnMut(usize, Option<u64>),
-) -> Result<Vec<u8>, Trouble> {
+) -> Result<Vec<u8>, TransportError> {
     runtime()?.block_on(async {
         let patience = PATIENCE.as_duration();
         let opened = async {
@@ -32,7 +32,7 @@ pub fn download(
             let frame = frame.map_err(|error| broken(&error))?;
             whole.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
             if whole.len() > max {
-                return Err(Trouble::Foreign(format!("it sends more than {max} bytes")));
+                return Err(TransportError::Foreign(format!("it sends more than {max} bytes")));
             }
             come(whole.len(), expected);
         }

@@ -1,8 +1,8 @@
 //! The thread that follows the server's events, and hands them on to whoever follows them here.
 
-use super::session_keep_alive::Keeper;
+use super::session_keep_alive::SessionKeepAlive;
 use super::shared_state::Hub;
-use super::transport::{Stream, Trouble};
+use super::transport::{FrameStream, TransportError};
 use crate::engine::EventKind;
 use crate::random::jittered;
 use crate::service::batch_messages::{ANY_START, Frame, Stamp, take_frame};
@@ -19,14 +19,14 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// Where the stream is.
-struct Place {
+struct StreamPosition {
     start: u64,
     next: u64,
 }
 
 pub(super) fn start(
     hub: &Arc<Hub>,
-    keeper: &Arc<Keeper>,
+    keeper: &Arc<SessionKeepAlive>,
     since: Option<u64>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     let (hub, keeper) = (Arc::clone(hub), Arc::clone(keeper));
@@ -34,7 +34,8 @@ pub(super) fn start(
     thread.spawn(move || {
         // Whichever start of the server this is, the first time.
         let start = since.map_or(0, |_| ANY_START);
-        let (mut place, mut pause) = (Place { start, next: since.unwrap_or(0) }, PAUSE_MIN);
+        let (mut place, mut pause) =
+            (StreamPosition { start, next: since.unwrap_or(0) }, PAUSE_MIN);
         while !hub.is_stopped() {
             let asked_at = boot_now();
             let followed = hub.server.follow(place.start, place.next, PATIENCE);
@@ -60,11 +61,11 @@ pub(super) fn start(
 /// Reads until the stream ends.
 fn follow(
     hub: &Hub,
-    keeper: &Keeper,
-    stream: &mut dyn Stream,
-    place: &mut Place,
+    keeper: &SessionKeepAlive,
+    stream: &mut dyn FrameStream,
+    place: &mut StreamPosition,
     asked_at: crate::time::Time,
-) -> Trouble {
+) -> TransportError {
     let mut bytes = Vec::new();
     loop {
         match take_frame(&mut bytes) {
@@ -79,22 +80,22 @@ fn follow(
                     return trouble;
                 }
                 if hub.is_stopped() {
-                    return Trouble::Silent("the end".to_owned());
+                    return TransportError::Silent("the end".to_owned());
                 }
             }
-            Err(error) => return Trouble::Foreign(error.to_string()),
+            Err(error) => return TransportError::Foreign(error.to_string()),
         }
     }
 }
 
 /// Whether this is told by the engine that is asked.
-fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), Trouble> {
+fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), TransportError> {
     let Frame::Begin(stamp, _) = frame else { return Ok(()) };
     let engine = hub.engine();
     if engine == 0 || engine == stamp.engine {
         return Ok(());
     }
-    let trouble = Trouble::Elsewhere("it is of another cluster".to_owned());
+    let trouble = TransportError::Elsewhere("it is of another cluster".to_owned());
     if hub.server.is_several() {
         hub.server.pass_over(&trouble);
     } else {
@@ -103,7 +104,13 @@ fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), Trouble> {
     Err(trouble)
 }
 
-fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: crate::time::Time) {
+fn hear(
+    hub: &Hub,
+    keeper: &SessionKeepAlive,
+    frame: Frame,
+    place: &mut StreamPosition,
+    asked_at: crate::time::Time,
+) {
     match frame {
         Frame::Begin(stamp, next) => begin(hub, &stamp, next, place, asked_at),
         Frame::Beat(_) => {}
@@ -138,7 +145,13 @@ fn hear(hub: &Hub, keeper: &Keeper, frame: Frame, place: &mut Place, asked_at: c
     }
 }
 
-fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut Place, asked_at: crate::time::Time) {
+fn begin(
+    hub: &Hub,
+    stamp: &Stamp,
+    next: u64,
+    place: &mut StreamPosition,
+    asked_at: crate::time::Time,
+) {
     hub.hear(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
     if matches!(place.start, 0 | ANY_START) {
@@ -149,7 +162,7 @@ fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut Place, asked_at: crate
         // What happened meanwhile, nobody here will learn.
         hub.skip(1);
     }
-    *place = Place { start: stamp.start, next };
+    *place = StreamPosition { start: stamp.start, next };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
     hub.events_work(true);
     // Whoever waits for the contact looks again.

@@ -5,7 +5,7 @@
 //! or says that it can't, they go on to the next. Whether the next is of the same cluster is the
 //! hub's to know: a request says which engine it is for, and another one does not take it.
 
-use super::transport::{Line, Server, Stream, Trouble};
+use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::time::{Span, boot_now};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ const TRY_MAX: Span = Span::from_millis(1_000);
 /// Servers that one door knows: five nodes and their successors.
 pub const SERVERS_MAX: usize = 16;
 
-/// Makes a server of the URL of a node, if that may be asked; see [`Several::learning`].
-pub type MakeServer = Box<dyn Fn(&str) -> Option<Arc<dyn Server>> + Send + Sync>;
+/// Makes a server of the URL of a node, if that may be asked; see [`Failover::learning`].
+pub type MakeServer = Box<dyn Fn(&str) -> Option<Arc<dyn Transport>> + Send + Sync>;
 
 /// Several servers.
-pub struct Several(Arc<Shared>);
+pub struct Failover(Arc<FailoverState>);
 
-struct Shared {
-    servers: RwLock<Vec<Arc<dyn Server>>>,
+struct FailoverState {
+    servers: RwLock<Vec<Arc<dyn Transport>>>,
     /// The names of those that were given, for people.
     name: String,
     /// Which one is asked: its index, and above that how often another one was chosen.
@@ -42,33 +42,33 @@ struct Shared {
     make: Option<MakeServer>,
 }
 
-/// Bits of [`Shared::at`] that are the index.
+/// Bits of [`FailoverState::at`] that are the index.
 const INDEX_BITS: u32 = 8;
 const _: () = assert!(SERVERS_MAX <= 1 << INDEX_BITS, "each server has an index");
 
-impl Several {
+impl Failover {
     /// These servers, the first of which is asked first.
-    pub fn new(servers: Vec<Arc<dyn Server>>) -> Self {
+    pub fn new(servers: Vec<Arc<dyn Transport>>) -> Self {
         Self::made(servers, None)
     }
 
     /// The same, and the other nodes of their cluster as soon as one of them tells their URLs.
-    pub fn learning(servers: Vec<Arc<dyn Server>>, make: MakeServer) -> Self {
+    pub fn learning(servers: Vec<Arc<dyn Transport>>, make: MakeServer) -> Self {
         Self::made(servers, Some(make))
     }
 
-    fn made(servers: Vec<Arc<dyn Server>>, make: Option<MakeServer>) -> Self {
+    fn made(servers: Vec<Arc<dyn Transport>>, make: Option<MakeServer>) -> Self {
         assert!(!servers.is_empty(), "there is somebody to ask");
         let names: Vec<_> = servers.iter().map(|server| server.name()).collect();
         let name = names.join(",");
         let (at, alone) = (AtomicUsize::new(0), AtomicBool::new(false));
         let try_ms = AtomicU64::new(TRY_FIRST.as_millis());
         let servers = RwLock::new(servers);
-        Self(Arc::new(Shared { servers, name, at, alone, try_ms, make }))
+        Self(Arc::new(FailoverState { servers, name, at, alone, try_ms, make }))
     }
 }
 
-impl Shared {
+impl FailoverState {
     fn at(&self) -> usize {
         self.at.load(Ordering::Acquire)
     }
@@ -77,7 +77,7 @@ impl Shared {
         at & ((1 << INDEX_BITS) - 1)
     }
 
-    fn server(&self, at: usize) -> Arc<dyn Server> {
+    fn server(&self, at: usize) -> Arc<dyn Transport> {
         Arc::clone(&self.servers.read()[Self::index(at)])
     }
 
@@ -89,7 +89,7 @@ impl Shared {
     fn learn(&self, urls: &[String]) {
         let Some(make) = &self.make else { return };
         for url in urls {
-            let is_known = |server: &Arc<dyn Server>| server.name() == url.trim_end_matches('/');
+            let is_known = |server: &Arc<dyn Transport>| server.name() == url.trim_end_matches('/');
             let mut servers = self.servers.write();
             if servers.len() < SERVERS_MAX
                 && !servers.iter().any(is_known)
@@ -111,7 +111,7 @@ impl Shared {
     }
 
     /// Another one is asked from now on, unless that has been decided already.
-    fn pass_over(&self, at: usize, why: &Trouble) {
+    fn pass_over(&self, at: usize, why: &TransportError) {
         if self.is_alone() {
             return;
         }
@@ -129,10 +129,10 @@ impl Shared {
     fn each<T>(
         &self,
         patience: Span,
-        mut ask: impl FnMut(usize, Span) -> Result<T, Trouble>,
-    ) -> Result<T, Trouble> {
+        mut ask: impl FnMut(usize, Span) -> Result<T, TransportError>,
+    ) -> Result<T, TransportError> {
         let until = boot_now() + patience;
-        let mut worst: Option<Trouble> = None;
+        let mut worst: Option<TransportError> = None;
         let count = if self.is_alone() { 1 } else { self.count() };
         let (try_max, mut tried_all) = (self.try_max(), true);
         for tried in 1..=count {
@@ -145,7 +145,7 @@ impl Shared {
             let is_last = tried == count;
             match ask(at, if is_last { left } else { left.min(try_max) }) {
                 // It is busy with the very same request: to be asked again, and nobody else.
-                Err(Trouble::Late) => return Err(Trouble::Late),
+                Err(TransportError::Late) => return Err(TransportError::Late),
                 Err(trouble) => {
                     self.pass_over(at, &trouble);
                     worst = Some(worse(worst, trouble));
@@ -157,38 +157,44 @@ impl Shared {
         self.try_ms.store(longer.as_millis(), Ordering::Relaxed);
         match worst {
             // Not all have been asked: ours may be among the others.
-            Some(Trouble::Elsewhere(why)) if !tried_all => Err(Trouble::Silent(why)),
+            Some(TransportError::Elsewhere(why)) if !tried_all => Err(TransportError::Silent(why)),
             Some(trouble) => Err(trouble),
-            None => Err(Trouble::Silent("no answer in time".to_owned())),
+            None => Err(TransportError::Silent("no answer in time".to_owned())),
         }
     }
 }
 
 /// Which of two troubles is told. That one is away may pass; only if all are of another engine is
 /// ours gone for good.
-fn worse(before: Option<Trouble>, now: Trouble) -> Trouble {
+fn worse(before: Option<TransportError>, now: TransportError) -> TransportError {
     match (before, now) {
-        (None | Some(Trouble::Elsewhere(_)), now) | (Some(_), now @ Trouble::Silent(_)) => now,
+        (None | Some(TransportError::Elsewhere(_)), now)
+        | (Some(_), now @ TransportError::Silent(_)) => now,
         (Some(before), _) => before,
     }
 }
 
-impl Server for Several {
+impl Transport for Failover {
     fn name(&self) -> &str {
         &self.0.name
     }
 
-    fn line(&self) -> Box<dyn Line> {
-        Box::new(SeveralLines { shared: Arc::clone(&self.0), lines: Vec::new(), answered: 0 })
+    fn line(&self) -> Box<dyn ServerConnection> {
+        Box::new(FailoverConnection { shared: Arc::clone(&self.0), lines: Vec::new(), answered: 0 })
     }
 
-    fn follow(&self, start: u64, since: u64, patience: Span) -> Result<Box<dyn Stream>, Trouble> {
+    fn follow(
+        &self,
+        start: u64,
+        since: u64,
+        patience: Span,
+    ) -> Result<Box<dyn FrameStream>, TransportError> {
         // The one that is asked, or events would be ahead of answers, or behind.
         let at = self.0.at();
         let is_one = self.0.is_alone() || self.0.count() == 1;
         let patience = if is_one { patience } else { patience.min(self.0.try_max()) };
         match self.0.server(at).follow(start, since, patience) {
-            Ok(stream) => Ok(Box::new(StreamOf { shared: Arc::clone(&self.0), at, stream })),
+            Ok(stream) => Ok(Box::new(FailoverStream { shared: Arc::clone(&self.0), at, stream })),
             Err(trouble) => {
                 self.0.pass_over(at, &trouble);
                 Err(trouble)
@@ -204,33 +210,33 @@ impl Server for Several {
         self.0.learn(urls);
     }
 
-    fn pass_over(&self, why: &Trouble) {
+    fn pass_over(&self, why: &TransportError) {
         self.0.pass_over(self.0.at(), why);
     }
 }
 
 /// A connection to each, made when it is needed.
-struct SeveralLines {
-    shared: Arc<Shared>,
-    lines: Vec<Box<dyn Line>>,
+struct FailoverConnection {
+    shared: Arc<FailoverState>,
+    lines: Vec<Box<dyn ServerConnection>>,
     /// Who has answered last.
     answered: usize,
 }
 
-impl Line for SeveralLines {
-    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble> {
+impl ServerConnection for FailoverConnection {
+    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError> {
         let (shared, lines) = (Arc::clone(&self.shared), &mut self.lines);
         let (at, told) = shared.each(patience, |at, patience| {
-            while lines.len() <= Shared::index(at) {
+            while lines.len() <= FailoverState::index(at) {
                 lines.push(shared.server(lines.len()).line());
             }
-            lines[Shared::index(at)].ask(batch, patience).map(|told| (at, told))
+            lines[FailoverState::index(at)].ask(batch, patience).map(|told| (at, told))
         })?;
         self.answered = at;
         Ok(told)
     }
 
-    fn pass_over(&mut self, why: &Trouble) {
+    fn pass_over(&mut self, why: &TransportError) {
         self.shared.pass_over(self.answered, why);
     }
 
@@ -241,16 +247,16 @@ impl Line for SeveralLines {
 }
 
 /// The events of one of them.
-struct StreamOf {
-    shared: Arc<Shared>,
+struct FailoverStream {
+    shared: Arc<FailoverState>,
     at: usize,
-    stream: Box<dyn Stream>,
+    stream: Box<dyn FrameStream>,
 }
 
-impl Stream for StreamOf {
-    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), Trouble> {
+impl FrameStream for FailoverStream {
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError> {
         if self.shared.at() != self.at {
-            return Err(Trouble::Silent("another server is asked now".to_owned()));
+            return Err(TransportError::Silent("another server is asked now".to_owned()));
         }
         let read = self.stream.read(bytes, patience);
         if let Err(trouble) = &read {
@@ -266,9 +272,9 @@ mod tests {
 
     #[test]
     fn only_if_all_are_of_another_engine_is_ours_gone() {
-        let silent = || Trouble::Silent("away".to_owned());
-        let denied = || Trouble::Denied("no".to_owned());
-        let other = || Trouble::Elsewhere("another".to_owned());
+        let silent = || TransportError::Silent("away".to_owned());
+        let denied = || TransportError::Denied("no".to_owned());
+        let other = || TransportError::Elsewhere("another".to_owned());
         for (troubles, told) in [
             (vec![other(), other()], other()),
             (vec![other(), silent()], silent()),

@@ -3,7 +3,7 @@
 //! Each has an event loop of its own, which runs only while its thread waits: what happens on one
 //! connection can hold up no other.
 
-use super::transport::{Line, Server, Stream, Trouble};
+use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use crate::os_error::said;
 use crate::service::batch_messages::ANSWER_BYTES_MAX;
 use crate::time::Span;
@@ -31,7 +31,7 @@ const COMPLAINT_BYTES_MAX: usize = 16 << 10;
 
 /// Where a server is, and how one gets in.
 #[derive(Debug, Clone, Default)]
-pub struct Access {
+pub struct ServerAccess {
     /// `http://host:port` or `https://host:port`.
     pub url: String,
     /// What says who asks: the content of a token file.
@@ -42,7 +42,7 @@ pub struct Access {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why an [`Access`] can't be used.
+/// Why an [`ServerAccess`] can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable(String);
 
@@ -55,10 +55,10 @@ impl fmt::Display for Unusable {
 impl Error for Unusable {}
 
 /// A server that speaks HTTP.
-pub struct Http(pub(super) Arc<Target>);
+pub struct Http(pub(super) Arc<HttpTarget>);
 
 /// Where it is, and what is said there first.
-pub(super) struct Target {
+pub(super) struct HttpTarget {
     url: String,
     host: String,
     port: u16,
@@ -69,7 +69,7 @@ pub(super) struct Target {
 
 impl Http {
     /// The server that `access` names.
-    pub fn new(access: &Access) -> Result<Self, Unusable> {
+    pub fn new(access: &ServerAccess) -> Result<Self, Unusable> {
         let url = access.url.trim_end_matches('/');
         let wrong = |why: &str| {
             Unusable(format!("'{url}' {why}; a server is named like http://box.local:8080"))
@@ -90,7 +90,7 @@ impl Http {
             token.map_err(|_| Unusable("the token has characters that none has".to_owned()))
         });
         let tls = if is_tls { Some(tls(access, &host)?) } else { None };
-        Ok(Self(Arc::new(Target {
+        Ok(Self(Arc::new(HttpTarget {
             url: url.to_owned(),
             port: authority.port_u16().unwrap_or(port),
             authority: HeaderValue::from_str(authority.as_str())
@@ -114,7 +114,7 @@ pub fn may_learn(known: &str, url: &str) -> bool {
     known.scheme() == url.scheme() && !is_nowhere && (is_here(from) || !is_here(to))
 }
 
-fn tls(access: &Access, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {
+fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'static>), Unusable> {
     let unusable = |what: &str, why: &dyn fmt::Display| Unusable(format!("{what}: {why}"));
     let Some(ca) = &access.ca else {
         return Err(Unusable(
@@ -146,16 +146,21 @@ fn tls(access: &Access, host: &str) -> Result<(TlsConnector, ServerName<'static>
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 
-impl Server for Http {
+impl Transport for Http {
     fn name(&self) -> &str {
         &self.0.url
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn line(&self) -> Box<dyn ServerConnection> {
         Box::new(Connection { target: Arc::clone(&self.0), runtime: None, sender: None })
     }
 
-    fn follow(&self, start: u64, since: u64, patience: Span) -> Result<Box<dyn Stream>, Trouble> {
+    fn follow(
+        &self,
+        start: u64,
+        since: u64,
+        patience: Span,
+    ) -> Result<Box<dyn FrameStream>, TransportError> {
         let runtime = runtime()?;
         let path = format!("/door/v1/events?start={start}&since={since}");
         let body = runtime.block_on(async {
@@ -169,8 +174,8 @@ impl Server for Http {
     }
 }
 
-impl Target {
-    pub(super) async fn connect(&self) -> Result<Sender, Trouble> {
+impl HttpTarget {
+    pub(super) async fn connect(&self) -> Result<Sender, TransportError> {
         let stream = self.reach().await.map_err(|error| broken(&error))?;
         self.speak(stream).await
     }
@@ -183,13 +188,13 @@ impl Target {
     }
 
     /// Agrees with the other end on how to speak.
-    pub(super) async fn speak(&self, stream: TcpStream) -> Result<Sender, Trouble> {
+    pub(super) async fn speak(&self, stream: TcpStream) -> Result<Sender, TransportError> {
         match &self.tls {
             None => shake_hands(stream).await,
             Some((connector, name)) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(|error| {
                     // Whoever else answers there must not be taken for the server.
-                    Trouble::Silent(format!("no TLS with {}: {}", self.url, whole(&error)))
+                    TransportError::Silent(format!("no TLS with {}: {}", self.url, whole(&error)))
                 })?;
                 shake_hands(stream).await
             }
@@ -201,7 +206,7 @@ impl Target {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, Trouble> {
+    ) -> Result<Request<Full<Bytes>>, TransportError> {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(headers) = request.headers_mut() {
             headers.insert(HOST, self.authority.clone());
@@ -213,13 +218,13 @@ impl Target {
     }
 }
 
-impl Target {
+impl HttpTarget {
     /// Asks on a connection of its own, for as long as the sender is kept.
     pub(super) async fn begin(
         &self,
         method: Method,
         path: &str,
-    ) -> Result<(Sender, Response<Incoming>), Trouble> {
+    ) -> Result<(Sender, Response<Incoming>), TransportError> {
         let mut sender = self.connect().await?;
         let request = self.request(method, path, Bytes::new())?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
@@ -229,7 +234,7 @@ impl Target {
 
 async fn shake_hands(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<Sender, Trouble> {
+) -> Result<Sender, TransportError> {
     let (sender, connection) =
         handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
     tokio::spawn(async move {
@@ -242,7 +247,7 @@ async fn shake_hands(
 
 /// One connection, and the event loop that it needs while somebody waits for it.
 pub(super) struct Connection {
-    pub(super) target: Arc<Target>,
+    pub(super) target: Arc<HttpTarget>,
     pub(super) runtime: Option<Runtime>,
     pub(super) sender: Option<Sender>,
 }
@@ -250,8 +255,8 @@ pub(super) struct Connection {
 /// What requests are sent by.
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-impl Line for Connection {
-    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble> {
+impl ServerConnection for Connection {
+    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError> {
         let runtime = match self.runtime.take() {
             Some(runtime) => runtime,
             None => runtime()?,
@@ -261,7 +266,7 @@ impl Line for Connection {
             let asked = self.exchange(batch);
             timeout(patience.as_duration(), asked).await.unwrap_or_else(|_| Err(silent()))
         });
-        if matches!(answer, Err(Trouble::Silent(_))) {
+        if matches!(answer, Err(TransportError::Silent(_))) {
             // Whatever is still on its way there belongs to a connection that is given up.
             self.sender = None;
         }
@@ -271,7 +276,7 @@ impl Line for Connection {
 }
 
 impl Connection {
-    async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, Trouble> {
+    async fn exchange(&mut self, batch: Bytes) -> Result<Vec<u8>, TransportError> {
         // A connection that was idle may have been closed meanwhile, which shows only in use.
         if let Some(sender) = self.sender.take()
             && !sender.is_closed()
@@ -288,7 +293,7 @@ impl Connection {
         &mut self,
         mut sender: Sender,
         batch: Bytes,
-    ) -> Result<Result<Vec<u8>, Trouble>, Trouble> {
+    ) -> Result<Result<Vec<u8>, TransportError>, TransportError> {
         sender.ready().await.map_err(|error| broken(&error))?;
         let request = self.target.request(Method::POST, "/door/v1/ask", batch)?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
@@ -297,14 +302,15 @@ impl Connection {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let whole = whole.map_err(|error| Trouble::Silent(format!("half an answer: {error}")))?;
+        let whole =
+            whole.map_err(|error| TransportError::Silent(format!("half an answer: {error}")))?;
         self.sender = Some(sender);
         Ok(Ok(whole.to_bytes().into()))
     }
 }
 
 /// The body of a good answer, or what the others mean.
-pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming, Trouble> {
+pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming, TransportError> {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::OK {
         return Ok(body);
@@ -316,13 +322,15 @@ pub(super) async fn understood(response: Response<Incoming>) -> Result<Incoming,
     let status = head.status;
     let said = said.map_or_else(|| format!("the server answered {status}"), str::to_owned);
     Err(match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Trouble::Denied(said),
-        StatusCode::CONFLICT => Trouble::Late,
-        StatusCode::PRECONDITION_FAILED => Trouble::Elsewhere(said),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => TransportError::Denied(said),
+        StatusCode::CONFLICT => TransportError::Late,
+        StatusCode::PRECONDITION_FAILED => TransportError::Elsewhere(said),
         // Too many, on its way out, or not the one that can: it may be better soon.
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => Trouble::Silent(said),
-        status if status.is_server_error() => Trouble::Silent(said),
-        _ => Trouble::Foreign(format!(
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::MISDIRECTED_REQUEST => {
+            TransportError::Silent(said)
+        }
+        status if status.is_server_error() => TransportError::Silent(said),
+        _ => TransportError::Foreign(format!(
             "{said}; see whether it is a latchfs server of the same version"
         )),
     })
@@ -334,12 +342,13 @@ struct Body {
     body: Incoming,
 }
 
-impl Stream for Body {
-    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), Trouble> {
+impl FrameStream for Body {
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError> {
         let frame = self.runtime.block_on(async {
             timeout(patience.as_duration(), self.body.frame()).await.map_err(|_| silent())
         })?;
-        let frame = frame.ok_or_else(|| Trouble::Silent("the stream has ended".to_owned()))?;
+        let frame =
+            frame.ok_or_else(|| TransportError::Silent("the stream has ended".to_owned()))?;
         if let Some(data) = frame.map_err(|error| broken(&error))?.data_ref() {
             bytes.extend_from_slice(data);
         }
@@ -347,12 +356,12 @@ impl Stream for Body {
     }
 }
 
-pub(super) fn runtime() -> Result<Runtime, Trouble> {
+pub(super) fn runtime() -> Result<Runtime, TransportError> {
     Builder::new_current_thread().enable_all().build().map_err(|error| broken(&error))
 }
 
-pub(super) fn broken(error: &(dyn Error + 'static)) -> Trouble {
-    Trouble::Silent(whole(error))
+pub(super) fn broken(error: &(dyn Error + 'static)) -> TransportError {
+    TransportError::Silent(whole(error))
 }
 
 /// An error with all that it comes from: what a connection broke by is the last of it.
@@ -369,8 +378,8 @@ pub(super) fn whole(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-pub(super) fn silent() -> Trouble {
-    Trouble::Silent("no answer in time".to_owned())
+pub(super) fn silent() -> TransportError {
+    TransportError::Silent("no answer in time".to_owned())
 }
 
 #[cfg(test)]
@@ -378,7 +387,7 @@ mod tests {
     use super::*;
 
     fn why(url: &str) -> String {
-        match Http::new(&Access { url: url.to_owned(), ..Access::default() }) {
+        match Http::new(&ServerAccess { url: url.to_owned(), ..ServerAccess::default() }) {
             Ok(_) => String::new(),
             Err(why) => why.to_string(),
         }

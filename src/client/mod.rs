@@ -25,27 +25,28 @@ mod event_stream;
 mod failover;
 
 use crate::engine::{
-    Child, Command, Kind, LockName, LockView, Op, Ownership, Reason, Refusal, SessionId, Token,
+    Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind, SessionId,
+    Token,
 };
 use crate::random::random;
-use crate::service::batch_messages::{Ask, Reply, Submission};
-use crate::service::event_log::Watch;
+use crate::service::batch_messages::{BatchItem, ItemReply, Submission};
+use crate::service::event_log::EventWatch;
 use crate::service::{
-    About, Children, Contact, List, LockService, Page, RemoteStatus, Seen, SessionOwner, Then,
-    Unavailable,
+    About, CacheableView, Children, Contact, List, ListPage, LockService, RemoteStatus,
+    SessionOwner, Then, Unavailable,
 };
 use crate::time::{Span, Time, Wall, boot_now};
-pub use failover::{MakeServer, SERVERS_MAX, Several};
+pub use failover::{Failover, MakeServer, SERVERS_MAX};
 use parking_lot::Mutex;
-use request_queue::{Asked, Got};
+use request_queue::{Got, QueuedRequest};
 pub use session_keep_alive::Terms;
-use session_keep_alive::{Keeper, Session};
+use session_keep_alive::{SessionKeepAlive, SessionState};
 use shared_state::Hub;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use transport::{Server, Trouble};
+use transport::{Transport, TransportError};
 
 /// No answer takes longer, or it is none: a person who waits longer thinks that it hangs.
 pub const REPLY_DEADLINE: Span = Span::from_secs(2);
@@ -53,7 +54,7 @@ pub const REPLY_DEADLINE: Span = Span::from_secs(2);
 /// The locks of a server.
 pub struct Remote {
     hub: Arc<Hub>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<SessionKeepAlive>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Makes the ids of requests differ from those of any other door, and of each other.
     door: u64,
@@ -62,18 +63,18 @@ pub struct Remote {
 
 impl Remote {
     /// Connects, and returns when requests are answered, events arrive and the session is open.
-    pub fn connect(server: Arc<dyn Server>, terms: Option<Terms>) -> io::Result<Self> {
+    pub fn connect(server: Arc<dyn Transport>, terms: Option<Terms>) -> io::Result<Self> {
         Self::connect_since(server, terms, None)
     }
 
     /// The same, following events from the server's number `since` on, if it still has them.
     pub fn connect_since(
-        server: Arc<dyn Server>,
+        server: Arc<dyn Transport>,
         terms: Option<Terms>,
         since: Option<u64>,
     ) -> io::Result<Self> {
-        let hub = Arc::new(Hub::new(server, Session::new(terms)));
-        let (keeper, keeping) = Keeper::start(&hub)?;
+        let hub = Arc::new(Hub::new(server, SessionState::new(terms)));
+        let (keeper, keeping) = SessionKeepAlive::start(&hub)?;
         let threads = vec![
             request_pipeline::start(&hub)?,
             event_stream::start(&hub, &keeper, since)?,
@@ -90,18 +91,18 @@ impl Remote {
     }
 
     /// Why it can't be used, as long as an answer may take: the kind, and a sentence.
-    pub fn trouble(&self) -> Option<(Kind, String)> {
+    pub fn trouble(&self) -> Option<(RefusalKind, String)> {
         if self.is_ready() {
             return None;
         }
         let why = self.hub.last_trouble();
-        let why = why.unwrap_or_else(|| Trouble::Silent("it does not answer".to_owned()));
+        let why = why.unwrap_or_else(|| TransportError::Silent("it does not answer".to_owned()));
         let (kind, next) = match why {
-            Trouble::Denied(_) => (
-                Kind::Denied,
+            TransportError::Denied(_) => (
+                RefusalKind::Denied,
                 "name credentials that it knows by --token-file, or by --cert and --key",
             ),
-            _ => (Kind::ConsistencyUnavailable, "see whether it runs and can be reached"),
+            _ => (RefusalKind::ConsistencyUnavailable, "see whether it runs and can be reached"),
         };
         Some((kind, format!("the server {} can't be used: {why}; {next}", self.hub.name)))
     }
@@ -126,22 +127,22 @@ impl Remote {
     /// Lets what was asked so far be asked.
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
-        self.ask(Ask::Now, move |_| {
+        self.ask(BatchItem::Now, move |_| {
             // Whoever waited has given up.
             let _ = send.send(());
         });
         let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
     }
 
-    fn ask(&self, ask: Ask, then: impl FnOnce(Got) + Send + 'static) {
+    fn ask(&self, ask: BatchItem, then: impl FnOnce(Got) + Send + 'static) {
         let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(Asked { ask, until, then: Some(Box::new(then)), insists: false });
+        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: false });
     }
 
     /// Asks again until the server answers.
-    fn ask_until_answered(&self, ask: Ask, then: impl FnOnce(Got) + Send + 'static) {
+    fn ask_until_answered(&self, ask: BatchItem, then: impl FnOnce(Got) + Send + 'static) {
         let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(Asked { ask, until, then: Some(Box::new(then)), insists: true });
+        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: true });
     }
 
     /// The command, under a key if it must not be done twice.
@@ -197,9 +198,9 @@ impl LockService for Remote {
     fn submit(&self, command: Command, then: Then<Result<crate::engine::Answer, Unavailable>>) {
         let command = self.named(command);
         let (hub, op) = (Arc::clone(&self.hub), command.op.clone());
-        self.ask(Ask::Submit(command), move |got| {
+        self.ask(BatchItem::Submit(command), move |got| {
             then(match got {
-                Ok((Reply::Answered(answer), _)) => Ok(answer),
+                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 // Nobody answers, but the time of this tenure is over whatever would be said.
                 Err(why) => match tenure_named(&op) {
@@ -220,9 +221,9 @@ impl LockService for Remote {
         then: Then<Result<crate::engine::Answer, Unavailable>>,
     ) {
         let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(Ask::Submit(self.named(command)), move |got| {
+        self.ask_until_answered(BatchItem::Submit(self.named(command)), move |got| {
             then(match got {
-                Ok((Reply::Answered(answer), _)) => Ok(answer),
+                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 Err(why) => Err(why),
             });
@@ -231,37 +232,37 @@ impl LockService for Remote {
 
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(Ask::View(name.clone()), move |got| then(viewed(&hub, got)));
+        self.ask(BatchItem::View(name.clone()), move |got| then(viewed(&hub, got)));
     }
 
     fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(Ask::View(name.clone()), move |got| then(viewed(&hub, got)));
+        self.ask_until_answered(BatchItem::View(name.clone()), move |got| then(viewed(&hub, got)));
     }
 
     fn leases(
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(Ask::Leases(session, after), move |got| {
+        self.ask_until_answered(BatchItem::Leases(session, after), move |got| {
             then(match got {
-                Ok((Reply::Leases(page), _)) => Ok(page),
+                Ok((ItemReply::Leases(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 Err(why) => Err(why),
             });
         });
     }
 
-    fn look(&self, name: &LockName, then: Then<Result<Seen, Unavailable>>) {
+    fn look(&self, name: &LockName, then: Then<Result<CacheableView, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(Ask::View(name.clone()), move |got| {
+        self.ask(BatchItem::View(name.clone()), move |got| {
             then(match got {
-                Ok((Reply::Viewed(view), stamp)) => {
+                Ok((ItemReply::Viewed(view), stamp)) => {
                     let as_of = hub.numbers.lock().here(stamp.start, stamp.next_event);
-                    Ok(Seen { view, as_of })
+                    Ok(CacheableView { view, as_of })
                 }
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 Err(why) => Err(why),
@@ -269,29 +270,29 @@ impl LockService for Remote {
         });
     }
 
-    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(Ask::List(query), move |got| {
+        self.ask(BatchItem::List(query), move |got| {
             then(match got {
-                Ok((Reply::Listed(page), _)) => Ok(page),
+                Ok((ItemReply::Listed(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 Err(why) => Err(why),
             });
         });
     }
 
-    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(Ask::Children(query), move |got| {
+        self.ask(BatchItem::Children(query), move |got| {
             then(match got {
-                Ok((Reply::Found(page), _)) => Ok(page),
+                Ok((ItemReply::Found(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
                 Err(why) => Err(why),
             });
         });
     }
 
-    fn watch(&self, since: Option<u64>) -> Watch {
+    fn watch(&self, since: Option<u64>) -> EventWatch {
         self.hub.feed.watch(since)
     }
 
@@ -340,15 +341,15 @@ impl LockService for Remote {
 
 fn viewed(hub: &Hub, got: Got) -> Result<LockView, Unavailable> {
     match got? {
-        (Reply::Viewed(view), _) => Ok(view),
+        (ItemReply::Viewed(view), _) => Ok(view),
         (reply, _) => Err(odd(hub, reply)),
     }
 }
 
 /// A reply that is none to what was asked, or that says that there is none.
-fn odd(hub: &Hub, reply: Reply) -> Unavailable {
+fn odd(hub: &Hub, reply: ItemReply) -> Unavailable {
     match reply {
-        Reply::Unavailable(why) => why,
+        ItemReply::Unavailable(why) => why,
         other => {
             log::warn!("{} answered what was not asked: {other:?}", hub.name);
             hub.no_answer()

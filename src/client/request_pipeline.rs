@@ -8,12 +8,14 @@
 //!
 //! [`Queue`]: super::request_queue::Queue
 
-use super::request_queue::{Asked, Leftover};
+use super::request_queue::{Leftover, QueuedRequest};
 use super::shared_state::Hub;
-use super::transport::Trouble;
+use super::transport::TransportError;
 use crate::engine::{Op, Outcome};
 use crate::random::{jittered, random};
-use crate::service::batch_messages::{Ask, Batch, Reply, Told, decode_told, encode_batch};
+use crate::service::batch_messages::{
+    BatchItem, BatchResponse, ItemReply, RequestBatch, decode_told, encode_batch,
+};
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
 use std::sync::Arc;
@@ -35,7 +37,7 @@ const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 /// The thread's own.
 struct Lane {
     hub: Arc<Hub>,
-    line: Box<dyn super::transport::Line>,
+    line: Box<dyn super::transport::ServerConnection>,
     from: u64,
     number: u64,
 }
@@ -53,14 +55,19 @@ impl Lane {
         let Some(batch) = self.next_batch() else { return false };
         if batch.is_empty() {
             // Whether the server is back has to be tried.
-            let now = Asked { ask: Ask::Now, until: Time::ZERO, then: None, insists: false };
+            let now = QueuedRequest {
+                ask: BatchItem::Now,
+                until: Time::ZERO,
+                then: None,
+                insists: false,
+            };
             return self.carry_out(vec![now]);
         }
         self.carry_out(batch)
     }
 
     /// Waits for something to ask; `None` at the end.
-    fn next_batch(&self) -> Option<Vec<Asked>> {
+    fn next_batch(&self) -> Option<Vec<QueuedRequest>> {
         let mut queue = self.hub.queue.lock();
         while queue.is_empty() && self.hub.is_reached() {
             if self.hub.is_stopped() {
@@ -75,12 +82,12 @@ impl Lane {
         Some(queue.take())
     }
 
-    fn carry_out(&mut self, mut batch: Vec<Asked>) -> bool {
+    fn carry_out(&mut self, mut batch: Vec<QueuedRequest>) -> bool {
         self.number += 1;
         let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
         self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         let engine = self.hub.engine();
-        let mut request = Batch { engine, from: self.from, number: self.number, asks };
+        let mut request = RequestBatch { engine, from: self.from, number: self.number, asks };
         let first_asked_at = boot_now();
         let mut pause = PAUSE_MIN;
         loop {
@@ -90,7 +97,7 @@ impl Lane {
                     self.deliver(batch, told, first_asked_at);
                     return true;
                 }
-                Err(trouble @ (Trouble::Denied(_) | Trouble::Foreign(_))) => {
+                Err(trouble @ (TransportError::Denied(_) | TransportError::Foreign(_))) => {
                     self.hub.troubled("no entry", &trouble);
                     self.deny(&mut batch, &trouble.to_string().into());
                     if self.hub.is_stopped() || !batch.iter().any(is_wanted) {
@@ -100,8 +107,8 @@ impl Lane {
                     self.hub.pause(jittered(pause));
                     pause = (pause + pause).min(DENIED_PAUSE_MAX);
                 }
-                Err(Trouble::Elsewhere(why)) => {
-                    self.hub.troubled("another engine", &Trouble::Elsewhere(why));
+                Err(TransportError::Elsewhere(why)) => {
+                    self.hub.troubled("another engine", &TransportError::Elsewhere(why));
                     self.hub.engine_gone(request.engine);
                     // Nothing of this was for that one.
                     for asked in batch {
@@ -111,13 +118,13 @@ impl Lane {
                 }
                 // The server has been at it for so long that its answer may never come: what has
                 // to be known is asked for anew.
-                Err(Trouble::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
-                    self.hub.troubled("no answer", &Trouble::Late);
+                Err(TransportError::Late) if boot_now().since(first_asked_at) > LATE_MAX => {
+                    self.hub.troubled("no answer", &TransportError::Late);
                     self.expire(&mut batch);
                     self.hub.queue.lock().keep(batch.into_iter().filter(is_wanted).collect());
                     return self.hub.pause(jittered(pause));
                 }
-                Err(trouble @ (Trouble::Silent(_) | Trouble::Late)) => {
+                Err(trouble @ (TransportError::Silent(_) | TransportError::Late)) => {
                     self.hub.troubled("no answer", &trouble);
                     self.hub.counts.repeats.fetch_add(1, Ordering::Relaxed);
                     self.expire(&mut batch);
@@ -132,13 +139,17 @@ impl Lane {
         }
     }
 
-    fn try_once(&mut self, request: &mut Batch, batch: &[Asked]) -> Result<Told, Trouble> {
+    fn try_once(
+        &mut self,
+        request: &mut RequestBatch,
+        batch: &[QueuedRequest],
+    ) -> Result<BatchResponse, TransportError> {
         let waits = batch.iter().filter(|asked| asked.is_impatient()).map(|asked| asked.until);
         let until = waits.min().unwrap_or(Time::NEVER);
         // What was held when we fell asleep may be another's now.
         if !self.hub.session_is_clear(until.min(boot_now() + TRY_MAX)) {
             let why = "it is not known yet whether the session still lives";
-            return Err(Trouble::Silent(why.to_owned()));
+            return Err(TransportError::Silent(why.to_owned()));
         }
         let asked_at = boot_now();
         // Who holds by the session is told that it is lost when it is, and not a moment later.
@@ -150,10 +161,11 @@ impl Lane {
             request.engine = engine;
         }
         let told = self.line.ask(&encode_batch(request), patience)?;
-        let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        let told =
+            decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
         let told = self.hub.able(&mut *self.line, told)?;
         if told.replies.len() != batch.len() {
-            return Err(Trouble::Foreign("the server has not answered all".to_owned()));
+            return Err(TransportError::Foreign("the server has not answered all".to_owned()));
         }
         self.hub.hear(asked_at, &told.stamp);
         Ok(told)
@@ -161,10 +173,10 @@ impl Lane {
 
     /// Tells those whose time is over. From the first of them on nobody waits for this server
     /// until it answers again.
-    fn expire(&self, batch: &mut [Asked]) {
+    fn expire(&self, batch: &mut [QueuedRequest]) {
         let (now, lost) = (boot_now(), self.hub.contact() == Contact::Lost);
         let nobody_waits = !batch.iter().any(|asked| asked.then.is_some());
-        let is_over = |asked: &Asked| lost || asked.until <= now;
+        let is_over = |asked: &QueuedRequest| lost || asked.until <= now;
         let is_late = batch.iter().any(|asked| asked.then.is_some() && is_over(asked));
         if !is_late && !nobody_waits {
             return;
@@ -179,7 +191,7 @@ impl Lane {
     }
 
     /// Tells all who wait that the server does not let them in.
-    fn deny(&self, batch: &mut [Asked], why: &Arc<str>) {
+    fn deny(&self, batch: &mut [QueuedRequest], why: &Arc<str>) {
         let impatient = batch.iter_mut().filter(|asked| asked.is_impatient());
         let mut denied: Vec<_> = impatient.filter_map(|asked| asked.then.take()).collect();
         denied.extend(self.hub.queue.lock().give_up());
@@ -188,7 +200,7 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, batch: Vec<Asked>, told: Told, asked_at: Time) {
+    fn deliver(&self, batch: Vec<QueuedRequest>, told: BatchResponse, asked_at: Time) {
         let mut left = Leftover::default();
         for (asked, reply) in batch.into_iter().zip(told.replies) {
             self.learn(&asked.ask, &reply, asked_at);
@@ -198,8 +210,10 @@ impl Lane {
     }
 
     /// What an answer says of tenures is kept in mind for when there are no answers.
-    fn learn(&self, ask: &Ask, reply: &Reply, asked_at: Time) {
-        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (ask, reply) else { return };
+    fn learn(&self, ask: &BatchItem, reply: &ItemReply, asked_at: Time) {
+        let (BatchItem::Submit(command), ItemReply::Answered(Ok(outcome))) = (ask, reply) else {
+            return;
+        };
         let (Outcome::Granted(tenure)
         | Outcome::Renewed(tenure)
         | Outcome::Moved(tenure)
@@ -219,6 +233,6 @@ impl Lane {
 }
 
 /// Whether a batch has to be asked again for the sake of this part.
-fn is_wanted(asked: &Asked) -> bool {
+fn is_wanted(asked: &QueuedRequest) -> bool {
     asked.then.is_some() || asked.leaves_traces()
 }

@@ -2,17 +2,17 @@
 //! caller waits.
 //!
 //! Some requests are repeated until the server answers: releases, departures from a queue, and
-//! whatever [`Asked::insists`]. They are *unconfirmed* from the first reply that is no answer (no
+//! whatever [`QueuedRequest::insists`]. They are *unconfirmed* from the first reply that is no answer (no
 //! quorum, a full disk, no credentials) until the answer, and go first in each batch.
 
 use super::REPLY_DEADLINE;
 use crate::engine::{
-    Kind, LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, Release, Ticket,
-    Token,
+    LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, RefusalKind, Release,
+    Ticket, Token,
 };
 use crate::random::jittered;
 use crate::service::Unavailable;
-use crate::service::batch_messages::{ASKS_MAX, Ask, Reply, Stamp};
+use crate::service::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
 use crate::time::{Span, Time, boot_now};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,14 +28,14 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// A reply, and when it was given.
-pub(super) type Got = Result<(Reply, Stamp), Unavailable>;
+pub(super) type Got = Result<(ItemReply, Stamp), Unavailable>;
 
 /// Where a reply goes.
 pub(super) type Then = Box<dyn FnOnce(Got) + Send>;
 
 /// Something that was asked.
-pub(super) struct Asked {
-    pub(super) ask: Ask,
+pub(super) struct QueuedRequest {
+    pub(super) ask: BatchItem,
     /// Until when an answer is waited for.
     pub(super) until: Time,
     /// `None`: nobody waits any more, or nobody ever did.
@@ -47,9 +47,9 @@ pub(super) struct Asked {
 
 /// Requests, first asked first.
 #[derive(Default)]
-pub(super) struct Queue {
-    new: VecDeque<Asked>,
-    unconfirmed: VecDeque<Asked>,
+pub(super) struct RequestQueue {
+    new: VecDeque<QueuedRequest>,
+    unconfirmed: VecDeque<QueuedRequest>,
     /// When the unconfirmed are repeated at the latest.
     due: Time,
     pause: Span,
@@ -70,22 +70,22 @@ struct Delivered {
 /// What is left to do after the replies to a batch.
 #[derive(Default)]
 pub(super) struct Leftover {
-    unconfirmed: Vec<Asked>,
+    unconfirmed: Vec<QueuedRequest>,
     /// Takes back what was given to callers that had stopped waiting.
     undo: Vec<Op>,
     delivered: Vec<Delivered>,
     /// The tenures whose release was answered.
     released: Vec<Token>,
     /// Releases that an acquire overtook whose answer nobody waited for: sent again, they name it.
-    overtaken: Vec<Asked>,
+    overtaken: Vec<QueuedRequest>,
 }
 
-impl Asked {
+impl QueuedRequest {
     /// Whether it is to be done even when nobody waits for the answer any more: what a program
     /// has given back must not stay held because the network was away just then.
     pub(super) fn is_owed(&self) -> bool {
         let is_given_back = match &self.ask {
-            Ask::Submit(command) => match &command.op {
+            BatchItem::Submit(command) => match &command.op {
                 // Without its token it could hit a newer tenure.
                 Op::Release(release) => release.key.token.is_some(),
                 Op::Leave(_) => true,
@@ -99,7 +99,7 @@ impl Asked {
     /// Whether its outcome has to be known: it may have taken something, or must be done.
     pub(super) fn leaves_traces(&self) -> bool {
         let takes = match &self.ask {
-            Ask::Submit(command) => matches!(command.op, Op::Acquire(_) | Op::Steal(_)),
+            BatchItem::Submit(command) => matches!(command.op, Op::Acquire(_) | Op::Steal(_)),
             _ => false,
         };
         takes || self.is_owed()
@@ -107,7 +107,7 @@ impl Asked {
 
     /// The release that it is, of a certain tenure.
     fn release(&mut self) -> Option<(&mut Release, Token)> {
-        let Ask::Submit(command) = &mut self.ask else { return None };
+        let BatchItem::Submit(command) = &mut self.ask else { return None };
         let Op::Release(release) = &mut command.op else { return None };
         let token = release.key.token?;
         Some((release, token))
@@ -119,16 +119,17 @@ impl Asked {
     }
 
     /// Whether it has to be repeated after this reply.
-    fn is_unconfirmed_by(&self, reply: &Reply) -> bool {
-        let Reply::Unavailable(why) = reply else { return false };
+    fn is_unconfirmed_by(&self, reply: &ItemReply) -> bool {
+        let ItemReply::Unavailable(why) = reply else { return false };
         // A caller that hears a plain no decides for itself what comes next.
-        let is_unknown = why.kind() == Kind::ConsistencyUnavailable || self.then.is_none();
+        let is_unknown = why.kind() == RefusalKind::ConsistencyUnavailable || self.then.is_none();
         self.insists || is_unknown && self.leaves_traces()
     }
 
     /// What takes back what was done, if that gave something to somebody who waits no longer.
-    fn undone_by(&self, reply: &Reply) -> Option<Op> {
-        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (&self.ask, reply) else {
+    fn undone_by(&self, reply: &ItemReply) -> Option<Op> {
+        let (BatchItem::Submit(command), ItemReply::Answered(Ok(outcome))) = (&self.ask, reply)
+        else {
             return None;
         };
         let (name, client) = match &command.op {
@@ -150,8 +151,8 @@ impl Asked {
 }
 
 impl Delivered {
-    fn of(ask: &Ask, reply: &Reply) -> Option<Self> {
-        let (Ask::Submit(command), Reply::Answered(Ok(outcome))) = (ask, reply) else {
+    fn of(ask: &BatchItem, reply: &ItemReply) -> Option<Self> {
+        let (BatchItem::Submit(command), ItemReply::Answered(Ok(outcome))) = (ask, reply) else {
             return None;
         };
         let Op::Acquire(ask) = &command.op else { return None };
@@ -182,15 +183,15 @@ impl Delivered {
     }
 }
 
-impl FromIterator<Asked> for Leftover {
-    fn from_iter<T: IntoIterator<Item = Asked>>(unconfirmed: T) -> Self {
+impl FromIterator<QueuedRequest> for Leftover {
+    fn from_iter<T: IntoIterator<Item = QueuedRequest>>(unconfirmed: T) -> Self {
         Self { unconfirmed: unconfirmed.into_iter().collect(), ..Self::default() }
     }
 }
 
 impl Leftover {
     /// Hands a reply to its caller, or keeps the request to be repeated.
-    pub(super) fn sort(&mut self, mut asked: Asked, reply: Reply, stamp: Stamp) {
+    pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
         if asked.is_unconfirmed_by(&reply) {
             let then = if asked.insists { None } else { asked.then.take() };
             self.unconfirmed.push(asked);
@@ -199,7 +200,7 @@ impl Leftover {
             }
             return;
         }
-        if let (Some((release, token)), Reply::Answered(answer)) = (asked.release(), &reply) {
+        if let (Some((release, token)), ItemReply::Answered(answer)) = (asked.release(), &reply) {
             if let Err(refusal) = answer
                 && let Reason::AcquiredAgain { current, .. } = *refusal.reason
             {
@@ -218,10 +219,10 @@ impl Leftover {
     }
 }
 
-impl Queue {
+impl RequestQueue {
     /// A release names the last acquire that this mount knows of: a copy of it that arrives late
     /// ends nothing that was acquired since.
-    pub(super) fn push(&mut self, mut asked: Asked) {
+    pub(super) fn push(&mut self, mut asked: QueuedRequest) {
         if let Some((release, token)) = asked.release() {
             let known = self.acquisitions.get(&token).copied().unwrap_or(0);
             release.acquisition.get_or_insert(known);
@@ -241,10 +242,11 @@ impl Queue {
 
     /// As much as goes in one batch, the unconfirmed first: a release must not be overtaken by
     /// the next acquire.
-    pub(super) fn take(&mut self) -> Vec<Asked> {
+    pub(super) fn take(&mut self) -> Vec<QueuedRequest> {
         let repeats = self.unconfirmed.len().min(REPEATS_MAX);
         let until = boot_now() + REPLY_DEADLINE;
-        let repeats = self.unconfirmed.drain(..repeats).map(|asked| Asked { until, ..asked });
+        let repeats =
+            self.unconfirmed.drain(..repeats).map(|asked| QueuedRequest { until, ..asked });
         let mut batch: Vec<_> = repeats.collect();
         let new = self.new.len().min(ASKS_MAX - batch.len());
         batch.extend(self.new.drain(..new));
@@ -261,8 +263,8 @@ impl Queue {
         self.acquisitions.extend(again);
         let is_overtaken = !overtaken.is_empty();
         let is_superseded = |op: &Op| delivered.iter().any(|had| had.supersedes(op));
-        let is_meant = |asked: &Asked| match &asked.ask {
-            Ask::Submit(command) => asked.is_impatient() || !is_superseded(&command.op),
+        let is_meant = |asked: &QueuedRequest| match &asked.ask {
+            BatchItem::Submit(command) => asked.is_impatient() || !is_superseded(&command.op),
             _ => true,
         };
         if !delivered.is_empty() {
@@ -276,8 +278,8 @@ impl Queue {
         self.unconfirmed.extend(unconfirmed.into_iter().filter(is_meant));
         for op in undo.into_iter().filter(|op| !is_superseded(op)) {
             log::info!("an answer came too late, and what it gave is given back: {op:?}");
-            let ask = Ask::Submit(op.into());
-            let asked = Asked { ask, until: Time::ZERO, then: None, insists: true };
+            let ask = BatchItem::Submit(op.into());
+            let asked = QueuedRequest { ask, until: Time::ZERO, then: None, insists: true };
             self.unconfirmed.push_front(asked);
             self.due = Time::ZERO;
         }
@@ -331,25 +333,25 @@ mod tests {
         SessionId, Tenure,
     };
 
-    fn asked(ask: Ask) -> Asked {
-        Asked { ask, until: Time::ZERO, then: Some(Box::new(|_| {})), insists: false }
+    fn asked(ask: BatchItem) -> QueuedRequest {
+        QueuedRequest { ask, until: Time::ZERO, then: Some(Box::new(|_| {})), insists: false }
     }
 
-    fn release(token: Option<u64>) -> Ask {
+    fn release(token: Option<u64>) -> BatchItem {
         release_of(token, None)
     }
 
-    fn release_of(token: Option<u64>, acquisition: Option<u32>) -> Ask {
+    fn release_of(token: Option<u64>, acquisition: Option<u32>) -> BatchItem {
         let name = LockName::parse("build").expect("valid");
         let client = ClientId::parse("a").expect("valid");
         let key = LeaseKey { name, client, token: token.map(Token::named) };
-        Ask::Submit(Op::Release(Release { key, acquisition }).into())
+        BatchItem::Submit(Op::Release(Release { key, acquisition }).into())
     }
 
     #[test]
     fn what_was_given_back_is_owed_until_the_server_knows() {
-        let mut queue = Queue::default();
-        for ask in [Ask::Now, release(Some(7)), release(None), Ask::About] {
+        let mut queue = RequestQueue::default();
+        for ask in [BatchItem::Now, release(Some(7)), release(None), BatchItem::About] {
             queue.push(asked(ask));
         }
         assert_eq!(queue.give_up().len(), 4, "all are told");
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(left, [release_of(Some(7), Some(0))]);
     }
 
-    fn acquire() -> Asked {
+    fn acquire() -> QueuedRequest {
         let hold = Ownership::OpenFile(OpenId { session: SessionId::named(1), number: 3 });
         let ask = Acquire {
             name: LockName::parse("build").expect("valid"),
@@ -368,7 +370,7 @@ mod tests {
             line: QueuePolicy::Skip,
             patch: Patch::default(),
         };
-        asked(Ask::Submit(Op::Acquire(ask).into()))
+        asked(BatchItem::Submit(Op::Acquire(ask).into()))
     }
 
     fn tenure(token: u64) -> Tenure {
@@ -377,7 +379,7 @@ mod tests {
         Tenure { token, life, acquired_at: Time::ZERO, acquisition: 0 }
     }
 
-    fn answer_all(queue: &mut Queue, mut reply: impl FnMut(&Ask) -> Reply) {
+    fn answer_all(queue: &mut RequestQueue, mut reply: impl FnMut(&BatchItem) -> ItemReply) {
         let (now, wall) = (Time::ZERO, crate::time::Wall::now());
         let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
         let mut left = Leftover::default();
@@ -392,31 +394,31 @@ mod tests {
     #[test]
     fn a_late_release_does_not_end_what_the_same_open_file_holds_again() {
         let full = || Unavailable::State { full: true, why: "no room".into() };
-        let mut queue = Queue::default();
-        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
-        answer_all(&mut queue, |_| Reply::Unavailable(full()));
+        let mut queue = RequestQueue::default();
+        queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
+        answer_all(&mut queue, |_| ItemReply::Unavailable(full()));
         assert!(queue.due().is_some(), "it is to be repeated");
         queue.push(acquire());
         answer_all(&mut queue, |ask| match ask {
-            Ask::Submit(command) if matches!(command.op, Op::Acquire(_)) => {
-                Reply::Answered(Ok(Outcome::Renewed(tenure(7))))
+            BatchItem::Submit(command) if matches!(command.op, Op::Acquire(_)) => {
+                ItemReply::Answered(Ok(Outcome::Renewed(tenure(7))))
             }
-            _ => Reply::Unavailable(full()),
+            _ => ItemReply::Unavailable(full()),
         });
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
 
-    fn acquired(tenure: &Tenure) -> impl Fn(&Ask) -> Reply + use<> {
+    fn acquired(tenure: &Tenure) -> impl Fn(&BatchItem) -> ItemReply + use<> {
         let outcome = Outcome::Renewed(*tenure);
-        move |_| Reply::Answered(Ok(outcome.clone()))
+        move |_| ItemReply::Answered(Ok(outcome.clone()))
     }
 
     #[test]
     fn a_release_names_the_acquire_that_it_ends() {
-        let mut queue = Queue::default();
+        let mut queue = RequestQueue::default();
         queue.push(acquire());
         answer_all(&mut queue, acquired(&Tenure { acquisition: 3, ..tenure(7) }));
-        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
         // The server has granted an acquire of which this release knows nothing.
         let current = 4;
         let name = LockName::parse("build").expect("valid");
@@ -425,12 +427,12 @@ mod tests {
         let mut sent = Vec::new();
         answer_all(&mut queue, |ask| {
             sent.push(ask.clone());
-            Reply::Answered(Err(refusal.clone()))
+            ItemReply::Answered(Err(refusal.clone()))
         });
         assert_eq!(queue.due(), Some(Time::ZERO), "it is sent again at once");
         answer_all(&mut queue, |ask| {
             sent.push(ask.clone());
-            Reply::Answered(Ok(Outcome::Released))
+            ItemReply::Answered(Ok(Outcome::Released))
         });
         assert_eq!(sent, [release_of(Some(7), Some(3)), release_of(Some(7), Some(4))]);
         assert_eq!((queue.due(), queue.acquisitions.len()), (None, 0));
@@ -439,16 +441,16 @@ mod tests {
     /// Two threads of a program: one unlocks the open file while the other locks it.
     #[test]
     fn a_release_that_was_overtaken_does_not_end_what_was_delivered_since() {
-        let mut queue = Queue::default();
-        queue.push(Asked { insists: true, ..asked(release(Some(7))) });
+        let mut queue = RequestQueue::default();
+        queue.push(QueuedRequest { insists: true, ..asked(release(Some(7))) });
         queue.push(acquire());
         let name = LockName::parse("build").expect("valid");
         let reason = Reason::AcquiredAgain { name, token: Token::named(7), current: 1 };
         let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
         let again = acquired(&Tenure { acquisition: 1, ..tenure(7) });
         answer_all(&mut queue, |ask| match ask {
-            Ask::Submit(command) if matches!(command.op, Op::Release(_)) => {
-                Reply::Answered(Err(refusal.clone()))
+            BatchItem::Submit(command) if matches!(command.op, Op::Release(_)) => {
+                ItemReply::Answered(Err(refusal.clone()))
             }
             _ => again(ask),
         });
@@ -457,16 +459,16 @@ mod tests {
 
     #[test]
     fn unconfirmed_requests_leave_room_for_new_ones() {
-        let mut queue = Queue::default();
+        let mut queue = RequestQueue::default();
         for token in 0..600 {
-            queue.push(Asked { insists: true, ..asked(release(Some(token))) });
+            queue.push(QueuedRequest { insists: true, ..asked(release(Some(token))) });
         }
         for _ in 0..10 {
-            answer_all(&mut queue, |_| Reply::Unavailable(Unavailable::Closing));
+            answer_all(&mut queue, |_| ItemReply::Unavailable(Unavailable::Closing));
         }
-        queue.push(asked(Ask::Now));
+        queue.push(asked(BatchItem::Now));
         let batch = queue.take();
         assert_eq!(batch.len(), REPEATS_MAX + 1);
-        assert!(matches!(batch.last(), Some(Asked { ask: Ask::Now, .. })));
+        assert!(matches!(batch.last(), Some(QueuedRequest { ask: BatchItem::Now, .. })));
     }
 }

@@ -11,29 +11,29 @@ const WALL_STEP_NANOS: i128 = 1_000_000_000;
 
 /// The server's clock.
 #[derive(Debug, Default)]
-pub(super) struct Clock {
+pub(super) struct ServerClock {
     start: u64,
     /// The latest time that it has told.
     latest: Time,
-    bound: Option<Bound>,
+    bound: Option<ClockBound>,
     wall: Option<(Time, Wall)>,
 }
 
 /// At `boot` here it was `server` there, at the latest.
 #[derive(Debug, Clone, Copy)]
-struct Bound {
+struct ClockBound {
     boot: Time,
     server: Time,
 }
 
-impl Bound {
+impl ClockBound {
     fn at(self, boot: Time) -> Time {
         let passed = boot.since(self.boot);
         self.server + passed + Span::from_nanos(passed.as_nanos() / 1_000 * DRIFT_PER_MILLE)
     }
 }
 
-impl Clock {
+impl ServerClock {
     /// The server has said `stamp` to something that was asked at `asked_at` or later. Says
     /// whether it has forgotten all: its time goes on where it was, as long as it has its state.
     pub(super) fn hear(&mut self, asked_at: Time, stamp: &Stamp) -> bool {
@@ -43,7 +43,7 @@ impl Clock {
         if anew {
             (self.start, self.bound, self.wall) = (stamp.start, None, None);
         }
-        let heard = Bound { boot: asked_at, server: stamp.now };
+        let heard = ClockBound { boot: asked_at, server: stamp.now };
         if self.bound.is_none_or(|bound| heard.server < bound.at(asked_at)) {
             self.bound = Some(heard);
         }
@@ -86,13 +86,13 @@ mod tests {
         Stamp { engine: 0, start, now: Time::from_secs(secs), wall, next_event: 0 }
     }
 
-    fn at(clock: &Clock, boot: u64) -> Time {
+    fn at(clock: &ServerClock, boot: u64) -> Time {
         clock.bound.expect("heard").at(Time::from_secs(boot))
     }
 
     #[test]
     fn the_server_is_never_taken_to_be_earlier_than_it_is() {
-        let mut clock = Clock::default();
+        let mut clock = ServerClock::default();
         // Asked at 10, answered (later) at what is 105 there: 95 ahead at most.
         clock.hear(Time::from_secs(10), &stamp(1, 105));
         assert_eq!(at(&clock, 10), Time::from_secs(105));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_was_known_long_ago_is_known_less_well() {
-        let mut clock = Clock::default();
+        let mut clock = ServerClock::default();
         clock.hear(Time::ZERO, &stamp(1, 0));
         assert_eq!(at(&clock, 1_000), Time::from_secs(1_001));
         // So an answer that took half a second is news after a quarter of an hour.
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn another_start_of_the_server_has_another_clock() {
-        let mut clock = Clock::default();
+        let mut clock = ServerClock::default();
         clock.hear(Time::from_secs(10), &stamp(1, 10));
         assert!(!clock.hear(Time::from_secs(11), &stamp(2, 500)), "it goes on");
         assert_eq!(at(&clock, 11), Time::from_secs(500));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn wall_times_do_not_tremble() {
-        let mut clock = Clock::default();
+        let mut clock = ServerClock::default();
         clock.hear(Time::ZERO, &stamp(1, 10));
         let before = clock.wall(Time::from_secs(3));
         assert_eq!(before, Wall { secs: 1_003, nanos: 5 });

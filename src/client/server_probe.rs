@@ -1,9 +1,9 @@
 //! One look at a server, as `doctor` takes it: how far one gets, and what it says of the time.
 
-use super::http_transport::{Connection, Http, Target, runtime, whole};
-use super::transport::{Line, Trouble};
+use super::http_transport::{Connection, Http, HttpTarget, runtime, whole};
+use super::transport::{ServerConnection, TransportError};
 use crate::service::RttSample;
-use crate::service::batch_messages::{Ask, Batch, decode_told, encode_batch};
+use crate::service::batch_messages::{BatchItem, RequestBatch, decode_told, encode_batch};
 use crate::time::{Span, Wall, boot_now};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -34,16 +34,17 @@ pub enum Stuck {
 pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     let runtime = runtime().map_err(|trouble| Stuck::Unreachable(trouble.to_string()))?;
     let mut connection = connect(runtime, &server.0)?;
-    let ask = encode_batch(&Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] });
+    let ask =
+        encode_batch(&RequestBatch { engine: 0, from: 0, number: 0, asks: vec![BatchItem::Now] });
     let mut heard: Option<RttSample> = None;
     for _ in 0..LOOKS {
         let asked_at = boot_now();
         let told = connection.ask(&ask, PATIENCE).map_err(|trouble| match trouble {
-            Trouble::Denied(why) => Stuck::Denied(why),
-            Trouble::Foreign(why) | Trouble::Elsewhere(why) => Stuck::Foreign(why),
+            TransportError::Denied(why) => Stuck::Denied(why),
+            TransportError::Foreign(why) | TransportError::Elsewhere(why) => Stuck::Foreign(why),
             // That is how TLS tells a client that its certificate is missing or unknown.
-            Trouble::Silent(why) if why.contains("alert") => Stuck::Denied(why),
-            Trouble::Silent(_) | Trouble::Late => Stuck::Silent(trouble.to_string()),
+            TransportError::Silent(why) if why.contains("alert") => Stuck::Denied(why),
+            TransportError::Silent(_) | TransportError::Late => Stuck::Silent(trouble.to_string()),
         })?;
         let (round_trip, here) = (boot_now().since(asked_at), Wall::now());
         let told = decode_told(&told).map_err(|error| Stuck::Foreign(error.to_string()))?;
@@ -54,7 +55,7 @@ pub fn probe(server: &Http) -> Result<RttSample, Stuck> {
     heard.ok_or_else(|| Stuck::Silent("it was not asked".to_owned()))
 }
 
-fn connect(runtime: Runtime, target: &Arc<Target>) -> Result<Connection, Stuck> {
+fn connect(runtime: Runtime, target: &Arc<HttpTarget>) -> Result<Connection, Stuck> {
     let patience = PATIENCE.as_duration();
     let in_time = |why: &str| format!("{why} within {PATIENCE}");
     let sender = runtime.block_on(async {

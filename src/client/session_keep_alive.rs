@@ -2,12 +2,14 @@
 //! so that nothing else can hold it up, and on the boot clock, so that sleep counts.
 
 use super::shared_state::Hub;
-use super::transport::{Line, Trouble};
+use super::transport::{ServerConnection, TransportError};
 use crate::engine::{
     ClientId, EndSession, Grace, Op, OpenSession, Outcome, SessionEnd, SessionId, Ttl,
 };
 use crate::random::jittered;
-use crate::service::batch_messages::{Ask, Batch, Reply, decode_told, encode_batch};
+use crate::service::batch_messages::{
+    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+};
 use crate::service::timer::Alarm;
 use crate::service::{Contact, Unavailable};
 use crate::time::{Span, Time, boot_now};
@@ -39,7 +41,7 @@ pub struct Terms {
 }
 
 /// What is known of the session.
-pub(super) struct Session {
+pub(super) struct SessionState {
     terms: Option<Terms>,
     id: Option<SessionId>,
     /// Until when it surely lives.
@@ -58,7 +60,7 @@ pub(super) fn surely_until(asked_at: Time, ttl: Ttl) -> Time {
     asked_at + Span::from_nanos(ttl - ttl / 1_000 * DRIFT_PER_MILLE) - MARGIN
 }
 
-impl Session {
+impl SessionState {
     pub(super) fn new(terms: Option<Terms>) -> Self {
         let (until, kept_at, given_up) = (Time::ZERO, Time::ZERO, Vec::new());
         Self { terms, id: None, until, kept_at, unanswered: false, given_up }
@@ -124,20 +126,20 @@ impl Session {
 }
 
 /// The thread that keeps a session alive.
-pub(super) struct Keeper {
+pub(super) struct SessionKeepAlive {
     alarm: Alarm,
     stopped: AtomicBool,
 }
 
 /// What there is to do next.
-enum Next {
+enum KeepAliveStep {
     Open(Terms, Vec<SessionId>),
     Keep(SessionId, Time),
     Lose(SessionId),
     Sleep(Time),
 }
 
-impl Keeper {
+impl SessionKeepAlive {
     pub(super) fn start(
         hub: &Arc<Hub>,
     ) -> std::io::Result<(Arc<Self>, std::thread::JoinHandle<()>)> {
@@ -170,19 +172,19 @@ impl Keeper {
                 return end(hub, &mut *line);
             }
             let wakes = match hub.with_session(|session| session.next(boot_now())) {
-                Next::Sleep(until) => until,
-                Next::Lose(id) => {
+                KeepAliveStep::Sleep(until) => until,
+                KeepAliveStep::Lose(id) => {
                     hub.lose_session(id);
                     continue;
                 }
-                Next::Open(terms, old) => match open(hub, &mut *line, &terms, &old) {
+                KeepAliveStep::Open(terms, old) => match open(hub, &mut *line, &terms, &old) {
                     Ok(()) => continue,
                     Err(trouble) => {
                         hub.troubled("no session yet", &trouble);
                         boot_now() + jittered(RETRY)
                     }
                 },
-                Next::Keep(id, until) => match sign_of_life(hub, &mut *line, id, until) {
+                KeepAliveStep::Keep(id, until) => match sign_of_life(hub, &mut *line, id, until) {
                     Ok(()) => continue,
                     Err(trouble) => {
                         hub.troubled("the session", &trouble);
@@ -200,17 +202,19 @@ impl Keeper {
     }
 }
 
-impl Session {
-    fn next(&self, now: Time) -> Next {
-        let Some(terms) = &self.terms else { return Next::Sleep(Time::NEVER) };
-        let Some(id) = self.id else { return Next::Open(terms.clone(), self.given_up.clone()) };
+impl SessionState {
+    fn next(&self, now: Time) -> KeepAliveStep {
+        let Some(terms) = &self.terms else { return KeepAliveStep::Sleep(Time::NEVER) };
+        let Some(id) = self.id else {
+            return KeepAliveStep::Open(terms.clone(), self.given_up.clone());
+        };
         let every = Span::from_nanos(terms.ttl.span().as_nanos() / KEEPS_PER_TTL);
         let due = self.kept_at + every;
         match now {
             // It was asked for in vain until now. Who slept so long asks once before giving up.
-            _ if now >= self.until && self.unanswered => Next::Lose(id),
-            _ if now < due && !self.unanswered => Next::Sleep(due),
-            _ => Next::Keep(id, self.until),
+            _ if now >= self.until && self.unanswered => KeepAliveStep::Lose(id),
+            _ if now < due && !self.unanswered => KeepAliveStep::Sleep(due),
+            _ => KeepAliveStep::Keep(id, self.until),
         }
     }
 }
@@ -219,19 +223,19 @@ impl Session {
 /// harm, and a session that was opened twice runs out.
 fn ask(
     hub: &Hub,
-    line: &mut dyn Line,
-    asks: Vec<Ask>,
+    line: &mut dyn ServerConnection,
+    asks: Vec<BatchItem>,
     patience: Span,
-) -> Result<Vec<Reply>, Trouble> {
+) -> Result<Vec<ItemReply>, TransportError> {
     let engine = hub.introduce(line, patience)?;
-    let batch = encode_batch(&Batch { engine, from: 0, number: 0, asks });
+    let batch = encode_batch(&RequestBatch { engine, from: 0, number: 0, asks });
     let asked_at = boot_now();
     let told = line.ask(&batch, patience).inspect_err(|trouble| {
-        if let Trouble::Elsewhere(_) = trouble {
+        if let TransportError::Elsewhere(_) = trouble {
             hub.engine_gone(engine);
         }
     })?;
-    let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+    let told = decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
     let told = hub.able(line, told)?;
     hub.hear(asked_at, &told.stamp);
     Ok(told.replies)
@@ -239,36 +243,36 @@ fn ask(
 
 fn open(
     hub: &Hub,
-    line: &mut dyn Line,
+    line: &mut dyn ServerConnection,
     terms: &Terms,
     given_up: &[SessionId],
-) -> Result<(), Trouble> {
+) -> Result<(), TransportError> {
     let Terms { client, ttl, grace } = terms.clone();
-    let op = |op: Op| Ask::Submit(op.into());
+    let op = |op: Op| BatchItem::Submit(op.into());
     // What hung on it was lost here, so nobody needs to wait for its end there.
     let mut asks: Vec<_> = given_up.iter().map(|old| op(end_of(*old))).collect();
-    asks.extend([Ask::Urls, Ask::About]);
+    asks.extend([BatchItem::Urls, BatchItem::About]);
     asks.push(op(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })));
     let asked_at = boot_now();
     let mut replies = ask(hub, line, asks, PATIENCE_MAX)?;
     let opened = replies.pop();
-    if let Some(Reply::About(about)) = replies.pop() {
+    if let Some(ItemReply::About(about)) = replies.pop() {
         hub.set_about(about);
     }
-    if let Some(Reply::Urls(urls)) = replies.pop() {
+    if let Some(ItemReply::Urls(urls)) = replies.pop() {
         hub.learn(&urls);
     }
     match opened {
-        Some(Reply::Answered(Ok(Outcome::SessionOpened(id)))) => {
+        Some(ItemReply::Answered(Ok(Outcome::SessionOpened(id)))) => {
             hub.with_session(|session| session.opened(id, asked_at));
             Ok(())
         }
-        Some(Reply::Answered(Err(refusal))) => Err(Trouble::Silent(refusal.to_string())),
-        Some(Reply::Unavailable(Unavailable::Denied { why })) => {
-            Err(Trouble::Denied(why.to_string()))
+        Some(ItemReply::Answered(Err(refusal))) => Err(TransportError::Silent(refusal.to_string())),
+        Some(ItemReply::Unavailable(Unavailable::Denied { why })) => {
+            Err(TransportError::Denied(why.to_string()))
         }
-        Some(Reply::Unavailable(why)) => Err(Trouble::Silent(why.to_string())),
-        _ => Err(Trouble::Foreign("the server does not know sessions".to_owned())),
+        Some(ItemReply::Unavailable(why)) => Err(TransportError::Silent(why.to_string())),
+        _ => Err(TransportError::Foreign("the server does not know sessions".to_owned())),
     }
 }
 
@@ -277,33 +281,40 @@ fn end_of(session: SessionId) -> Op {
 }
 
 /// One sign of life. Whoever slept past the session's time asks once before it is given up.
-fn sign_of_life(hub: &Hub, line: &mut dyn Line, id: SessionId, until: Time) -> Result<(), Trouble> {
+fn sign_of_life(
+    hub: &Hub,
+    line: &mut dyn ServerConnection,
+    id: SessionId,
+    until: Time,
+) -> Result<(), TransportError> {
     let asked_at = boot_now();
     let left = until.since(asked_at);
     let slept = left == Span::ZERO;
     let patience = if slept { PATIENCE_MAX } else { left.min(PATIENCE_MAX) };
-    let asks = vec![Ask::Submit(Op::KeepAlive(id).into()), Ask::About, Ask::Urls];
+    let asks = vec![BatchItem::Submit(Op::KeepAlive(id).into()), BatchItem::About, BatchItem::Urls];
     let answered = ask(hub, line, asks, patience);
     let over = match answered {
         Ok(replies) => {
             let mut replies = replies.into_iter();
             let kept = replies.next();
-            if let Some(Reply::About(about)) = replies.next() {
+            if let Some(ItemReply::About(about)) = replies.next() {
                 hub.set_about(about);
             }
-            if let Some(Reply::Urls(urls)) = replies.next() {
+            if let Some(ItemReply::Urls(urls)) = replies.next() {
                 hub.learn(&urls);
             }
             match kept {
-                Some(Reply::Answered(Ok(Outcome::KeptAlive(_)))) => {
+                Some(ItemReply::Answered(Ok(Outcome::KeptAlive(_)))) => {
                     hub.with_session(|session| session.kept(asked_at));
                     return Ok(());
                 }
-                Some(Reply::Answered(Err(refusal))) => Err(Trouble::Denied(refusal.to_string())),
+                Some(ItemReply::Answered(Err(refusal))) => {
+                    Err(TransportError::Denied(refusal.to_string()))
+                }
                 // The state can't be written: the session may still live on.
                 _ => {
                     let why = "the server did not keep the session";
-                    late(hub, until, Trouble::Silent(why.to_owned()))
+                    late(hub, until, TransportError::Silent(why.to_owned()))
                 }
             }
         }
@@ -319,15 +330,15 @@ fn sign_of_life(hub: &Hub, line: &mut dyn Line, id: SessionId, until: Time) -> R
 }
 
 /// There was no answer: `Err` when by now it is too late for one.
-fn late(hub: &Hub, until: Time, trouble: Trouble) -> Result<Trouble, Trouble> {
+fn late(hub: &Hub, until: Time, trouble: TransportError) -> Result<TransportError, TransportError> {
     hub.with_session(|session| session.unanswered = true);
     if boot_now() >= until { Err(trouble) } else { Ok(trouble) }
 }
 
 /// The last thing: all that hangs on the session is free at once.
-fn end(hub: &Hub, line: &mut dyn Line) {
+fn end(hub: &Hub, line: &mut dyn ServerConnection) {
     let Some(id) = hub.with_session(|session| session.id.take()) else { return };
-    let asks = vec![Ask::Submit(end_of(id).into())];
+    let asks = vec![BatchItem::Submit(end_of(id).into())];
     if let Err(trouble) = ask(hub, line, asks, PATIENCE_MAX) {
         log::warn!("session {id} could not be ended, and runs out by itself: {trouble}");
     }
@@ -347,10 +358,10 @@ fn be_first() {
 mod tests {
     use super::*;
 
-    fn session() -> Session {
+    fn session() -> SessionState {
         let client = ClientId::parse("laptop1").expect("valid");
         let (ttl, grace) = (Ttl::parse("30s").expect("valid"), Grace::NONE);
-        Session::new(Some(Terms { client, ttl, grace }))
+        SessionState::new(Some(Terms { client, ttl, grace }))
     }
 
     #[test]
@@ -372,13 +383,15 @@ mod tests {
     #[test]
     fn it_is_kept_alive_three_times_in_a_ttl_and_at_once_after_a_failure() {
         let mut session = session();
-        assert!(matches!(session.next(Time::ZERO), Next::Open(..)));
+        assert!(matches!(session.next(Time::ZERO), KeepAliveStep::Open(..)));
         session.opened(SessionId::named(4), Time::from_secs(100));
         let due = Time::from_secs(110);
-        assert!(matches!(session.next(Time::from_secs(105)), Next::Sleep(at) if at == due));
-        assert!(matches!(session.next(due), Next::Keep(..)));
+        assert!(
+            matches!(session.next(Time::from_secs(105)), KeepAliveStep::Sleep(at) if at == due)
+        );
+        assert!(matches!(session.next(due), KeepAliveStep::Keep(..)));
         session.unanswered = true;
-        assert!(matches!(session.next(Time::from_secs(105)), Next::Keep(..)));
+        assert!(matches!(session.next(Time::from_secs(105)), KeepAliveStep::Keep(..)));
         assert_eq!(session.contact(Time::from_secs(105)), Contact::Jeopardy);
     }
 
@@ -390,7 +403,9 @@ mod tests {
         assert!(session.lose(SessionId::named(4)).is_some());
         assert_eq!(session.lose(SessionId::named(4)), None);
         assert!(!session.is_unclear(Time::from_secs(999)), "it is clear: it is over");
-        let Next::Open(_, old) = session.next(Time::from_secs(101)) else { panic!("a new one") };
+        let KeepAliveStep::Open(_, old) = session.next(Time::from_secs(101)) else {
+            panic!("a new one")
+        };
         assert_eq!(old, [SessionId::named(4)]);
     }
 }

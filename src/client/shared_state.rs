@@ -1,16 +1,19 @@
 //! What the threads of a remote door share: what is known of the server, and how it stands with
 //! it. No mutex is held while anybody is answered or woken.
 
-use super::request_queue::{Got, Queue};
+use super::request_queue::{Got, RequestQueue};
 use super::sequence_mapping::Numbers;
-use super::server_clock::Clock;
-use super::session_keep_alive::{Keeper, Session};
-use super::transport::{Line, Server, Trouble};
+use super::server_clock::ServerClock;
+use super::session_keep_alive::{SessionKeepAlive, SessionState};
+use super::transport::{ServerConnection, Transport, TransportError};
 use crate::engine::{
-    ClientId, Event, EventKind, Kind, Lifetime, LockName, SessionEnd, SessionId, Tenure, Token,
+    ClientId, Event, EventKind, Lifetime, LockName, RefusalKind, SessionEnd, SessionId, Tenure,
+    Token,
 };
-use crate::service::batch_messages::{Ask, Batch, Reply, Stamp, Told, decode_told, encode_batch};
-use crate::service::event_log::Feed;
+use crate::service::batch_messages::{
+    BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, decode_told, encode_batch,
+};
+use crate::service::event_log::EventLog;
 use crate::service::{About, BackendKind, Contact, RemoteStatus, RttSample, Unavailable};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::{Condvar, Mutex};
@@ -23,31 +26,31 @@ const TENURES_MAX: usize = 1 << 16;
 
 /// Shared by the threads of one remote door.
 pub(super) struct Hub {
-    pub(super) server: Arc<dyn Server>,
+    pub(super) server: Arc<dyn Transport>,
     pub(super) name: Arc<str>,
-    pub(super) feed: Arc<Feed>,
+    pub(super) feed: Arc<EventLog>,
     pub(super) numbers: Mutex<Numbers>,
-    pub(super) clock: Mutex<Clock>,
-    pub(super) queue: Mutex<Queue>,
+    pub(super) clock: Mutex<ServerClock>,
+    pub(super) queue: Mutex<RequestQueue>,
     /// There is something in the queue, or the end has come.
     pub(super) asked: Condvar,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// The state has changed.
     changed: Condvar,
-    tenures: Mutex<HashMap<Token, Known>>,
+    tenures: Mutex<HashMap<Token, KnownTenure>>,
     about: Mutex<About>,
     heard: Mutex<Option<RttSample>>,
     /// The session that was lost since the last gap in the events, and its client.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
     /// What was wrong the last time that something was.
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<TransportError>>,
     pub(super) counts: Counts,
     /// The name of the engine that is asked; 0: it has none, or is not known yet.
     engine: AtomicU64,
     /// Whether one of several servers has said which engine it is.
     met: Mutex<bool>,
     /// Who keeps the session alive.
-    pub(super) keeper: OnceLock<Arc<Keeper>>,
+    pub(super) keeper: OnceLock<Arc<SessionKeepAlive>>,
 }
 
 /// What became of what was asked.
@@ -61,17 +64,17 @@ pub(super) struct Counts {
     pub(super) sessions_lost: AtomicU64,
 }
 
-struct State {
+struct ConnectionState {
     /// Requests are answered.
     asks_work: bool,
     /// Events arrive.
     events_work: bool,
-    session: Session,
+    session: SessionState,
     stopped: bool,
 }
 
 /// A tenure of this door's clients, as far as it is known here.
-struct Known {
+struct KnownTenure {
     name: LockName,
     life: Lifetime,
     /// Until when it surely lasts, by the boot clock.
@@ -79,7 +82,7 @@ struct Known {
 }
 
 impl Hub {
-    pub(super) fn new(server: Arc<dyn Server>, session: Session) -> Self {
+    pub(super) fn new(server: Arc<dyn Transport>, session: SessionState) -> Self {
         let name: Arc<str> = server.name().into();
         let about = About {
             kind: BackendKind::Server,
@@ -89,7 +92,8 @@ impl Hub {
             waiters: 0,
             sessions: 0,
         };
-        let state = State { asks_work: true, events_work: false, session, stopped: false };
+        let state =
+            ConnectionState { asks_work: true, events_work: false, session, stopped: false };
         Self {
             server,
             name,
@@ -119,7 +123,11 @@ impl Hub {
 
     /// Of several servers the first that answers says which engine it is, before anything is
     /// asked that would change another.
-    pub(super) fn introduce(&self, line: &mut dyn Line, patience: Span) -> Result<u64, Trouble> {
+    pub(super) fn introduce(
+        &self,
+        line: &mut dyn ServerConnection,
+        patience: Span,
+    ) -> Result<u64, TransportError> {
         if !self.server.is_several() {
             return Ok(self.engine());
         }
@@ -128,9 +136,10 @@ impl Hub {
         if *met {
             return Ok(self.engine());
         }
-        let who = Batch { engine: 0, from: 0, number: 0, asks: vec![Ask::Now] };
+        let who = RequestBatch { engine: 0, from: 0, number: 0, asks: vec![BatchItem::Now] };
         let told = line.ask(&encode_batch(&who), patience)?;
-        let told = decode_told(&told).map_err(|error| Trouble::Foreign(error.to_string()))?;
+        let told =
+            decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;
         self.engine.store(told.stamp.engine, Ordering::Release);
         if told.stamp.engine == 0 {
             log::warn!("{}: one has no name for its engine, and is the only one asked", self.name);
@@ -141,14 +150,20 @@ impl Hub {
     }
 
     /// What has been told by one that could do what was asked. Of several, another may be able to.
-    pub(super) fn able(&self, line: &mut dyn Line, told: Told) -> Result<Told, Trouble> {
+    pub(super) fn able(
+        &self,
+        line: &mut dyn ServerConnection,
+        told: BatchResponse,
+    ) -> Result<BatchResponse, TransportError> {
         let unable = told.replies.iter().find_map(|reply| match reply {
-            Reply::Unavailable(why) if why.kind() == Kind::ConsistencyUnavailable => Some(why),
+            ItemReply::Unavailable(why) if why.kind() == RefusalKind::ConsistencyUnavailable => {
+                Some(why)
+            }
             _ => None,
         });
         match unable {
             Some(why) if self.server.is_several() => {
-                let trouble = Trouble::Silent(why.to_string());
+                let trouble = TransportError::Silent(why.to_string());
                 line.pass_over(&trouble);
                 Err(trouble)
             }
@@ -169,7 +184,7 @@ impl Hub {
             *met = false;
         }
         log::warn!("{} is of another engine than before: all that was held is lost", self.name);
-        *self.clock.lock() = Clock::default();
+        *self.clock.lock() = ServerClock::default();
         self.forgotten();
         let given_up = self.queue.lock().clear();
         for then in given_up {
@@ -181,7 +196,7 @@ impl Hub {
     fn forgotten(&self) {
         if let Some(session) = self.bond() {
             self.lose_session(session);
-            self.with_session(Session::forget);
+            self.with_session(SessionState::forget);
         }
         // It opens a new one.
         if let Some(keeper) = self.keeper.get() {
@@ -220,7 +235,7 @@ impl Hub {
         self.changed.notify_all();
     }
 
-    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+    fn change(&self, change: impl FnOnce(&mut ConnectionState) -> bool) {
         let changed = change(&mut self.state.lock());
         self.changed.notify_all();
         if changed {
@@ -253,7 +268,7 @@ impl Hub {
         self.state.lock().session.until(boot_now())
     }
 
-    pub(super) fn with_session<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
+    pub(super) fn with_session<T>(&self, change: impl FnOnce(&mut SessionState) -> T) -> T {
         let (done, before, after) = {
             let mut state = self.state.lock();
             let now = boot_now();
@@ -365,18 +380,18 @@ impl Hub {
             tenures.retain(|_, known| known.until > now);
         }
         if tenures.len() < TENURES_MAX {
-            let known = Known { name: name.clone(), life: tenure.life, until };
+            let known = KnownTenure { name: name.clone(), life: tenure.life, until };
             tenures.insert(tenure.token, known);
         }
     }
 
     /// Keeps in mind what is wrong.
-    pub(super) fn troubled(&self, what: &str, trouble: &Trouble) {
+    pub(super) fn troubled(&self, what: &str, trouble: &TransportError) {
         log::debug!("{}: {what}: {trouble}", self.name);
         *self.trouble.lock() = Some(trouble.clone());
     }
 
-    pub(super) fn last_trouble(&self) -> Option<Trouble> {
+    pub(super) fn last_trouble(&self) -> Option<TransportError> {
         self.trouble.lock().clone()
     }
 
@@ -445,7 +460,7 @@ impl Hub {
     }
 
     /// Asks at once or never: nobody is kept waiting for a server that is away.
-    pub(super) fn ask(&self, asked: super::request_queue::Asked) {
+    pub(super) fn ask(&self, asked: super::request_queue::QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {
             return self.refuse(asked.then);

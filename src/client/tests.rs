@@ -1,6 +1,6 @@
 //! The remote door on a server in this process: what the network can do is done by a switch.
 
-use super::transport::{Line, Server, Stream, Trouble};
+use super::transport::{FrameStream, ServerConnection, Transport, TransportError};
 use super::*;
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
@@ -8,8 +8,8 @@ use crate::engine::{
     Patch, QueuePolicy as InLine, Release, Renew, Rules, SessionId, Ttl,
 };
 use crate::service::Locks;
-use crate::service::batch_messages::{Told, encode_told};
-use crate::service::batch_server::{Limits, Porter, Turned};
+use crate::service::batch_messages::{BatchResponse, encode_told};
+use crate::service::batch_server::{BatchError, BatchServer, Limits};
 use crate::service::local::Local;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use std::sync::mpsc;
 
 /// What the network does.
 #[derive(Default)]
-pub(super) struct Weather {
+pub(super) struct ServerFaults {
     /// Nothing arrives.
     pub(super) cut: AtomicBool,
     /// The next so many batches arrive, and their answers do not.
@@ -47,8 +47,8 @@ impl Fault {
 
 /// A server in this process.
 pub(super) struct Near {
-    pub(super) porter: Mutex<Porter>,
-    pub(super) weather: Arc<Weather>,
+    pub(super) porter: Mutex<BatchServer>,
+    pub(super) weather: Arc<ServerFaults>,
 }
 
 struct NearLine {
@@ -58,23 +58,28 @@ struct NearLine {
 struct NearStream {
     following: crate::service::batch_server::Following,
     woken: Arc<(Mutex<bool>, Condvar)>,
-    weather: Arc<Weather>,
+    weather: Arc<ServerFaults>,
 }
 
-fn gone() -> Trouble {
-    Trouble::Silent("cut".to_owned())
+fn gone() -> TransportError {
+    TransportError::Silent("cut".to_owned())
 }
 
-impl Server for Arc<Near> {
+impl Transport for Arc<Near> {
     fn name(&self) -> &'static str {
         "near"
     }
 
-    fn line(&self) -> Box<dyn Line> {
+    fn line(&self) -> Box<dyn ServerConnection> {
         Box::new(NearLine { near: Arc::clone(self) })
     }
 
-    fn follow(&self, start: u64, since: u64, _: Span) -> Result<Box<dyn Stream>, Trouble> {
+    fn follow(
+        &self,
+        start: u64,
+        since: u64,
+        _: Span,
+    ) -> Result<Box<dyn FrameStream>, TransportError> {
         if self.weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
@@ -89,46 +94,46 @@ impl Server for Arc<Near> {
     }
 }
 
-impl Line for NearLine {
-    fn ask(&mut self, batch: &[u8], _: Span) -> Result<Vec<u8>, Trouble> {
+impl ServerConnection for NearLine {
+    fn ask(&mut self, batch: &[u8], _: Span) -> Result<Vec<u8>, TransportError> {
         let weather = &self.near.weather;
         if weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
         weather.arrived.fetch_add(1, Ordering::Relaxed);
         let (send, told) = mpsc::channel();
-        let batch = Porter::read(batch).expect("as it was written");
+        let batch = BatchServer::read(batch).expect("as it was written");
         let fault = weather.fault.lock().clone();
         let parts = batch.asks.len();
         if let Some(Fault::Unauthorized) = fault {
-            return Err(Trouble::Denied("unknown token".to_owned()));
+            return Err(TransportError::Denied("unknown token".to_owned()));
         }
         if let Some(Fault::Unable(why)) = &fault {
             let stamp = self.near.porter.lock().stamp();
-            let replies = vec![Reply::Unavailable(why.clone()); parts];
-            return Ok(encode_told(&Told { stamp, replies }));
+            let replies = vec![ItemReply::Unavailable(why.clone()); parts];
+            return Ok(encode_told(&BatchResponse { stamp, replies }));
         }
         let porter = self.near.porter.lock().clone();
         porter.ask(&"batch:a".into(), batch, Limits::new(), move |told| drop(send.send(told)));
         let told = told.recv().expect("the porter answers");
         if let Some(Fault::Unsure) = fault {
             let stamp = self.near.porter.lock().stamp();
-            let replies = vec![Reply::Unavailable(Fault::unsure()); parts];
-            return Ok(encode_told(&Told { stamp, replies }));
+            let replies = vec![ItemReply::Unavailable(Fault::unsure()); parts];
+            return Ok(encode_told(&BatchResponse { stamp, replies }));
         }
         let lost = |count: u64| count.checked_sub(1);
         if weather.answers_lost.fetch_update(Ordering::AcqRel, Ordering::Acquire, lost).is_ok() {
             return Err(gone());
         }
         told.map(|told| told.to_vec()).map_err(|turned| match turned {
-            Turned::Elsewhere => Trouble::Elsewhere("another engine".to_owned()),
-            Turned::Late | Turned::Malformed => Trouble::Late,
+            BatchError::Elsewhere => TransportError::Elsewhere("another engine".to_owned()),
+            BatchError::Late | BatchError::Malformed => TransportError::Late,
         })
     }
 }
 
-impl Stream for NearStream {
-    fn read(&mut self, bytes: &mut Vec<u8>, _: Span) -> Result<(), Trouble> {
+impl FrameStream for NearStream {
+    fn read(&mut self, bytes: &mut Vec<u8>, _: Span) -> Result<(), TransportError> {
         if self.weather.cut.load(Ordering::Acquire) {
             return Err(gone());
         }
@@ -148,18 +153,18 @@ impl Stream for NearStream {
     }
 }
 
-pub(super) struct World {
+pub(super) struct ClientFixture {
     pub(super) local: Arc<Local>,
     pub(super) near: Arc<Near>,
-    pub(super) weather: Arc<Weather>,
+    pub(super) weather: Arc<ServerFaults>,
 }
 
-fn world() -> World {
+fn world() -> ClientFixture {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
-    let porter = Mutex::new(Porter::new(Locks::new(Arc::clone(&local) as _)));
-    let weather = Arc::new(Weather::default());
+    let porter = Mutex::new(BatchServer::new(Locks::new(Arc::clone(&local) as _)));
+    let weather = Arc::new(ServerFaults::default());
     let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
-    World { local, near, weather }
+    ClientFixture { local, near, weather }
 }
 
 pub(super) fn client(text: &str) -> ClientId {
@@ -170,7 +175,7 @@ pub(super) fn name(text: &str) -> LockName {
     LockName::parse(text).expect("valid")
 }
 
-impl World {
+impl ClientFixture {
     fn door(&self, who: &str, ttl: &str) -> Remote {
         let ttl = Ttl::parse(ttl).expect("valid");
         let terms = Terms { client: client(who), ttl, grace: Grace::NONE };
@@ -230,7 +235,7 @@ pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
 }
 
 /// Follows events until one is as wanted.
-pub(super) fn wait_for(door: &Remote, watch: &mut Watch, wanted: impl Fn(&EventKind) -> bool) {
+pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&EventKind) -> bool) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
         // Whoever waited has seen enough.
@@ -285,7 +290,7 @@ fn an_answer_that_a_restart_lost_comes_again_by_the_id_of_the_request() {
     while world.weather.answers_lost.load(Ordering::Acquire) > 0 {
         std::thread::yield_now();
     }
-    *world.near.porter.lock() = Porter::new(locks);
+    *world.near.porter.lock() = BatchServer::new(locks);
     granted(answer.recv().expect("answered"));
     assert_eq!(world.holders("build"), ["a"]);
 }
@@ -447,7 +452,7 @@ fn the_end_of_a_door_frees_what_hangs_on_it_at_once() {
 }
 
 /// Waits until a lock is free at the server.
-fn wait_until_free(world: &World, watch: &mut Watch, of: &str) {
+fn wait_until_free(world: &ClientFixture, watch: &mut EventWatch, of: &str) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
         let _ = send.send(());

@@ -1,8 +1,8 @@
 //! The remote door on several servers in this process, which are nodes of one engine, or not.
 
 use super::tests::{
-    Near, Weather, World, acquire, client, flock, granted, mkdir, name, session_of, submit,
-    wait_for,
+    ClientFixture, Near, ServerFaults, acquire, client, flock, granted, mkdir, name, session_of,
+    submit, wait_for,
 };
 use super::*;
 use crate::engine::{
@@ -10,7 +10,7 @@ use crate::engine::{
     SessionId, SessionView, Ttl,
 };
 use crate::service::Locks;
-use crate::service::batch_server::Porter;
+use crate::service::batch_server::BatchServer;
 use crate::service::local::Local;
 
 /// An engine that has a name, as those of clusters have.
@@ -25,11 +25,11 @@ impl LockService for Named {
         self.0.view(name, then);
     }
 
-    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         self.0.list(query, then);
     }
 
-    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         self.0.children(query, then);
     }
 
@@ -37,7 +37,7 @@ impl LockService for Named {
         self.0.session(id, then);
     }
 
-    fn watch(&self, since: Option<u64>) -> Watch {
+    fn watch(&self, since: Option<u64>) -> EventWatch {
         self.0.watch(since)
     }
 
@@ -71,19 +71,19 @@ fn local() -> Arc<Local> {
 }
 
 /// A server in front of an engine of this name.
-fn node(local: &Arc<Local>, engine: u64) -> World {
+fn node(local: &Arc<Local>, engine: u64) -> ClientFixture {
     let locks = Locks::new(Arc::new(Named(Arc::clone(local), engine)));
-    let weather = Arc::new(Weather::default());
-    let porter = Mutex::new(Porter::new(locks));
+    let weather = Arc::new(ServerFaults::default());
+    let porter = Mutex::new(BatchServer::new(locks));
     let near = Arc::new(Near { porter, weather: Arc::clone(&weather) });
-    World { local: Arc::clone(local), near, weather }
+    ClientFixture { local: Arc::clone(local), near, weather }
 }
 
-fn door(nodes: &[&World]) -> Remote {
+fn door(nodes: &[&ClientFixture]) -> Remote {
     let servers = nodes.iter().map(|node| Arc::new(Arc::clone(&node.near)) as _).collect();
     let ttl = Ttl::parse("30s").expect("valid");
     let terms = Terms { client: client("a"), ttl, grace: Grace::NONE };
-    let door = Remote::connect(Arc::new(Several::new(servers)), Some(terms));
+    let door = Remote::connect(Arc::new(Failover::new(servers)), Some(terms));
     door.expect("threads are to be had")
 }
 
@@ -208,7 +208,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     }
     for node in [&one, &two] {
         let locks = Locks::new(Arc::new(Named(Arc::clone(&restored), 9)));
-        *node.near.porter.lock() = Porter::new(locks);
+        *node.near.porter.lock() = BatchServer::new(locks);
     }
     // Whatever is asked next finds out.
     assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");

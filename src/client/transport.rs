@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub enum TransportError {
     /// Nothing came back in time, or the connection broke: the outcome is unknown.
     Silent(String),
     /// The server does not let this client in: it says why.
@@ -18,7 +18,7 @@ pub enum Trouble {
     Late,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Silent(why) | Self::Denied(why) | Self::Foreign(why) | Self::Elsewhere(why) => {
@@ -29,27 +29,27 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for TransportError {}
 
 /// One connection, which one thread uses for requests one after the other. It connects by itself
 /// when it has to.
-pub trait Line: Send {
+pub trait ServerConnection: Send {
     /// Sends a batch, and waits so long at most for the answer.
-    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, Trouble>;
+    fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError>;
     /// Whoever has answered last could not do it: another one is asked next, if there is one.
-    fn pass_over(&mut self, _why: &Trouble) {}
+    fn pass_over(&mut self, _why: &TransportError) {}
     /// Only whoever has answered last is asked from now on.
     fn stay(&mut self) {}
 }
 
 /// A stream of frames that is being read.
-pub trait Stream: Send {
+pub trait FrameStream: Send {
     /// Adds what has come to `bytes`; waits so long at most for more.
-    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), Trouble>;
+    fn read(&mut self, bytes: &mut Vec<u8>, patience: Span) -> Result<(), TransportError>;
 }
 
 /// A server, as far as one can connect to it.
-pub trait Server: Send + Sync {
+pub trait Transport: Send + Sync {
     /// What people call it.
     fn name(&self) -> &str;
     /// Whether it is several, of which any may be asked.
@@ -57,11 +57,16 @@ pub trait Server: Send + Sync {
         false
     }
     /// Whoever is asked now is the wrong one: another is asked next, if there is one.
-    fn pass_over(&self, _why: &Trouble) {}
+    fn pass_over(&self, _why: &TransportError) {}
     /// The server has told the URLs of all nodes of its cluster.
     fn learn(&self, _urls: &[String]) {}
     /// A connection for requests.
-    fn line(&self) -> Box<dyn Line>;
+    fn line(&self) -> Box<dyn ServerConnection>;
     /// A stream of events, from `since` on if this is still the server's same start.
-    fn follow(&self, start: u64, since: u64, patience: Span) -> Result<Box<dyn Stream>, Trouble>;
+    fn follow(
+        &self,
+        start: u64,
+        since: u64,
+        patience: Span,
+    ) -> Result<Box<dyn FrameStream>, TransportError>;
 }

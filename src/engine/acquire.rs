@@ -1,17 +1,17 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
 use super::command::{Acquire, Answer, Leave, Outcome, Patch, QueuePolicy, Rulebook, Tenure};
-use super::conflict::{Facts, Stance};
+use super::conflict::{ConflictCheck, Facts};
 use super::deadlines::Due;
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
 use super::lease::{Details, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token};
-use super::lock::{Lock, Tenancy, Waiter, sessions_of};
+use super::lock::{Lock, QueuedWaiter, Tenancy, sessions_of};
 use super::lock_table::Slot;
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason, Refusal, Way};
 use super::renew::again;
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};
 
@@ -51,26 +51,26 @@ impl Engine {
             }
         };
         match self.books.stance(lock, ask) {
-            Stance::Conflict(_, Way::Grace) if planted(Bug::GraceForEverybody) => {
+            ConflictCheck::Conflict(_, Way::Grace) if planted(Mutant::GraceForEverybody) => {
                 let lease = lock.leases()[0].clone();
                 self.books.unbook(&ask.name, &lease);
                 self.finish(&ask.name, lease.token, TenureEnd::Lapsed, events);
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
-            Stance::Own(lease) => {
+            ConflictCheck::Own(lease) => {
                 let token = lease.token;
-                if planted(Bug::UpgradeBesideOthers) && lock.mode() != ask.mode {
+                if planted(Mutant::UpgradeBesideOthers) && lock.mode() != ask.mode {
                     self.oust_others(&ask.name, token, events);
                 }
                 self.go_on(ask, token, rules, events)
             }
-            Stance::Beside => {
+            ConflictCheck::Beside => {
                 let (sharing, max) = (lock.leases().len(), self.books.rules.holders_max);
                 self.books.limit(sharing, max, Limit::Holders)?;
                 self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
                 Ok(Outcome::Granted(self.grant(ask, events)))
             }
-            Stance::Conflict(lease, way) => {
+            ConflictCheck::Conflict(lease, way) => {
                 if let QueuePolicy::Join(patience) = ask.line
                     // Who waits no time at all does not wait, ...
                     && patience != Some(Span::ZERO)
@@ -82,7 +82,7 @@ impl Engine {
                 }
                 let conflict = self.books.conflict(&ask.name, lock, lease, way);
                 let refusal = self.books.refuse(Reason::Conflict(conflict));
-                if ask.line == QueuePolicy::Skip && planted(Bug::RefusalLeavesWaiter) {
+                if ask.line == QueuePolicy::Skip && planted(Mutant::RefusalLeavesWaiter) {
                     let _ = self.join(ask, None, rules, events);
                 }
                 Err(refusal)
@@ -119,7 +119,7 @@ impl Engine {
         let upgrades = mode_changes
             && ask.mode == Mode::Exclusive
             && rules != Rulebook::First
-            && !planted(Bug::UpgradeKeepsToken);
+            && !planted(Mutant::UpgradeKeepsToken);
         let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
         self.books.fits(&ask.name, ask, &lease.details)?;
         let now = self.books.clock;
@@ -134,7 +134,7 @@ impl Engine {
             (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
             _ => lease.life = renewed(lease.life, ask.term, now),
         }
-        if in_grace && planted(Bug::NewTokenInGrace) {
+        if in_grace && planted(Mutant::NewTokenInGrace) {
             lease.token = self.books.mint.token();
         }
         lease.renewed_at = now;
@@ -158,7 +158,7 @@ impl Engine {
             let (name, holder) = (ask.name.clone(), ask.client.clone());
             self.books.tell(events, EventKind::Renewed { name, holder, token });
         }
-        if mode_changes && !planted(Bug::DowngradeServesNobody) {
+        if mode_changes && !planted(Mutant::DowngradeServesNobody) {
             self.serve(&ask.name, events);
         }
         Ok(Outcome::Renewed(tenure))
@@ -179,8 +179,8 @@ impl Engine {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let own_place = ask.hold == Ownership::Exclusive(None)
             && !matches!(rules, Rulebook::First | Rulebook::Second)
-            && !planted(Bug::ProgramsSharePlace);
-        let same = |waiter: &Waiter| waiter.client == ask.client && waiter.hold == ask.hold;
+            && !planted(Mutant::ProgramsSharePlace);
+        let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
         let place = lock.line.iter().find(|(_, waiter)| !own_place && same(waiter));
         if let Some((ticket, _)) = place {
             let ticket = *ticket;
@@ -188,10 +188,10 @@ impl Engine {
         }
         let (ahead, max) = (lock.line.len(), self.books.rules.waiters_max);
         self.books.limit(ahead, max, Limit::Waiters)?;
-        let until = if planted(Bug::PatienceIgnored) { None } else { until };
+        let until = if planted(Mutant::PatienceIgnored) { None } else { until };
         let ticket = Ticket(self.books.next_ticket);
         self.books.next_ticket += 1;
-        let waiter = Waiter::new(ask, self.books.clock, until);
+        let waiter = QueuedWaiter::new(ask, self.books.clock, until);
         self.books.book_waiter(&ask.name, ticket, &waiter);
         lock.line.insert(ticket, waiter);
         let (name, client) = (ask.name.clone(), ask.client.clone());
@@ -211,8 +211,8 @@ impl Engine {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let before = lock.line.remove(ticket).expect("who asks again is in line");
         self.books.unbook_waiter(&ask.name, ticket, &before);
-        let mut waiter = Waiter::new(ask, before.since, until);
-        if planted(Bug::AskingAgainKeepsMode) {
+        let mut waiter = QueuedWaiter::new(ask, before.since, until);
+        if planted(Mutant::AskingAgainKeepsMode) {
             waiter.mode = before.mode;
         }
         self.books.book_waiter(&ask.name, ticket, &waiter);
@@ -243,7 +243,7 @@ impl Engine {
         if !self.unqueue(&ask.name, ask.ticket, ask.why, events) {
             return Err(self.books.refuse(Reason::NotInLine(ask.name.clone())));
         }
-        if !planted(Bug::LeaverBlocksLine) {
+        if !planted(Mutant::LeaverBlocksLine) {
             self.serve(&ask.name, events);
         }
         Ok(Outcome::Left)
@@ -279,7 +279,7 @@ impl Engine {
                 let entrant = Entrant::from_line(ticket, &waiter);
                 let tenure = self.books.let_in(lock, name, entrant, events);
                 self.books.wait_is_over(ticket, &Outcome::Granted(tenure));
-                if waiter.mode == Mode::Exclusive && planted(Bug::WaiterServedTwice) {
+                if waiter.mode == Mode::Exclusive && planted(Mutant::WaiterServedTwice) {
                     self.books.book_waiter(name, ticket, &waiter);
                     lock.line.insert(ticket, waiter);
                 }
@@ -318,8 +318,8 @@ impl<'a> Entrant<'a> {
         Self { client, hold: *hold, mode: *mode, term: *term, patch, waited: None }
     }
 
-    const fn from_line(ticket: Ticket, waiter: &'a Waiter) -> Self {
-        let Waiter { client, hold, mode, term, patch, since, until: _ } = waiter;
+    const fn from_line(ticket: Ticket, waiter: &'a QueuedWaiter) -> Self {
+        let QueuedWaiter { client, hold, mode, term, patch, since, until: _ } = waiter;
         let place = Some((ticket, *since));
         Self { client, hold: *hold, mode: *mode, term: *term, patch, waited: place }
     }
@@ -327,7 +327,7 @@ impl<'a> Entrant<'a> {
 
 /// Who is served next, and what it asks for.
 fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
-    let next = if planted(Bug::LastServedFirst) {
+    let next = if planted(Mutant::LastServedFirst) {
         lock.line.last_key_value()
     } else {
         lock.line.first_key_value()
@@ -344,7 +344,7 @@ fn renewed(life: Lifetime, term: LeaseTerms, now: Time) -> Lifetime {
     }
 }
 
-impl Books {
+impl EngineState {
     /// A request that leans on a session needs it to be open.
     pub(super) fn may_lean_on(&self, hold: Ownership, term: LeaseTerms) -> Result<(), Refusal> {
         match sessions_of(hold, term).find(|id| !self.sessions.contains_key(id)) {
@@ -366,7 +366,7 @@ impl Books {
         }
     }
 
-    fn stance<'a>(&self, lock: &'a Lock, ask: &Acquire) -> Stance<'a> {
+    fn stance<'a>(&self, lock: &'a Lock, ask: &Acquire) -> ConflictCheck<'a> {
         let leases = lock.leases().iter().map(|lease| (lease, self.ends(lease.life)));
         let (mode, has_line) = (lock.mode(), !lock.line.is_empty());
         Facts { leases, mode, has_line, now: self.clock }.stance(ask.into())
@@ -375,7 +375,7 @@ impl Books {
     /// Whether a shared lock has as many holders as it may have.
     pub(super) fn is_full(&self, lock: &Lock) -> bool {
         let full = lock.leases().len() >= self.rules.holders_max;
-        lock.mode() == Mode::Shared && full && !planted(Bug::LineIgnoresHolders)
+        lock.mode() == Mode::Shared && full && !planted(Mutant::LineIgnoresHolders)
     }
 
     /// The lease that is longest in the way.
@@ -434,7 +434,7 @@ impl Books {
     }
 
     /// Enters a waiter where the ends of its session and of its patience will be found.
-    pub(super) fn book_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &Waiter) {
+    pub(super) fn book_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &QueuedWaiter) {
         self.waiting += 1;
         if let Some(until) = waiter.until {
             self.agenda.add(until, Due::Patience(Box::new((ticket, name.clone()))));
@@ -445,7 +445,7 @@ impl Books {
         }
     }
 
-    fn unbook_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &Waiter) {
+    fn unbook_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: &QueuedWaiter) {
         self.waiting -= 1;
         if let Some(until) = waiter.until {
             self.agenda.discard(until, Due::Patience(Box::new((ticket, name.clone()))));

@@ -11,7 +11,7 @@ use super::event::Event;
 use super::lease::TOKEN_MAX;
 use super::lease_terms::TTL_DEFAULT;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use super::tokens::Mint;
+use super::tokens::TokenAllocator;
 use super::{ClientId, Ends, Engine, LockName, Mode, Rules, Token};
 use crate::time::{Span, Time, Wall};
 
@@ -35,7 +35,7 @@ fn nobody() -> ClientId {
 
 /// What an engine goes on from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heritage {
+pub struct Baseline {
     /// The rules of the one before.
     pub rules: Rules,
     /// The first token.
@@ -49,11 +49,11 @@ pub struct Heritage {
 impl Engine {
     /// What an engine goes on from that begins at this time of the wall clock, in seconds since
     /// 1970, from this state of a lost one. `None`: there would be no tokens left.
-    pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Heritage> {
+    pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);
         let tickets_from = self.books.next_ticket.saturating_add(NUMBERS_SKIPPED).max(by_time);
-        (tokens_from < TOKEN_MAX).then_some(Heritage {
+        (tokens_from < TOKEN_MAX).then_some(Baseline {
             rules: self.books.rules,
             tokens_from,
             tickets_from,
@@ -62,9 +62,9 @@ impl Engine {
     }
 
     /// An engine in which nothing is held, and that gives no number out which another has.
-    pub fn inheriting(heritage: &Heritage) -> Self {
+    pub fn inheriting(heritage: &Baseline) -> Self {
         let mut engine = Self::new(heritage.rules);
-        engine.books.mint = Mint::at(heritage.tokens_from.max(1));
+        engine.books.mint = TokenAllocator::at(heritage.tokens_from.max(1));
         engine.books.next_ticket = heritage.tickets_from.max(1);
         engine.books.shut_until = Time::ZERO + heritage.hold_off;
         engine
@@ -80,7 +80,7 @@ impl Engine {
         let micros = u64::from(wall.nanos / 1_000);
         let from = u64::try_from(wall.secs).ok()?.checked_mul(NUMBERS_A_SECOND)? + micros;
         let mut engine = Self::new(rules);
-        (engine.books.mint, engine.books.next_ticket) = (Mint::at(from), from);
+        (engine.books.mint, engine.books.next_ticket) = (TokenAllocator::at(from), from);
         (from < TOKEN_MAX).then_some(engine)
     }
 
@@ -122,7 +122,7 @@ impl Engine {
     }
 }
 
-impl super::Books {
+impl super::EngineState {
     /// Refuses all that would begin a tenure while nothing is granted.
     pub(super) fn grants(&self, name: &LockName) -> Result<(), Refusal> {
         if self.clock >= self.shut_until {
@@ -257,7 +257,7 @@ mod tests {
         engine.hold_off(Time::ZERO, Span::from_nanos(longest.as_nanos() - 1));
         let refusal = engine.apply(Time::ZERO, &acquire(QueuePolicy::Skip), &mut vec![]);
         let refusal = refusal.expect_err("it lasts longer");
-        assert_eq!(refusal.kind(), crate::engine::Kind::Invalid, "{refusal}");
+        assert_eq!(refusal.kind(), crate::engine::RefusalKind::Invalid, "{refusal}");
         engine.hold_off(Time::ZERO, longest);
         token(&mut engine, Time::ZERO);
     }

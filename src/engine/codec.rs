@@ -4,29 +4,29 @@
 //! never trusts a length: bytes come from disks and networks. The containers around these bytes
 //! (journal records, snapshots) carry the format's version.
 
-use super::baseline::Heritage;
+use super::baseline::Baseline;
 use super::command::{
-    Acquire, Annotate, Command, Digest, EndSession, Firm, LeaseKey, Leave, Move, Op, OpenSession,
-    Outcome, Over, Patch, QueuePolicy, REQUEST_KEY_BYTES_MAX, Release, Renew, Replay, Request,
-    RequestId, Reset, Rulebook, Steal, Tenure, TextPatch, Whose,
+    Acquire, Annotate, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists, LeaseKey,
+    Leave, Move, Op, OpenSession, Outcome, Patch, QueuePolicy, REQUEST_KEY_BYTES_MAX, Release,
+    Renew, Replay, RequestId, Reset, ResetScope, Rulebook, Steal, Tenure, TextPatch,
 };
 pub use super::encoding::Malformed;
-pub(crate) use super::encoding::{Reader, Wire, require, wire_enum, wire_struct};
+pub(crate) use super::encoding::{Codec, Decoder, require, wire_enum, wire_struct};
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
-use super::idempotency::Reply;
-use super::interner::Known;
+use super::idempotency::IdempotencyRecord;
+use super::interner::Interner;
 use super::lease::{
     Details, Ends, FileAttrs, FileType, HOLDER_ID_BYTES_MAX, Lease, LeaseTerms, Lifetime, Mode,
     NOTE_BYTES_MAX, OpenId, Ownership, Process, ReadMode, SessionId, StealReason, Ticket, Token,
 };
 use super::lease_terms::{Grace, Ttl};
-use super::lock::{Lock, Queue, Tenancy, Waiter};
-use super::mutants::{Bug, planted};
+use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
+use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::session::Session;
-use super::tokens::Mint;
-use super::{Books, Engine, Rules};
+use super::tokens::TokenAllocator;
+use super::{Engine, EngineState, Rules};
 use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {
 
 /// Reads what [`encode_command`] of this `format` wrote.
 pub fn decode_command(format: u8, bytes: &[u8]) -> Result<(Time, Command), Malformed> {
-    let mut from = Reader::of_format(format, bytes)?;
+    let mut from = Decoder::of_format(format, bytes)?;
     let decoded = (Time::take(&mut from)?, Command::take(&mut from)?);
     from.end()?;
     Ok(decoded)
@@ -58,7 +58,7 @@ pub fn encode_rules(rules: &Rules, out: &mut Vec<u8>) {
 
 /// Reads what [`encode_rules`] wrote.
 pub fn decode_rules(bytes: &[u8]) -> Result<Rules, Malformed> {
-    let mut from = Reader::new(bytes);
+    let mut from = Decoder::new(bytes);
     let rules = Rules::take(&mut from)?;
     from.end()?;
     Ok(rules)
@@ -97,12 +97,13 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
 /// Reads what [`encode_engine`] of this `format` wrote. What follows from the rest (the agenda,
 /// what hangs on which session) is not in the bytes, so it cannot contradict them.
 pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
-    let from = &mut Reader::of_format(format, bytes)?;
+    let from = &mut Decoder::of_format(format, bytes)?;
     let mut engine = Engine::new(Rules::take(from)?);
     engine.books.clock = Time::take(from)?;
     let upcoming = u64::take(from)?;
     require(upcoming > 0)?;
-    engine.books.mint = Mint::at(upcoming - u64::from(planted(Bug::TokenReusedByRestore)));
+    engine.books.mint =
+        TokenAllocator::at(upcoming - u64::from(planted(Mutant::TokenReusedByRestore)));
     engine.books.next_ticket = u64::take(from)?;
     for _ in 0..u64::take(from)? {
         let (id, session) = (SessionId::take(from)?, Session::take(from)?);
@@ -111,7 +112,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         engine.books.book_session(id, &session);
         engine.books.sessions.insert(id, session);
     }
-    let mut known = Known::default();
+    let mut known = Interner::default();
     let mut waiting = BTreeSet::new();
     for _ in 0..u64::take(from)? {
         let (name, mut lock) = (LockName::take(from)?, Lock::take(from)?);
@@ -129,7 +130,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
         *engine.locks.get_or_new(&name) = lock;
     }
     for _ in 0..u64::take(from)? {
-        let (id, reply) = (RequestId::take(from)?, Reply::take(from)?);
+        let (id, reply) = (RequestId::take(from)?, IdempotencyRecord::take(from)?);
         // Keys that had no limit then are others now, and in another order.
         let in_order = engine.books.replies.last().is_none_or(|last| *last < id);
         require(in_order || format < WITH_CALLERS)?;
@@ -147,7 +148,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
 }
 
 /// What the books assert of a lock that is entered: damaged bytes must not get as far as that.
-fn require_sound(lock: &Lock, books: &Books) -> Result<(), Malformed> {
+fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
     let known = |id| books.sessions.contains_key(&id);
     let lives = |lease: &Lease| match lease.life {
         Lifetime::Session(id) => known(id),
@@ -185,7 +186,7 @@ wire_text! {
 }
 
 wire_struct! {
-    Heritage { rules, tokens_from, tickets_from, hold_off }
+    Baseline { rules, tokens_from, tickets_from, hold_off }
     Ends { expires_at, grace_until, ttl, grace }
     Acquire { name, client, mode, hold, term, line, patch }
     Renew { key, term, firm, patch } [since WITH_ACQUISITIONS: acquires]
@@ -206,7 +207,7 @@ wire_struct! {
     FileAttrs { face, reads, mode, uid, gid, times }
     Wall { secs, nanos }
     Lock { tenancy, line }
-    Waiter { client, hold, mode, term, patch, since, until }
+    QueuedWaiter { client, hold, mode, term, patch, since, until }
     Session { client, ttl, grace, renewed_at; leases, waiters }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
@@ -215,7 +216,7 @@ wire_struct! {
 
 /// The first byte says whether there is an id, and which rules the command follows: before there
 /// were several, it was that of the `Option`.
-impl Wire for Command {
+impl Codec for Command {
     fn put(&self, out: &mut Vec<u8>) {
         let has_id = u8::from(self.request.is_some());
         out.push(match self.rules {
@@ -229,14 +230,14 @@ impl Wire for Command {
         self.op.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (has_id, rules) = match u8::take(from)? {
             first @ (0 | 1) => (first == 1, Rulebook::First),
             second @ (2 | 3) => (second == 3, Rulebook::Second),
             third @ (4 | 5) => (third == 5, Rulebook::Third),
             _ => return Err(Malformed),
         };
-        let request = if has_id { Some(Request::take(from)?) } else { None };
+        let request = if has_id { Some(IdempotencyKey::take(from)?) } else { None };
         Ok(Self { request, op: Op::take(from)?, rules })
     }
 }
@@ -246,20 +247,20 @@ const WITH_CALLERS: u8 = 3;
 /// The first format in which a lease counts its acquires.
 const WITH_ACQUISITIONS: u8 = 4;
 
-impl Wire for RequestId {
+impl Codec for RequestId {
     fn put(&self, out: &mut Vec<u8>) {
         self.caller.put(out);
         self.key.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let caller: Arc<str> = if from.format() < WITH_CALLERS {
             // No front end speaks for such a caller, so a repeat gets none of these answers.
             format!("client:{}", ClientId::take(from)?).into()
         } else {
-            Wire::take(from)?
+            Codec::take(from)?
         };
-        let mut key: Arc<str> = Wire::take(from)?;
+        let mut key: Arc<str> = Codec::take(from)?;
         if from.format() < WITH_CALLERS && !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) {
             // Nothing limited it then; all of it still tells it from others.
             key = format!("{:032x}", long_key(&key)).into();
@@ -276,75 +277,75 @@ fn long_key(key: &str) -> u128 {
     })
 }
 
-impl Wire for Request {
+impl Codec for IdempotencyKey {
     fn put(&self, out: &mut Vec<u8>) {
         self.id.put(out);
         self.digest.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let id = Wire::take(from)?;
-        let digest = if from.format() < WITH_CALLERS { Digest(0) } else { Wire::take(from)? };
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let id = Codec::take(from)?;
+        let digest = if from.format() < WITH_CALLERS { Digest(0) } else { Codec::take(from)? };
         Ok(Self { id, digest })
     }
 }
 
-impl Wire for Digest {
+impl Codec for Digest {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0.to_le_bytes());
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Ok(Self(u128::from_le_bytes(from.take_array()?)))
     }
 }
 
-impl Wire for Reply {
+impl Codec for IdempotencyRecord {
     fn put(&self, out: &mut Vec<u8>) {
         self.until.put(out);
         self.digest.put(out);
         self.replay.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let until = Wire::take(from)?;
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let until = Codec::take(from)?;
         if from.format() < WITH_CALLERS {
-            let replay = Replay { at: Time::ZERO, first: Wire::take(from)?, ends: None };
+            let replay = Replay { at: Time::ZERO, first: Codec::take(from)?, ends: None };
             return Ok(Self { until, digest: Digest(0), replay });
         }
-        Ok(Self { until, digest: Wire::take(from)?, replay: Wire::take(from)? })
+        Ok(Self { until, digest: Codec::take(from)?, replay: Codec::take(from)? })
     }
 }
 
 /// The first byte of [`Outcome::Replayed`].
 const REPLAYED: u8 = 13;
 
-impl Wire for Replay {
+impl Codec for Replay {
     fn put(&self, out: &mut Vec<u8>) {
         self.at.put(out);
         self.first.put(out);
         self.ends.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let at = Wire::take(from)?;
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let at = Codec::take(from)?;
         // The first answer is no replay: a hostile server would nest them deeper than any stack.
         require(from.peek() != Some(REPLAYED))?;
-        Ok(Self { at, first: Wire::take(from)?, ends: Wire::take(from)? })
+        Ok(Self { at, first: Codec::take(from)?, ends: Codec::take(from)? })
     }
 }
 
-impl Wire for Queue {
+impl Codec for WaitQueue {
     fn put(&self, out: &mut Vec<u8>) {
         (**self).put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         BTreeMap::take(from).map(Self::from)
     }
 }
 
-impl Wire for Patch {
+impl Codec for Patch {
     fn put(&self, out: &mut Vec<u8>) {
         self.holder_id.put(out);
         self.note.put(out);
@@ -353,9 +354,9 @@ impl Wire for Patch {
         self.looks.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (holder_id, note) = take_words(from)?;
-        let (text, process, looks) = (Wire::take(from)?, Wire::take(from)?, Wire::take(from)?);
+        let (text, process, looks) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
         Ok(Self { holder_id, note, text, process, looks })
     }
 }
@@ -365,8 +366,8 @@ type Words = Option<Arc<str>>;
 
 /// Reads a holder id and a note. Before [`WITH_CALLERS`] nothing limited them here: a command that
 /// was carried out then must be carried out again, so they are cut and not refused.
-fn take_words(from: &mut Reader<'_>) -> Result<(Words, Words), Malformed> {
-    let (holder_id, note): (Words, Words) = (Wire::take(from)?, Wire::take(from)?);
+fn take_words(from: &mut Decoder<'_>) -> Result<(Words, Words), Malformed> {
+    let (holder_id, note): (Words, Words) = (Codec::take(from)?, Codec::take(from)?);
     if from.format() >= WITH_CALLERS {
         return Ok((holder_id, note));
     }
@@ -378,7 +379,7 @@ fn take_words(from: &mut Reader<'_>) -> Result<(Words, Words), Malformed> {
     Ok((holder_id, note.map(|note| cut(note, NOTE_BYTES_MAX))))
 }
 
-impl Wire for Details {
+impl Codec for Details {
     fn put(&self, out: &mut Vec<u8>) {
         self.holder_id().cloned().put(out);
         self.note().cloned().put(out);
@@ -387,11 +388,11 @@ impl Wire for Details {
         self.looks().put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (holder_id, note) = take_words(from)?;
         let details = Self::default().with_holder_id(holder_id).with_note(note);
-        let details = details.with_text(Wire::take(from)?);
-        Ok(details.with_process(Wire::take(from)?).with_looks(Wire::take(from)?))
+        let details = details.with_text(Codec::take(from)?);
+        Ok(details.with_process(Codec::take(from)?).with_looks(Codec::take(from)?))
     }
 }
 
@@ -404,10 +405,10 @@ wire_enum! {
     QueuePolicy { 0 Skip, 1 Join(patience) }
     Firm { 0 Keep, 1 Make }
     TextPatch { 0 Set(text), 1 Append(text) }
-    Over { 0 Replace, 1 Refuse }
+    IfExists { 0 Replace, 1 Refuse }
     SessionEnd { 0 Closed, 1 Expired }
     LeaveReason { 0 Asked, 1 Gone, 2 TimedOut, 3 SessionOver, 4 Reset }
-    Whose { 0 AllBut(kept), 1 Of(client) }
+    ResetScope { 0 AllBut(kept), 1 Of(client) }
     Mode { 0 Exclusive, 1 Shared }
     Ownership { 0 Client, 1 Exclusive(maker), 2 OpenFile(open) }
     LeaseTerms { 0 Own(ttl, grace), 1 Session(id) }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// Repeating a request under the same id has no second effect and gets the first answer.
-    pub request: Option<Request>,
+    pub request: Option<IdempotencyKey>,
     /// What to do.
     pub op: Op,
     /// The rules by which it is carried out.
@@ -41,7 +41,7 @@ pub enum Rulebook {
 
 /// Rule 10: the id of a request, and a digest of all that the request says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct IdempotencyKey {
     /// The id.
     pub id: RequestId,
     /// Tells a repeat of the request from another request under the same id.
@@ -237,12 +237,12 @@ pub struct Move {
     /// Where to.
     pub to: LockName,
     /// What if the client itself holds the other name.
-    pub over: Over,
+    pub over: IfExists,
 }
 
 /// What a [`Move`] does to a lock of the same client at its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum IfExists {
     /// Replaces it.
     Replace,
     /// Is refused.
@@ -290,7 +290,7 @@ pub struct EndSession {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     /// Who is meant.
-    pub whose: Whose,
+    pub whose: ResetScope,
     /// Who wants it.
     pub by: ClientId,
     /// Why, for the holders and the audit log.
@@ -299,7 +299,7 @@ pub struct Reset {
 
 /// Whose holds and places a [`Reset`] means; a client means its users as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
+pub enum ResetScope {
     /// Everybody's but theirs: of those who have left. Without any, everybody's.
     AllBut(Vec<ClientId>),
     /// Only this one's.

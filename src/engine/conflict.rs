@@ -4,14 +4,14 @@
 use super::command::Acquire;
 use super::lease::{Ends, Lease, Mode, Ownership, Phase};
 use super::lock::{admits, own_among};
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::ClientId;
 use super::refusal::Way;
 use super::view::{Holder, LockView};
 use crate::time::Time;
 
 /// How a request stands to a lock that is held.
-pub(super) enum Stance<'a> {
+pub(super) enum ConflictCheck<'a> {
     /// The client has it by this lease, and may go on.
     Own(&'a Lease),
     /// There is room beside those who have it.
@@ -48,10 +48,13 @@ pub(super) struct Facts<L> {
 
 impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
     /// How `wish` stands to this lock.
-    pub(super) fn stance(&self, wish: Wish<'_>) -> Stance<'a> {
+    pub(super) fn stance(&self, wish: Wish<'_>) -> ConflictCheck<'a> {
         let (foremost, ends) = self.foremost();
         if self.mode == Mode::Exclusive && foremost.acquired_at > self.now {
-            return Stance::Conflict(foremost, Way::StealGrace { until: foremost.acquired_at });
+            return ConflictCheck::Conflict(
+                foremost,
+                Way::StealGrace { until: foremost.acquired_at },
+            );
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
         // What stands among sharers for those that a reset has taken away is nobody's.
@@ -62,27 +65,27 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             // beside a program that was promised to be alone.
             let of_file =
                 matches!((own.hold, wish.hold), (Ownership::OpenFile(_), Ownership::Client));
-            if self.mode != wish.mode && of_file && !planted(Bug::ModeOfFileChanged) {
-                return Stance::Conflict(own, Way::Own);
+            if self.mode != wish.mode && of_file && !planted(Mutant::ModeOfFileChanged) {
+                return ConflictCheck::Conflict(own, Way::Own);
             }
             let other = leases.clone().find(|lease| lease.token != own.token);
-            return match other.filter(|_| !planted(Bug::UpgradeBesideOthers)) {
-                Some(other) if self.mode != wish.mode => Stance::Conflict(other, Way::Held),
-                Some(_) | None => Stance::Own(own),
+            return match other.filter(|_| !planted(Mutant::UpgradeBesideOthers)) {
+                Some(other) if self.mode != wish.mode => ConflictCheck::Conflict(other, Way::Held),
+                Some(_) | None => ConflictCheck::Own(own),
             };
         }
         if admits(self.mode, wish.mode) {
-            if !self.has_line || planted(Bug::SharedOvertakes) {
-                return Stance::Beside;
+            if !self.has_line || planted(Mutant::SharedOvertakes) {
+                return ConflictCheck::Beside;
             }
-            return Stance::Conflict(foremost, Way::Behind);
+            return ConflictCheck::Conflict(foremost, Way::Behind);
         }
         let way = match ends.phase(self.now) {
             _ if foremost.holder == *wish.client => Way::Own,
             Phase::Held => Way::Held,
             Phase::Grace | Phase::Free => Way::Grace,
         };
-        Stance::Conflict(foremost, way)
+        ConflictCheck::Conflict(foremost, way)
     }
 
     /// The lease that is longest in the way.
@@ -107,7 +110,7 @@ impl LockView {
         let leases = self.holders.iter().map(|holder| (&holder.lease, holder.ends));
         let has_line = !self.waiters.is_empty();
         let facts = Facts { leases, mode: self.mode, has_line, now: self.at };
-        let Stance::Conflict(lease, way) = facts.stance(Wish { client, hold, mode }) else {
+        let ConflictCheck::Conflict(lease, way) = facts.stance(Wish { client, hold, mode }) else {
             return None;
         };
         let holder = self.holders.iter().find(|holder| holder.lease.token == lease.token);

@@ -2,7 +2,7 @@
 
 use super::command::RequestId;
 use super::lease::{SessionId, Ticket, Token};
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use crate::time::Time;
 use std::collections::BTreeSet;
@@ -24,9 +24,9 @@ pub(super) enum Due {
 
 /// All that is due, by time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Agenda(BTreeSet<(Time, Due)>);
+pub(super) struct Deadlines(BTreeSet<(Time, Due)>);
 
-impl Agenda {
+impl Deadlines {
     pub(super) fn add(&mut self, at: Time, due: Due) {
         let new = self.0.insert((at, due));
         assert!(new, "each thing is due once");
@@ -46,7 +46,7 @@ impl Agenda {
         }
     }
 
-    /// Removes what may just have been taken by [`Agenda::pop`].
+    /// Removes what may just have been taken by [`Deadlines::pop`].
     pub(super) fn discard(&mut self, at: Time, due: Due) {
         self.0.remove(&(at, due));
     }
@@ -59,7 +59,7 @@ impl Agenda {
     /// Takes the first thing that is due by `now`.
     pub(super) fn pop(&mut self, now: Time) -> Option<(Time, Due)> {
         let next = self.next()?;
-        if next > now || (next == now && planted(Bug::DueOneLate)) {
+        if next > now || (next == now && planted(Mutant::DueOneLate)) {
             return None;
         }
         self.0.pop_first()

@@ -21,7 +21,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// Bytes that are read from front to back.
-pub(crate) struct Reader<'a> {
+pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
     /// The [`FORMAT_VERSION`] of the program that wrote them.
     format: u8,
@@ -35,7 +35,7 @@ const RESERVED_MAX: usize = 256;
 /// What an allocation takes beside what it holds.
 const ALLOCATION: usize = 32;
 
-impl<'a> Reader<'a> {
+impl<'a> Decoder<'a> {
     /// Reads what this version of the program wrote, from a source that is trusted.
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self::within(usize::MAX, bytes)
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a value that was written from `format` on; before that it is the default.
-    pub(crate) fn take_since<T: Wire + Default>(&mut self, format: u8) -> Result<T, Malformed> {
+    pub(crate) fn take_since<T: Codec + Default>(&mut self, format: u8) -> Result<T, Malformed> {
         if self.format < format { Ok(T::default()) } else { T::take(self) }
     }
 
@@ -103,9 +103,9 @@ impl<'a> Reader<'a> {
 }
 
 /// A value with one way to be written.
-pub(crate) trait Wire: Sized {
+pub(crate) trait Codec: Sized {
     fn put(&self, out: &mut Vec<u8>);
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
 }
 
 pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
@@ -113,7 +113,7 @@ pub(crate) fn require(sound: bool) -> Result<(), Malformed> {
 }
 
 /// Seven bits a byte, lowest first, the top bit saying that there are more.
-impl Wire for u64 {
+impl Codec for u64 {
     fn put(&self, out: &mut Vec<u8>) {
         let mut rest = *self;
         while rest >= 0x80 {
@@ -123,7 +123,7 @@ impl Wire for u64 {
         out.push(rest as u8);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = u8::take(from)?;
@@ -141,12 +141,12 @@ impl Wire for u64 {
     }
 }
 
-impl Wire for u8 {
+impl Codec for u8 {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (byte, rest) = from.bytes.split_first().ok_or(Malformed)?;
         from.bytes = rest;
         Ok(*byte)
@@ -156,13 +156,13 @@ impl Wire for u8 {
 /// Values that are written as a number.
 macro_rules! wire_number {
     ($($type:ty: $to:expr, $from:expr;)*) => {$(
-        impl Wire for $type {
+        impl Codec for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 let to: fn(&$type) -> u64 = $to;
                 to(self).put(out);
             }
 
-            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+            fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
                 let make: fn(u64) -> Option<$type> = $from;
                 make(u64::take(from)?).ok_or(Malformed)
             }
@@ -170,18 +170,18 @@ macro_rules! wire_number {
     )*};
 }
 
-impl Wire for Arc<[u8]> {
+impl Codec for Arc<[u8]> {
     fn put(&self, out: &mut Vec<u8>) {
         self.len().put(out);
         out.extend_from_slice(self);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Ok(take_bytes(from)?.into())
     }
 }
 
-pub(super) fn take_bytes<'a>(from: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+pub(super) fn take_bytes<'a>(from: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
     let length = from.take_length::<u8>()?;
     let (bytes, rest) = from.bytes.split_at_checked(length).ok_or(Malformed)?;
     from.bytes = rest;
@@ -196,13 +196,13 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
 /// Values that are written as a text, and checked when read.
 macro_rules! wire_text {
     ($($type:ty: $to:expr, $from:expr;)*) => {$(
-        impl Wire for $type {
+        impl Codec for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 let to: fn(&$type) -> &str = $to;
                 put_text(to(self), out);
             }
 
-            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+            fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
                 let text = std::str::from_utf8(take_bytes(from)?).map_err(|_| Malformed)?;
                 let make: fn(&str) -> Option<$type> = $from;
                 make(text).ok_or(Malformed)
@@ -211,7 +211,7 @@ macro_rules! wire_text {
     )*};
 }
 
-impl<T: Wire> Wire for Option<T> {
+impl<T: Codec> Codec for Option<T> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             None => out.push(0),
@@ -222,7 +222,7 @@ impl<T: Wire> Wire for Option<T> {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => Ok(None),
             1 => T::take(from).map(Some),
@@ -231,18 +231,18 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
-impl<A: Wire, B: Wire> Wire for (A, B) {
+impl<A: Codec, B: Codec> Codec for (A, B) {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
         self.1.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Ok((A::take(from)?, B::take(from)?))
     }
 }
 
-impl<T: Wire> Wire for Vec<T> {
+impl<T: Codec> Codec for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.len().put(out);
         for value in self {
@@ -250,7 +250,7 @@ impl<T: Wire> Wire for Vec<T> {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let length = from.take_length::<T>()?;
         let mut list = Self::with_capacity(length.min(RESERVED_MAX));
         for _ in 0..length {
@@ -260,7 +260,7 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
-impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
+impl<K: Codec + Ord, V: Codec> Codec for BTreeMap<K, V> {
     fn put(&self, out: &mut Vec<u8>) {
         self.len().put(out);
         for (key, value) in self {
@@ -269,7 +269,7 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let mut map = Self::new();
         for _ in 0..from.take_length::<(K, V)>()? {
             let (key, value) = <(K, V)>::take(from)?;
@@ -280,22 +280,22 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
     }
 }
 
-impl<T: Wire> Wire for Box<T> {
+impl<T: Codec> Codec for Box<T> {
     fn put(&self, out: &mut Vec<u8>) {
         (**self).put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         T::take(from).map(Self::new)
     }
 }
 
-impl<T: Wire> Wire for Arc<T> {
+impl<T: Codec> Codec for Arc<T> {
     fn put(&self, out: &mut Vec<u8>) {
         (**self).put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         T::take(from).map(Self::new)
     }
 }
@@ -306,14 +306,14 @@ macro_rules! wire_struct {
         $type:ident { $($field:ident),* $(; $($derived:ident),*)? }
         $([since $format:ident: $new:ident])?
     )*) => {$(
-        impl Wire for $type {
+        impl Codec for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
                 $(self.$new.put(out);)?
             }
 
-            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-                $(let $field = Wire::take(from)?;)*
+            fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+                $(let $field = Codec::take(from)?;)*
                 $($(let $derived = Default::default();)*)?
                 $(let $new = from.take_since($format)?;)?
                 Ok(Self { $($field,)* $($($derived,)*)? $($new)? })
@@ -327,7 +327,7 @@ macro_rules! wire_enum {
     ($($type:ident {
         $($number:literal $variant:ident $(($($part:ident),*))? $({ $($field:ident),* })?),* $(,)?
     })*) => {$(
-        impl Wire for $type {
+        impl Codec for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant $(($($part),*))? $({ $($field),* })? => {
@@ -338,11 +338,11 @@ macro_rules! wire_enum {
                 }
             }
 
-            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+            fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
                 match u8::take(from)? {
                     $($number => {
-                        $($(let $part = Wire::take(from)?;)*)?
-                        $($(let $field = Wire::take(from)?;)*)?
+                        $($(let $part = Codec::take(from)?;)*)?
+                        $($(let $field = Codec::take(from)?;)*)?
                         Ok(Self::$variant $(($($part),*))? $({ $($field),* })?)
                     })*
                     _ => Err(Malformed),

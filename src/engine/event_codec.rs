@@ -1,9 +1,9 @@
 //! What is told, as bytes: views, events, refusals. They cross to another process and are kept
 //! nowhere, so what carries them states a version of its own, apart from that of the state.
 
-use super::encoding::{Malformed, Reader, Wire, wire_enum, wire_struct};
+use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};
-use super::limits::Part;
+use super::limits::LimitedField;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::view::{Child, Holder, LockView, WaiterView};
 
@@ -17,12 +17,12 @@ wire_struct! {
     Conflict { name, holder, token, mode, ends, way, waiting }
 }
 
-impl Wire for bool {
+impl Codec for bool {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -60,7 +60,7 @@ wire_enum! {
         11 AcquiredAgain { name, token, current },
         12 TooLong { max },
     }
-    Part { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared }
+    LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }
     Limit {
         0 Locks(max), 1 Waiters(max), 2 Holders(max), 3 Sessions(max), 4 Requests(max), 5 Tokens,
@@ -68,7 +68,7 @@ wire_enum! {
 }
 
 /// An answer of the engine: a number for yes or no, then what it says.
-impl<T: Wire> Wire for Result<T, Refusal> {
+impl<T: Codec> Codec for Result<T, Refusal> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Ok(value) => {
@@ -82,7 +82,7 @@ impl<T: Wire> Wire for Result<T, Refusal> {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => T::take(from).map(Ok),
             1 => Refusal::take(from).map(Err),

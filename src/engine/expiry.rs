@@ -3,10 +3,10 @@
 use super::deadlines::Due;
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
 use super::lease::{Ticket, Token};
-use super::lock::{Lock, Waiter};
-use super::mutants::{Bug, planted};
+use super::lock::{Lock, QueuedWaiter};
+use super::mutants::{Mutant, planted};
 use super::name::LockName;
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::Time;
 
 impl Engine {
@@ -40,7 +40,7 @@ impl Engine {
         let lock = self.locks.get_mut(name).expect("a lease that is due has its lock");
         let lease = lock.lease_mut(token).expect("a lease that is due is there");
         let ends = self.books.ends(lease.life);
-        if due_at < ends.grace_until && !planted(Bug::NoGrace) {
+        if due_at < ends.grace_until && !planted(Mutant::NoGrace) {
             let holder = lease.holder.clone();
             let due = Due::Lease(token, name.clone());
             self.books.agenda.add(ends.grace_until, due);
@@ -80,7 +80,7 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     /// The same, of a lock that was found already: among a million, finding it is what costs.
     pub(super) fn finish(
         &mut self,
@@ -100,9 +100,9 @@ impl Books {
     ///
     /// All that is due up to the clock happens before any command, but a waiter can be served by
     /// something that was due earlier than its own end in the same step.
-    pub(super) fn is_alive(&self, waiter: &Waiter) -> bool {
+    pub(super) fn is_alive(&self, waiter: &QueuedWaiter) -> bool {
         let lives = |id| self.sessions.get(&id).is_some_and(|s| s.expires_at() > self.clock);
         let waits = waiter.until.is_none_or(|until| until > self.clock);
-        (waiter.sessions().all(lives) && waits) || planted(Bug::DeadWaiterServed)
+        (waiter.sessions().all(lives) && waits) || planted(Mutant::DeadWaiterServed)
     }
 }

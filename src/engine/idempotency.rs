@@ -9,29 +9,29 @@
 //! enter the queue again.
 
 use super::command::{
-    Answer, Digest, Op, Outcome, QueuePolicy, Replay, Request, RequestId, Rulebook,
+    Answer, Digest, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, Rulebook,
 };
 use super::deadlines::Due;
 use super::lease::Ticket;
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::refusal::{Limit, Reason};
 use super::session::Session;
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The first answers to requests that carried an id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Replies {
-    by_id: BTreeMap<Arc<RequestId>, Reply>,
+pub(super) struct IdempotencyTable {
+    by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
     /// The ids of requests that wait, by their place in a queue.
     waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
 }
 
 /// The first answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(super) struct IdempotencyRecord {
     /// When it is forgotten. `Time::NEVER`: not before its request has left the queue.
     pub(super) until: Time,
     /// The digest of the request.
@@ -40,7 +40,7 @@ pub(super) struct Reply {
     pub(super) replay: Replay,
 }
 
-impl Replies {
+impl IdempotencyTable {
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -56,12 +56,12 @@ impl Replies {
     }
 
     /// Each reply, by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&RequestId, &Reply)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&RequestId, &IdempotencyRecord)> {
         self.by_id.iter().map(|(id, reply)| (&**id, reply))
     }
 }
 
-impl Reply {
+impl IdempotencyRecord {
     /// The place in the queue of a request that waits.
     pub(super) fn place(&self) -> Option<Ticket> {
         match self.replay.first {
@@ -74,12 +74,12 @@ impl Reply {
 impl Engine {
     /// Returns the answer to a request that was carried out before, or that uses the id of another
     /// one; `None` if the id is new.
-    pub(super) fn replay(&mut self, request: &Request, op: &Op) -> Option<Answer> {
+    pub(super) fn replay(&mut self, request: &IdempotencyKey, op: &Op) -> Option<Answer> {
         let known = self.books.replies.by_id.get(&request.id)?;
-        if planted(Bug::RepeatsAreApplied) {
+        if planted(Mutant::RepeatsAreApplied) {
             return None;
         }
-        if known.digest != request.digest && !planted(Bug::KeyOfAnotherRequest) {
+        if known.digest != request.digest && !planted(Mutant::KeyOfAnotherRequest) {
             let reason = Reason::KeyReused(Arc::clone(&request.id.key));
             return Some(Err(self.books.refuse(reason)));
         }
@@ -87,7 +87,7 @@ impl Engine {
         if let (Some(ticket), Op::Acquire(ask)) = (known.place(), op)
             && let QueuePolicy::Join(patience) = ask.line
             && patience != Some(Span::ZERO)
-            && !planted(Bug::RepeatKeepsPatience)
+            && !planted(Mutant::RepeatKeepsPatience)
         {
             let until = patience.map(|span| self.books.clock + span);
             self.wait_until(&ask.name, ticket, until);
@@ -105,14 +105,15 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     /// Keeps the answer to a request for repeats of it.
-    pub(super) fn remember(&mut self, request: &Request, first: &Outcome, rules: Rulebook) {
+    pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome, rules: Rulebook) {
         let waits = matches!(first, Outcome::Waiting { .. })
             && !matches!(rules, Rulebook::First | Rulebook::Second)
-            && !planted(Bug::WaitingIdForgotten);
+            && !planted(Mutant::WaitingIdForgotten);
         let until = if waits { Time::NEVER } else { self.clock + self.rules.requests_kept };
-        let reply = Reply { until, digest: request.digest, replay: self.replay_of(first) };
+        let reply =
+            IdempotencyRecord { until, digest: request.digest, replay: self.replay_of(first) };
         self.restore_reply(request.id.clone(), reply);
     }
 
@@ -129,17 +130,17 @@ impl Books {
         for id in self.replies.waiting.remove(&ticket).unwrap_or_default() {
             let waited = self.replies.by_id.get(&id).expect("a request that waits has its reply");
             let (digest, until) = (waited.digest, self.clock + self.rules.requests_kept);
-            let replay = if planted(Bug::ServedIdStillWaits) {
+            let replay = if planted(Mutant::ServedIdStillWaits) {
                 waited.replay.clone()
             } else {
                 self.replay_of(end)
             };
-            self.restore_reply(RequestId::clone(&id), Reply { until, digest, replay });
+            self.restore_reply(RequestId::clone(&id), IdempotencyRecord { until, digest, replay });
         }
     }
 
     /// Enters a reply: what a snapshot brings back.
-    pub(super) fn restore_reply(&mut self, id: RequestId, reply: Reply) {
+    pub(super) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
         let (id, until, place) = (Arc::new(id), reply.until, reply.place());
         if let Some(before) = self.replies.by_id.insert(Arc::clone(&id), reply)
             && before.until < Time::NEVER

@@ -9,12 +9,12 @@ use std::sync::Arc;
 /// Clients and processes that were read, each kept once: a million locks of one client share its
 /// name, as they did before they were written.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct Interner {
     clients: BTreeSet<ClientId>,
     holder_ids: BTreeSet<Arc<str>>,
 }
 
-impl Known {
+impl Interner {
     /// The first client that was equal to this one.
     fn client(&mut self, client: &ClientId) -> ClientId {
         if let Some(known) = self.clients.get(client) {

@@ -4,7 +4,7 @@ use super::command::Outcome;
 use super::lease::{Lifetime, Ownership, Ticket};
 use super::lock::{Lock, Tenancy};
 use super::name::LockName;
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::Time;
 use std::collections::BTreeSet;
 
@@ -108,7 +108,7 @@ impl Engine {
     }
 
     fn check_limits(&self) {
-        let Books { rules, sessions, replies, .. } = &self.books;
+        let EngineState { rules, sessions, replies, .. } = &self.books;
         assert!(self.locks.len() <= rules.locks_max, "locks are limited");
         let sharing = self.locks.values().map(|lock| lock.leases().len());
         assert!(sharing.max().unwrap_or(0) <= rules.holders_max.max(1), "sharers are limited");

@@ -3,7 +3,7 @@
 
 use super::command::{
     Acquire, CALLER_BYTES_MAX, Command, Op, OpenSession, Patch, REQUEST_KEY_BYTES_MAX, Renew,
-    Steal, Whose,
+    ResetScope, Steal,
 };
 use super::lease::{HOLDER_ID_BYTES_MAX, LeaseTerms, NOTE_BYTES_MAX};
 use crate::time::Span;
@@ -13,7 +13,7 @@ pub const SPARED_MAX: usize = 16_384;
 
 /// A part of a command that has a limit of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum LimitedField {
     /// The note, in bytes.
     Note,
     /// The id of the process that acquires, in bytes.
@@ -26,7 +26,7 @@ pub enum Part {
     Spared,
 }
 
-impl Part {
+impl LimitedField {
     /// The most that there may be.
     pub const fn max(self) -> usize {
         match self {
@@ -57,14 +57,14 @@ impl Part {
 
 impl Command {
     /// Returns a part that is too long, if there is one.
-    pub(super) fn oversized(&self) -> Option<Part> {
+    pub(super) fn oversized(&self) -> Option<LimitedField> {
         let id = self.request.as_ref().map(|request| &request.id);
-        let key = id.filter(|id| id.key.is_empty() || id.key.len() > Part::Key.max());
-        let caller = id.filter(|id| id.caller.len() > Part::Caller.max());
-        key.map(|_| Part::Key)
-            .or_else(|| caller.map(|_| Part::Caller))
+        let key = id.filter(|id| id.key.is_empty() || id.key.len() > LimitedField::Key.max());
+        let caller = id.filter(|id| id.caller.len() > LimitedField::Caller.max());
+        key.map(|_| LimitedField::Key)
+            .or_else(|| caller.map(|_| LimitedField::Caller))
             .or_else(|| self.op.patch().and_then(Patch::oversized))
-            .or_else(|| self.op.spares_too_many().then_some(Part::Spared))
+            .or_else(|| self.op.spares_too_many().then_some(LimitedField::Spared))
     }
 }
 
@@ -94,15 +94,16 @@ impl Op {
 
     fn spares_too_many(&self) -> bool {
         matches!(self, Self::Reset(ask)
-            if matches!(&ask.whose, Whose::AllBut(kept) if kept.len() > SPARED_MAX))
+            if matches!(&ask.whose, ResetScope::AllBut(kept) if kept.len() > SPARED_MAX))
     }
 }
 
 impl Patch {
-    fn oversized(&self) -> Option<Part> {
-        let exceeds = |text: &Option<std::sync::Arc<str>>, part: Part| {
+    fn oversized(&self) -> Option<LimitedField> {
+        let exceeds = |text: &Option<std::sync::Arc<str>>, part: LimitedField| {
             text.as_ref().filter(|text| text.len() > part.max()).map(|_| part)
         };
-        exceeds(&self.note, Part::Note).or_else(|| exceeds(&self.holder_id, Part::HolderId))
+        exceeds(&self.note, LimitedField::Note)
+            .or_else(|| exceeds(&self.holder_id, LimitedField::HolderId))
     }
 }

@@ -4,7 +4,7 @@ use super::command::{Acquire, Patch, TextPatch};
 use super::lease::{
     Details, Lease, LeaseTerms, Mode, Ownership, SessionId, TEXT_BYTES_MAX, Ticket, Token,
 };
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::ClientId;
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use std::sync::Arc;
 pub(super) struct Lock {
     pub(super) tenancy: Tenancy,
     /// Who waits, by place: the lowest is served first.
-    pub(super) line: Queue,
+    pub(super) line: WaitQueue,
 }
 
 /// Who waits. Most locks have nobody, and then it is one word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(clippy::box_collection)] // One word instead of three, a million times.
-pub(super) struct Queue(Option<Box<BTreeMap<Ticket, Waiter>>>);
+pub(super) struct WaitQueue(Option<Box<BTreeMap<Ticket, QueuedWaiter>>>);
 
-impl Queue {
-    pub(super) fn insert(&mut self, ticket: Ticket, waiter: Waiter) {
+impl WaitQueue {
+    pub(super) fn insert(&mut self, ticket: Ticket, waiter: QueuedWaiter) {
         self.0.get_or_insert_default().insert(ticket, waiter);
     }
 
-    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<QueuedWaiter> {
         let waiter = self.0.as_mut()?.remove(&ticket);
         // Never a box of nothing, so that equal lines are equal.
         self.0.take_if(|line| line.is_empty());
@@ -36,17 +36,17 @@ impl Queue {
     }
 }
 
-impl std::ops::Deref for Queue {
-    type Target = BTreeMap<Ticket, Waiter>;
+impl std::ops::Deref for WaitQueue {
+    type Target = BTreeMap<Ticket, QueuedWaiter>;
 
     fn deref(&self) -> &Self::Target {
-        static NOBODY: BTreeMap<Ticket, Waiter> = BTreeMap::new();
+        static NOBODY: BTreeMap<Ticket, QueuedWaiter> = BTreeMap::new();
         self.0.as_deref().unwrap_or(&NOBODY)
     }
 }
 
-impl From<BTreeMap<Ticket, Waiter>> for Queue {
-    fn from(line: BTreeMap<Ticket, Waiter>) -> Self {
+impl From<BTreeMap<Ticket, QueuedWaiter>> for WaitQueue {
+    fn from(line: BTreeMap<Ticket, QueuedWaiter>) -> Self {
         Self((!line.is_empty()).then(|| Box::new(line)))
     }
 }
@@ -65,7 +65,7 @@ pub(super) enum Tenancy {
 
 /// One who waits: the request as it came, to be granted when its turn is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Waiter {
+pub(super) struct QueuedWaiter {
     pub(super) client: ClientId,
     pub(super) hold: Ownership,
     pub(super) mode: Mode,
@@ -182,17 +182,17 @@ fn takes_over(have: Ownership, want: Ownership) -> bool {
     match (have, want) {
         (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,
         (Ownership::Exclusive(maker), Ownership::Exclusive(asker)) => {
-            planted(Bug::ExclusiveFormRenews) || (maker == asker && maker.is_some())
+            planted(Mutant::ExclusiveFormRenews) || (maker == asker && maker.is_some())
         }
         (Ownership::Exclusive(maker), Ownership::OpenFile(open)) => maker == Some(open),
         (Ownership::OpenFile(held), Ownership::OpenFile(open)) => held == open,
         (Ownership::Client | Ownership::OpenFile(_), Ownership::Exclusive(_)) => {
-            planted(Bug::ExclusiveFormRenews)
+            planted(Mutant::ExclusiveFormRenews)
         }
     }
 }
 
-impl Waiter {
+impl QueuedWaiter {
     pub(super) fn new(ask: &Acquire, since: Time, until: Option<Time>) -> Self {
         Self {
             client: ask.client.clone(),

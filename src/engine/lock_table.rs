@@ -11,7 +11,7 @@ use std::ops::Deref;
 
 /// The locks. Reading is that of the map; writing keeps the count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Shelf {
+pub(super) struct LockTable {
     locks: BTreeMap<LockName, Box<Lock>>,
     /// Names that have more than one part.
     below: usize,
@@ -22,34 +22,34 @@ pub(super) enum Slot<'a> {
     /// There is a lock.
     Taken(&'a mut Lock),
     /// There is none.
-    Free(Free<'a>),
+    Free(VacantSlot<'a>),
 }
 
 /// The place of a lock that is there.
-pub(super) struct Taken<'a> {
+pub(super) struct OccupiedSlot<'a> {
     slot: OccupiedEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
 
 /// A place where nothing is.
-pub(super) struct Free<'a> {
+pub(super) struct VacantSlot<'a> {
     slot: VacantEntry<'a, LockName, Box<Lock>>,
     below: &'a mut usize,
 }
 
-impl Shelf {
+impl LockTable {
     /// The place of `name`: among a million locks, finding it is what costs, so once is enough.
     pub(super) fn slot(&mut self, name: &LockName) -> Slot<'_> {
         match self.locks.entry(name.clone()) {
             Entry::Occupied(slot) => Slot::Taken(slot.into_mut()),
-            Entry::Vacant(slot) => Slot::Free(Free { slot, below: &mut self.below }),
+            Entry::Vacant(slot) => Slot::Free(VacantSlot { slot, below: &mut self.below }),
         }
     }
 
     /// The lock of this name, for who may remove it.
-    pub(super) fn taken(&mut self, name: &LockName) -> Option<Taken<'_>> {
+    pub(super) fn taken(&mut self, name: &LockName) -> Option<OccupiedSlot<'_>> {
         match self.locks.entry(name.clone()) {
-            Entry::Occupied(slot) => Some(Taken { slot, below: &mut self.below }),
+            Entry::Occupied(slot) => Some(OccupiedSlot { slot, below: &mut self.below }),
             Entry::Vacant(_) => None,
         }
     }
@@ -78,7 +78,7 @@ impl Shelf {
     }
 }
 
-impl Taken<'_> {
+impl OccupiedSlot<'_> {
     pub(super) fn lock(&self) -> &Lock {
         self.slot.get()
     }
@@ -93,14 +93,14 @@ impl Taken<'_> {
     }
 }
 
-impl<'a> Free<'a> {
+impl<'a> VacantSlot<'a> {
     pub(super) fn put(self, lock: Box<Lock>) -> &'a mut Lock {
         *self.below += usize::from(self.slot.key().has_parts());
         self.slot.insert(lock)
     }
 }
 
-impl Deref for Shelf {
+impl Deref for LockTable {
     type Target = BTreeMap<LockName, Box<Lock>>;
 
     fn deref(&self) -> &Self::Target {

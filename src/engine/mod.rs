@@ -49,31 +49,31 @@ mod transfer;
 mod query;
 mod event_codec;
 
-pub use baseline::Heritage;
+pub use baseline::Baseline;
 pub use command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Move, Op,
-    OpenSession, Outcome, Over, Patch, QueuePolicy, Release, Renew, Replay, Request, RequestId,
-    Reset, Rulebook, Steal, Tenure, TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
+    LeaseKey, Leave, Move, Op, OpenSession, Outcome, Patch, QueuePolicy, Release, Renew, Replay,
+    RequestId, Reset, ResetScope, Rulebook, Steal, Tenure, TextPatch,
 };
 pub use event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
-pub use interner::Known;
+pub use interner::Interner;
 pub use lease::{
     Details, Ends, FileAttrs, FileType, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership,
     Phase, Process, ReadMode, SessionId, StealReason, Ticket, Token,
 };
 pub use lease_terms::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use name::{ClientId, LockName, NameError};
-pub use refusal::{Conflict, Kind, Limit, Reason, Refusal, Way};
+pub use refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, Way};
 pub use view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
 
 use crate::time::{Span, Time};
-use deadlines::{Agenda, Due};
-use idempotency::Replies;
-use lock_table::Shelf;
-use mutants::{Bug, planted};
+use deadlines::{Deadlines, Due};
+use idempotency::IdempotencyTable;
+use lock_table::LockTable;
+use mutants::{Mutant, planted};
 use session::Session;
 use std::collections::BTreeMap;
-use tokens::Mint;
+use tokens::TokenAllocator;
 
 /// What is the same on every replica, and so travels with the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,17 +111,17 @@ impl Default for Rules {
 /// All locks, and what may happen to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    locks: Shelf,
-    books: Books,
+    locks: LockTable,
+    books: EngineState,
 }
 
 /// All but the locks: apart, so that a lock and the books can be changed side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Books {
+struct EngineState {
     rules: Rules,
     /// The latest time seen. It never goes back, whatever a caller's clock does.
     clock: Time,
-    mint: Mint,
+    mint: TokenAllocator,
     /// The place in line that the next waiter gets.
     next_ticket: u64,
     /// Waiters in all lines.
@@ -133,8 +133,8 @@ struct Books {
     /// engine has one, so it is never written.
     longest: Option<Span>,
     sessions: BTreeMap<SessionId, Session>,
-    agenda: Agenda,
-    replies: Replies,
+    agenda: Deadlines,
+    replies: IdempotencyTable,
 }
 
 impl Default for Engine {
@@ -146,19 +146,19 @@ impl Default for Engine {
 impl Engine {
     /// An engine in which nothing is held.
     pub fn new(rules: Rules) -> Self {
-        let books = Books {
+        let books = EngineState {
             rules,
             clock: Time::ZERO,
-            mint: Mint::default(),
+            mint: TokenAllocator::default(),
             next_ticket: 1,
             waiting: 0,
             shut_until: Time::ZERO,
             longest: None,
             sessions: BTreeMap::new(),
-            agenda: Agenda::default(),
-            replies: Replies::default(),
+            agenda: Deadlines::default(),
+            replies: IdempotencyTable::default(),
         };
-        Self { locks: Shelf::default(), books }
+        Self { locks: LockTable::default(), books }
     }
 
     /// Carries `command` out at `at`, and adds what happened to `events`.
@@ -289,7 +289,7 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     fn refuse(&self, reason: Reason) -> Refusal {
         Refusal { at: self.clock, reason: Box::new(reason) }
     }
@@ -371,7 +371,7 @@ impl Books {
     fn ends(&self, life: Lifetime) -> Ends {
         match life {
             Lifetime::Own { ttl, grace, expires_at } => {
-                let early = Span::from_nanos(u64::from(planted(Bug::GraceOneShort)));
+                let early = Span::from_nanos(u64::from(planted(Mutant::GraceOneShort)));
                 let grace_until = (expires_at + grace.span() - early).max(expires_at);
                 Ends { expires_at, grace_until, ttl, grace }
             }

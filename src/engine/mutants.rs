@@ -7,12 +7,12 @@ macro_rules! bugs {
         /// A rule that can be broken on purpose.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[cfg_attr(not(test), allow(dead_code))]
-        pub(crate) enum Bug {
+        pub(crate) enum Mutant {
             $($(#[$doc])* $bug,)*
         }
 
         #[cfg(test)]
-        impl Bug {
+        impl Mutant {
             /// All of them.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$bug),*];
         }
@@ -110,7 +110,7 @@ bugs! {
 
 /// Whether the tests have broken this rule.
 #[cfg(not(test))]
-pub(crate) const fn planted(_: Bug) -> bool {
+pub(crate) const fn planted(_: Mutant) -> bool {
     false
 }
 
@@ -121,27 +121,27 @@ pub(crate) use switch::with_bug;
 
 #[cfg(test)]
 mod switch {
-    use super::Bug;
+    use super::Mutant;
     use std::cell::Cell;
 
     thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
     /// Runs `body` with `bug` in the rules of this thread.
-    pub(crate) fn with_bug<T>(bug: Bug, body: impl FnOnce() -> T) -> T {
-        struct Uproot;
-        impl Drop for Uproot {
+    pub(crate) fn with_bug<T>(bug: Mutant, body: impl FnOnce() -> T) -> T {
+        struct MutantGuard;
+        impl Drop for MutantGuard {
             fn drop(&mut self) {
                 PLANTED.set(None);
             }
         }
         PLANTED.set(Some(bug));
-        let _uproot = Uproot;
+        let _uproot = MutantGuard;
         body()
     }
 
-    pub(crate) fn planted(bug: Bug) -> bool {
+    pub(crate) fn planted(bug: Mutant) -> bool {
         PLANTED.get() == Some(bug)
     }
 }

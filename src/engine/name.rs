@@ -18,12 +18,12 @@ pub const RESERVED_PREFIX: &str = ".latchfs";
 ///
 /// Names are ordered as texts.
 #[derive(Clone)]
-pub struct LockName(Text);
+pub struct LockName(NameText);
 
 /// The text of a name. A short one is kept in place: among a million locks, what takes time is
 /// to follow a pointer to each name that one is compared with.
 #[derive(Clone)]
-enum Text {
+enum NameText {
     Short(u8, [u8; SHORT_BYTES_MAX]),
     Long(Arc<str>),
 }
@@ -31,7 +31,7 @@ enum Text {
 /// As long as fits beside the length into three words; a pointer and its length need two.
 const SHORT_BYTES_MAX: usize = 22;
 
-impl Text {
+impl NameText {
     fn new(text: &str) -> Self {
         let mut bytes = [0; SHORT_BYTES_MAX];
         match bytes.get_mut(..text.len()) {
@@ -129,7 +129,7 @@ impl LockName {
         if !is_plain(text) {
             text.split('/').try_for_each(check_part)?;
         }
-        Ok(Self(Text::new(text)))
+        Ok(Self(NameText::new(text)))
     }
 
     /// The name that `bytes` spell, if they do.

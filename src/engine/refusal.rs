@@ -1,7 +1,7 @@
 //! Why the engine says no. A refusal is an answer: deterministic, and it leaves nothing behind.
 
 use super::lease::{Ends, Mode, SessionId, Token};
-use super::limits::Part;
+use super::limits::LimitedField;
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
 use std::fmt;
@@ -71,7 +71,7 @@ pub enum Reason {
         max: Span,
     },
     /// A part of the command is longer than it may be.
-    Oversized(Part),
+    Oversized(LimitedField),
     /// The caller has used this key for another request.
     KeyReused(Arc<str>),
 }
@@ -138,7 +138,7 @@ pub enum Limit {
 
 /// The kinds of section 7 of the design, which each edge translates by its own table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum RefusalKind {
     /// Held by another, or in another's grace.
     LockConflict,
     /// The caller is not the holder.
@@ -159,7 +159,7 @@ pub enum Kind {
     Denied,
 }
 
-impl Kind {
+impl RefusalKind {
     /// All of them, in the order of the design.
     pub const ALL: [Self; 9] = [
         Self::LockConflict,
@@ -191,20 +191,22 @@ impl Kind {
 
 impl Refusal {
     /// The kind of section 7.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> RefusalKind {
         match *self.reason {
-            Reason::Conflict(_) => Kind::LockConflict,
-            Reason::NotHeld { .. } => Kind::LockNotHeld,
+            Reason::Conflict(_) => RefusalKind::LockConflict,
+            Reason::NotHeld { .. } => RefusalKind::LockNotHeld,
             Reason::Expired { .. } | Reason::NoSession(_) | Reason::NotInLine(_) => {
-                Kind::LockExpired
+                RefusalKind::LockExpired
             }
-            Reason::StaleToken { .. } | Reason::AcquiredAgain { .. } => Kind::FencingMismatch,
+            Reason::StaleToken { .. } | Reason::AcquiredAgain { .. } => {
+                RefusalKind::FencingMismatch
+            }
             Reason::SameName(_)
             | Reason::TextTooLong(_)
             | Reason::Oversized(_)
             | Reason::TooLong { .. }
-            | Reason::KeyReused(_) => Kind::Invalid,
-            Reason::Limit(_) => Kind::Limit,
+            | Reason::KeyReused(_) => RefusalKind::Invalid,
+            Reason::Limit(_) => RefusalKind::Limit,
         }
     }
 }

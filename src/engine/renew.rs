@@ -5,10 +5,10 @@ use super::event::{Event, EventKind, TenureEnd};
 use super::lease::{Lease, LeaseTerms, Lifetime, Ownership, Token};
 use super::lease_terms::{Grace, Ttl};
 use super::lock::Lock;
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Reason, Refusal, Way};
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::Time;
 
 impl Engine {
@@ -19,7 +19,8 @@ impl Engine {
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
             // The hold may have been made through a session that is over: it is held all the same.
-            let made_by = if planted(Bug::RenewalLeansOnMaker) { hold } else { Ownership::Client };
+            let made_by =
+                if planted(Mutant::RenewalLeansOnMaker) { hold } else { Ownership::Client };
             self.books.may_lean_on(made_by, term)?;
         }
         let name = &ask.key.name;
@@ -27,8 +28,8 @@ impl Engine {
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let now = self.books.clock;
         lease.life = match ask.term {
-            _ if planted(Bug::RenewalForgets) => life,
-            Some(term) if planted(Bug::RenewalCountsFromStart) => term.begin(lease.acquired_at),
+            _ if planted(Mutant::RenewalForgets) => life,
+            Some(term) if planted(Mutant::RenewalCountsFromStart) => term.begin(lease.acquired_at),
             // An open file's hold lasts as long as the file: a ttl does not cut it short.
             Some(term) if !self.books.is_open(hold) => term.begin(now),
             _ => again(life, now),
@@ -37,7 +38,7 @@ impl Engine {
             lease.hold = Ownership::Exclusive(None);
         }
         lease.renewed_at = now;
-        if ask.acquires && !planted(Bug::AcquireByTokenUncounted) {
+        if ask.acquires && !planted(Mutant::AcquireByTokenUncounted) {
             lease.acquisition = lease.acquisition.saturating_add(1);
         }
         ask.patch.apply(&mut lease.details);
@@ -130,7 +131,7 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     /// The same, of these leases of the lock.
     fn meant<'a>(&self, key: &LeaseKey, leases: &'a [Lease]) -> Result<&'a Lease, Refusal> {
         let LeaseKey { name, client, token } = key;
@@ -166,14 +167,14 @@ impl Books {
     fn meant_by_release(&self, ask: &Release, leases: &[Lease]) -> Result<Token, Refusal> {
         let key = &ask.key;
         let lease = match leases.first() {
-            _ if planted(Bug::ReleaseIgnoresToken) => {
+            _ if planted(Mutant::ReleaseIgnoresToken) => {
                 self.meant(&LeaseKey { token: None, ..key.clone() }, leases)?
             }
-            Some(lease) if planted(Bug::ReleaseIgnoresClient) => lease,
+            Some(lease) if planted(Mutant::ReleaseIgnoresClient) => lease,
             _ => self.meant(key, leases)?,
         };
         let is_late = ask.acquisition.is_some_and(|named| named < lease.acquisition);
-        if is_late && !planted(Bug::ReleaseIgnoresAcquisition) {
+        if is_late && !planted(Mutant::ReleaseIgnoresAcquisition) {
             let (name, token, current) = (key.name.clone(), lease.token, lease.acquisition);
             return Err(self.refuse(Reason::AcquiredAgain { name, token, current }));
         }
@@ -189,7 +190,7 @@ pub(super) fn again(life: Lifetime, now: Time) -> Lifetime {
     }
 }
 
-impl Books {
+impl EngineState {
     /// Whether a hold is an open file's that may still be open, as far as anybody knows.
     ///
     /// An open file whose session is over may be anywhere; its lease is then like any other.
@@ -206,7 +207,7 @@ impl Books {
         events: &mut Vec<Event>,
     ) {
         let lease = lock.lease_mut(token).expect("a tenure that ends is there");
-        if lease.acquired_at <= self.clock || planted(Bug::ThiefServesLine) {
+        if lease.acquired_at <= self.clock || planted(Mutant::ThiefServesLine) {
             return self.finish(lock, name, token, TenureEnd::Released, events);
         }
         lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };

@@ -6,19 +6,19 @@
 //! it is an administrator's act, and like a steal (rule 9) it keeps what was held from everybody
 //! for the steal grace, so that whoever had it can stop.
 
-use super::command::{Answer, Outcome, Reset, Whose};
+use super::command::{Answer, Outcome, Reset, ResetScope};
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
 use super::lease::{Lease, Lifetime, Mode, Ownership, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT};
 use super::lock::Lock;
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason};
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::Time;
 use std::sync::Arc;
 
-impl Whose {
+impl ResetScope {
     /// Whether what this client holds and waits for is meant. Who names `laptop1` means its users
     /// `laptop1:alice` as well.
     pub fn means(&self, client: &ClientId) -> bool {
@@ -46,7 +46,7 @@ impl Engine {
             return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
         }
         // First of all, or one of them could be served by the end of another's hold.
-        if !planted(Bug::ResetServesReset) {
+        if !planted(Mutant::ResetServesReset) {
             for lock in &swept {
                 for ticket in &lock.places {
                     self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// The locks that are meant, by name, and what of them is.
-    fn swept(&self, whose: &Whose) -> Vec<Swept> {
+    fn swept(&self, whose: &ResetScope) -> Vec<Swept> {
         let of_lock = |name: &LockName, lock: &Lock| {
             let held = lock.leases().iter().filter(|lease| !self.books.is_kept_from_all(lease));
             let held = held.filter(|lease| whose.means(&lease.holder));
@@ -89,7 +89,7 @@ impl Engine {
             self.books.finish(lock, name, *token, end, events);
         }
         let begins = self.books.clock + self.books.rules.steal_grace;
-        if begins == self.books.clock || planted(Bug::NoStealGrace) {
+        if begins == self.books.clock || planted(Mutant::NoStealGrace) {
             return;
         }
         let lock = self.locks.get_mut(name).expect("a lock is forgotten when it is served");
@@ -98,7 +98,7 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     /// Keeps a lock from everybody until then: as if `by` had stolen it, and given it back at once.
     pub(super) fn keep_from_all(
         &mut self,

@@ -5,10 +5,10 @@ use super::deadlines::Due;
 use super::event::{Event, EventKind, SessionEnd};
 use super::lease::{Ends, Lifetime, SessionId, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason};
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use crate::time::Time;
 use std::collections::BTreeSet;
 
@@ -61,12 +61,12 @@ impl Engine {
     pub(super) fn keep_alive(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
         let now = self.books.clock;
         let Some(session) = self.books.sessions.get_mut(&id) else {
-            if planted(Bug::DeadSessionKept) {
+            if planted(Mutant::DeadSessionKept) {
                 return Ok(Outcome::KeptAlive(now));
             }
             return Err(self.books.refuse(Reason::NoSession(id)));
         };
-        if session.ttl.is_some() && !planted(Bug::KeepAliveForgets) {
+        if session.ttl.is_some() && !planted(Mutant::KeepAliveForgets) {
             self.books.agenda.remove(session.expires_at(), Due::Session(id));
             session.renewed_at = now;
             self.books.agenda.add(session.expires_at(), Due::Session(id));
@@ -98,7 +98,7 @@ impl Engine {
 
     /// A clean end: waiters go, leases are released, and only then is anybody served.
     fn close_session(&mut self, id: SessionId, session: Session, events: &mut Vec<Event>) {
-        if !planted(Bug::SessionEndForgets) {
+        if !planted(Mutant::SessionEndForgets) {
             self.unqueue_all(session.waiters.iter(), events);
         }
         let ttl = session.ends().ttl;
@@ -148,7 +148,7 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     /// Enters a session where its end will be found.
     pub(super) fn book_session(&mut self, id: SessionId, session: &Session) {
         if session.ttl.is_some() {

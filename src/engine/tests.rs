@@ -70,7 +70,7 @@ impl Lab {
         }
     }
 
-    fn refused(&mut self, op: Op) -> Kind {
+    fn refused(&mut self, op: Op) -> RefusalKind {
         self.does(op).expect_err("it must be refused").kind()
     }
 
@@ -106,7 +106,7 @@ fn opened(ask: Acquire, session: SessionId, number: u64) -> Acquire {
 fn grace_is_for_the_holder_and_keeps_the_token() {
     let mut lab = Lab::new();
     let token = lab.at(0).granted(ask("build", "a"));
-    assert_eq!(lab.at(30).refused(Op::Acquire(ask("build", "b"))), Kind::LockConflict);
+    assert_eq!(lab.at(30).refused(Op::Acquire(ask("build", "b"))), RefusalKind::LockConflict);
     assert_eq!(lab.at(34).granted(ask("build", "a")), token);
     assert!(lab.at(69).granted(ask("build", "b")) > token, "34 + 30 + 5 = 69: free again");
 }
@@ -118,13 +118,13 @@ fn a_release_without_the_current_token_frees_nothing() {
     let new = lab.at(40).granted(ask("build", "a"));
     assert_ne!(old, new);
     let stale = Op::Release(Release::of(key("build", "a", Some(old))));
-    assert_eq!(lab.refused(stale), Kind::FencingMismatch);
+    assert_eq!(lab.refused(stale), RefusalKind::FencingMismatch);
     assert_eq!(lab.holder("build"), "a");
     let other = Op::Release(Release::of(key("build", "b", None)));
-    assert_eq!(lab.refused(other), Kind::LockNotHeld);
+    assert_eq!(lab.refused(other), RefusalKind::LockNotHeld);
     lab.does(Op::Release(Release::of(key("build", "a", Some(new))))).expect("released");
     let gone = Op::Release(Release::of(key("build", "a", Some(new))));
-    assert_eq!(lab.refused(gone), Kind::LockExpired);
+    assert_eq!(lab.refused(gone), RefusalKind::LockExpired);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn writers_do_not_starve() {
     lab.granted(shared(ask("db", "r1")));
     lab.granted(shared(ask("db", "r2")));
     assert!(matches!(lab.does(waiting(ask("db", "w"))), Ok(Outcome::Waiting { ahead: 0, .. })));
-    assert_eq!(lab.refused(Op::Acquire(shared(ask("db", "r3")))), Kind::LockConflict);
+    assert_eq!(lab.refused(Op::Acquire(shared(ask("db", "r3")))), RefusalKind::LockConflict);
     lab.does(waiting(shared(ask("db", "r3")))).expect("waits");
     lab.does(Op::Release(Release::of(key("db", "r1", None)))).expect("released");
     assert_eq!(lab.holder("db"), "r2");
@@ -152,7 +152,7 @@ fn an_upgrade_mints_a_token_and_a_downgrade_keeps_it() {
     lab.does(waiting(shared(ask("db", "b")))).expect("waits");
     assert_eq!(lab.granted(shared(ask("db", "a"))), token);
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2, "b was let in");
-    assert_eq!(lab.refused(Op::Acquire(ask("db", "a"))), Kind::LockConflict);
+    assert_eq!(lab.refused(Op::Acquire(ask("db", "a"))), RefusalKind::LockConflict);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn one_keep_alive_renews_all_and_expiry_puts_all_in_grace() {
     for lock in ["x", "y", "z"] {
         assert_eq!(lab.engine.view(&name(lock), lab.now).phase(), Phase::Grace);
     }
-    assert_eq!(lab.refused(Op::KeepAlive(session)), Kind::LockExpired);
+    assert_eq!(lab.refused(Op::KeepAlive(session)), RefusalKind::LockExpired);
     lab.at(24).does(Op::Settle).expect("settled");
     assert_eq!(lab.engine.locks(), 0);
 }
@@ -204,11 +204,18 @@ fn open_files_of_one_client_exclude_each_other() {
     let token = lab.granted(ask("x", "a"));
     assert_eq!(lab.granted(opened(ask("x", "a"), session, 1)), token, "loose: taken over");
     let second = Op::Acquire(opened(ask("x", "a"), session, 2));
-    assert_eq!(lab.refused(second.clone()), Kind::LockConflict);
+    assert_eq!(lab.refused(second.clone()), RefusalKind::LockConflict);
     let firm = Acquire { hold: Ownership::Exclusive(None), ..ask("y", "a") };
     lab.granted(firm.clone());
-    assert_eq!(lab.refused(Op::Acquire(firm)), Kind::LockConflict, "exclusive forms exclude");
-    assert_eq!(lab.refused(Op::Acquire(opened(ask("y", "a"), session, 3))), Kind::LockConflict);
+    assert_eq!(
+        lab.refused(Op::Acquire(firm)),
+        RefusalKind::LockConflict,
+        "exclusive forms exclude"
+    );
+    assert_eq!(
+        lab.refused(Op::Acquire(opened(ask("y", "a"), session, 3))),
+        RefusalKind::LockConflict
+    );
     let maker = Ownership::Exclusive(Some(OpenId { session, number: 4 }));
     let made = lab.granted(Acquire { hold: maker, ..ask("z", "a") });
     assert_eq!(lab.granted(opened(ask("z", "a"), session, 4)), made, "by the file that made it");
@@ -223,11 +230,11 @@ fn a_stolen_lock_is_kept_from_everybody_for_a_moment() {
     assert!(tenure.token > old);
     assert_eq!(tenure.acquired_at, Time::from_secs(11));
     for who in ["root", "a", "b"] {
-        assert_eq!(lab.refused(Op::Acquire(ask("build", who))), Kind::LockConflict);
+        assert_eq!(lab.refused(Op::Acquire(ask("build", who))), RefusalKind::LockConflict);
     }
     assert_eq!(lab.at(11).granted(ask("build", "root")), tenure.token);
     let late = Op::Release(Release::of(key("build", "a", Some(old))));
-    assert_eq!(lab.refused(late), Kind::FencingMismatch);
+    assert_eq!(lab.refused(late), RefusalKind::FencingMismatch);
     assert!(StealReason::parse("  ").is_none());
 }
 
@@ -281,7 +288,11 @@ fn an_open_files_mode_is_its_own_affair() {
     lab.granted(opened(ask("db", "a"), session, 1));
     lab.does(waiting(shared(ask("db", "b")))).expect("waits");
     let downgrade = Op::Acquire(shared(ask("db", "a")));
-    assert_eq!(lab.refused(downgrade), Kind::LockConflict, "flock -x was promised to be alone");
+    assert_eq!(
+        lab.refused(downgrade),
+        RefusalKind::LockConflict,
+        "flock -x was promised to be alone"
+    );
     lab.granted(shared(opened(ask("db", "a"), session, 1)));
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
 }
@@ -307,7 +318,7 @@ fn who_asks_again_gets_what_it_asked_for_last() {
 
     let hurried = QueuePolicy::Join(Some(Span::ZERO));
     let hurried = Op::Acquire(Acquire { line: hurried, ..ask("db", "c") });
-    assert_eq!(lab.refused(hurried), Kind::LockConflict, "who waits no time does not wait");
+    assert_eq!(lab.refused(hurried), RefusalKind::LockConflict, "who waits no time does not wait");
 }
 
 #[test]
@@ -344,8 +355,8 @@ fn limits_hold_for_moves_and_for_the_line() {
             lab.does(waiting(shared(ask(lock, who)))).expect("waits");
         }
     }
-    let (from, to, over) = (key("a", "x", None), name("c"), Over::Replace);
-    assert_eq!(lab.refused(Op::Move(Move { from, to, over })), Kind::Limit);
+    let (from, to, over) = (key("a", "x", None), name("c"), IfExists::Replace);
+    assert_eq!(lab.refused(Op::Move(Move { from, to, over })), RefusalKind::Limit);
     lab.does(Op::Release(Release::of(key("a", "x", None)))).expect("released");
     let view = lab.engine.view(&name("a"), lab.now);
     assert_eq!((view.holders.len(), view.waiters.len()), (2, 1));
@@ -360,7 +371,7 @@ fn a_move_leaves_the_line_behind() {
     lab.does(waiting(ask("a", "y"))).expect("waits");
     let to = name("b");
     let from = key("a", "x", None);
-    let over = Over::Replace;
+    let over = IfExists::Replace;
     let moved = lab.does(Op::Move(Move { from, to, over }));
     let Ok(Outcome::Moved(tenure)) = moved else { panic!("not moved: {moved:?}") };
     assert!(tenure.token > token);
@@ -368,7 +379,7 @@ fn a_move_leaves_the_line_behind() {
     lab.granted(ask("c", "z"));
     let from = key("b", "x", None);
     let blocked = Op::Move(Move { from, to: name("c"), over });
-    assert_eq!(lab.refused(blocked), Kind::LockConflict);
+    assert_eq!(lab.refused(blocked), RefusalKind::LockConflict);
 }
 
 #[test]
@@ -390,7 +401,7 @@ fn a_repeated_request_has_one_effect() {
 /// A request under the key `one`.
 fn keyed(caller: &str, digest: u128, op: Op) -> Command {
     let id = RequestId { caller: caller.into(), key: "one".into() };
-    Command { request: Some(Request { id, digest: Digest(digest) }), ..op.into() }
+    Command { request: Some(IdempotencyKey { id, digest: Digest(digest) }), ..op.into() }
 }
 
 /// Rule 10: an id belongs to its caller and to the whole request.
@@ -402,10 +413,10 @@ fn a_known_key_answers_only_its_caller_and_its_request() {
     let victims = Op::Acquire(ask("prod/db", "a"));
     for caller in ["http:ann", "batch:ann", "http:eve"] {
         let refusal = lab.does_command(&keyed(caller, 2, victims.clone())).expect_err("b has it");
-        assert_eq!(refusal.kind(), Kind::LockConflict, "{caller}");
+        assert_eq!(refusal.kind(), RefusalKind::LockConflict, "{caller}");
     }
     let refusal = lab.does_command(&keyed("batch:eve", 2, victims)).expect_err("another request");
-    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert_eq!(refusal.kind(), RefusalKind::Invalid);
     assert!(refusal.to_string().contains("request key 'one' was used before"), "{refusal}");
 }
 
@@ -418,7 +429,7 @@ fn a_leaver_lets_those_behind_it_in() {
     let leave = Leave { name: name("db"), ticket, why: LeaveReason::Gone };
     lab.does(Op::Leave(leave.clone())).expect("left");
     assert_eq!(lab.engine.view(&name("db"), lab.now).holders.len(), 2);
-    assert_eq!(lab.refused(Op::Leave(leave)), Kind::LockExpired);
+    assert_eq!(lab.refused(Op::Leave(leave)), RefusalKind::LockExpired);
 }
 
 #[test]
@@ -491,7 +502,7 @@ fn who_is_gone_without_a_word_may_come_back() {
     assert_eq!(lab.engine.unending_sessions(), [session]);
     let end = EndSession { session, end: SessionEnd::Expired };
     lab.at(100_000).does(Op::EndSession(end)).expect("ended");
-    assert_eq!(lab.refused(Op::Acquire(ask("x", "b"))), Kind::LockConflict);
+    assert_eq!(lab.refused(Op::Acquire(ask("x", "b"))), RefusalKind::LockConflict);
     assert_eq!(lab.at(100_004).granted(ask("x", "a")), token);
     lab.at(100_005).does(Op::Settle).expect("settled");
     assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
@@ -514,15 +525,18 @@ fn parts_of_a_command_have_limits() {
         assert_eq!(lab.does(Op::Renew(renew)).is_ok(), fits);
         for asked in [ask("y", "a"), waiting_for("x", "b")] {
             let refusal = lab.does(Op::Acquire(Acquire { patch: patch.clone(), ..asked })).err();
-            assert_eq!(refusal.map(|refusal| refusal.kind()), (!fits).then_some(Kind::Invalid));
+            assert_eq!(
+                refusal.map(|refusal| refusal.kind()),
+                (!fits).then_some(RefusalKind::Invalid)
+            );
         }
         lab.engine.check();
     }
     for key in ["", &"k".repeat(73)] {
         let id = RequestId { caller: "http:a".into(), key: key.into() };
-        let request = Some(Request { id, digest: Digest(1) });
+        let request = Some(IdempotencyKey { id, digest: Digest(1) });
         let refusal = lab.does_command(&Command { request, ..Op::Settle.into() });
-        assert_eq!(refusal.expect_err("no such key").kind(), Kind::Invalid);
+        assert_eq!(refusal.expect_err("no such key").kind(), RefusalKind::Invalid);
     }
     assert_eq!(lab.engine.books.replies.len(), 0);
 }

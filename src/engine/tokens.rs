@@ -4,18 +4,18 @@ use super::lease::{SessionId, TOKEN_MAX, Token};
 
 /// The counter. It only rises; a restart takes care that it never falls behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mint {
+pub(super) struct TokenAllocator {
     next: u64,
 }
 
-impl Default for Mint {
+impl Default for TokenAllocator {
     /// The first token is 1: programs take 0 for "none".
     fn default() -> Self {
         Self { next: 1 }
     }
 }
 
-impl Mint {
+impl TokenAllocator {
     /// A mint that goes on at `next`.
     pub(super) const fn at(next: u64) -> Self {
         Self { next }

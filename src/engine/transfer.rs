@@ -1,13 +1,13 @@
 //! A hold that changes its name, and rule 9: a hold that is taken away.
 
-use super::command::{Answer, LeaseKey, Move, Outcome, Over, Steal, Tenure};
+use super::command::{Answer, IfExists, LeaseKey, Move, Outcome, Steal, Tenure};
 use super::event::{Event, EventKind, TenureEnd};
 use super::lease::{Details, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Token};
 use super::lock::Lock;
-use super::mutants::{Bug, planted};
+use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use super::{Books, Engine};
+use super::{Engine, EngineState};
 use std::sync::Arc;
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
     fn has_room(&self, ask: &Move) -> Result<(), Refusal> {
         let stays = |lock: &Lock| lock.leases().len() > 1 || !lock.line.is_empty();
         let old_stays = self.locks.get(&ask.from.name).is_some_and(|lock| stays(lock));
-        if !old_stays || self.locks.contains_key(&ask.to) || planted(Bug::MoveIgnoresLimit) {
+        if !old_stays || self.locks.contains_key(&ask.to) || planted(Mutant::MoveIgnoresLimit) {
             return Ok(());
         }
         self.books.limit(self.locks.len(), self.books.rules.locks_max, Limit::Locks)
@@ -58,9 +58,9 @@ impl Engine {
         if foremost.acquired_at > self.books.clock {
             return refuse(Way::StealGrace { until: foremost.acquired_at });
         }
-        if foremost.holder == ask.from.client || planted(Bug::MoveOntoAnothers) {
+        if foremost.holder == ask.from.client || planted(Mutant::MoveOntoAnothers) {
             return match (lock.leases(), ask.over) {
-                ([own], Over::Replace) if !matches!(own.hold, Ownership::OpenFile(_)) => {
+                ([own], IfExists::Replace) if !matches!(own.hold, Ownership::OpenFile(_)) => {
                     Ok(Some(own.token))
                 }
                 _ => refuse(Way::Own),
@@ -81,7 +81,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Tenure {
         let now = self.books.clock;
-        if !planted(Bug::MoveKeepsToken) {
+        if !planted(Mutant::MoveKeepsToken) {
             lease.token = self.books.mint.token();
         }
         if let Lifetime::Own { ttl, grace, .. } = lease.life {
@@ -120,12 +120,12 @@ impl Engine {
             self.books.limit(held, max, Limit::Locks)?;
         }
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
-        let kept = usize::from(planted(Bug::SharerKeptWhenStolen) && tokens.len() > 1);
+        let kept = usize::from(planted(Mutant::SharerKeptWhenStolen) && tokens.len() > 1);
         for token in tokens.iter().skip(kept) {
             let end = TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
             self.end_tenure(&key, *token, end, events);
         }
-        let begins = if tokens.is_empty() || planted(Bug::NoStealGrace) {
+        let begins = if tokens.is_empty() || planted(Mutant::NoStealGrace) {
             now
         } else {
             now + self.books.rules.steal_grace
@@ -153,7 +153,7 @@ impl Engine {
     }
 }
 
-impl Books {
+impl EngineState {
     /// The lease in the way, and how it is.
     pub(super) fn conflict(
         &self,

@@ -7,7 +7,7 @@ use super::errno::Act;
 use super::locking::{self, Request};
 use super::owner::{Caller, groups_of};
 use super::shared::{Fs, Shared, views};
-use crate::engine::{Kind, Lease, LockName};
+use crate::engine::{Lease, LockName, RefusalKind};
 use fuser::{Errno, ReplyEmpty};
 
 /// Write and search, for others.
@@ -49,16 +49,16 @@ pub(super) fn check_said(
     fs: &Fs,
     caller: &Caller,
     name: &LockName,
-    then: impl FnOnce(&Fs, &Caller, Result<(), (Kind, String)>) + Send + 'static,
+    then: impl FnOnce(&Fs, &Caller, Result<(), (RefusalKind, String)>) + Send + 'static,
 ) {
     let asked = name.clone();
     check(fs, caller, Act::Control, name, move |fs, caller, allowed| {
         let allowed = allowed.map_err(|errno| {
             if errno == Errno::EACCES {
-                (Kind::Denied, sentence(&asked))
+                (RefusalKind::Denied, sentence(&asked))
             } else {
                 let sentence = format!("what lies above '{asked}' can't be seen now; try again");
-                (Kind::ConsistencyUnavailable, sentence)
+                (RefusalKind::ConsistencyUnavailable, sentence)
             }
         });
         then(fs, caller, allowed);

@@ -17,10 +17,10 @@ use super::shared::{Fs, flat};
 use super::shares::Pool;
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{
-    Acquire, FileType, Firm, Kind, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership,
-    Patch, QueuePolicy, Release, Renew, Steal, StealReason, Token,
+    Acquire, FileType, Firm, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
+    QueuePolicy, RefusalKind, Release, Renew, Steal, StealReason, Token,
 };
-use crate::service::{Failure, List};
+use crate::service::{List, RequestError};
 use crate::status::status_of;
 use crate::time::Span;
 use fuser::{ReplyData, ReplyWrite};
@@ -84,7 +84,7 @@ pub(super) fn request(
     });
     match request {
         Ok(request) => answer(fs, caller, fh, &request, then),
-        Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
+        Err(sentence) => then(wrong(RefusalKind::Invalid, &sentence)),
     }
 }
 
@@ -94,7 +94,7 @@ fn tell(fs: &Fs, open: &Open, mut answer: Value, reply: Option<(ReplyWrite, u32)
     if let Err(full) = state.answers.add(&fs.shares, open.uid, &format!("{answer}\n")) {
         // What was done is told in any case; what it looks like can be asked again.
         if answer.get("locks").is_some() {
-            answer = wrong(Kind::Limit, &full.to_string());
+            answer = wrong(RefusalKind::Limit, &full.to_string());
         } else if let Value::Object(fields) = &mut answer {
             fields.remove("status");
         }
@@ -179,7 +179,7 @@ pub(super) fn parse(data: &[u8]) -> Result<Request, String> {
     }
 }
 
-pub(super) fn wrong(kind: Kind, sentence: &str) -> Value {
+pub(super) fn wrong(kind: RefusalKind, sentence: &str) -> Value {
     json!({ "ok": false, "kind": kind.as_str(), "message": sentence })
 }
 
@@ -187,10 +187,10 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
     let Some(what) = CtlRequest::named(&request.what) else {
         let what = message::short(&request.what);
         let sentence = format!("there is no request '{what}'; see .latchfs/README");
-        return then(wrong(Kind::Invalid, &sentence));
+        return then(wrong(RefusalKind::Invalid, &sentence));
     };
     if let Err(denial) = caller.grant(fs.mounter).may_begin(what.operation()) {
-        return then(wrong(Kind::Denied, &why_denied(&denial)));
+        return then(wrong(RefusalKind::Denied, &why_denied(&denial)));
     }
     let done = match what {
         CtlRequest::About => return then(about(fs)),
@@ -218,7 +218,7 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
             Err(refused) => then(refused),
         },
         Ok(Asked::Op((name, op))) => decide_bound(fs, caller, name, op, None, then),
-        Err(sentence) => then(wrong(Kind::Invalid, &sentence)),
+        Err(sentence) => then(wrong(RefusalKind::Invalid, &sentence)),
     }
 }
 
@@ -284,7 +284,7 @@ fn decide_bound(
             Ok(_) => json!({ "ok": true }),
             Err(failure) => {
                 let answer = wrong(failure.kind(), &failure.to_string());
-                let silent = matches!(failure, Failure::Unavailable(_)); // nor for the status
+                let silent = matches!(failure, RequestError::Unavailable(_)); // nor for the status
                 shared.refuse(&caller, Act::Control, Some(&name), failure);
                 if silent {
                     return then(answer);
@@ -310,7 +310,7 @@ fn status_with(fs: &Fs, name: &LockName, waiters: usize, mut answer: Value, then
             answer["status"] = status_of(&view, |at| shared.locks.wall(at));
             then(answer);
         }
-        Err(why) => then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
+        Err(why) => then(wrong(RefusalKind::ConsistencyUnavailable, &why.to_string())),
     });
 }
 
@@ -353,7 +353,7 @@ fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Li
     fs.locks.view(&ask.name.clone(), move |view| {
         let view = match view {
             Ok(view) => view,
-            Err(why) => return then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
+            Err(why) => return then(wrong(RefusalKind::ConsistencyUnavailable, &why.to_string())),
         };
         let Acquiring { name, mut options, reentrant, for_parent, line } = ask;
         let own = view.held_by(&caller.client).filter(|_| reentrant);
@@ -432,7 +432,7 @@ fn wait(
         }
         Ended::NoRoom(full) => {
             shared.refuse_full(&caller, Act::Control, Some(&name), full);
-            then(wrong(Kind::Limit, &full.to_string()));
+            then(wrong(RefusalKind::Limit, &full.to_string()));
         }
         Ended::TimedOut => {
             let patience = patience.unwrap_or_default();
@@ -440,7 +440,7 @@ fn wait(
                 "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' \
                  for who has it, or wait longer"
             );
-            let answer = wrong(Kind::LockConflict, &sentence);
+            let answer = wrong(RefusalKind::LockConflict, &sentence);
             status_with(&shared, &name, WAITERS_SHOWN_MAX, answer, then);
         }
     });
@@ -455,7 +455,7 @@ fn renewing(
     caller: &Caller,
     request: &Request,
 ) -> Result<(LockName, Op, Option<Living>), Value> {
-    let told = |sentence: String| wrong(Kind::Invalid, &sentence);
+    let told = |sentence: String| wrong(RefusalKind::Invalid, &sentence);
     let name = request.name().map_err(told)?;
     let options = message::options_of(&request.fields).map_err(told)?;
     let process = process_of(fs, caller, &options, &name)?;

@@ -2,7 +2,7 @@
 
 use super::ctl::{Request, Then, wrong};
 use super::shared::Fs;
-use crate::engine::{Holder, Kind, LockName, LockView};
+use crate::engine::{Holder, LockName, LockView, RefusalKind};
 use crate::service::List;
 use crate::status::status_of;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(super) fn answer(fs: &Fs, query: List, then: Then) {
             let locks: Vec<Value> = shown.iter().map(status).collect();
             then(json!({ "ok": true, "locks": locks, "next": next }));
         }
-        Err(why) => then(wrong(Kind::ConsistencyUnavailable, &why.to_string())),
+        Err(why) => then(wrong(RefusalKind::ConsistencyUnavailable, &why.to_string())),
     });
 }
 

@@ -1,7 +1,7 @@
 //! The one table from what went wrong to an errno, by what the program did.
 
-use crate::engine::{Kind, NameError, Reason};
-use crate::service::Failure;
+use crate::engine::{NameError, Reason, RefusalKind};
+use crate::service::RequestError;
 use fuser::Errno;
 
 /// What a program did. The kind of act decides how the same refusal reads in errnos.
@@ -130,8 +130,8 @@ impl Act {
 }
 
 /// The errno of a refusal, or of no answer.
-pub(super) fn errno_of(failure: &Failure, act: Act) -> Errno {
-    if let Failure::Refused(refusal) = failure {
+pub(super) fn errno_of(failure: &RequestError, act: Act) -> Errno {
+    if let RequestError::Refused(refusal) = failure {
         match &*refusal.reason {
             Reason::TextTooLong(_) => return Errno::EFBIG,
             // What is free has no name, so it can't be removed or moved ...
@@ -148,16 +148,16 @@ pub(super) fn errno_of(failure: &Failure, act: Act) -> Errno {
 }
 
 /// The errno of a kind.
-pub(super) fn errno_of_kind(kind: Kind, act: Act) -> Errno {
+pub(super) fn errno_of_kind(kind: RefusalKind, act: Act) -> Errno {
     match kind {
-        Kind::LockConflict => errno_of_conflict(act),
-        Kind::LockNotHeld => errno_of_not_held(act),
-        Kind::LockExpired | Kind::FencingMismatch => Errno::ESTALE,
-        Kind::ClockSkewExceeded => Errno::from_i32(libc::ETIME),
-        Kind::ConsistencyUnavailable => Errno::ETIMEDOUT,
-        Kind::Invalid => Errno::EINVAL,
-        Kind::Limit => Errno::ENOSPC,
-        Kind::Denied => Errno::EACCES,
+        RefusalKind::LockConflict => errno_of_conflict(act),
+        RefusalKind::LockNotHeld => errno_of_not_held(act),
+        RefusalKind::LockExpired | RefusalKind::FencingMismatch => Errno::ESTALE,
+        RefusalKind::ClockSkewExceeded => Errno::from_i32(libc::ETIME),
+        RefusalKind::ConsistencyUnavailable => Errno::ETIMEDOUT,
+        RefusalKind::Invalid => Errno::EINVAL,
+        RefusalKind::Limit => Errno::ENOSPC,
+        RefusalKind::Denied => Errno::EACCES,
     }
 }
 
@@ -274,25 +274,25 @@ mod tests {
     use crate::engine::{ClientId, LockName, Refusal, Token};
     use crate::time::Time;
 
-    fn refused(reason: Reason) -> Failure {
-        Failure::Refused(Refusal { at: Time::ZERO, reason: Box::new(reason) })
+    fn refused(reason: Reason) -> RequestError {
+        RequestError::Refused(Refusal { at: Time::ZERO, reason: Box::new(reason) })
     }
 
     #[test]
     fn the_same_refusal_reads_as_the_act_wants_it() {
         let of = |kind, act| errno_of_kind(kind, act).code();
-        assert_eq!(of(Kind::LockConflict, Act::Mkdir), libc::EEXIST);
-        assert_eq!(of(Kind::LockConflict, Act::Rename), libc::EBUSY);
-        assert_eq!(of(Kind::LockConflict, Act::RenameNew), libc::EEXIST);
-        assert_eq!(of(Kind::LockNotHeld, Act::Touch), libc::EBUSY);
-        assert_eq!(of(Kind::LockNotHeld, Act::Write), libc::EBUSY);
-        assert_eq!(of(Kind::LockNotHeld, Act::Unlink), libc::EPERM);
-        assert_eq!(of(Kind::LockExpired, Act::Write), libc::ESTALE);
-        assert_eq!(of(Kind::FencingMismatch, Act::Write), libc::ESTALE);
-        assert_eq!(of(Kind::Limit, Act::Mkdir), libc::ENOSPC);
-        assert_eq!(of(Kind::ClockSkewExceeded, Act::Mkdir), libc::ETIME);
-        assert_eq!(of(Kind::ConsistencyUnavailable, Act::Mkdir), libc::ETIMEDOUT);
-        assert_eq!(of(Kind::Denied, Act::Control), libc::EACCES);
+        assert_eq!(of(RefusalKind::LockConflict, Act::Mkdir), libc::EEXIST);
+        assert_eq!(of(RefusalKind::LockConflict, Act::Rename), libc::EBUSY);
+        assert_eq!(of(RefusalKind::LockConflict, Act::RenameNew), libc::EEXIST);
+        assert_eq!(of(RefusalKind::LockNotHeld, Act::Touch), libc::EBUSY);
+        assert_eq!(of(RefusalKind::LockNotHeld, Act::Write), libc::EBUSY);
+        assert_eq!(of(RefusalKind::LockNotHeld, Act::Unlink), libc::EPERM);
+        assert_eq!(of(RefusalKind::LockExpired, Act::Write), libc::ESTALE);
+        assert_eq!(of(RefusalKind::FencingMismatch, Act::Write), libc::ESTALE);
+        assert_eq!(of(RefusalKind::Limit, Act::Mkdir), libc::ENOSPC);
+        assert_eq!(of(RefusalKind::ClockSkewExceeded, Act::Mkdir), libc::ETIME);
+        assert_eq!(of(RefusalKind::ConsistencyUnavailable, Act::Mkdir), libc::ETIMEDOUT);
+        assert_eq!(of(RefusalKind::Denied, Act::Control), libc::EACCES);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::wait;
 use super::why;
 use crate::engine::lease::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
-use crate::service::Failure;
+use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use crate::time::Wall;
 use fuser::{
@@ -209,14 +209,14 @@ pub(super) fn write(
 /// Why an open file may not write any more: what it holds hangs on a session that is over. The
 /// server may have it in grace still, in which its client may renew it, but the program that
 /// locked was told that it has lost.
-fn lost(fs: &Fs, open: &Open, name: &LockName) -> Option<Failure> {
+fn lost(fs: &Fs, open: &Open, name: &LockName) -> Option<RequestError> {
     let (tenure, session) = {
         let state = open.state.lock();
         (state.tenure?, state.session?)
     };
     fs.locks.is_over(session).then(|| {
         let reason = Box::new(Reason::Expired { name: name.clone(), token: tenure });
-        Failure::Refused(Refusal { at: fs.locks.now(), reason })
+        RequestError::Refused(Refusal { at: fs.locks.now(), reason })
     })
 }
 

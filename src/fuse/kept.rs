@@ -11,7 +11,7 @@ use super::device;
 use super::shared::{Fs, Shared};
 use super::tree::TOP;
 use crate::engine::{EventKind, LockName};
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ pub(super) struct Kept {
 struct Inner {
     book: Book,
     /// Followed from the first name that is kept.
-    watch: Option<Watch>,
+    watch: Option<EventWatch>,
     /// To the thread that tells the kernel; none without one.
     teller: Option<Sender<Vec<Stale>>>,
 }

@@ -13,7 +13,7 @@ use super::shared::{Fs, Shared};
 use super::shares::Share;
 use super::tree::Place;
 use crate::engine::{Child, LockName};
-use crate::service::{Children, Failure, Page};
+use crate::service::{Children, ListPage, RequestError};
 use fuser::{Errno, FileHandle, FileType, FopenFlags, INodeNo, ReplyDirectory, ReplyOpen};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -173,14 +173,14 @@ fn read_page(fs: &Fs, caller: &Caller, mark: Mark, asked: Request) {
     let query = Children { parent: asked.parent.clone(), cursor: mark.cursor.clone(), limit: PAGE };
     let (fs2, caller) = (Arc::clone(fs), caller.clone());
     fs.locks.children(query, move |page| match page {
-        Ok(Page { items, next }) => {
+        Ok(ListPage { items, next }) => {
             let entries = entries_of(&fs2, &items);
             asked.listing.place.lock().turn_to(&mark, entries, next);
             // No more than the pages between two marks.
             serve(&fs2, &caller, asked);
         }
         Err(why) => {
-            let failure = Failure::Unavailable(why);
+            let failure = RequestError::Unavailable(why);
             let errno = fs2.refuse(&caller, Act::List, asked.parent.as_ref(), failure);
             asked.reply.error(errno);
         }

@@ -3,7 +3,7 @@
 use super::owner::{Caller, ids_of, is_alive};
 use super::shared::Shared;
 use super::shares::{Pool, Share};
-use crate::engine::{Kind, Process};
+use crate::engine::{Process, RefusalKind};
 use crate::holder_id::{pidfd_of, start_of, ticks_of};
 use crate::time::this_boot;
 use fuser::Errno;
@@ -64,11 +64,11 @@ fn found(caller: &Caller, pid: u32) -> Result<Living, Unbound> {
 }
 
 /// The kind of section 7 that goes with the errno of [`named`].
-pub(super) fn kind_of(errno: Errno) -> Kind {
+pub(super) fn kind_of(errno: Errno) -> RefusalKind {
     match errno.code() {
-        libc::EPERM => Kind::Denied,
-        libc::ENOSPC => Kind::Limit,
-        _ => Kind::Invalid,
+        libc::EPERM => RefusalKind::Denied,
+        libc::ENOSPC => RefusalKind::Limit,
+        _ => RefusalKind::Invalid,
     }
 }
 

@@ -11,11 +11,11 @@ use super::process;
 use super::shared::{Fs, attr_of_one, flat};
 use super::shares::Pool;
 use crate::engine::{
-    Acquire, Annotate, Details, FileAttrs, FileType, Kind, Lease, LeaseKey, LeaseTerms, Lifetime,
-    LockName, LockView, Mode, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Tenure,
-    TextPatch,
+    Acquire, Annotate, Details, FileAttrs, FileType, Lease, LeaseKey, LeaseTerms, Lifetime,
+    LockName, LockView, Mode, Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, ReadMode,
+    RefusalKind, Tenure, TextPatch,
 };
-use crate::service::{Failure, SessionOwner};
+use crate::service::{RequestError, SessionOwner};
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, Generation, ReplyCreate, ReplyEntry};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ fn create_allowed(
         }
         Ok(_) if !new => open_as_it_is(&fs2, &caller, &name, flags, reply),
         // Opening never fails for whoever does not hold: `flock` and logs open first.
-        Err(Failure::Refused(no)) if !new && no.kind() == Kind::LockConflict => {
+        Err(RequestError::Refused(no)) if !new && no.kind() == RefusalKind::LockConflict => {
             open_as_it_is(&fs2, &caller, &name, flags, reply);
         }
         Ok(_) => reply.error(Errno::EIO),
@@ -157,7 +157,7 @@ fn create_allowed(
 }
 
 /// How a create holds: what was made exclusively only its own open file may lock by flock.
-fn maker_of(fs: &Fs, new: bool, fh: u64) -> Result<Ownership, Failure> {
+fn maker_of(fs: &Fs, new: bool, fh: u64) -> Result<Ownership, RequestError> {
     if !new {
         return Ok(Ownership::Client);
     }

@@ -11,7 +11,7 @@ use super::opens::{Open, Target};
 use super::shared::{Fs, Shared};
 use super::stream;
 use crate::engine::{Event, EventKind, LockName, LockView, Phase, Token};
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use fuser::{PollEvents, PollFlags, PollNotifier, ReplyPoll};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ struct Inner<N> {
     /// The files of each lock.
     of_lock: HashMap<LockName, Vec<u64>>,
     /// Followed while there is a file.
-    watch: Option<Watch>,
+    watch: Option<EventWatch>,
 }
 
 struct Polled<N> {

@@ -16,8 +16,8 @@ use crate::engine::{
     OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,
 };
 use crate::holder_id::session_of;
-use crate::service::event_log::Watch;
-use crate::service::{Failure, List};
+use crate::service::event_log::EventWatch;
+use crate::service::{List, RequestError};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -47,7 +47,7 @@ struct State {
     /// When each is to be renewed.
     due: BTreeSet<(Time, Token)>,
     /// Follows what becomes of the leases, while any is bound.
-    watch: Option<Watch>,
+    watch: Option<EventWatch>,
 }
 
 /// One lease and its process.
@@ -376,10 +376,10 @@ fn renew(fs: &Fs, key: LeaseKey) {
     fs.locks.submit(Op::Renew(renewal(key, None)), move |answer| match flat(answer) {
         Ok(Outcome::Renewed(tenure)) => shared.processes.renewed(token, tenure.life),
         Ok(_) => {}
-        Err(Failure::Unavailable(why)) => {
+        Err(RequestError::Unavailable(why)) => {
             log::warn!("lock '{name}' of a process can't be renewed: {why}");
         }
-        Err(Failure::Refused(no)) => {
+        Err(RequestError::Refused(no)) => {
             if let Some(binding) = shared.processes.unbind(token) {
                 let pid = binding.living.process.pid;
                 log::warn!("lock '{name}' is not renewed for process {pid} any more: {no}");

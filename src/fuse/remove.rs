@@ -7,10 +7,10 @@ use super::kept;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
 use crate::engine::{
-    ClientId, Glance, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Over, Ownership,
+    ClientId, Glance, IfExists, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Ownership,
     Reason, Release, Token,
 };
-use crate::service::{Done, Failure};
+use crate::service::{Done, RequestError};
 use fuser::{Errno, RenameFlags, ReplyEmpty};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ fn released(
     caller: &Caller,
     act: Act,
     name: LockName,
-    answer: Result<Outcome, Failure>,
+    answer: Result<Outcome, RequestError>,
     reply: ReplyEmpty,
 ) {
     match answer {
@@ -177,8 +177,8 @@ fn release_of(name: &LockName, client: &ClientId) -> Op {
     Op::Release(Release::of(LeaseKey { name, client, token: None }))
 }
 
-fn local_holder(fs: &Fs, caller: &Caller, failure: &Failure) -> Option<ClientId> {
-    let Failure::Refused(refusal) = failure else { return None };
+fn local_holder(fs: &Fs, caller: &Caller, failure: &RequestError) -> Option<ClientId> {
+    let RequestError::Refused(refusal) = failure else { return None };
     let Reason::NotHeld { holder: Some(holder), .. } = &*refusal.reason else { return None };
     (caller.is_root() && fs.owners.is_local(holder)).then(|| holder.clone())
 }
@@ -257,7 +257,7 @@ fn rename_onto(
 }
 
 fn carry(fs: &Fs, caller: &Caller, act: Act, key: LeaseKey, to: LockName, reply: ReplyEmpty) {
-    let over = if act == Act::RenameNew { Over::Refuse } else { Over::Replace };
+    let over = if act == Act::RenameNew { IfExists::Refuse } else { IfExists::Replace };
     let from = key.name.clone();
     let op = Op::Move(Move { from: key, to: to.clone(), over });
     fs.submit(caller, act, &from.clone(), op, move |fs, _, outcome| match outcome {

@@ -16,8 +16,8 @@ use super::shares::{Full, Shares};
 use super::tree::{LockPlace, Place, TOP, Tree};
 use super::why::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
-use crate::engine::{FileType, Kind, LockName, LockView, NameError, Op, Outcome, Token};
-use crate::service::{Failure, Locks, Seen};
+use crate::engine::{FileType, LockName, LockView, NameError, Op, Outcome, RefusalKind, Token};
+use crate::service::{CacheableView, Locks, RequestError};
 use crate::time::Wall;
 use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Errnos that are counted by number; Linux has fewer than this.
 const ERRNOS: usize = 134;
 
-/// What a lock looks like, and as of which event: see [`Seen`].
+/// What a lock looks like, and as of which event: see [`CacheableView`].
 pub(super) type Looked = (Sight, Option<u64>);
 
 /// One mount.
@@ -142,7 +142,7 @@ impl Shared {
         caller: &Caller,
         act: Act,
         name: Option<&LockName>,
-        failure: Failure,
+        failure: RequestError,
     ) -> Errno {
         let errno = errno_of(&failure, act);
         self.keep(caller, act, name, errno, Said::Failure(failure))
@@ -158,11 +158,11 @@ impl Shared {
         sentence: impl Into<String>,
     ) -> Errno {
         let kind = match errno.code() {
-            libc::EPERM => Kind::LockNotHeld,
-            libc::EBUSY => Kind::LockConflict,
-            libc::EACCES => Kind::Denied,
-            libc::EMLINK | libc::ENOSPC => Kind::Limit,
-            _ => Kind::Invalid,
+            libc::EPERM => RefusalKind::LockNotHeld,
+            libc::EBUSY => RefusalKind::LockConflict,
+            libc::EACCES => RefusalKind::Denied,
+            libc::EMLINK | libc::ENOSPC => RefusalKind::Limit,
+            _ => RefusalKind::Invalid,
         };
         self.keep(caller, act, name, errno, Said::Own(kind, sentence.into()))
     }
@@ -247,7 +247,7 @@ impl Shared {
         then: impl FnOnce(&Fs, &Caller, Result<LockView, Errno>) + Send + 'static,
     ) {
         let seen = move |fs: &Fs, caller: &Caller, name: &LockName, view: Result<LockView, _>| {
-            let refuse = |why| fs.refuse(caller, act, Some(name), Failure::Unavailable(why));
+            let refuse = |why| fs.refuse(caller, act, Some(name), RequestError::Unavailable(why));
             then(fs, caller, view.map_err(refuse));
         };
         // What is known here and now needs nothing to ride in a callback.
@@ -272,9 +272,10 @@ impl Shared {
         }
         let (fs, caller) = (Arc::clone(self), caller.clone());
         self.locks.look(&name.clone(), move |seen| {
-            let refuse = |why| fs.refuse(&caller, act, Some(&name), Failure::Unavailable(why));
+            let refuse = |why| fs.refuse(&caller, act, Some(&name), RequestError::Unavailable(why));
             let seen = seen.map_err(refuse);
-            let seen = seen.map(|Seen { view, as_of }| (Sight::of_view(&fs, &view), as_of));
+            let seen =
+                seen.map(|CacheableView { view, as_of }| (Sight::of_view(&fs, &view), as_of));
             then(&fs, &caller, name, seen);
         });
     }
@@ -300,7 +301,7 @@ impl Shared {
         self: &Arc<Self>,
         caller: &Caller,
         op: Op,
-        then: impl FnOnce(&Fs, &Caller, Result<Outcome, Failure>) + Send + 'static,
+        then: impl FnOnce(&Fs, &Caller, Result<Outcome, RequestError>) + Send + 'static,
     ) {
         let command = op.into();
         if let Some(answer) = self.locks.submit_here(&command) {
@@ -334,8 +335,8 @@ impl Shared {
 /// An answer of the door with both kinds of no in one.
 pub(super) fn flat<T>(
     answer: Result<Result<T, crate::engine::Refusal>, crate::service::Unavailable>,
-) -> Result<T, Failure> {
-    answer.map_err(Failure::Unavailable)?.map_err(Failure::Refused)
+) -> Result<T, RequestError> {
+    answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
 }
 
 /// Returns the views of several locks, in order; of one at least.

@@ -12,7 +12,7 @@ use super::shared::Fs;
 use super::shares::Pool;
 use crate::event_json::{event_of, lost};
 use crate::service::Locks;
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use fuser::{Errno, PollEvents, PollFlags, PollNotifier, ReplyData, ReplyPoll};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ pub(super) struct Stream {
 }
 
 struct Inner {
-    watch: Watch,
+    watch: EventWatch,
     /// Lines that were begun to be read, or did not fit: a few at most.
     unread: Vec<u8>,
     /// READs that wait for more, first served first.

@@ -17,10 +17,10 @@ use super::process;
 use super::shared::{Fs, flat};
 use super::shares::Pool;
 use crate::engine::{
-    Acquire, FileType, Firm, Kind, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
-    Release, Renew, Tenure,
+    Acquire, FileType, Firm, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
+    RefusalKind, Release, Renew, Tenure,
 };
-use crate::service::Failure;
+use crate::service::RequestError;
 use crate::status::{pretty, status_of};
 use fuser::{Errno, ReplyData};
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn renew(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), key: LeaseKey)
     let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
     fs.locks.submit(Op::Renew(renewal), move |answer| match flat(answer) {
         Ok(_) => tell(&shared, &caller, &open, &key.name.clone(), Some(key)),
-        Err(failure) if failure.kind() == Kind::ConsistencyUnavailable => {
+        Err(failure) if failure.kind() == RefusalKind::ConsistencyUnavailable => {
             refuse(&shared, &caller, &open, &key.name, failure);
             let mut state = open.state.lock();
             if matches!(state.place, Place::Out) {
@@ -214,7 +214,7 @@ fn settle(state: &mut State, new: Option<LeaseKey>, unread: bool) -> Option<Leas
     None
 }
 
-fn refuse(fs: &Fs, caller: &Caller, open: &Open, name: &LockName, failure: Failure) {
+fn refuse(fs: &Fs, caller: &Caller, open: &Open, name: &LockName, failure: RequestError) {
     fail(open, fs.refuse(caller, Act::Read, Some(name), failure));
 }
 

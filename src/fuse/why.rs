@@ -2,8 +2,10 @@
 
 use super::errno::{Act, name_of};
 use super::numbered::Named;
-use crate::engine::{ClientId, Conflict, Kind, LockName, LockView, Phase, Reason, Refusal, Way};
-use crate::service::Failure;
+use crate::engine::{
+    ClientId, Conflict, LockName, LockView, Phase, Reason, Refusal, RefusalKind, Way,
+};
+use crate::service::RequestError;
 use crate::time::Wall;
 use fuser::Errno;
 use parking_lot::Mutex;
@@ -16,9 +18,9 @@ const OWNERS_MAX: usize = 1_024;
 #[derive(Debug)]
 pub(super) enum Said {
     /// By the engine, or by nobody in time.
-    Failure(Failure),
+    Failure(RequestError),
     /// By the file system.
-    Own(Kind, String),
+    Own(RefusalKind, String),
 }
 
 /// One refusal.
@@ -191,11 +193,15 @@ pub(super) fn only_a_way(name: &LockName) -> String {
 
 /// A refusal to whoever does not hold a lock, in words that say until when it is held, or that
 /// its grace runs. The engine has decided; this only says more.
-pub(super) fn in_the_way(client: &ClientId, view: &LockView, failure: Failure) -> Failure {
-    let Failure::Refused(refusal) = &failure else { return failure };
+pub(super) fn in_the_way(
+    client: &ClientId,
+    view: &LockView,
+    failure: RequestError,
+) -> RequestError {
+    let RequestError::Refused(refusal) = &failure else { return failure };
     match &*refusal.reason {
         Reason::NotHeld { holder: Some(_), .. } if view.held_by(client).is_none() => {
-            conflict(client, view).map_or(failure, Failure::Refused)
+            conflict(client, view).map_or(failure, RequestError::Refused)
         }
         _ => failure,
     }
@@ -235,7 +241,7 @@ mod tests {
     fn each_owner_reads_its_own_last_refusal() {
         let whys = Whys::default();
         let say = |who: &str, text: &str| {
-            let said = Said::Own(Kind::Invalid, text.into());
+            let said = Said::Own(RefusalKind::Invalid, text.into());
             whys.refused(&client(who), Act::Write, None, Errno::EINVAL, said);
         };
         say("a", "first");
@@ -250,7 +256,7 @@ mod tests {
     #[test]
     fn what_a_lookup_met_is_newer_than_an_old_refusal() {
         let whys = Whys::default();
-        let said = Said::Own(Kind::Invalid, "old".into());
+        let said = Said::Own(RefusalKind::Invalid, "old".into());
         whys.refused(&client("a"), Act::Write, None, Errno::EINVAL, said);
         whys.met(&client("a"), &LockName::parse("build").expect("valid"));
         assert!(matches!(whys.of(&client("a")), Why::Met(name) if name.as_str() == "build"));
@@ -260,7 +266,7 @@ mod tests {
     fn the_number_of_owners_is_bounded() {
         let whys = Whys::default();
         for n in 0..OWNERS_MAX + 10 {
-            let said = Said::Own(Kind::Invalid, "no".into());
+            let said = Said::Own(RefusalKind::Invalid, "no".into());
             whys.refused(&client(&format!("c{n}")), Act::Write, None, Errno::EINVAL, said);
         }
         assert_eq!(whys.0.lock().by_owner.len(), OWNERS_MAX);

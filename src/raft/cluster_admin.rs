@@ -1,10 +1,12 @@
 //! The nodes of the cluster, for the edges: asked from other threads, answered on the node's own.
 
 use super::node::Begun;
-use super::rpc::messages::{Call, Told, Turned};
-use super::rpc::rpc_client::Trouble;
+use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
+use super::rpc::rpc_client::RpcFailure;
 use crate::random::jittered;
-use crate::service::cluster_status::{Act, Change, Council, Member, Outlook, Report, Unchanged};
+use crate::service::cluster_status::{
+    AdminAction, ClusterAdmin, ClusterChange, ClusterReport, Member, Outlook, Unchanged,
+};
 use crate::service::{Then, Unavailable};
 use crate::time::{Span, Wall, steady_now};
 use std::sync::Arc;
@@ -18,20 +20,20 @@ const LEADER_PATIENCE: Span = Span::from_secs(5);
 const PAUSE: Span = Span::from_millis(50);
 
 /// Asks the nodes.
-pub(super) struct Chamber(pub(super) Begun);
+pub(super) struct RaftClusterAdmin(pub(super) Begun);
 
-impl Council for Chamber {
-    fn report(&self, with_state: bool, then: Then<Report>) {
+impl ClusterAdmin for RaftClusterAdmin {
+    fn report(&self, with_state: bool, then: Then<ClusterReport>) {
         let reporter = Arc::clone(&self.0.reporter);
         self.0.runtime.spawn(async move { then(reporter.report(with_state).await) });
     }
 
-    fn change(&self, change: Change, then: Then<Result<(), Unchanged>>) {
+    fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>) {
         let node = self.0.clone();
         self.0.runtime.spawn(async move { then(node.change(change).await) });
     }
 
-    fn audit(&self, act: &Act<'_>) {
+    fn audit(&self, act: &AdminAction<'_>) {
         self.0.audit.lock().enter_act(act, Wall::now());
     }
 
@@ -46,7 +48,7 @@ impl Council for Chamber {
 
 impl Begun {
     /// Has whoever leads change something.
-    async fn change(&self, change: Change) -> Result<(), Unchanged> {
+    async fn change(&self, change: ClusterChange) -> Result<(), Unchanged> {
         let until = steady_now() + LEADER_PATIENCE;
         loop {
             let unknown = || {
@@ -54,15 +56,15 @@ impl Begun {
                 Unchanged::Unavailable(Unavailable::NoQuorum { why })
             };
             let told = match self.members.change(change).await {
-                Err(Turned::NotLeader(_)) => self.send_on(change).await,
-                here => here.map_err(Trouble::Turned),
+                Err(RpcError::NotLeader(_)) => self.send_on(change).await,
+                here => here.map_err(RpcFailure::Turned),
             };
             let why = match told {
                 Ok(()) => return Ok(()),
-                Err(Trouble::Turned(Turned::Refused(why))) => {
+                Err(RpcFailure::Turned(RpcError::Refused(why))) => {
                     return Err(Unchanged::Refused(why.to_string()));
                 }
-                Err(Trouble::Turned(Turned::Unknown) | Trouble::Unheard(_)) => {
+                Err(RpcFailure::Turned(RpcError::Unknown) | RpcFailure::Unheard(_)) => {
                     return Err(unknown());
                 }
                 Err(trouble) => trouble.to_string(),
@@ -75,11 +77,11 @@ impl Begun {
         }
     }
 
-    async fn send_on(&self, change: Change) -> Result<(), Trouble> {
-        let told = self.leader.lock().await.call(Call::Change(change), CHANGE_PATIENCE).await;
+    async fn send_on(&self, change: ClusterChange) -> Result<(), RpcFailure> {
+        let told = self.leader.lock().await.call(RpcRequest::Change(change), CHANGE_PATIENCE).await;
         match told? {
-            Told::Done => Ok(()),
-            _ => Err(Trouble::Unheard("it answered what was not asked".to_owned())),
+            RpcResponse::Done => Ok(()),
+            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
         }
     }
 }

@@ -54,12 +54,12 @@ pub(super) struct Data {
 pub(super) struct Identity {
     pub(super) cluster: ClusterId,
     pub(super) node: NodeId,
-    pub(super) stage: Stage,
+    pub(super) stage: NodeStage,
 }
 
 /// How far a node has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum NodeStage {
     /// Nothing has been promised yet.
     New,
     /// Something may have been: the log must be there.
@@ -68,7 +68,7 @@ pub(super) enum Stage {
     Removed,
 }
 
-impl Stage {
+impl NodeStage {
     const fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -103,13 +103,13 @@ impl Data {
             None if path.join("log").exists() => return Err(DataError::Missing(path.join("node"))),
             None => settle(&path, begin()?)?,
         };
-        if identity.stage == Stage::Removed {
+        if identity.stage == NodeStage::Removed {
             return Err(DataError::Removed(path));
         }
         let data = Self { path, identity, _lock: lock };
         let log = data.log();
         if !log.exists() {
-            if identity.stage != Stage::New {
+            if identity.stage != NodeStage::New {
                 return Err(DataError::Missing(log));
             }
             make_dir(&log).map_err(|error| DataError::io(&log, error))?;
@@ -133,18 +133,18 @@ impl Data {
 
     /// From now on the log must be there at a start.
     pub(super) fn has_begun(&mut self) -> Result<(), DataError> {
-        if self.identity.stage == Stage::New {
-            self.enter(Stage::Begun)?;
+        if self.identity.stage == NodeStage::New {
+            self.enter(NodeStage::Begun)?;
         }
         Ok(())
     }
 
     /// From now on it does not start any more.
     pub(super) fn is_removed(&mut self) -> Result<(), DataError> {
-        self.enter(Stage::Removed)
+        self.enter(NodeStage::Removed)
     }
 
-    fn enter(&mut self, stage: Stage) -> Result<(), DataError> {
+    fn enter(&mut self, stage: NodeStage) -> Result<(), DataError> {
         write_identity(&self.path, Identity { stage, ..self.identity })?;
         self.identity.stage = stage;
         Ok(())
@@ -160,7 +160,7 @@ pub(super) fn first() -> (ClusterId, NodeId) {
 
 /// A new node.
 fn settle(path: &Path, (cluster, node): (ClusterId, NodeId)) -> Result<Identity, DataError> {
-    let identity = Identity { cluster, node, stage: Stage::New };
+    let identity = Identity { cluster, node, stage: NodeStage::New };
     write_identity(path, identity)?;
     // A word for people. Nothing depends on it.
     let _ = fs::write(path.join("README"), README);
@@ -205,7 +205,7 @@ fn parse_identity(text: &str) -> Option<Identity> {
     let field =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let cluster = ClusterId(u128::from_str_radix(field("cluster")?, 16).ok()?);
-    let stages = [Stage::New, Stage::Begun, Stage::Removed];
+    let stages = [NodeStage::New, NodeStage::Begun, NodeStage::Removed];
     let stage = stages.into_iter().find(|stage| Some(stage.as_str()) == field("stage"))?;
     let identity = Identity { cluster, node: field("node")?.parse().ok()?, stage };
     // One node has one text: that checks the sum, and every space.
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn who_a_node_is_is_read_back_and_a_changed_text_is_not() {
-        let identity = Identity { cluster: ClusterId(7), node: 12, stage: Stage::Begun };
+        let identity = Identity { cluster: ClusterId(7), node: 12, stage: NodeStage::Begun };
         let text = identity_text(identity);
         assert_eq!(parse_identity(&text), Some(identity));
         for at in 0..text.len() {

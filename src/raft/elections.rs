@@ -7,9 +7,9 @@ use openraft::vote::leader_id_adv::LeaderId;
 use parking_lot::Mutex;
 
 /// Counts the leaders that others and this node have elected.
-pub(super) struct Elections(Mutex<Seen>);
+pub(super) struct ElectionCounter(Mutex<ElectionsSeen>);
 
-struct Seen {
+struct ElectionsSeen {
     /// The last that was elected, if the log knows one.
     leader: Option<LeaderId<u64, NodeId>>,
     count: u64,
@@ -17,11 +17,11 @@ struct Seen {
     last: Option<Time>,
 }
 
-impl Elections {
+impl ElectionCounter {
     /// None yet, since the vote that the log had at the start.
     pub(super) fn since(vote: Option<&Vote>) -> Self {
         let leader = vote.filter(|vote| vote.committed).map(|vote| vote.leader_id);
-        Self(Mutex::new(Seen { leader, count: 0, last: None }))
+        Self(Mutex::new(ElectionsSeen { leader, count: 0, last: None }))
     }
 
     /// This is the vote now. The same node in another term has been elected again.
@@ -35,10 +35,10 @@ impl Elections {
     }
 
     /// For people.
-    pub(super) fn seen(&self) -> cluster_status::Elections {
+    pub(super) fn seen(&self) -> cluster_status::ElectionStats {
         let seen = self.0.lock();
         let last = seen.last.map(|last| steady_now().since(last));
-        cluster_status::Elections { count: seen.count, last }
+        cluster_status::ElectionStats { count: seen.count, last }
     }
 }
 
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn each_leader_is_counted_once() {
         // It has voted, and learned of no leader.
-        let elections = Elections::since(Some(&vote(3, 1, false)));
-        assert_eq!(elections.seen(), cluster_status::Elections::default());
+        let elections = ElectionCounter::since(Some(&vote(3, 1, false)));
+        assert_eq!(elections.seen(), cluster_status::ElectionStats::default());
         for (seen, count) in [
             (vote(3, 1, true), 1),
             (vote(3, 1, true), 1),
@@ -67,8 +67,8 @@ mod tests {
         }
         assert!(elections.seen().last.is_some());
         // Whoever led before the start was not elected since.
-        let elections = Elections::since(Some(&vote(5, 7, true)));
+        let elections = ElectionCounter::since(Some(&vote(5, 7, true)));
         elections.see(&vote(5, 7, true));
-        assert_eq!(elections.seen(), cluster_status::Elections::default());
+        assert_eq!(elections.seen(), cluster_status::ElectionStats::default());
     }
 }

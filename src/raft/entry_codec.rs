@@ -5,7 +5,7 @@
 //! it would be cut off, although it has been promised.
 
 use super::types::{LogId, Membership, Meta, Payload, Vote};
-use crate::engine::codec::{FORMAT_OLDEST, Malformed, Reader, Wire};
+use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, Malformed};
 use openraft::EntryPayload;
 use openraft::impls::BasicNode;
 use openraft::vote::leader_id_adv::LeaderId;
@@ -23,7 +23,7 @@ const ENTRY_BYTES_MAX: usize = 256 << 20;
 
 /// A log id, as the log keeps it: always of the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) LogId);
+pub(super) struct EncodedLogId(pub(super) LogId);
 
 /// A vote, as the log keeps it: always of the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -31,14 +31,14 @@ pub(super) struct Ballot(pub(super) Vote);
 
 /// What an entry says, as the log keeps it.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(super) struct EncodedEntry {
     /// What.
     pub(super) payload: Payload,
     /// The same as bytes: made once, for the file and for its size in memory.
     bytes: Arc<[u8]>,
 }
 
-impl Said {
+impl EncodedEntry {
     pub(super) fn new(payload: Payload) -> Self {
         let mut out = vec![ENTRY_VERSION];
         put_payload(&payload, &mut out);
@@ -60,14 +60,14 @@ impl Said {
     }
 }
 
-impl Encode for Place {
+impl Encode for EncodedLogId {
     fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
         let LogId { leader_id: LeaderId { term, node_id }, index } = self.0;
         put_numbers(&[term, node_id, index], &mut to)
     }
 }
 
-impl Decode for Place {
+impl Decode for EncodedLogId {
     fn decode<R: Read>(mut from: R) -> io::Result<Self> {
         let [term, node_id, index] = take_numbers(&mut from)?;
         Ok(Self(LogId { leader_id: LeaderId { term, node_id }, index }))
@@ -106,7 +106,7 @@ fn take_numbers<const N: usize>(from: &mut impl Read) -> io::Result<[u64; N]> {
 }
 
 /// The length, and a sum of only that, before the bytes.
-impl Encode for Said {
+impl Encode for EncodedEntry {
     fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
         let length = (self.bytes.len() as u32).to_be_bytes();
         to.write_all(&length)?;
@@ -116,7 +116,7 @@ impl Encode for Said {
     }
 }
 
-impl Decode for Said {
+impl Decode for EncodedEntry {
     fn decode<R: Read>(mut from: R) -> io::Result<Self> {
         let mut head = [0; 8];
         from.read_exact(&mut head)?;
@@ -135,7 +135,7 @@ impl Decode for Said {
 
 /// What an entry says, as bytes.
 pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
-    Said::new(payload).bytes
+    EncodedEntry::new(payload).bytes
 }
 
 /// Reads what [`entry_bytes`] wrote.
@@ -148,7 +148,7 @@ pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     }
     // What 1 had is there still in 2, under the same numbers.
     let format = (*version).max(FORMAT_OLDEST);
-    let mut from = Reader::of_format(format, body).map_err(malformed)?;
+    let mut from = Decoder::of_format(format, body).map_err(malformed)?;
     let payload = take_payload(&mut from).map_err(malformed)?;
     from.end().map_err(malformed)?;
     Ok(payload)
@@ -170,10 +170,10 @@ pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
 }
 
 /// Reads what [`put_payload`] wrote.
-pub(super) fn take_payload(from: &mut Reader<'_>) -> Result<Payload, Malformed> {
+pub(super) fn take_payload(from: &mut Decoder<'_>) -> Result<Payload, Malformed> {
     match u8::take(from)? {
         0 => Ok(EntryPayload::Blank),
-        1 => Wire::take(from).map(EntryPayload::Normal),
+        1 => Codec::take(from).map(EntryPayload::Normal),
         2 => take_members(from).map(EntryPayload::Membership),
         _ => Err(Malformed),
     }
@@ -191,11 +191,11 @@ fn put_members(members: &Members, out: &mut Vec<u8>) {
     nodes.put(out);
 }
 
-fn take_members(from: &mut Reader<'_>) -> Result<Members, Malformed> {
-    let configs: Vec<Vec<u64>> = Wire::take(from)?;
+fn take_members(from: &mut Decoder<'_>) -> Result<Members, Malformed> {
+    let configs: Vec<Vec<u64>> = Codec::take(from)?;
     let configs: Vec<BTreeSet<u64>> =
         configs.into_iter().map(|config| config.into_iter().collect()).collect();
-    let nodes: BTreeMap<u64, Arc<str>> = Wire::take(from)?;
+    let nodes: BTreeMap<u64, Arc<str>> = Codec::take(from)?;
     let nodes: BTreeMap<u64, BasicNode> =
         nodes.into_iter().map(|(id, addr)| (id, BasicNode { addr: addr.to_string() })).collect();
     if configs.is_empty() && nodes.is_empty() {
@@ -212,7 +212,7 @@ pub(super) fn put_meta(meta: &Meta, out: &mut Vec<u8>) {
 }
 
 /// Reads what [`put_meta`] wrote.
-pub(super) fn take_meta(from: &mut Reader<'_>) -> Result<Meta, Malformed> {
+pub(super) fn take_meta(from: &mut Decoder<'_>) -> Result<Meta, Malformed> {
     let last_log_id = take_place(from)?;
     let since = take_place(from)?;
     let last_membership = Membership::new(since, take_members(from)?);
@@ -224,8 +224,8 @@ fn put_place(place: Option<&LogId>, out: &mut Vec<u8>) {
     numbers.put(out);
 }
 
-fn take_place(from: &mut Reader<'_>) -> Result<Option<LogId>, Malformed> {
-    let numbers: Option<(u64, (u64, u64))> = Wire::take(from)?;
+fn take_place(from: &mut Decoder<'_>) -> Result<Option<LogId>, Malformed> {
+    let numbers: Option<(u64, (u64, u64))> = Codec::take(from)?;
     Ok(numbers
         .map(|(term, (node_id, index))| LogId { leader_id: LeaderId { term, node_id }, index }))
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 /// Where the first error is kept. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Trouble(Arc<Mutex<Option<Arc<str>>>>);
+pub(super) struct FatalError(Arc<Mutex<Option<Arc<str>>>>);
 
-impl Trouble {
+impl FatalError {
     /// Notes an error while doing `what`, and gives it back.
     pub(super) fn note(&self, what: &str, error: io::Error) -> io::Error {
         let mut first = self.0.lock();

@@ -2,8 +2,8 @@
 
 use super::leadership::metrics;
 use super::node_address::Station;
-use super::rpc::messages::{Call, Place, Told, Turned};
-use super::rpc::rpc_client::{Caller, Line, Trouble};
+use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
+use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
 use super::types::{Answers, NodeId, Raft};
 use crate::engine::Command;
 use crate::time::Span;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// A connection to whoever leads, kept as long as that is the same.
 pub(super) struct Forwarder {
     raft: Raft,
-    caller: Arc<Caller>,
-    line: Option<(NodeId, Line)>,
+    caller: Arc<RpcIdentity>,
+    line: Option<(NodeId, RpcConnection)>,
 }
 
 /// How long one call may take before it is given up: less than anybody waits for an answer, so
@@ -21,7 +21,7 @@ pub(super) struct Forwarder {
 const CALL_PATIENCE: Span = Span::from_millis(1_500);
 
 impl Forwarder {
-    pub(super) fn new(raft: Raft, caller: Arc<Caller>) -> Self {
+    pub(super) fn new(raft: Raft, caller: Arc<RpcIdentity>) -> Self {
         Self { raft, caller, line: None }
     }
 
@@ -30,26 +30,32 @@ impl Forwarder {
         &mut self,
         commands: Vec<Command>,
         patience: Span,
-    ) -> Result<(Place, Answers), Trouble> {
+    ) -> Result<(LeaderProgress, Answers), RpcFailure> {
         let count = commands.len();
-        match self.call(Call::Forward(commands), patience.min(CALL_PATIENCE)).await? {
-            Told::Forwarded(place, answers) if answers.len() == count => Ok((place, answers)),
-            _ => Err(Trouble::Unheard("it answered what was not asked".to_owned())),
+        match self.call(RpcRequest::Forward(commands), patience.min(CALL_PATIENCE)).await? {
+            RpcResponse::Forwarded(place, answers) if answers.len() == count => {
+                Ok((place, answers))
+            }
+            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
         }
     }
 
     /// Up to where the log is to be carried out before a look.
-    pub(super) async fn read(&mut self, patience: Span) -> Result<Place, Trouble> {
-        match self.call(Call::Read, patience.min(CALL_PATIENCE)).await? {
-            Told::Read(place) => Ok(place),
-            _ => Err(Trouble::Unheard("it answered what was not asked".to_owned())),
+    pub(super) async fn read(&mut self, patience: Span) -> Result<LeaderProgress, RpcFailure> {
+        match self.call(RpcRequest::Read, patience.min(CALL_PATIENCE)).await? {
+            RpcResponse::Read(place) => Ok(place),
+            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
         }
     }
 
     /// Calls whoever leads.
-    pub(super) async fn call(&mut self, call: Call, patience: Span) -> Result<Told, Trouble> {
+    pub(super) async fn call(
+        &mut self,
+        call: RpcRequest,
+        patience: Span,
+    ) -> Result<RpcResponse, RpcFailure> {
         let metrics = metrics(&self.raft);
-        let nobody = || Trouble::Turned(Turned::NotLeader(None));
+        let nobody = || RpcFailure::Turned(RpcError::NotLeader(None));
         let leader = metrics.current_leader.filter(|id| *id != metrics.id).ok_or_else(nobody)?;
         let station = metrics.membership_config.get_node(&leader).and_then(Station::of);
         let station = station.ok_or_else(nobody)?;

@@ -1,7 +1,7 @@
 //! How long the disk takes until it has what the log is given: since the start, and lately.
 
 use crate::service::cluster_status::Syncing;
-use crate::service::counters::{Histogram, Times};
+use crate::service::counters::{Histogram, LatencyHistogram};
 use crate::time::Span;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -15,22 +15,22 @@ const BOUNDS_US: [u64; 12] =
 const RECENT: usize = 256;
 
 /// The times of all syncs. Adding to them takes no mutex: each entry of the log does so.
-pub(super) struct Syncs {
-    times: Times<{ BOUNDS_US.len() }>,
+pub(super) struct FsyncLatency {
+    times: LatencyHistogram<{ BOUNDS_US.len() }>,
     /// The last ones, in microseconds, round and round; 0: there is none yet.
     recent: [AtomicU32; RECENT],
     next: AtomicUsize,
 }
 
-impl Default for Syncs {
+impl Default for FsyncLatency {
     fn default() -> Self {
         let bounds = BOUNDS_US.map(|bound| Span::from_nanos(bound * 1_000));
         let recent = std::array::from_fn(|_| AtomicU32::new(0));
-        Self { times: Times::new(bounds), recent, next: AtomicUsize::new(0) }
+        Self { times: LatencyHistogram::new(bounds), recent, next: AtomicUsize::new(0) }
     }
 }
 
-impl Syncs {
+impl FsyncLatency {
     /// A sync took so long.
     pub(super) fn add(&self, took: Span) {
         self.times.add(took);
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn the_last_syncs_tell_how_it_is_lately() {
-        let syncs = Syncs::default();
+        let syncs = FsyncLatency::default();
         assert_eq!(syncs.recent(), None);
         syncs.add(Span::from_nanos(40));
         assert_eq!(syncs.recent(), Some(Syncing { median: micros(1), worst: micros(1) }));

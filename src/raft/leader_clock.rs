@@ -2,7 +2,7 @@
 //! leader's own steady clock from there.
 //!
 //! A stamp never runs ahead of real time: within a term it goes with one clock, and each new leader
-//! goes on from a [`Reading`]: what the leader before it said its time was, and what has passed
+//! goes on from a [`LeaderReading`]: what the leader before it said its time was, and what has passed
 //! here since that was heard. The reading was taken before it was heard, so it is never ahead. So
 //! whatever happens in between (a restart, a pause, a wall clock that was set) makes leases last
 //! longer, never shorter, and a change of the leader by no more than the message took. No wall
@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 
 /// Engine time, tied to a steady clock at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Carried {
+pub(crate) struct EngineClock {
     /// The moment, in engine time.
     engine: Time,
     /// The moment, on the steady clock.
     steady: Time,
 }
 
-impl Carried {
+impl EngineClock {
     /// Goes on at `engine` when the steady clock shows `steady`.
     pub(crate) const fn on(engine: Time, steady: Time) -> Self {
         Self { engine, steady }
@@ -47,15 +47,15 @@ impl Carried {
 /// What a leader said its time was, and when that was heard here. From it follows what that
 /// leader's time is now, at least.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
+pub(crate) struct LeaderReading {
     leader: Leader,
-    clock: Carried,
+    clock: EngineClock,
 }
 
-impl Reading {
+impl LeaderReading {
     /// `leader` has said that its time was `engine`; the steady clock here shows `steady` now.
     pub(crate) const fn of(leader: Leader, engine: Time, steady: Time) -> Self {
-        Self { leader, clock: Carried::on(engine, steady) }
+        Self { leader, clock: EngineClock::on(engine, steady) }
     }
 
     /// That leader's time, or earlier: the clock here may be the faster one.
@@ -95,51 +95,53 @@ pub(super) const TIME_EVERY: Span = Span::from_secs(2);
 
 /// What is known here of the engine's time, whoever leads.
 #[derive(Debug, Default)]
-pub(super) struct Hands(Mutex<Known>);
+pub(super) struct LeaderClock(Mutex<TimeEstimate>);
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Known {
+enum TimeEstimate {
     /// Nothing: no leader has told it since the start.
     #[default]
     Nothing,
     /// It is this, at the latest. On the boot clock: who has slept was away meanwhile.
-    AtMost(Carried),
+    AtMost(EngineClock),
     /// This node leads: it is this, on the steady clock.
-    Exactly(Carried),
+    Exactly(EngineClock),
 }
 
-impl Hands {
+impl LeaderClock {
     /// The leader has said that it was `now` there, to something that was asked when the boot
     /// clock here showed `asked` or later. So its time is never earlier here than it is there.
     pub(super) fn hear(&self, asked: Time, now: Time) {
         let mut known = self.0.lock();
         match *known {
-            Known::AtMost(bound) if bound.loosened(asked) <= now => {}
+            TimeEstimate::AtMost(bound) if bound.loosened(asked) <= now => {}
             // Who led a moment ago has the tightest bound of all: nobody's time is ahead of it.
-            Known::Exactly(_) => {}
-            Known::Nothing | Known::AtMost(_) => *known = Known::AtMost(Carried::on(now, asked)),
+            TimeEstimate::Exactly(_) => {}
+            TimeEstimate::Nothing | TimeEstimate::AtMost(_) => {
+                *known = TimeEstimate::AtMost(EngineClock::on(now, asked))
+            }
         }
     }
 
     /// This node leads from now on, by this clock.
-    pub(super) fn lead(&self, clock: Carried) {
-        *self.0.lock() = Known::Exactly(clock);
+    pub(super) fn lead(&self, clock: EngineClock) {
+        *self.0.lock() = TimeEstimate::Exactly(clock);
     }
 
     /// It leads no more. Whoever leads now went on at a stamp of before.
     pub(super) fn follow(&self) {
         let mut known = self.0.lock();
-        if let Known::Exactly(clock) = *known {
-            *known = Known::AtMost(Carried::on(clock.at(steady_now()), boot_now()));
+        if let TimeEstimate::Exactly(clock) = *known {
+            *known = TimeEstimate::AtMost(EngineClock::on(clock.at(steady_now()), boot_now()));
         }
     }
 
     /// The engine's time, or later; `None`: nobody knows yet.
     pub(super) fn now(&self) -> Option<Time> {
         match *self.0.lock() {
-            Known::Nothing => None,
-            Known::AtMost(bound) => Some(bound.loosened(boot_now())),
-            Known::Exactly(clock) => Some(clock.at(steady_now())),
+            TimeEstimate::Nothing => None,
+            TimeEstimate::AtMost(bound) => Some(bound.loosened(boot_now())),
+            TimeEstimate::Exactly(clock) => Some(clock.at(steady_now())),
         }
     }
 }
@@ -151,19 +153,19 @@ mod tests {
     #[test]
     fn time_goes_on_where_the_last_stamp_left_it() {
         let (engine, steady) = (Time::from_secs(100), Time::from_secs(7));
-        let carried = Carried::on(engine, steady);
+        let carried = EngineClock::on(engine, steady);
         assert_eq!(carried.at(steady), engine);
         assert_eq!(carried.at(Time::from_secs(10)), Time::from_secs(103));
         // Wherever the other clock stands: only what passes on it counts.
-        let again = Carried::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
+        let again = EngineClock::on(carried.at(Time::from_secs(10)), Time::from_secs(90_000));
         assert_eq!(again.at(Time::from_secs(90_002)), Time::from_secs(105));
         // A clock that goes back takes nothing back.
         assert_eq!(carried.at(Time::from_secs(3)), engine);
     }
 
-    fn reading(term: u64, engine: u64, steady: u64) -> Reading {
+    fn reading(term: u64, engine: u64, steady: u64) -> LeaderReading {
         let leader = Leader { term, node_id: 1 };
-        Reading::of(leader, Time::from_secs(engine), Time::from_secs(steady))
+        LeaderReading::of(leader, Time::from_secs(engine), Time::from_secs(steady))
     }
 
     /// A new leader goes on where the last one would be now, less the drift, and never ahead.
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_later_leaders_reading_is_the_better_one() {
-        let engine = |reading: Reading| reading.clock.engine;
+        let engine = |reading: LeaderReading| reading.clock.engine;
         // Of one leader the one that is ahead now: an old entry that arrives late is behind.
         assert_eq!(
             engine(reading(1, 120, 60).better(Some(reading(1, 100, 50)))),
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_due_is_waited_for() {
-        let carried = Carried::on(Time::from_secs(100), Time::from_secs(7));
+        let carried = EngineClock::on(Time::from_secs(100), Time::from_secs(7));
         let wait = |due| carried.until(Time::from_secs(due), Time::from_secs(8));
         assert_eq!(wait(105), Span::from_secs(4));
         assert_eq!(wait(101), Span::ZERO);
@@ -209,9 +211,9 @@ mod tests {
     }
     #[test]
     fn what_a_leader_tells_is_never_too_early() {
-        let (hands, secs) = (Hands::default(), Time::from_secs);
-        let at_most = |hands: &Hands| match *hands.0.lock() {
-            Known::AtMost(bound) => bound.loosened(secs(40)),
+        let (hands, secs) = (LeaderClock::default(), Time::from_secs);
+        let at_most = |hands: &LeaderClock| match *hands.0.lock() {
+            TimeEstimate::AtMost(bound) => bound.loosened(secs(40)),
             other => panic!("{other:?}"),
         };
         assert!(hands.now().is_none());
@@ -223,7 +225,7 @@ mod tests {
         hands.hear(secs(21), secs(118));
         assert!(at_most(&hands) >= secs(134) && at_most(&hands) < secs(135));
         // Who has led knows it best.
-        hands.lead(Carried::on(secs(50), steady_now()));
+        hands.lead(EngineClock::on(secs(50), steady_now()));
         hands.hear(boot_now(), secs(500));
         assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));
         hands.follow();

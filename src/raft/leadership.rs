@@ -4,11 +4,11 @@
 //! until it has carried out all that was decided before, and only then stamps. A stamp is for one
 //! leadership: an entry that was stamped in one is refused in the next.
 
-use super::elections::Elections;
-use super::leader_clock::{Carried, Hands};
+use super::elections::ElectionCounter;
+use super::leader_clock::{EngineClock, LeaderClock};
 use super::replica::Replica;
-use super::staleness::Freshness;
-use super::types::{Kind, Leader, NodeId, Raft};
+use super::staleness::StalenessBound;
+use super::types::{Leader, NodeId, Raft, TypeConfig};
 use crate::time::{Span, boot_now, steady_now};
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -41,16 +41,16 @@ pub(super) enum Stand {
 pub(super) struct Reign {
     /// Which: an entry is only taken in the leadership that it was stamped in.
     pub(super) id: Leader,
-    pub(super) clock: Carried,
+    pub(super) clock: EngineClock,
 }
 
 /// Follows who leads.
 pub(super) struct Herald {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
-    pub(super) hands: Arc<Hands>,
-    pub(super) freshness: Arc<Freshness>,
-    pub(super) elections: Arc<Elections>,
+    pub(super) hands: Arc<LeaderClock>,
+    pub(super) freshness: Arc<StalenessBound>,
+    pub(super) elections: Arc<ElectionCounter>,
     pub(super) stand: watch::Sender<Stand>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
     pub(super) alone: Arc<AtomicBool>,
@@ -134,7 +134,7 @@ impl Herald {
     fn reign(&self, id: Leader) -> Reign {
         let steady = steady_now();
         let engine = self.replica.look().time_at_least(steady);
-        Reign { id, clock: Carried::on(engine, steady) }
+        Reign { id, clock: EngineClock::on(engine, steady) }
     }
 }
 
@@ -142,11 +142,11 @@ impl Herald {
 pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Reign> {
     let id = raft.as_leader().ok()?.to_committed_leader_id();
     let engine = replica.look().engine.clock();
-    Some(Reign { id, clock: Carried::on(engine, steady_now()) })
+    Some(Reign { id, clock: EngineClock::on(engine, steady_now()) })
 }
 
 /// What openraft says of who is in the cluster, and who leads.
-pub(super) type Metrics = openraft::RaftMetrics<Kind>;
+pub(super) type Metrics = openraft::RaftMetrics<TypeConfig>;
 
 /// The same, now.
 pub(super) fn metrics(raft: &Raft) -> Metrics {

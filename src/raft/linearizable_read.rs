@@ -2,13 +2,13 @@
 //! and this node carries out all that was decided until then. All who look at once share that.
 
 use super::forward::Forwarder;
-use super::leader_clock::Hands;
+use super::leader_clock::LeaderClock;
 use super::leadership::{Reign, Stand, metrics};
-use super::proposal_queue::{ANSWER_DEADLINE, Look};
+use super::proposal_queue::{ANSWER_DEADLINE, PendingRead};
 use super::replica::Replica;
-use super::rpc::messages::{Place, Turned};
-use super::staleness::Freshness;
-use super::types::{Commands, Kind, Proposal, Raft};
+use super::rpc::messages::{LeaderProgress, RpcError};
+use super::staleness::StalenessBound;
+use super::types::{Commands, Proposal, Raft, TypeConfig};
 use crate::engine::Op;
 use crate::random::jittered;
 use crate::service::Unavailable;
@@ -41,11 +41,11 @@ const LOST: Span = ANSWER_DEADLINE;
 const LOST_PATIENCE: Span = Span::from_millis(300);
 
 /// Makes sure that a look is not at what was.
-pub(super) struct Reader {
+pub(super) struct LinearizableReader {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
-    pub(super) hands: Arc<Hands>,
-    pub(super) freshness: Arc<Freshness>,
+    pub(super) hands: Arc<LeaderClock>,
+    pub(super) freshness: Arc<StalenessBound>,
     pub(super) stand: watch::Receiver<Stand>,
     /// A connection to whoever leads.
     pub(super) line: Turn<Forwarder>,
@@ -53,20 +53,20 @@ pub(super) struct Reader {
 
 /// Looks that wait.
 #[derive(Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(super) struct ReadQueue {
+    waiting: Mutex<QueuedReads>,
     bell: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
-    looks: Vec<Look>,
+struct QueuedReads {
+    looks: Vec<PendingRead>,
     closed: Option<Unavailable>,
 }
 
-impl Queue {
+impl ReadQueue {
     /// Takes a look, or says at once why not.
-    pub(super) fn look(&self, look: Look) {
+    pub(super) fn look(&self, look: PendingRead) {
         let mut waiting = self.waiting.lock();
         if let Some(why) = waiting.closed.clone() {
             drop(waiting);
@@ -90,9 +90,9 @@ impl Queue {
     }
 }
 
-impl Reader {
+impl LinearizableReader {
     /// Answers looks for ever.
-    pub(super) async fn run(&self, queue: &Queue) {
+    pub(super) async fn run(&self, queue: &ReadQueue) {
         loop {
             let looks = std::mem::take(&mut queue.waiting.lock().looks);
             if looks.is_empty() {
@@ -116,7 +116,7 @@ impl Reader {
                 let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
                 // Who has just begun to lead has been heard by a majority.
                 let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
-                acked.map_or(Span::ZERO, |acked| Span::from(Kind::now() - acked.into_inner()))
+                acked.map_or(Span::ZERO, |acked| Span::from(TypeConfig::now() - acked.into_inner()))
             }
         };
         quiet > LOST
@@ -171,22 +171,22 @@ impl Reader {
     }
 
     /// For another node that wants to look: up to where it has to carry the log out.
-    pub(super) async fn place(&self) -> Result<Place, Turned> {
+    pub(super) async fn place(&self) -> Result<LeaderProgress, RpcError> {
         let Stand::Leads(reign) = *self.stand.borrow() else {
-            return Err(Turned::NotLeader(None));
+            return Err(RpcError::NotLeader(None));
         };
-        self.lead(reign).await.map_err(|_| Turned::NotLeader(None))
+        self.lead(reign).await.map_err(|_| RpcError::NotLeader(None))
     }
 
     /// What is due is done, and the others say that this node leads.
-    async fn lead(&self, reign: Reign) -> Result<Place, Arc<str>> {
+    async fn lead(&self, reign: Reign) -> Result<LeaderProgress, Arc<str>> {
         let now = reign.clock.at(steady_now());
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
             // Its entry is agreed on only if this node leads.
             let commands = Commands { now, commands: vec![Op::Settle.into()] };
             let written = propose(&self.raft, reign, Arc::new(commands)).await;
             let written = written.map_err(|error| Arc::from(error.to_string()))?;
-            return Ok(Place { index: written.log_id.index, now });
+            return Ok(LeaderProgress { index: written.log_id.index, now });
         }
         let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
         let read = read.map_err(|error| Arc::from(error.to_string()))?;
@@ -194,14 +194,14 @@ impl Reader {
         if *read.committed_leader_id() != reign.id {
             return Err("another has led meanwhile".into());
         }
-        Ok(Place { index: read.index(), now })
+        Ok(LeaderProgress { index: read.index(), now })
     }
 }
 
 /// What comes of a proposal.
-pub(super) type Written = Result<ClientWriteResponse<Kind>, WriteError>;
+pub(super) type Written = Result<ClientWriteResponse<TypeConfig>, WriteError>;
 /// Why nothing does.
-pub(super) type WriteError = RaftError<Kind, ClientWriteError<Kind>>;
+pub(super) type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
 
 /// Proposes an entry in one leadership, and in no other; returns when it is carried out here.
 pub(super) async fn propose(raft: &Raft, reign: Reign, commands: Arc<Commands>) -> Written {

@@ -4,21 +4,21 @@
 //! anybody has been told. A read waits only for what was asked of the same lock before it, and
 //! when a deadline has passed, for the entry that says so.
 
-use super::cluster_admin::Chamber;
+use super::cluster_admin::RaftClusterAdmin;
 use super::data_dir_error::{DataError, Stop};
-use super::node::{self, Begun, Started};
+use super::node::{self, Begun, NodeHandle};
 use super::node_address::Station;
 use super::peer_config::Peering;
 use crate::engine::{
-    Answer, Child, Command, Engine, Heritage, LockName, LockView, SessionId, SessionView, Token,
+    Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
     codec,
 };
-use crate::service::cluster_status::{Council, Standing};
+use crate::service::cluster_status::{ClusterAdmin, Standing};
 use crate::service::counters::Histogram;
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use crate::service::{
-    About, BackendKind, Children, Contact, List, LockService, Page, SESSION_LEASES_SHOWN_MAX, Then,
-    Unavailable, page_of_leases,
+    About, BackendKind, Children, Contact, List, ListPage, LockService, SESSION_LEASES_SHOWN_MAX,
+    Then, Unavailable, page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -28,14 +28,14 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 /// A durable engine in this process.
-pub struct Node {
-    shared: Arc<Shared>,
+pub struct RaftNode {
+    shared: Arc<NodeShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failures: mpsc::Sender<node::OnFailure>,
     place: String,
 }
 
-struct Shared {
+struct NodeShared {
     node: Begun,
     /// The moment that engine time and the boot clock are shown by.
     shown: Mutex<(Time, Time)>,
@@ -49,7 +49,7 @@ const APART_MAX: Span = Span::from_secs(1);
 /// leader itself.
 const RETRY_PAUSE: Span = Span::from_millis(250);
 
-impl Node {
+impl RaftNode {
     /// Starts the node whose data is in `path`, or a new one. Returns when it can be asked.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         Self::begin(path, None)
@@ -62,17 +62,17 @@ impl Node {
     }
 
     fn begin(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
-        let Started { shared: node, thread, failures } = node::start(path, peering, None)?;
+        let NodeHandle { shared: node, thread, failures } = node::start(path, peering, None)?;
         let now = node.hands.now().unwrap_or_default();
         let shown = Mutex::new((now, boot_now()));
-        let shared = Arc::new(Shared { node, shown });
+        let shared = Arc::new(NodeShared { node, shown });
         let place = path.display().to_string();
         Ok(Self { shared, thread: Mutex::new(Some(thread)), failures, place })
     }
 
     /// Makes the data of a node that begins a new cluster, and goes on from a lost one.
-    pub(super) fn begin_with(path: &Path, heritage: Heritage) -> Result<(), DataError> {
-        let Started { shared, thread, .. } = node::start(path, None, Some(heritage))?;
+    pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
+        let NodeHandle { shared, thread, .. } = node::start(path, None, Some(heritage))?;
         shared.desk.close(Unavailable::Closing);
         let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
         thread.join().map_err(|_| stopped(()))
@@ -106,13 +106,13 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for RaftNode {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Shared {
+impl NodeShared {
     /// The engine's time, or later. Until it is known nothing is shown.
     fn now(&self) -> Time {
         self.node.hands.now().unwrap_or(Time::NEVER)
@@ -209,7 +209,7 @@ impl Shared {
 
 /// Asks for a decision again and again, until there is one or this node ends.
 fn retry_until_answered(
-    shared: &Arc<Shared>,
+    shared: &Arc<NodeShared>,
     command: Command,
     then: Then<Result<Answer, Unavailable>>,
 ) {
@@ -227,7 +227,7 @@ fn retry_until_answered(
     shared.node.desk.ask(command, Box::new(answered));
 }
 
-impl LockService for Node {
+impl LockService for RaftNode {
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.shared.node.desk.ask(command, then);
     }
@@ -245,22 +245,22 @@ impl LockService for Node {
         self.shared.look_here(Some(name), |engine, now| engine.view(name, now)).ok()
     }
 
-    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let page = move |engine: &Engine, now| {
             let List { prefix, after, limit } = &query;
             let items: Vec<_> = engine.list(prefix, after.as_ref(), *limit, now).collect();
             let full = items.len() == *limit;
             let next = items.last().filter(|_| full).map(|last| last.name.to_string());
-            Page { items, next }
+            ListPage { items, next }
         };
         self.shared.look(None, page, then);
     }
 
-    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let page = move |engine: &Engine, _| {
             let Children { parent, cursor, limit } = &query;
             let (items, next) = engine.children(parent.as_ref(), cursor.as_deref(), *limit);
-            Page { items, next }
+            ListPage { items, next }
         };
         self.shared.look(None, page, then);
     }
@@ -273,7 +273,7 @@ impl LockService for Node {
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
         self.shared.look(None, page, then);
@@ -287,7 +287,7 @@ impl LockService for Node {
         Some(age)
     }
 
-    fn watch(&self, since: Option<u64>) -> Watch {
+    fn watch(&self, since: Option<u64>) -> EventWatch {
         self.shared.node.replica.feed.watch(since)
     }
 
@@ -303,8 +303,8 @@ impl LockService for Node {
         Wall::at_boot_time(self.shared.boot(at))
     }
 
-    fn council(&self) -> Option<Arc<dyn Council>> {
-        Some(Arc::new(Chamber(self.shared.node.clone())))
+    fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
+        Some(Arc::new(RaftClusterAdmin(self.shared.node.clone())))
     }
 
     fn urls(&self) -> Vec<String> {

@@ -6,10 +6,10 @@
 //! a second fsync may say yes to what the first one has lost.
 
 use super::data_dir_error::DataError;
-use super::entry_codec::{Ballot, Place, Said};
-use super::fatal_error::Trouble;
-use super::fsync_latency::Syncs;
-use super::types::{Entry, Kind, LogId, Vote};
+use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
+use super::fatal_error::FatalError;
+use super::fsync_latency::FsyncLatency;
+use super::types::{Entry, LogId, TypeConfig, Vote};
 use crate::time::{Time, steady_now};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
@@ -37,44 +37,44 @@ const READ_BYTES: usize = 8 << 20;
 
 /// The log. Cheap to clone: all clones are the same log.
 #[derive(Clone)]
-pub(super) struct Log {
-    files: Arc<Mutex<RaftLog<Files>>>,
-    trouble: Trouble,
+pub(super) struct LogStore {
+    files: Arc<Mutex<RaftLog<RaftLogTypes>>>,
+    trouble: FatalError,
     /// How long the disk takes.
-    pub(super) syncs: Arc<Syncs>,
+    pub(super) syncs: Arc<FsyncLatency>,
 }
 
 /// What raft-log is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Files;
+struct RaftLogTypes;
 
-impl Types for Files {
-    type LogId = Place;
-    type LogPayload = Said;
+impl Types for RaftLogTypes {
+    type LogId = EncodedLogId;
+    type LogPayload = EncodedEntry;
     type Vote = Ballot;
     type Callback = Flushed;
     type UserData = ();
 
-    fn log_index(place: &Place) -> u64 {
+    fn log_index(place: &EncodedLogId) -> u64 {
         place.0.index
     }
 
-    fn payload_size(said: &Said) -> u64 {
+    fn payload_size(said: &EncodedEntry) -> u64 {
         said.size()
     }
 }
 
 /// Who is to be told that the disk has something, or never will.
 struct Flushed {
-    who: Waiting,
-    trouble: Trouble,
-    syncs: Arc<Syncs>,
+    who: FlushCallback,
+    trouble: FatalError,
+    syncs: Arc<FsyncLatency>,
     asked_at: Time,
 }
 
-enum Waiting {
+enum FlushCallback {
     /// openraft, for entries.
-    Raft(IOFlushed<Kind>),
+    Raft(IOFlushed<TypeConfig>),
     /// A method of ours.
     Caller(oneshot::Sender<io::Result<()>>),
 }
@@ -86,17 +86,17 @@ impl Callback for Flushed {
             self.syncs.add(steady_now().since(self.asked_at));
         }
         match self.who {
-            Waiting::Raft(flushed) => flushed.io_completed(result),
+            FlushCallback::Raft(flushed) => flushed.io_completed(result),
             // Whoever asked may have gone, with openraft.
-            Waiting::Caller(caller) => drop(caller.send(result)),
+            FlushCallback::Caller(caller) => drop(caller.send(result)),
         }
     }
 }
 
-impl Log {
+impl LogStore {
     /// Opens the log in a directory, which must be there. A write that was broken off at its end
     /// is cut off; anything else that does not fit is an error.
-    pub(super) fn open(dir: &Path, trouble: &Trouble) -> Result<Self, DataError> {
+    pub(super) fn open(dir: &Path, trouble: &FatalError) -> Result<Self, DataError> {
         let unusable = |error| DataError::of_log(dir, error);
         let Some(name) = dir.to_str() else {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8");
@@ -135,7 +135,7 @@ impl Log {
     /// The index of the first entry, and the one behind the last.
     fn range(&self) -> (u64, u64) {
         let files = self.files.lock();
-        let next = |place: Option<&Place>| place.map_or(0, |place| place.0.index + 1);
+        let next = |place: Option<&EncodedLogId>| place.map_or(0, |place| place.0.index + 1);
         (next(files.log_state().purged()), next(files.log_state().last()))
     }
 
@@ -162,13 +162,13 @@ impl Log {
     /// Does something to the files, and notes the error if there is one.
     fn change<T>(
         &self,
-        change: impl FnOnce(&mut RaftLog<Files>) -> io::Result<T>,
+        change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<T>,
     ) -> io::Result<T> {
         change(&mut self.files.lock())
             .map_err(|error| self.trouble.note("the log can't be written", error))
     }
 
-    fn flushed(&self, who: Waiting) -> Flushed {
+    fn flushed(&self, who: FlushCallback) -> Flushed {
         let (trouble, syncs) = (self.trouble.clone(), Arc::clone(&self.syncs));
         Flushed { who, trouble, syncs, asked_at: steady_now() }
     }
@@ -176,10 +176,10 @@ impl Log {
     /// Does something to the files, and returns when the disk has it.
     async fn change_durably(
         &self,
-        change: impl FnOnce(&mut RaftLog<Files>) -> io::Result<()>,
+        change: impl FnOnce(&mut RaftLog<RaftLogTypes>) -> io::Result<()>,
     ) -> io::Result<()> {
         let (send, flushed) = oneshot::channel();
-        let callback = self.flushed(Waiting::Caller(send));
+        let callback = self.flushed(FlushCallback::Caller(send));
         self.change(|files| {
             change(files)?;
             files.flush(true, Some(callback))
@@ -188,7 +188,7 @@ impl Log {
     }
 }
 
-impl RaftLogReader<Kind> for Log {
+impl RaftLogReader<TypeConfig> for LogStore {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + Send>(
         &mut self,
         range: R,
@@ -207,7 +207,10 @@ impl RaftLogReader<Kind> for Log {
             return Ok(vec![]);
         }
         let files = self.files.lock();
-        let entry = |(Place(log_id), said): (Place, Said)| Entry { log_id, payload: said.payload };
+        let entry = |(EncodedLogId(log_id), said): (EncodedLogId, EncodedEntry)| Entry {
+            log_id,
+            payload: said.payload,
+        };
         files
             .read(from, to)
             .map(|read| read.map(entry))
@@ -220,12 +223,12 @@ impl RaftLogReader<Kind> for Log {
     }
 }
 
-impl RaftLogStorage<Kind> for Log {
+impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = Self;
 
-    async fn get_log_state(&mut self) -> io::Result<LogState<Kind>> {
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
         let files = self.files.lock();
-        let id = |place: Option<&Place>| place.map(|place| place.0);
+        let id = |place: Option<&EncodedLogId>| place.map(|place| place.0);
         let state = files.log_state();
         Ok(LogState { last_purged_log_id: id(state.purged()), last_log_id: id(state.last()) })
     }
@@ -242,21 +245,22 @@ impl RaftLogStorage<Kind> for Log {
     /// Goes to the disk with the next entries: it only spares a start some work.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else { return Ok(()) };
-        self.change(|files| files.commit(Place(committed)).map(drop))
+        self.change(|files| files.commit(EncodedLogId(committed)).map(drop))
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
         Ok(self.files.lock().log_state().committed().map(|place| place.0))
     }
 
-    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Kind>) -> io::Result<()>
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
         I: IntoIterator<Item = Entry> + Send,
         I::IntoIter: Send,
     {
-        let callback = self.flushed(Waiting::Raft(callback));
+        let callback = self.flushed(FlushCallback::Raft(callback));
         self.change(|files| {
-            let said = |entry: Entry| (Place(entry.log_id), Said::new(entry.payload));
+            let said =
+                |entry: Entry| (EncodedLogId(entry.log_id), EncodedEntry::new(entry.payload));
             files.append(entries.into_iter().map(said))?;
             files.flush(true, Some(callback))
         })
@@ -275,20 +279,20 @@ impl RaftLogStorage<Kind> for Log {
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         // Nobody waits for this: until the disk has it the files stay.
         self.change(|files| {
-            files.purge(Place(upto))?;
+            files.purge(EncodedLogId(upto))?;
             files.flush(true, None)
         })
     }
 }
 
 #[cfg(test)]
-impl Log {
+impl LogStore {
     /// Appends an entry of another format.
     pub(super) fn append_of_format(&mut self, version: u8) {
         let mut files = self.files.lock();
         let mut place = *files.log_state().last().expect("there is an entry");
         place.0.index += 1;
-        files.append([(place, Said::of_format(version))]).expect("there is room");
+        files.append([(place, EncodedEntry::of_format(version))]).expect("there is room");
         files.flush(true, None).expect("there is room");
         files.wait_worker_idle().expect("there is room");
     }

@@ -6,9 +6,9 @@
 
 use super::leadership::{Metrics, metrics};
 use super::node_address::Station;
-use super::rpc::messages::Turned;
-use super::types::{Kind, NodeId, Raft};
-use crate::service::cluster_status::Change;
+use super::rpc::messages::RpcError;
+use super::types::{NodeId, Raft, TypeConfig};
+use crate::service::cluster_status::ClusterChange;
 use crate::time::Span;
 use openraft::ChangeMembers;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -45,7 +45,8 @@ pub(super) struct Members {
     turn: Mutex<()>,
 }
 
-type Written = Result<ClientWriteResponse<Kind>, RaftError<Kind, ClientWriteError<Kind>>>;
+type Written =
+    Result<ClientWriteResponse<TypeConfig>, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>;
 
 impl Members {
     pub(super) fn new(raft: Raft, alone: Arc<AtomicBool>) -> Self {
@@ -53,17 +54,17 @@ impl Members {
     }
 
     /// A number that no node has had or will have: that of an entry.
-    pub(super) async fn number(&self) -> Result<NodeId, Turned> {
+    pub(super) async fn number(&self) -> Result<NodeId, RpcError> {
         let written = timeout(CHANGE_PATIENCE.as_duration(), self.raft.write_blank()).await;
         match written {
             Ok(written) => written.map(|done| done.log_id.index).map_err(|e| self.turned(&e)),
-            Err(_) => Err(Turned::Unknown),
+            Err(_) => Err(RpcError::Unknown),
         }
     }
 
     /// Makes a node a learner, or one that is a member known by another address; and a voter, if
     /// it is time for that.
-    pub(super) async fn enroll(&self, id: NodeId, at: &Station) -> Result<(), Turned> {
+    pub(super) async fn enroll(&self, id: NodeId, at: &Station) -> Result<(), RpcError> {
         let _turn = self.turn.lock().await;
         let metrics = self.lead()?;
         let known = metrics.membership_config.get_node(&id).map(Station::of);
@@ -88,7 +89,7 @@ impl Members {
     }
 
     /// Makes voters of learners if that gives the number that there is to be.
-    async fn complete(&self) -> Result<(), Turned> {
+    async fn complete(&self) -> Result<(), RpcError> {
         let metrics = self.lead()?;
         let voters = voters(&metrics).len();
         let wanted = VOTERS.saturating_sub(voters);
@@ -100,16 +101,16 @@ impl Members {
     }
 
     /// Does what somebody has asked for.
-    pub(super) async fn change(&self, change: Change) -> Result<(), Turned> {
+    pub(super) async fn change(&self, change: ClusterChange) -> Result<(), RpcError> {
         let _turn = self.turn.lock().await;
         match change {
-            Change::Promote { id, force } => self.promote(id, force).await,
-            Change::Remove { id } => self.remove(id).await,
-            Change::Transfer { to } => self.transfer(to).await,
+            ClusterChange::Promote { id, force } => self.promote(id, force).await,
+            ClusterChange::Remove { id } => self.remove(id).await,
+            ClusterChange::Transfer { to } => self.transfer(to).await,
         }
     }
 
-    async fn promote(&self, id: NodeId, force: bool) -> Result<(), Turned> {
+    async fn promote(&self, id: NodeId, force: bool) -> Result<(), RpcError> {
         let metrics = self.lead()?;
         let (voters, learners) = (voters(&metrics), learners(&metrics));
         if voters.contains(&id) {
@@ -129,7 +130,7 @@ impl Members {
         self.change_to(ChangeMembers::AddVoterIds(BTreeSet::from([id])), true).await
     }
 
-    async fn remove(&self, id: NodeId) -> Result<(), Turned> {
+    async fn remove(&self, id: NodeId) -> Result<(), RpcError> {
         let metrics = self.lead()?;
         let (voters, learners) = (voters(&metrics), learners(&metrics));
         if learners.contains(&id) {
@@ -148,7 +149,7 @@ impl Members {
         if id == metrics.id {
             // Whoever leads then removes it.
             self.transfer(None).await?;
-            return Err(Turned::NotLeader(None));
+            return Err(RpcError::NotLeader(None));
         }
         let gone = ChangeMembers::RemoveVoters(BTreeSet::from([id]));
         let heir = fit_learners(&metrics).into_iter().next().filter(|_| voters.len() <= VOTERS);
@@ -162,7 +163,7 @@ impl Members {
         self.change_to(change, false).await
     }
 
-    async fn transfer(&self, to: Option<NodeId>) -> Result<(), Turned> {
+    async fn transfer(&self, to: Option<NodeId>) -> Result<(), RpcError> {
         let metrics = self.lead()?;
         let voters = voters(&metrics);
         let to = match to {
@@ -193,43 +194,43 @@ impl Members {
         &self,
         change: ChangeMembers<NodeId, BasicNode>,
         retain: bool,
-    ) -> Result<(), Turned> {
+    ) -> Result<(), RpcError> {
         self.write(self.raft.change_membership(change, retain)).await
     }
 
-    async fn write(&self, write: impl Future<Output = Written>) -> Result<(), Turned> {
+    async fn write(&self, write: impl Future<Output = Written>) -> Result<(), RpcError> {
         match timeout(CHANGE_PATIENCE.as_duration(), write).await {
             Ok(written) => written.map(drop).map_err(|error| self.turned(&error)),
-            Err(_) => Err(Turned::Unknown),
+            Err(_) => Err(RpcError::Unknown),
         }
     }
 
     /// What is known, if this node leads.
-    fn lead(&self) -> Result<Metrics, Turned> {
+    fn lead(&self) -> Result<Metrics, RpcError> {
         let metrics = metrics(&self.raft);
         if metrics.current_leader == Some(metrics.id) {
             Ok(metrics)
         } else {
-            Err(Turned::NotLeader(leader_address(&metrics)))
+            Err(RpcError::NotLeader(leader_address(&metrics)))
         }
     }
 
-    fn turned(&self, error: &RaftError<Kind, ClientWriteError<Kind>>) -> Turned {
+    fn turned(&self, error: &RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> RpcError {
         match error {
             RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => {
-                Turned::NotLeader(leader_address(&metrics(&self.raft)))
+                RpcError::NotLeader(leader_address(&metrics(&self.raft)))
             }
-            RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => Turned::Unknown,
+            RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => RpcError::Unknown,
             other => refused(other.to_string()),
         }
     }
 }
 
-fn refused(why: String) -> Turned {
-    Turned::Refused(why.into())
+fn refused(why: String) -> RpcError {
+    RpcError::Refused(why.into())
 }
 
-fn unknown(id: NodeId) -> Turned {
+fn unknown(id: NodeId) -> RpcError {
     refused(format!("there is no node {id}; 'latchfs cluster status' shows all"))
 }
 
@@ -250,7 +251,7 @@ fn learners(metrics: &Metrics) -> BTreeSet<NodeId> {
 /// How long ago this leader has heard of a node.
 pub(super) fn heard(metrics: &Metrics, id: NodeId) -> Option<Duration> {
     let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
-    Some(Kind::now() - at.into_inner())
+    Some(TypeConfig::now() - at.into_inner())
 }
 
 /// Learners that have caught up and are there, in the order of their numbers.

@@ -3,15 +3,15 @@
 
 use super::data_dir::Data;
 use super::data_dir_error::Stop;
-use super::leader_clock::Hands;
+use super::leader_clock::LeaderClock;
 use super::leadership::{Metrics, Stand, metrics};
-use super::linearizable_read::Reader;
+use super::linearizable_read::LinearizableReader;
 use super::membership::Members;
 use super::node_address::Station;
 use super::peer_config::ask_leader;
-use super::peer_store::Book;
-use super::rpc::messages::{Call, Told, Turned};
-use super::rpc::rpc_client::{Caller, Trouble};
+use super::peer_store::PeerStore;
+use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
+use super::rpc::rpc_client::{RpcFailure, RpcIdentity};
 use super::types::Raft;
 use crate::time::{Span, boot_now, steady_now};
 use futures_util::future::join_all;
@@ -33,14 +33,14 @@ const ENROLL_PATIENCE: Span = Span::from_secs(60);
 /// Looks after a node.
 pub(super) struct Watchman {
     pub(super) raft: Raft,
-    pub(super) reader: Arc<Reader>,
+    pub(super) reader: Arc<LinearizableReader>,
     pub(super) members: Arc<Members>,
-    pub(super) hands: Arc<Hands>,
-    pub(super) caller: Arc<Caller>,
+    pub(super) hands: Arc<LeaderClock>,
+    pub(super) caller: Arc<RpcIdentity>,
     pub(super) station: Station,
     pub(super) seeds: Vec<String>,
     pub(super) removed: Arc<AtomicBool>,
-    pub(super) book: Mutex<Book>,
+    pub(super) book: Mutex<PeerStore>,
 }
 
 impl Watchman {
@@ -93,8 +93,8 @@ impl Watchman {
         let calls = others.filter_map(|(id, node)| Some((*id, Station::of(node)?))).map(
             async |(id, station)| {
                 let mut line = self.caller.line(id, &station.address);
-                let told = line.call(Call::Status(false), LOOK).await;
-                matches!(told, Ok(Told::Status(_))).then_some((id, station))
+                let told = line.call(RpcRequest::Status(false), LOOK).await;
+                matches!(told, Ok(RpcResponse::Status(_))).then_some((id, station))
             },
         );
         let seen = join_all(calls).await;
@@ -127,8 +127,8 @@ impl Watchman {
             // It may lead itself, and be known by an address at which it is not any more: then
             // the others would go on naming that one.
             let enrolled = match self.members.enroll(now.id, &self.station).await {
-                Err(Turned::NotLeader(_)) => {
-                    let call = Call::Enroll(self.station.clone());
+                Err(RpcError::NotLeader(_)) => {
+                    let call = RpcRequest::Enroll(self.station.clone());
                     let mut stand = self.reader.stand.clone();
                     tokio::select! {
                         asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
@@ -137,14 +137,14 @@ impl Watchman {
                         _ = stand.wait_for(|stand| matches!(stand, Stand::Leads(_))) => continue,
                     }
                 }
-                done => done.map_err(Trouble::Turned),
+                done => done.map_err(RpcFailure::Turned),
             };
             match enrolled {
                 Ok(()) => sleep(ASK_AGAIN.as_duration()).await,
-                Err(Trouble::Turned(Turned::Refused(why))) => {
+                Err(RpcFailure::Turned(RpcError::Refused(why))) => {
                     log::warn!("this node is not enrolled: {why}");
                 }
-                Err(Trouble::Turned(turned @ Turned::OtherCluster)) => {
+                Err(RpcFailure::Turned(turned @ RpcError::OtherCluster)) => {
                     return Err(Stop::Stranger(turned.to_string().into()));
                 }
                 Err(trouble) => log::warn!("this node is not enrolled yet: {trouble}"),

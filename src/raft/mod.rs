@@ -52,7 +52,7 @@ mod tests;
 mod tests_upgrade;
 
 pub use data_dir_error::{DataError, PeerError, Stop};
-pub use lock_service::Node;
-pub use peer_config::{Pace, Peering};
+pub use lock_service::RaftNode;
+pub use peer_config::{ElectionPace, Peering};
 pub use restore::restore;
 pub use rpc::mutual_tls::PeerFiles;

@@ -2,9 +2,9 @@
 
 use super::node_address::Station;
 use super::replica::Replica;
-use super::rpc::messages::{Call, Told, Turned};
-use super::rpc::rpc_client::{Caller, Line, Trouble};
-use super::types::{Kind, NodeId, Snapshot, Vote};
+use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
+use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
+use super::types::{NodeId, Snapshot, TypeConfig, Vote};
 use crate::time::Span;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
@@ -27,28 +27,28 @@ const ENTRY_BYTES: u64 = 16 << 10;
 
 /// Makes links. Whoever has no peers has none that they could reach.
 pub(super) struct Network {
-    pub(super) caller: Option<Arc<Caller>>,
+    pub(super) caller: Option<Arc<RpcIdentity>>,
     pub(super) replica: Arc<Replica>,
     /// Set when a leader says that this node is a member no more.
     pub(super) removed: Arc<AtomicBool>,
 }
 
 /// A way to one node.
-pub(super) struct Link {
-    line: Option<Line>,
+pub(super) struct PeerLink {
+    line: Option<RpcConnection>,
     to: NodeId,
-    caller: Option<Arc<Caller>>,
+    caller: Option<Arc<RpcIdentity>>,
     replica: Arc<Replica>,
     removed: Arc<AtomicBool>,
     /// Where it was when the link was made.
     known: Option<Station>,
 }
 
-impl RaftNetworkFactory<Kind> for Network {
-    type Network = Link;
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = PeerLink;
 
-    async fn new_client(&mut self, to: NodeId, node: &BasicNode) -> Link {
-        Link {
+    async fn new_client(&mut self, to: NodeId, node: &BasicNode) -> PeerLink {
+        PeerLink {
             line: None,
             to,
             caller: self.caller.clone(),
@@ -59,8 +59,12 @@ impl RaftNetworkFactory<Kind> for Network {
     }
 }
 
-impl Link {
-    async fn call(&mut self, call: Call, patience: Span) -> Result<Told, RPCError<Kind>> {
+impl PeerLink {
+    async fn call(
+        &mut self,
+        call: RpcRequest,
+        patience: Span,
+    ) -> Result<RpcResponse, RPCError<TypeConfig>> {
         let unreachable = |why: &str| RPCError::from(Unreachable::from_string(why));
         let Some(caller) = &self.caller else { return Err(unreachable("this node is alone")) };
         let at = self.replica.look().members().get_node(&self.to).and_then(Station::of);
@@ -72,56 +76,58 @@ impl Link {
         }
         let line = self.line.as_mut().expect("just made");
         line.call(call, patience).await.map_err(|trouble| {
-            if matches!(trouble, Trouble::Turned(Turned::Removed)) {
+            if matches!(trouble, RpcFailure::Turned(RpcError::Removed)) {
                 self.removed.store(true, Ordering::Relaxed);
             }
             log::debug!("node {}: {trouble}", self.to);
             match trouble {
-                Trouble::Unheard(_) => NetworkError::from_string(trouble).into(),
-                Trouble::Unsent(_) | Trouble::Turned(_) => Unreachable::from_string(trouble).into(),
+                RpcFailure::Unheard(_) => NetworkError::from_string(trouble).into(),
+                RpcFailure::Unsent(_) | RpcFailure::Turned(_) => {
+                    Unreachable::from_string(trouble).into()
+                }
             }
         })
     }
 }
 
-fn foreign() -> RPCError<Kind> {
+fn foreign() -> RPCError<TypeConfig> {
     Unreachable::from_string("it answered what was not asked").into()
 }
 
-impl RaftNetworkV2<Kind> for Link {
+impl RaftNetworkV2<TypeConfig> for PeerLink {
     type SnapshotData = Arc<[u8]>;
 
     async fn append_entries(
         &mut self,
-        ask: AppendEntriesRequest<Kind>,
+        ask: AppendEntriesRequest<TypeConfig>,
         _: RPCOption,
-    ) -> Result<AppendEntriesResponse<Kind>, RPCError<Kind>> {
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let bytes = ask.entries.len() as u64 * ENTRY_BYTES;
         let patience = CALL_PATIENCE.as_millis() + bytes * 1_000 / BYTES_A_SECOND;
-        match self.call(Call::Append(ask), Span::from_millis(patience)).await? {
-            Told::Append(said) => Ok(said),
+        match self.call(RpcRequest::Append(ask), Span::from_millis(patience)).await? {
+            RpcResponse::Append(said) => Ok(said),
             _ => Err(foreign()),
         }
     }
 
     async fn vote(
         &mut self,
-        ask: VoteRequest<Kind>,
+        ask: VoteRequest<TypeConfig>,
         _: RPCOption,
-    ) -> Result<VoteResponse<Kind>, RPCError<Kind>> {
-        match self.call(Call::Vote(ask), CALL_PATIENCE).await? {
-            Told::Vote(said) => Ok(said),
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.call(RpcRequest::Vote(ask), CALL_PATIENCE).await? {
+            RpcResponse::Vote(said) => Ok(said),
             _ => Err(foreign()),
         }
     }
 
     async fn pre_vote(
         &mut self,
-        ask: VoteRequest<Kind>,
+        ask: VoteRequest<TypeConfig>,
         _: RPCOption,
-    ) -> Result<VoteResponse<Kind>, RPCError<Kind>> {
-        match self.call(Call::PreVote(ask), CALL_PATIENCE).await? {
-            Told::Vote(said) => Ok(said),
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.call(RpcRequest::PreVote(ask), CALL_PATIENCE).await? {
+            RpcResponse::Vote(said) => Ok(said),
             _ => Err(foreign()),
         }
     }
@@ -132,27 +138,27 @@ impl RaftNetworkV2<Kind> for Link {
         snapshot: Snapshot,
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         _: RPCOption,
-    ) -> Result<SnapshotResponse<Kind>, StreamingError<Kind>> {
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let bytes = snapshot.snapshot.len() as u64;
         let patience = 10 * CALL_PATIENCE.as_millis() + bytes * 1_000 / BYTES_A_SECOND;
-        let call = self.call(Call::Snapshot(vote, snapshot), Span::from_millis(patience));
+        let call = self.call(RpcRequest::Snapshot(vote, snapshot), Span::from_millis(patience));
         let told = tokio::select! {
             told = call => told?,
             closed = cancel => return Err(closed.into()),
         };
         match told {
-            Told::Snapshot(vote) => Ok(SnapshotResponse::new(vote)),
+            RpcResponse::Snapshot(vote) => Ok(SnapshotResponse::new(vote)),
             _ => Err(foreign().into()),
         }
     }
 
     async fn transfer_leader(
         &mut self,
-        ask: TransferLeaderRequest<Kind>,
+        ask: TransferLeaderRequest<TypeConfig>,
         _: RPCOption,
-    ) -> Result<TransferLeaderResponse<Kind>, RPCError<Kind>> {
-        match self.call(Call::Transfer(ask), CALL_PATIENCE).await? {
-            Told::Transfer(said) => Ok(said),
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.call(RpcRequest::Transfer(ask), CALL_PATIENCE).await? {
+            RpcResponse::Transfer(said) => Ok(said),
             _ => Err(foreign()),
         }
     }

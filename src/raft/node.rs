@@ -1,29 +1,29 @@
 //! A node: its directory, its log, its engine, and the thread on which openraft works.
 
-use super::data_dir::{self, Data, FIRST_NODE, Stage};
+use super::data_dir::{self, Data, FIRST_NODE, NodeStage};
 use super::data_dir_error::{DataError, PeerError, Stop};
-use super::fatal_error::Trouble;
+use super::fatal_error::FatalError;
 use super::forward::Forwarder;
-use super::leader_clock::Hands;
+use super::leader_clock::LeaderClock;
 use super::leadership::{Herald, Stand, alone, metrics};
-use super::linearizable_read::{Queue, Reader};
-use super::log::Log;
+use super::linearizable_read::{LinearizableReader, ReadQueue};
+use super::log::LogStore;
 use super::membership::{Members, best};
 use super::membership_task::Watchman;
 use super::network::Network;
-use super::peer_config::{Pace, Peering, Peers};
+use super::peer_config::{ElectionPace, ListeningPeers, Peering};
 use super::peer_service::Reception;
-use super::peer_store::Book;
-use super::proposal_queue::Desk;
+use super::peer_store::PeerStore;
+use super::proposal_queue::ProposalQueue;
 use super::proposer::Proposer;
 use super::replica::Replica;
 use super::rpc::accept;
-use super::rpc::rpc_client::Caller;
-use super::staleness::Freshness;
-use super::state_machine::Machine;
+use super::rpc::rpc_client::RpcIdentity;
+use super::staleness::StalenessBound;
+use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
 use super::types::{ClusterId, Commands, NodeId, Proposal, Raft};
-use crate::engine::{EndSession, Heritage, Op, Rules, SessionEnd};
+use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
 use crate::time::{Span, boot_now, steady_now};
@@ -51,7 +51,7 @@ const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
 
 /// What has been started.
-pub(super) struct Started {
+pub(super) struct NodeHandle {
     pub(super) shared: Begun,
     pub(super) thread: JoinHandle<()>,
     /// Takes whoever is to be told of a failure.
@@ -62,10 +62,10 @@ pub(super) struct Started {
 #[derive(Clone)]
 pub(super) struct Begun {
     pub(super) replica: Arc<Replica>,
-    pub(super) desk: Arc<Desk>,
-    pub(super) looks: Arc<Queue>,
-    pub(super) hands: Arc<Hands>,
-    pub(super) freshness: Arc<Freshness>,
+    pub(super) desk: Arc<ProposalQueue>,
+    pub(super) looks: Arc<ReadQueue>,
+    pub(super) hands: Arc<LeaderClock>,
+    pub(super) freshness: Arc<StalenessBound>,
     /// Whether this node is alone, and so needs to ask nobody.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) members: Arc<Members>,
@@ -80,15 +80,15 @@ pub(super) struct Begun {
 }
 
 /// What the thread begins with.
-struct Parts {
+struct NodeParts {
     data: Data,
     /// What a new cluster goes on from, if there was another one.
-    heritage: Option<Heritage>,
-    log: Log,
-    machine: Machine,
+    heritage: Option<Baseline>,
+    log: LogStore,
+    machine: StateMachine,
     audit: Audit,
-    trouble: Trouble,
-    peers: Option<Peers>,
+    trouble: FatalError,
+    peers: Option<ListeningPeers>,
 }
 
 /// What works on the thread.
@@ -103,8 +103,8 @@ struct Works {
 pub(super) fn start(
     path: &Path,
     peering: Option<Peering>,
-    heritage: Option<Heritage>,
-) -> Result<Started, DataError> {
+    heritage: Option<Baseline>,
+) -> Result<NodeHandle, DataError> {
     let peers = peering.map(Peering::begin).transpose()?;
     let parts = open(path, peers, heritage)?;
     let path = parts.data.path().to_path_buf();
@@ -114,37 +114,44 @@ pub(super) fn start(
     let thread = std::thread::Builder::new().name("log".to_owned()).spawn(work);
     let thread = thread.map_err(|error| DataError::io(&path, error))?;
     match said.recv() {
-        Ok(Ok(shared)) => Ok(Started { shared, thread, failures }),
+        Ok(Ok(shared)) => Ok(NodeHandle { shared, thread, failures }),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(DataError::Stopped(path, "its thread has panicked".to_owned())),
     }
 }
 
-fn open(path: &Path, peers: Option<Peers>, heritage: Option<Heritage>) -> Result<Parts, DataError> {
+fn open(
+    path: &Path,
+    peers: Option<ListeningPeers>,
+    heritage: Option<Baseline>,
+) -> Result<NodeParts, DataError> {
     let data = Data::open(path, || begin_or_join(path, peers.as_ref()))?;
-    if heritage.is_some() && data.identity.stage == Stage::Begun {
+    if heritage.is_some() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::Foreign(data.path().join("node")));
     }
-    let trouble = Trouble::default();
-    let log = Log::open(&data.log(), &trouble)?;
-    if log.is_new() && data.identity.stage == Stage::Begun {
+    let trouble = FatalError::default();
+    let log = LogStore::open(&data.log(), &trouble)?;
+    if log.is_new() && data.identity.stage == NodeStage::Begun {
         return Err(DataError::damaged(
             &data.log(),
             "the log is empty, and something was promised",
         ));
     }
     let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
-    let machine = Machine::open(&data.snapshot(), audit()?, &trouble)?;
+    let machine = StateMachine::open(&data.snapshot(), audit()?, &trouble)?;
     if log.purged() > machine.applied() {
         // What was forgotten of the log is in a snapshot, or nowhere.
         return Err(DataError::Missing(data.snapshot()));
     }
     let audit = audit()?;
-    Ok(Parts { data, heritage, log, machine, audit, trouble, peers })
+    Ok(NodeParts { data, heritage, log, machine, audit, trouble, peers })
 }
 
 /// Who a new node is: the first of a cluster of its own, or one of that of its seeds.
-fn begin_or_join(path: &Path, peers: Option<&Peers>) -> Result<(ClusterId, NodeId), DataError> {
+fn begin_or_join(
+    path: &Path,
+    peers: Option<&ListeningPeers>,
+) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
         // Who was one of several and has lost all must not begin as if nothing had been.
@@ -155,7 +162,7 @@ fn begin_or_join(path: &Path, peers: Option<&Peers>) -> Result<(ClusterId, NodeI
 
 /// What the thread does, from the start to the end.
 fn work(
-    parts: Parts,
+    parts: NodeParts,
     say: &mpsc::Sender<Result<Begun, DataError>>,
     on_failure: &mpsc::Receiver<OnFailure>,
 ) {
@@ -221,8 +228,8 @@ async fn hand_over(raft: &Raft) {
 }
 
 /// Brings openraft up, and the node to where it was.
-async fn begin(parts: Parts) -> Result<Works, DataError> {
-    let Parts { data, heritage, log, machine, audit, trouble, peers } = parts;
+async fn begin(parts: NodeParts) -> Result<Works, DataError> {
+    let NodeParts { data, heritage, log, machine, audit, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
     let stopped = |why: String| {
@@ -231,15 +238,16 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
     let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
-    let caller = tls
-        .map(|tls| Arc::new(Caller { cluster: Some(identity.cluster), node: identity.node, tls }));
+    let caller = tls.map(|tls| {
+        Arc::new(RpcIdentity { cluster: Some(identity.cluster), node: identity.node, tls })
+    });
     let (removed, gauges) = (Arc::<AtomicBool>::default(), Gauges::of(&log));
     let network = Network {
         caller: caller.clone(),
         replica: Arc::clone(&replica),
         removed: Arc::clone(&removed),
     };
-    let pace = peers.as_ref().map_or(Pace::Lan, |peers| peers.pace);
+    let pace = peers.as_ref().map_or(ElectionPace::Lan, |peers| peers.pace);
     let raft = Raft::new(identity.node, Arc::new(config(pace)), network, log, machine)
         .await
         .map_err(|error| stopped(error.to_string()))?;
@@ -256,7 +264,7 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
     if !is_alone && peers.is_none() {
         return Err(PeerError::Deaf.into());
     }
-    let hands = Arc::new(Hands::default());
+    let hands = Arc::new(LeaderClock::default());
     let mut stand = Stand::Waits;
     if is_alone {
         if let (Some(peers), Some(caller)) = (&peers, &caller) {
@@ -296,14 +304,14 @@ async fn begin(parts: Parts) -> Result<Works, DataError> {
 struct Makings {
     raft: Raft,
     replica: Arc<Replica>,
-    hands: Arc<Hands>,
+    hands: Arc<LeaderClock>,
     data: Arc<Mutex<Data>>,
     audit: Audit,
-    trouble: Trouble,
+    trouble: FatalError,
     gauges: Gauges,
-    caller: Option<Arc<Caller>>,
+    caller: Option<Arc<RpcIdentity>>,
     removed: Arc<AtomicBool>,
-    peers: Option<Peers>,
+    peers: Option<ListeningPeers>,
     is_alone: bool,
     stand: Stand,
 }
@@ -324,13 +332,13 @@ impl Makings {
         let Self { raft, replica, hands, data, trouble, .. } = self;
         let Self { audit, caller, removed, peers, is_alone, stand, .. } = self;
         let (tell, stand) = watch::channel(stand);
-        let desk = Arc::<Desk>::default();
-        let freshness = Arc::new(Freshness::since(boot_now()));
-        let (looks, alone) = (Arc::<Queue>::default(), Arc::new(AtomicBool::new(is_alone)));
+        let desk = Arc::<ProposalQueue>::default();
+        let freshness = Arc::new(StalenessBound::since(boot_now()));
+        let (looks, alone) = (Arc::<ReadQueue>::default(), Arc::new(AtomicBool::new(is_alone)));
         let members = Arc::new(Members::new(raft.clone(), Arc::clone(&alone)));
-        let nobody = || Arc::new(Caller::nobody(None));
+        let nobody = || Arc::new(RpcIdentity::nobody(None));
         let forwarder = || Forwarder::new(raft.clone(), caller.clone().unwrap_or_else(nobody));
-        let reader = Arc::new(Reader {
+        let reader = Arc::new(LinearizableReader {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
             hands: Arc::clone(&hands),
@@ -363,8 +371,8 @@ impl Makings {
                 stand: stand.clone(),
                 data: Arc::clone(&data),
             };
-            let book = Book::open(data.lock().path(), cluster, boot_now());
-            let Peers { listener, station, seeds, tls, .. } = peers;
+            let book = PeerStore::open(data.lock().path(), cluster, boot_now());
+            let ListeningPeers { listener, station, seeds, tls, .. } = peers;
             tokio::spawn(accept::accept(listener, tls, Arc::new(reception)));
             let (raft, reader) = (raft.clone(), Arc::clone(&reader));
             let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
@@ -396,7 +404,7 @@ async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,
     data: &Mutex<Data>,
-    (peers, heritage): (Option<&Peers>, Option<Heritage>),
+    (peers, heritage): (Option<&ListeningPeers>, Option<Baseline>),
     stopped: &impl Fn(String) -> DataError,
 ) -> Result<Stand, DataError> {
     lead(raft).await.map_err(stopped)?;
@@ -461,11 +469,11 @@ impl Begun {
     }
 }
 
-fn config(pace: Pace) -> Config {
+fn config(pace: ElectionPace) -> Config {
     let (heartbeat, soonest, latest) = match pace {
         // Who asks a leader that is killed waits for about two of the last: less than 2 s.
-        Pace::Lan => (100, 400, 800),
-        Pace::Wifi => (250, 1_000, 1_500),
+        ElectionPace::Lan => (100, 400, 800),
+        ElectionPace::Wifi => (250, 1_000, 1_500),
     };
     Config {
         cluster_name: "latchfs".to_owned(),

@@ -3,7 +3,7 @@
 //! openraft keeps one text for each node. A lone node has an empty one; who has peers has a peer
 //! address, the URL of its server and a name, with spaces between.
 
-use crate::engine::codec::{Malformed, Reader, Wire};
+use crate::engine::codec::{Codec, Decoder, Malformed};
 use openraft::impls::BasicNode;
 use std::fmt;
 use std::sync::Arc;
@@ -52,16 +52,16 @@ impl fmt::Display for Station {
     }
 }
 
-impl Wire for Station {
+impl Codec for Station {
     fn put(&self, out: &mut Vec<u8>) {
         self.address.put(out);
         self.url.put(out);
         self.name.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (address, url, name): (Arc<str>, Arc<str>, Arc<str>) =
-            (Wire::take(from)?, Wire::take(from)?, Wire::take(from)?);
+            (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
         Self::new(&address, &url, &name).ok_or(Malformed)
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(Station::of(&station.to_node()), Some(station.clone()));
         let mut bytes = Vec::new();
         station.put(&mut bytes);
-        assert_eq!(Station::take(&mut Reader::new(&bytes)), Ok(station));
+        assert_eq!(Station::take(&mut Decoder::new(&bytes)), Ok(station));
         assert_eq!(Station::of(&BasicNode::default()), None);
         assert_eq!(Station::of(&BasicNode { addr: "a:1 b c d".to_owned() }), None);
     }

@@ -4,9 +4,9 @@
 use super::data_dir_error::{DataError, PeerError};
 use super::node_address::{Station, host_and_port};
 use super::rpc::accept;
-use super::rpc::messages::{ANYBODY, Call, Told, Turned};
+use super::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
 use super::rpc::mutual_tls::{PeerFiles, PeerTls};
-use super::rpc::rpc_client::{Caller, Line, Trouble};
+use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
 use super::types::{ClusterId, NodeId};
 use crate::os_error::said;
 use crate::random::jittered;
@@ -33,12 +33,12 @@ pub struct Peering {
     /// How nodes prove to each other that they are nodes. Nothing is served without.
     pub tls: Option<PeerFiles>,
     /// How long the network may take.
-    pub pace: Pace,
+    pub pace: ElectionPace,
 }
 
 /// How long the network may take before somebody else leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum ElectionPace {
     /// Servers beside each other.
     Lan,
     /// Laptops on a wireless network.
@@ -53,17 +53,17 @@ const SEED_PATIENCE: Span = Span::from_secs(5);
 const JOIN_PAUSE: Span = Span::from_millis(250);
 
 /// The same, listening and with its certificates read.
-pub(super) struct Peers {
+pub(super) struct ListeningPeers {
     pub(super) listener: TcpListener,
     pub(super) station: Station,
     pub(super) seeds: Vec<String>,
     pub(super) tls: PeerTls,
-    pub(super) pace: Pace,
+    pub(super) pace: ElectionPace,
 }
 
 impl Peering {
     /// Listens. Nothing is answered yet.
-    pub(super) fn begin(self) -> Result<Peers, PeerError> {
+    pub(super) fn begin(self) -> Result<ListeningPeers, PeerError> {
         let files = self.tls.as_ref().ok_or(PeerError::Open(self.listen))?;
         let tls = PeerTls::load(files)?;
         for seed in &self.seeds {
@@ -82,20 +82,20 @@ impl Peering {
         };
         let station =
             Station::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
-        Ok(Peers { listener, station, seeds: self.seeds, tls, pace: self.pace })
+        Ok(ListeningPeers { listener, station, seeds: self.seeds, tls, pace: self.pace })
     }
 }
 
-impl Peers {
+impl ListeningPeers {
     /// Asks for a number in the cluster of the seeds.
     pub(super) fn join(&self, path: &Path) -> Result<(ClusterId, NodeId), DataError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| DataError::io(path, error))?;
-        let caller = Arc::new(Caller::nobody(Some(self.tls.clone())));
-        let call = Call::Join(self.station.clone());
+        let caller = Arc::new(RpcIdentity::nobody(Some(self.tls.clone())));
+        let call = RpcRequest::Join(self.station.clone());
         let told = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
         match told {
-            Ok(Told::Joined(cluster, node)) => Ok((cluster, node)),
+            Ok(RpcResponse::Joined(cluster, node)) => Ok((cluster, node)),
             Ok(_) => Err(self.not_joined("it answered what was not asked")),
             Err(trouble) => Err(self.not_joined(&trouble.to_string())),
         }
@@ -103,11 +103,14 @@ impl Peers {
 
     /// Fails if a seed is of another cluster than this node, which is alone in its own: whoever
     /// started it meant it to join.
-    pub(super) async fn refuse_strangers(&self, caller: &Arc<Caller>) -> Result<(), DataError> {
+    pub(super) async fn refuse_strangers(
+        &self,
+        caller: &Arc<RpcIdentity>,
+    ) -> Result<(), DataError> {
         for seed in self.seeds.iter().filter(|seed| **seed != *self.station.address) {
             let mut line = caller.line(ANYBODY, seed);
-            let told = line.call(Call::Status(false), SEED_PATIENCE).await;
-            if let Err(Trouble::Turned(Turned::OtherCluster)) = told {
+            let told = line.call(RpcRequest::Status(false), SEED_PATIENCE).await;
+            if let Err(RpcFailure::Turned(RpcError::OtherCluster)) = told {
                 return Err(PeerError::Settled(seed.clone()).into());
             }
         }
@@ -121,26 +124,28 @@ impl Peers {
 
 /// Asks nodes until one that leads has answered. It may be asked more than once.
 pub(super) async fn ask_leader(
-    caller: &Arc<Caller>,
+    caller: &Arc<RpcIdentity>,
     addresses: &[String],
-    call: &Call,
+    call: &RpcRequest,
     patience: Span,
-) -> Result<Told, Trouble> {
+) -> Result<RpcResponse, RpcFailure> {
     let until = steady_now() + patience;
     loop {
-        let mut last = Trouble::Unsent("there is nobody to ask".to_owned());
+        let mut last = RpcFailure::Unsent("there is nobody to ask".to_owned());
         let mut ways: VecDeque<String> = addresses.iter().cloned().collect();
         // A node that has just lost its leader may name the one before.
         let mut hints_left = addresses.len() + 1;
         while let Some(address) = ways.pop_front() {
-            let mut line: Line = caller.line(ANYBODY, &address);
+            let mut line: RpcConnection = caller.line(ANYBODY, &address);
             match line.call(call.clone(), SEED_PATIENCE).await {
                 Ok(told) => return Ok(told),
-                Err(Trouble::Turned(Turned::NotLeader(Some(leader)))) if hints_left > 0 => {
+                Err(RpcFailure::Turned(RpcError::NotLeader(Some(leader)))) if hints_left > 0 => {
                     hints_left -= 1;
                     ways.push_front(leader.to_string());
                 }
-                Err(trouble @ Trouble::Turned(Turned::Refused(_) | Turned::OtherCluster)) => {
+                Err(
+                    trouble @ RpcFailure::Turned(RpcError::Refused(_) | RpcError::OtherCluster),
+                ) => {
                     return Err(trouble);
                 }
                 Err(trouble) => {

@@ -20,21 +20,21 @@ const WRITE_EVERY: Span = Span::from_secs(600);
 const NODES_MAX: usize = 64;
 
 /// Where other nodes were found.
-pub(super) struct Book {
+pub(super) struct PeerStore {
     path: PathBuf,
     cluster: ClusterId,
-    pages: BTreeMap<NodeId, Page>,
+    pages: BTreeMap<NodeId, PeerRecord>,
     written: Option<Time>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Page {
+struct PeerRecord {
     station: Station,
     /// When it was seen, on the boot clock.
     seen: Time,
 }
 
-impl Book {
+impl PeerStore {
     /// What is in a directory. Whoever is in it counts as seen now. A book that can't be read is
     /// an empty one: others are found in the log, or by seeds.
     pub(super) fn open(dir: &Path, cluster: ClusterId, now: Time) -> Self {
@@ -63,7 +63,7 @@ impl Book {
     pub(super) fn see(&mut self, id: NodeId, station: Station, now: Time) {
         let is_known = self.pages.get(&id).is_some_and(|page| page.station == station);
         if is_known || self.pages.len() < NODES_MAX || self.pages.contains_key(&id) {
-            self.pages.insert(id, Page { station, seen: now });
+            self.pages.insert(id, PeerRecord { station, seen: now });
         }
         if !is_known {
             self.written = None;
@@ -87,7 +87,7 @@ impl Book {
     }
 
     fn to_json(&self, now: Time, wall: Wall) -> Value {
-        let page = |(id, page): (&NodeId, &Page)| {
+        let page = |(id, page): (&NodeId, &PeerRecord)| {
             let ago = i64::try_from(now.since(page.seen).as_millis() / 1_000).unwrap_or(i64::MAX);
             json!({
                 "id": id,
@@ -102,7 +102,7 @@ impl Book {
     }
 }
 
-fn read(bytes: &[u8], cluster: ClusterId, now: Time) -> Option<BTreeMap<NodeId, Page>> {
+fn read(bytes: &[u8], cluster: ClusterId, now: Time) -> Option<BTreeMap<NodeId, PeerRecord>> {
     let book: Value = serde_json::from_slice(bytes).ok()?;
     if book["cluster"] != cluster.to_string() {
         return None;
@@ -110,7 +110,7 @@ fn read(bytes: &[u8], cluster: ClusterId, now: Time) -> Option<BTreeMap<NodeId, 
     let page = |page: &Value| {
         let text = |field: &str| page[field].as_str();
         let station = Station::new(text("address")?, text("url")?, text("name")?)?;
-        Some((page["id"].as_u64()?, Page { station, seen: now }))
+        Some((page["id"].as_u64()?, PeerRecord { station, seen: now }))
     };
     book["peers"].as_array()?.iter().take(NODES_MAX).map(page).collect()
 }
@@ -128,22 +128,22 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("latchfs-book-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("the temporary directory can be written");
         let (cluster, hour) = (ClusterId(7), |n: u64| Time::from_secs(n * 3_600));
-        let mut book = Book::open(&dir, cluster, hour(1));
+        let mut book = PeerStore::open(&dir, cluster, hour(1));
         book.see(3, station(3), hour(1));
         book.see(5, station(5), hour(20));
         book.keep(hour(20));
         // Whoever is in it at a start counts as seen then.
-        let mut again = Book::open(&dir, cluster, hour(30));
+        let mut again = PeerStore::open(&dir, cluster, hour(30));
         assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
         again.see(5, station(6), hour(40));
         again.keep(hour(54));
         assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.6:7100"]);
-        let last = Book::open(&dir, cluster, hour(55));
+        let last = PeerStore::open(&dir, cluster, hour(55));
         assert_eq!(last.addresses().count(), 1);
         // Another cluster's is nobody's.
-        assert_eq!(Book::open(&dir, ClusterId(8), hour(55)).addresses().count(), 0);
+        assert_eq!(PeerStore::open(&dir, ClusterId(8), hour(55)).addresses().count(), 0);
         fs::write(dir.join("peers.json"), "{").expect("it can be written");
-        assert_eq!(Book::open(&dir, cluster, hour(55)).addresses().count(), 0);
+        assert_eq!(PeerStore::open(&dir, cluster, hour(55)).addresses().count(), 0);
         let _ = fs::remove_dir_all(&dir);
     }
 }

@@ -4,7 +4,7 @@
 //! Who looks at a lock sees what was asked of it before, also when the answer to that is still on
 //! its way: a look stands in the same line, behind what concerns it. It makes no entry.
 
-use super::rpc::messages::Turned;
+use super::rpc::messages::RpcError;
 use super::types::{Answers, Commands};
 use crate::engine::{Answer, Command, LockName, Op};
 use crate::service::{Then, Unavailable};
@@ -21,46 +21,46 @@ pub(super) const REQUESTS_MAX: usize = 512;
 pub(super) const ANSWER_DEADLINE: Span = Span::from_secs(2);
 
 /// A request.
-struct Asked {
-    what: What,
+struct QueuedProposal {
+    what: ProposalKind,
     /// Until when somebody waits, on the steady clock.
     until: Time,
 }
 
 /// What is asked, and where the answer goes.
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
-enum What {
+enum ProposalKind {
     Decide(Command, Then<Result<Answer, Unavailable>>),
-    Parcel(Vec<Command>, Delivery),
-    Look(Look),
+    Parcel(Vec<Command>, ForwardReply),
+    Look(PendingRead),
 }
 
 /// Looks at the engine at a time, when all that was asked before is carried out.
-pub(super) type Look = Then<Result<Time, Unavailable>>;
+pub(super) type PendingRead = Then<Result<Time, Unavailable>>;
 
 /// Where the answers to a parcel go: commands that another node has sent on for its clients, and
 /// the entry that they became.
-pub(super) type Delivery = Then<Result<(u64, Answers), Turned>>;
+pub(super) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
 
 /// What waits for the next entry, and what is in the one on its way.
 #[derive(Default)]
-pub(super) struct Desk {
-    line: Mutex<Line>,
+pub(super) struct ProposalQueue {
+    line: Mutex<ProposalQueueState>,
     bell: Notify,
 }
 
 #[derive(Default)]
-struct Line {
-    asked: VecDeque<Asked>,
+struct ProposalQueueState {
+    asked: VecDeque<QueuedProposal>,
     flying: Option<Arc<Commands>>,
     /// Why nothing is taken any more.
     closed: Option<Unavailable>,
 }
 
 /// What is to be done next.
-pub(super) enum Next {
+pub(super) enum NextBatch {
     /// These.
-    Batch(Batch),
+    Batch(ProposalBatch),
     /// Nothing, at the moment.
     Nothing,
     /// Nothing, and nothing will come.
@@ -68,53 +68,53 @@ pub(super) enum Next {
 }
 
 /// What makes one entry, and who waits for it.
-pub(super) struct Batch {
+pub(super) struct ProposalBatch {
     pub(super) commands: Arc<Commands>,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: BatchWaiters,
 }
 
 /// Where the answers to an entry go.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct BatchWaiters {
     /// For its commands, in their order.
-    who: Vec<Who>,
-    looks: Vec<Look>,
+    who: Vec<BatchWaiter>,
+    looks: Vec<PendingRead>,
     /// Until when the first of them waits.
     pub(super) until: Option<Time>,
 }
 
 /// Who waits for some commands of an entry.
-enum Who {
+enum BatchWaiter {
     /// For one.
     Caller(Then<Result<Answer, Unavailable>>),
     /// For so many.
-    Node(usize, Delivery),
+    Node(usize, ForwardReply),
 }
 
-impl Desk {
+impl ProposalQueue {
     /// Takes a command, or says at once why not.
     pub(super) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.take(What::Decide(command, then));
+        self.take(ProposalKind::Decide(command, then));
     }
 
     /// Takes a look, or says at once why not.
-    pub(super) fn look(&self, look: Look) {
-        self.take(What::Look(look));
+    pub(super) fn look(&self, look: PendingRead) {
+        self.take(ProposalKind::Look(look));
     }
 
     /// Takes what another node has sent on, or says at once why not.
-    pub(super) fn send_on(&self, commands: Vec<Command>, delivery: Delivery) {
-        self.take(What::Parcel(commands, delivery));
+    pub(super) fn send_on(&self, commands: Vec<Command>, delivery: ForwardReply) {
+        self.take(ProposalKind::Parcel(commands, delivery));
     }
 
-    fn take(&self, what: What) {
+    fn take(&self, what: ProposalKind) {
         let until = steady_now() + ANSWER_DEADLINE;
         let mut line = self.line.lock();
         if let Some(why) = line.closed.clone() {
             drop(line);
             return what.refuse(why);
         }
-        line.asked.push_back(Asked { what, until });
+        line.asked.push_back(QueuedProposal { what, until });
         let first = line.asked.len() == 1;
         drop(line);
         if first {
@@ -123,31 +123,31 @@ impl Desk {
     }
 
     /// What is to be done next, the oldest first, at the time that `now` gives.
-    pub(super) fn next(&self, now: impl FnOnce() -> Time) -> Next {
+    pub(super) fn next(&self, now: impl FnOnce() -> Time) -> NextBatch {
         let mut line = self.line.lock();
         let count = line.asked.len().min(REQUESTS_MAX);
         if count == 0 {
-            return if line.closed.is_some() { Next::Closed } else { Next::Nothing };
+            return if line.closed.is_some() { NextBatch::Closed } else { NextBatch::Nothing };
         }
-        let (mut commands, mut waiting) = (Vec::with_capacity(count), Waiting::default());
+        let (mut commands, mut waiting) = (Vec::with_capacity(count), BatchWaiters::default());
         waiting.until = line.asked.front().map(|asked| asked.until);
         for asked in line.asked.drain(..count) {
             match asked.what {
-                What::Decide(command, then) => {
+                ProposalKind::Decide(command, then) => {
                     commands.push(command);
-                    waiting.who.push(Who::Caller(then));
+                    waiting.who.push(BatchWaiter::Caller(then));
                 }
-                What::Parcel(parcel, delivery) => {
-                    waiting.who.push(Who::Node(parcel.len(), delivery));
+                ProposalKind::Parcel(parcel, delivery) => {
+                    waiting.who.push(BatchWaiter::Node(parcel.len(), delivery));
                     commands.extend(parcel);
                 }
-                What::Look(look) => waiting.looks.push(look),
+                ProposalKind::Look(look) => waiting.looks.push(look),
             }
         }
         // Not before the last of them was asked: nobody's lease may count from earlier.
         let commands = Arc::new(Commands { now: now(), commands });
         line.flying = Some(Arc::clone(&commands));
-        Next::Batch(Batch { commands, waiting })
+        NextBatch::Batch(ProposalBatch { commands, waiting })
     }
 
     /// What was on its way has been carried out.
@@ -162,8 +162,8 @@ impl Desk {
         let flying = line.flying.iter().flat_map(|flying| &flying.commands);
         // What another node has sent on nobody here has asked before.
         let waiting = line.asked.iter().filter_map(|asked| match &asked.what {
-            What::Decide(command, _) => Some(command),
-            What::Parcel(..) | What::Look(_) => None,
+            ProposalKind::Decide(command, _) => Some(command),
+            ProposalKind::Parcel(..) | ProposalKind::Look(_) => None,
         });
         flying.chain(waiting).any(concerns)
     }
@@ -226,20 +226,20 @@ fn concerns(op: &Op, name: &LockName) -> bool {
     }
 }
 
-impl What {
+impl ProposalKind {
     fn refuse(self, why: Unavailable) {
         match self {
             Self::Decide(_, then) => then(Err(why)),
-            Self::Parcel(_, delivery) => delivery(Err(Turned::NotLeader(None))),
+            Self::Parcel(_, delivery) => delivery(Err(RpcError::NotLeader(None))),
             Self::Look(look) => look(Err(why)),
         }
     }
 }
 
-impl Batch {
+impl ProposalBatch {
     /// Turns away what other nodes have sent on, and keeps the rest: a call that was sent on once
     /// is never sent on again.
-    pub(super) fn turn_away(self, turned: &Turned) -> Self {
+    pub(super) fn turn_away(self, turned: &RpcError) -> Self {
         self.keep(|_| true, |delivery| delivery(Err(turned.clone())), |_| {})
     }
 
@@ -248,7 +248,7 @@ impl Batch {
     pub(super) fn refuse_unrepeatable(self, why: &Unavailable) -> Self {
         self.keep(
             |command| command.request.is_some(),
-            |delivery| delivery(Err(Turned::Unknown)),
+            |delivery| delivery(Err(RpcError::Unknown)),
             |then| then(Err(why.clone())),
         )
     }
@@ -256,30 +256,30 @@ impl Batch {
     fn keep(
         self,
         keeps: impl Fn(&Command) -> bool,
-        mut turn: impl FnMut(Delivery),
+        mut turn: impl FnMut(ForwardReply),
         mut refuse: impl FnMut(Then<Result<Answer, Unavailable>>),
     ) -> Self {
         let Self { commands, waiting } = self;
-        let Waiting { who, looks, until } = waiting;
+        let BatchWaiters { who, looks, until } = waiting;
         let (now, mut kept, mut stays) = (commands.now, Vec::new(), Vec::new());
         let mut commands = commands.commands.iter();
         for who in who {
             match who {
-                Who::Caller(then) => match commands.next() {
+                BatchWaiter::Caller(then) => match commands.next() {
                     Some(command) if keeps(command) => {
                         kept.push(command.clone());
-                        stays.push(Who::Caller(then));
+                        stays.push(BatchWaiter::Caller(then));
                     }
                     _ => refuse(then),
                 },
-                Who::Node(count, delivery) => {
+                BatchWaiter::Node(count, delivery) => {
                     commands.by_ref().take(count).for_each(drop);
                     turn(delivery);
                 }
             }
         }
         let commands = Arc::new(Commands { now, commands: kept });
-        Self { commands, waiting: Waiting { who: stays, looks, until } }
+        Self { commands, waiting: BatchWaiters { who: stays, looks, until } }
     }
 
     /// Whether nobody waits any more.
@@ -288,16 +288,16 @@ impl Batch {
     }
 }
 
-impl Waiting {
+impl BatchWaiters {
     /// Gives each command its answer, of entry `index`, and then everybody a look at `at`.
     pub(super) fn answer(self, index: u64, answers: Answers, at: Time) {
         let mut answers = answers.into_iter();
         for who in self.who {
             match who {
-                Who::Caller(then) => {
+                BatchWaiter::Caller(then) => {
                     then(Ok(answers.next().expect("each command has an answer")));
                 }
-                Who::Node(count, delivery) => {
+                BatchWaiter::Node(count, delivery) => {
                     let own: Answers = answers.by_ref().take(count).collect();
                     debug_assert_eq!(own.len(), count, "each command has an answer");
                     delivery(Ok((index, own)));
@@ -313,8 +313,8 @@ impl Waiting {
     pub(super) fn refuse(self, why: &Unavailable) {
         for who in self.who {
             match who {
-                Who::Caller(then) => then(Err(why.clone())),
-                Who::Node(_, delivery) => delivery(Err(Turned::Unknown)),
+                BatchWaiter::Caller(then) => then(Err(why.clone())),
+                BatchWaiter::Node(_, delivery) => delivery(Err(RpcError::Unknown)),
             }
         }
         for look in self.looks {

@@ -6,15 +6,17 @@
 //! for anything, an entry of the leader says only that. Nodes on which nothing happens write
 //! nothing.
 
-use super::fatal_error::Trouble;
+use super::fatal_error::FatalError;
 use super::forward::Forwarder;
-use super::leader_clock::Hands;
+use super::leader_clock::LeaderClock;
 use super::leadership::{Reign, Stand};
-use super::linearizable_read::{Reader, WriteError, pause, propose};
-use super::proposal_queue::{ANSWER_DEADLINE, Batch, Desk, Next, Waiting};
+use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
+use super::proposal_queue::{
+    ANSWER_DEADLINE, BatchWaiters, NextBatch, ProposalBatch, ProposalQueue,
+};
 use super::replica::Replica;
-use super::rpc::messages::Turned;
-use super::rpc::rpc_client::Trouble as CallTrouble;
+use super::rpc::messages::RpcError;
+use super::rpc::rpc_client::RpcFailure as CallTrouble;
 use super::types::{Answers, Commands, Raft};
 use crate::engine::Op;
 use crate::service::Unavailable;
@@ -32,12 +34,12 @@ const LATE_LOOK: Span = Span::from_millis(250);
 pub(super) struct Proposer {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
-    pub(super) desk: Arc<Desk>,
-    pub(super) hands: Arc<Hands>,
+    pub(super) desk: Arc<ProposalQueue>,
+    pub(super) hands: Arc<LeaderClock>,
     pub(super) stand: watch::Receiver<Stand>,
-    pub(super) reader: Arc<Reader>,
+    pub(super) reader: Arc<LinearizableReader>,
     pub(super) line: Turn<Forwarder>,
-    pub(super) trouble: Trouble,
+    pub(super) trouble: FatalError,
 }
 
 /// The time to stamp by, if this node leads.
@@ -49,7 +51,7 @@ fn now(stand: Stand) -> Time {
 }
 
 /// What became of a batch.
-enum Came {
+enum ProposalOutcome {
     /// It is carried out here, as this entry.
     Done(u64, Answers, Time),
     /// Nothing was done.
@@ -64,9 +66,9 @@ impl Proposer {
         loop {
             let stand = *self.stand.borrow();
             match self.desk.next(|| now(stand)) {
-                Next::Batch(batch) => self.carry_out(batch, stand).await?,
-                Next::Closed => return Ok(()),
-                Next::Nothing => self.rest().await?,
+                NextBatch::Batch(batch) => self.carry_out(batch, stand).await?,
+                NextBatch::Closed => return Ok(()),
+                NextBatch::Nothing => self.rest().await?,
             }
         }
     }
@@ -109,7 +111,7 @@ impl Proposer {
         let now = reign.clock.at(steady_now());
         let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
         let came = self.write(reign, commands, &mut None).await?;
-        if let Came::Nothing(_) = came {
+        if let ProposalOutcome::Nothing(_) = came {
             // It leads no more, and will be told so.
             pause().await;
         }
@@ -117,14 +119,14 @@ impl Proposer {
     }
 
     /// Carries out what was asked, and stamped when the node stood as `stamped`.
-    async fn carry_out(&self, batch: Batch, mut stamped: Stand) -> Result<(), Arc<str>> {
+    async fn carry_out(&self, batch: ProposalBatch, mut stamped: Stand) -> Result<(), Arc<str>> {
         let mut batch = batch;
         let until = batch.waiting.until.unwrap_or_else(|| steady_now() + ANSWER_DEADLINE);
         let until = self.reader.patience(until);
         loop {
             let stand = *self.stand.borrow();
             if !matches!(stand, Stand::Leads(_)) {
-                batch = batch.turn_away(&Turned::NotLeader(None));
+                batch = batch.turn_away(&RpcError::NotLeader(None));
             } else if stand != stamped {
                 // Each leadership stamps by a clock of its own.
                 let commands = batch.commands.commands.clone();
@@ -136,19 +138,19 @@ impl Proposer {
             // All may have given up.
             batch.waiting = waiting.unwrap_or_default();
             match came {
-                Ok(Came::Done(index, answers, at)) => {
+                Ok(ProposalOutcome::Done(index, answers, at)) => {
                     self.desk.landed();
                     batch.waiting.answer(index, answers, at);
                     return Ok(());
                 }
-                Ok(Came::Nothing(why)) => {
+                Ok(ProposalOutcome::Nothing(why)) => {
                     if steady_now() >= until {
                         self.desk.landed();
                         batch.waiting.refuse(&Unavailable::NoQuorum { why });
                         return Ok(());
                     }
                 }
-                Ok(Came::Unknown(why)) => {
+                Ok(ProposalOutcome::Unknown(why)) => {
                     let why = Unavailable::NoQuorum { why };
                     batch = batch.refuse_unrepeatable(&why);
                 }
@@ -170,48 +172,48 @@ impl Proposer {
         &self,
         stand: Stand,
         commands: &Arc<Commands>,
-        waiting: &mut Option<Waiting>,
+        waiting: &mut Option<BatchWaiters>,
         until: Time,
-    ) -> Result<Came, Arc<str>> {
+    ) -> Result<ProposalOutcome, Arc<str>> {
         let left = until.since(steady_now());
         if left == Span::ZERO {
-            return Ok(Came::Nothing("nobody leads them".into()));
+            return Ok(ProposalOutcome::Nothing("nobody leads them".into()));
         }
         if commands.commands.is_empty() {
             // Who only looks makes no entry.
             return Ok(match self.reader.read(until).await {
-                Ok(at) => Came::Done(0, vec![], at),
-                Err(Unavailable::NoQuorum { why }) => Came::Nothing(why),
-                Err(other) => Came::Nothing(other.to_string().into()),
+                Ok(at) => ProposalOutcome::Done(0, vec![], at),
+                Err(Unavailable::NoQuorum { why }) => ProposalOutcome::Nothing(why),
+                Err(other) => ProposalOutcome::Nothing(other.to_string().into()),
             });
         }
         match stand {
             // It would be written here, and nobody could say what becomes of it.
             Stand::Leads(_) if self.reader.is_lost() => {
-                Ok(Came::Nothing("no majority of them answers".into()))
+                Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }
             Stand::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
             Stand::Follows(_) => Ok(self.forward(commands, left).await),
-            Stand::Waits => Ok(Came::Nothing("nobody leads them".into())),
+            Stand::Waits => Ok(ProposalOutcome::Nothing("nobody leads them".into())),
         }
     }
 
     /// Has the leader carry out what was asked here.
-    async fn forward(&self, commands: &Commands, left: Span) -> Came {
+    async fn forward(&self, commands: &Commands, left: Span) -> ProposalOutcome {
         let asked = boot_now();
         let sent = self.line.lock().await.forward(commands.commands.clone(), left).await;
         let (place, answers) = match sent {
             Ok(done) => done,
-            Err(CallTrouble::Turned(Turned::Unknown) | CallTrouble::Unheard(_)) => {
-                return Came::Unknown("whoever led them has not answered".into());
+            Err(CallTrouble::Turned(RpcError::Unknown) | CallTrouble::Unheard(_)) => {
+                return ProposalOutcome::Unknown("whoever led them has not answered".into());
             }
-            Err(trouble) => return Came::Nothing(trouble.to_string().into()),
+            Err(trouble) => return ProposalOutcome::Nothing(trouble.to_string().into()),
         };
         self.hands.hear(asked, place.now);
         let carried_out = self.replica.carried_out(place.index);
         match timeout(left.as_duration(), carried_out).await {
-            Ok(()) => Came::Done(place.index, answers, place.now),
-            Err(_) => Came::Unknown("this node is behind".into()),
+            Ok(()) => ProposalOutcome::Done(place.index, answers, place.now),
+            Err(_) => ProposalOutcome::Unknown("this node is behind".into()),
         }
     }
 
@@ -221,8 +223,8 @@ impl Proposer {
         &self,
         reign: Reign,
         commands: Arc<Commands>,
-        waiting: &mut Option<Waiting>,
-    ) -> Result<Came, Arc<str>> {
+        waiting: &mut Option<BatchWaiters>,
+    ) -> Result<ProposalOutcome, Arc<str>> {
         let began = steady_now();
         let mut entry = pin!(propose(&self.raft, reign, commands));
         let written = loop {
@@ -234,28 +236,32 @@ impl Proposer {
             }
         };
         match written {
-            Ok(done) => Ok(Came::Done(done.log_id.index, done.data, reign.clock.at(steady_now()))),
+            Ok(done) => Ok(ProposalOutcome::Done(
+                done.log_id.index,
+                done.data,
+                reign.clock.at(steady_now()),
+            )),
             Err(error) => self.failed(&error),
         }
     }
 
-    fn failed(&self, error: &WriteError) -> Result<Came, Arc<str>> {
+    fn failed(&self, error: &WriteError) -> Result<ProposalOutcome, Arc<str>> {
         match error {
             RaftError::Fatal(_) => Err(self.stopped(&error.to_string())),
             RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
-                Ok(Came::Unknown("another leads them now".into()))
+                Ok(ProposalOutcome::Unknown("another leads them now".into()))
             }
             RaftError::APIError(
                 ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_),
-            ) => Ok(Came::Nothing("another leads them now".into())),
+            ) => Ok(ProposalOutcome::Nothing("another leads them now".into())),
             RaftError::APIError(ClientWriteError::ChangeMembershipError(why)) => {
-                Ok(Came::Nothing(why.to_string().into()))
+                Ok(ProposalOutcome::Nothing(why.to_string().into()))
             }
         }
     }
 
     /// Answers those who have waited as long as anybody does. The entry may still be carried out.
-    fn give_up_on_the_late(&self, began: Time, waiting: &mut Option<Waiting>) {
+    fn give_up_on_the_late(&self, began: Time, waiting: &mut Option<BatchWaiters>) {
         let now = steady_now();
         let why = format!("no sync by a majority within {ANSWER_DEADLINE}").into();
         let late = Unavailable::Log { why };

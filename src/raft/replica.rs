@@ -4,13 +4,13 @@
 //! is held. What is read again at a start has been told before: until [`Replica::go_live`] nothing
 //! is told.
 
-use super::leader_clock::{Reading, TIME_EVERY};
-use super::snapshot::Known;
+use super::leader_clock::{LeaderReading, TIME_EVERY};
+use super::snapshot::SnapshotContents;
 use super::types::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
 use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
 use crate::service::audit::Audit;
-use crate::service::counters::Tally;
-use crate::service::event_log::{Feed, Wakers};
+use crate::service::counters::ServiceCounters;
+use crate::service::event_log::{EventLog, Wakers};
 use crate::time::{Time, Wall, boot_now};
 use openraft::EntryPayload;
 use parking_lot::{Mutex, MutexGuard};
@@ -20,9 +20,9 @@ use tokio::sync::watch;
 
 /// The state of a node.
 pub(crate) struct Replica {
-    core: Mutex<Core>,
-    pub(crate) feed: Arc<Feed>,
-    pub(crate) tally: Tally,
+    core: Mutex<ReplicaState>,
+    pub(crate) feed: Arc<EventLog>,
+    pub(crate) tally: ServiceCounters,
     /// Entries with commands, and commands, since the start.
     pub(crate) entries: AtomicU64,
     pub(crate) commands: AtomicU64,
@@ -35,14 +35,14 @@ pub(crate) struct Replica {
 pub(crate) type SteadyClock = Box<dyn Fn() -> Time + Send + Sync>;
 
 /// What the mutex guards.
-pub(crate) struct Core {
+pub(crate) struct ReplicaState {
     pub(crate) engine: Engine,
     /// Which cluster this is, once an entry has said so.
     pub(crate) cluster: Option<ClusterId>,
     applied: Option<LogId>,
     members: Membership,
     /// The last leader's time, as far as it was heard here.
-    reading: Option<Reading>,
+    reading: Option<LeaderReading>,
     audit: Audit,
     /// Emptied after each entry; kept for its memory.
     events: Vec<Event>,
@@ -60,14 +60,14 @@ enum Telling {
 
 impl Replica {
     /// Goes on from what a snapshot knows, or from nothing.
-    pub(crate) fn new(known: Option<Known>, audit: Audit, steady: SteadyClock) -> Self {
-        let known = known.unwrap_or_else(|| Known {
+    pub(crate) fn new(known: Option<SnapshotContents>, audit: Audit, steady: SteadyClock) -> Self {
+        let known = known.unwrap_or_else(|| SnapshotContents {
             meta: Meta::default(),
             cluster: None,
             engine: Engine::new(Rules::default()),
         });
-        let Known { meta, cluster, engine } = known;
-        let core = Core {
+        let SnapshotContents { meta, cluster, engine } = known;
+        let core = ReplicaState {
             engine,
             cluster,
             applied: meta.last_log_id,
@@ -77,14 +77,14 @@ impl Replica {
             events: Vec::new(),
             telling: Telling::Not,
         };
-        let (feed, tally) = (Arc::default(), Tally::default());
+        let (feed, tally) = (Arc::default(), ServiceCounters::default());
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
         let (told, _) = watch::channel(core.applied.map_or(0, |applied| applied.index));
         Self { core: Mutex::new(core), feed, tally, entries, commands, told, steady }
     }
 
     /// A look at the state, while nothing changes. To be short.
-    pub(crate) fn look(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn look(&self) -> MutexGuard<'_, ReplicaState> {
         self.core.lock()
     }
 
@@ -146,8 +146,13 @@ impl Replica {
         answers
     }
 
-    fn carry_out(&self, core: &mut Core, now: Time, commands: &[Command]) -> (Answers, Wakers) {
-        let Core { engine, events, audit, telling, .. } = core;
+    fn carry_out(
+        &self,
+        core: &mut ReplicaState,
+        now: Time,
+        commands: &[Command],
+    ) -> (Answers, Wakers) {
+        let ReplicaState { engine, events, audit, telling, .. } = core;
         // Time never goes back, whatever leader stamped the entry.
         let now = now.max(engine.clock());
         let answers: Vec<Answer> =
@@ -170,7 +175,7 @@ impl Replica {
     }
 
     /// Becomes what a snapshot of another node says.
-    pub(crate) fn replace(&self, known: Known) {
+    pub(crate) fn replace(&self, known: SnapshotContents) {
         let mut core = self.core.lock();
         core.engine = known.engine;
         core.cluster = known.cluster;
@@ -211,7 +216,7 @@ impl Replica {
     }
 }
 
-impl Core {
+impl ReplicaState {
     /// Who is in the cluster, as the last entry of that kind which was carried out says.
     pub(crate) const fn members(&self) -> &Membership {
         &self.members
@@ -225,7 +230,7 @@ impl Core {
     }
 
     fn hear(&mut self, leader: Leader, now: Time, steady: Time) {
-        let heard = Reading::of(leader, now, steady);
+        let heard = LeaderReading::of(leader, now, steady);
         self.reading = Some(heard.better(self.reading));
     }
 

@@ -2,15 +2,15 @@
 
 use super::data_dir::sync_names;
 use super::data_dir_error::DataError;
-use super::lock_service::Node;
-use crate::engine::Heritage;
+use super::lock_service::RaftNode;
+use crate::engine::Baseline;
 use crate::storage::locked_dir::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Makes the data directory of a node that begins a new cluster with what is left of a lost one.
 /// The directory must be empty or not there; it is there as a whole, or as it was.
-pub fn restore(path: &Path, heritage: Heritage) -> Result<(), DataError> {
+pub fn restore(path: &Path, heritage: Baseline) -> Result<(), DataError> {
     let at = |error| DataError::io(path, error);
     let path = std::path::absolute(path).map_err(at)?;
     if let Some(found) = first_entry(&path)? {
@@ -23,7 +23,7 @@ pub fn restore(path: &Path, heritage: Heritage) -> Result<(), DataError> {
     // which gives tokens out that others have.
     let name = format!(".{}.restoring-{}", name.to_string_lossy(), std::process::id());
     let beside = parent.join(name);
-    let made = Node::begin_with(&beside, heritage)
+    let made = RaftNode::begin_with(&beside, heritage)
         .and_then(|()| fs::rename(&beside, &path).and_then(|()| sync_names(parent)).map_err(at));
     if made.is_err() {
         // It takes room, and nobody knows what it is.

@@ -5,7 +5,7 @@ use super::data_dir_error::DataError;
 use super::entry_codec::{put_meta, take_meta};
 use super::types::{ClusterId, Meta, Snapshot};
 use crate::engine::Engine;
-use crate::engine::codec::{self, Malformed, Reader, Wire};
+use crate::engine::codec::{self, Codec, Decoder, Malformed};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -20,7 +20,7 @@ const HEAD_BYTES: usize = 16;
 
 /// All that a node knows at one entry.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct SnapshotContents {
     pub(crate) meta: Meta,
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) engine: Engine,
@@ -37,8 +37,8 @@ pub(crate) fn to_bytes(cluster: Option<ClusterId>, engine: &Engine) -> Arc<[u8]>
 /// Reads what [`to_bytes`] wrote.
 pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Option<ClusterId>, Engine), Malformed> {
     let (format, body) = bytes.split_first().ok_or(Malformed)?;
-    let mut from = Reader::of_format(*format, body)?;
-    let cluster = Wire::take(&mut from)?;
+    let mut from = Decoder::of_format(*format, body)?;
+    let cluster = Codec::take(&mut from)?;
     Ok((cluster, codec::decode_engine(*format, from.rest())?))
 }
 
@@ -101,11 +101,11 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
     let (length, rest) = body.split_first_chunk().ok_or(Malformed)?;
     let length = u32::from_le_bytes(*length) as usize;
     let (meta, state) = rest.split_at_checked(length).ok_or(Malformed)?;
-    Ok(Snapshot { meta: take_meta(&mut Reader::new(meta))?, snapshot: state.into() })
+    Ok(Snapshot { meta: take_meta(&mut Decoder::new(meta))?, snapshot: state.into() })
 }
 
 /// What a snapshot says, as a state.
-pub(crate) fn unpack(snapshot: &Snapshot) -> Result<Known, Malformed> {
+pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, Malformed> {
     let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
-    Ok(Known { meta: snapshot.meta.clone(), cluster, engine })
+    Ok(SnapshotContents { meta: snapshot.meta.clone(), cluster, engine })
 }

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 /// What a node that follows has heard of how far the leader has decided.
 #[derive(Debug)]
-pub(super) struct Freshness(Mutex<Known>);
+pub(super) struct StalenessBound(Mutex<StalenessState>);
 
 #[derive(Debug)]
-struct Known {
+struct StalenessState {
     /// When a leader was heard last, or this node led; else its start. On the boot clock.
     contact: Time,
     /// All that was decided by then is carried out here. On the boot clock.
@@ -21,7 +21,7 @@ struct Known {
     said: Option<(Time, u64)>,
 }
 
-impl Known {
+impl StalenessState {
     fn settle(&mut self, applied: u64) {
         if let Some((at, decided)) = self.said
             && applied >= decided
@@ -31,10 +31,10 @@ impl Known {
     }
 }
 
-impl Freshness {
+impl StalenessBound {
     /// Nothing is heard yet.
     pub(super) fn since(start: Time) -> Self {
-        Self(Mutex::new(Known { contact: start, as_of: None, said: None }))
+        Self(Mutex::new(StalenessState { contact: start, as_of: None, said: None }))
     }
 
     /// This node has led until now.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn only_what_is_carried_out_is_known() {
-        let (fresh, secs) = (Freshness::since(Time::ZERO), Time::from_secs);
+        let (fresh, secs) = (StalenessBound::since(Time::ZERO), Time::from_secs);
         assert_eq!(fresh.as_of(9), None);
         assert_eq!(fresh.quiet(secs(3)), Span::from_secs(3));
         fresh.hear(secs(1), 5, 5);

@@ -2,10 +2,10 @@
 //! it becomes a snapshot, so that the log can be forgotten up to there.
 
 use super::data_dir_error::DataError;
-use super::fatal_error::Trouble;
+use super::fatal_error::FatalError;
 use super::replica::Replica;
 use super::snapshot;
-use super::types::{Kind, LogId, Membership, Meta, Snapshot};
+use super::types::{LogId, Membership, Meta, Snapshot, TypeConfig};
 use crate::engine::codec::Malformed;
 use crate::service::audit::Audit;
 use crate::time::steady_now;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The replica, and where its snapshots are.
-pub(super) struct Machine {
+pub(super) struct StateMachine {
     pub(super) replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
-    trouble: Trouble,
+    trouble: FatalError,
 }
 
 /// Puts one snapshot on the disk.
-pub(super) struct Builder {
+pub(super) struct StateSnapshotBuilder {
     snapshot: Snapshot,
     file: Arc<SnapshotFile>,
-    trouble: Trouble,
+    trouble: FatalError,
 }
 
 /// The snapshot on the disk. Openraft builds a snapshot in the background and installs one from
@@ -50,9 +50,9 @@ impl SnapshotFile {
     }
 }
 
-impl Machine {
+impl StateMachine {
     /// The state as the snapshot at `path` has it, or an empty one.
-    pub(super) fn open(path: &Path, audit: Audit, trouble: &Trouble) -> Result<Self, DataError> {
+    pub(super) fn open(path: &Path, audit: Audit, trouble: &FatalError) -> Result<Self, DataError> {
         let known =
             match snapshot::read(path)? {
                 None => None,
@@ -74,16 +74,16 @@ impl Machine {
 
 /// Does something to a file on a thread that may wait for the disk.
 async fn on_the_disk<T: Send + 'static>(
-    trouble: &Trouble,
+    trouble: &FatalError,
     act: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let done = tokio::task::spawn_blocking(act).await.map_err(io::Error::other);
     done.flatten().map_err(|error| trouble.note("the snapshot can't be written", error))
 }
 
-impl RaftStateMachine<Kind> for Machine {
+impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotData = Arc<[u8]>;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = StateSnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
         let meta = self.replica.look().meta();
@@ -92,7 +92,7 @@ impl RaftStateMachine<Kind> for Machine {
 
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
     where
-        S: Stream<Item = io::Result<EntryResponder<Kind>>> + Unpin + Send,
+        S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let answers = self.replica.apply(entry);
@@ -103,11 +103,15 @@ impl RaftStateMachine<Kind> for Machine {
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
+    async fn get_snapshot_builder(&mut self) -> StateSnapshotBuilder {
         let core = self.replica.look();
         let bytes = snapshot::to_bytes(core.cluster, &core.engine);
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
-        Builder { snapshot, file: Arc::clone(&self.file), trouble: self.trouble.clone() }
+        StateSnapshotBuilder {
+            snapshot,
+            file: Arc::clone(&self.file),
+            trouble: self.trouble.clone(),
+        }
     }
 
     async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
@@ -126,7 +130,7 @@ impl RaftStateMachine<Kind> for Machine {
     }
 }
 
-impl RaftSnapshotBuilder<Kind> for Builder {
+impl RaftSnapshotBuilder<TypeConfig> for StateSnapshotBuilder {
     type SnapshotData = Arc<[u8]>;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {

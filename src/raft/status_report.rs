@@ -1,17 +1,19 @@
 //! How the nodes stand, for people: what this one knows of itself, and what the others answer.
 
-use super::elections::Elections;
-use super::fsync_latency::Syncs;
+use super::elections::ElectionCounter;
+use super::fsync_latency::FsyncLatency;
 use super::leadership::{Metrics, metrics};
-use super::log::Log;
+use super::log::LogStore;
 use super::membership::{heard, voters};
 use super::node_address::Station;
 use super::replica::Replica;
-use super::rpc::messages::{Call, Told};
-use super::rpc::rpc_client::Caller;
-use super::types::{ClusterId, Kind, NodeId, Raft};
+use super::rpc::messages::{RpcRequest, RpcResponse};
+use super::rpc::rpc_client::RpcIdentity;
+use super::types::{ClusterId, NodeId, Raft, TypeConfig};
 use crate::engine::codec;
-use crate::service::cluster_status::{Behind, Member, Node, Outlook, Report, Standing};
+use crate::service::cluster_status::{
+    Behind, ClusterReport, Member, MemberStatus, Outlook, Standing,
+};
 use crate::time::Span;
 use openraft::ServerState;
 use openraft::type_config::TypeConfigExt;
@@ -24,15 +26,15 @@ const STATUS_PATIENCE: Span = Span::from_secs(1);
 #[derive(Clone)]
 pub(super) struct Gauges {
     /// How long its disk takes.
-    pub(super) syncs: Arc<Syncs>,
+    pub(super) syncs: Arc<FsyncLatency>,
     /// The elections that it has seen.
-    pub(super) elections: Arc<Elections>,
+    pub(super) elections: Arc<ElectionCounter>,
 }
 
 impl Gauges {
     /// Those of the node with this log.
-    pub(super) fn of(log: &Log) -> Self {
-        let elections = Arc::new(Elections::since(log.vote().as_ref()));
+    pub(super) fn of(log: &LogStore) -> Self {
+        let elections = Arc::new(ElectionCounter::since(log.vote().as_ref()));
         Self { syncs: Arc::clone(&log.syncs), elections }
     }
 }
@@ -43,7 +45,7 @@ pub(super) struct Reporter {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     pub(super) gauges: Gauges,
-    pub(super) caller: Option<Arc<Caller>>,
+    pub(super) caller: Option<Arc<RpcIdentity>>,
 }
 
 impl Reporter {
@@ -79,12 +81,12 @@ impl Reporter {
     /// heard.
     pub(super) fn heard_by_most(&self) -> Option<Span> {
         let acked = metrics(&self.raft).last_quorum_acked?;
-        let ago = Kind::now() - acked.into_inner();
+        let ago = TypeConfig::now() - acked.into_inner();
         Some(Span::from_millis(ago.as_millis() as u64))
     }
 
     /// How all of them stand.
-    pub(super) async fn report(&self, with_state: bool) -> Report {
+    pub(super) async fn report(&self, with_state: bool) -> ClusterReport {
         let metrics = metrics(&self.raft);
         let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
         let mut asked = Vec::new();
@@ -92,7 +94,7 @@ impl Reporter {
             asked.push(self.ask(known(&metrics, id), id == metrics.id, with_state));
         }
         let mut nodes = futures_util::future::join_all(asked).await;
-        let leads = |node: &&Node| Some(node.member.id) == metrics.current_leader;
+        let leads = |node: &&MemberStatus| Some(node.member.id) == metrics.current_leader;
         let leader = nodes.iter().find(leads).filter(|leader| leader.trouble.is_none());
         if let Some(last) = leader.map(|leader| leader.member.last_log) {
             for node in &mut nodes {
@@ -101,7 +103,13 @@ impl Reporter {
             }
         }
         let (cluster, elections) = (self.cluster.to_string(), self.gauges.elections.seen());
-        Report { cluster, asked: metrics.id, leader: metrics.current_leader, elections, nodes }
+        ClusterReport {
+            cluster,
+            asked: metrics.id,
+            leader: metrics.current_leader,
+            elections,
+            nodes,
+        }
     }
 
     /// What is known here of all, without asking anybody.
@@ -131,20 +139,23 @@ impl Reporter {
         Outlook { voters, learners: nodes.len().saturating_sub(voters), elections, behind }
     }
 
-    async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> Node {
+    async fn ask(&self, known: Member, is_own: bool, with_state: bool) -> MemberStatus {
         if is_own {
-            return Node { member: self.own(with_state), trouble: None, lag: None };
+            return MemberStatus { member: self.own(with_state), trouble: None, lag: None };
         }
-        let silent =
-            |trouble: String| Node { member: known.clone(), trouble: Some(trouble), lag: None };
+        let silent = |trouble: String| MemberStatus {
+            member: known.clone(),
+            trouble: Some(trouble),
+            lag: None,
+        };
         let Some(caller) = &self.caller else {
             return silent("this node has no --peer-listen".to_owned());
         };
         let mut line = caller.line(known.id, &known.address);
-        match line.call(Call::Status(with_state), STATUS_PATIENCE).await {
-            Ok(Told::Status(said)) => {
+        match line.call(RpcRequest::Status(with_state), STATUS_PATIENCE).await {
+            Ok(RpcResponse::Status(said)) => {
                 let heard_ms = known.heard_ms;
-                Node { member: Member { heard_ms, ..said }, trouble: None, lag: None }
+                MemberStatus { member: Member { heard_ms, ..said }, trouble: None, lag: None }
             }
             Ok(_) => silent("it answered what was not asked".to_owned()),
             Err(trouble) => silent(trouble.to_string()),

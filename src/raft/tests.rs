@@ -2,13 +2,13 @@
 //! answer.
 
 use super::data_dir::{Data, first};
-use super::fatal_error::Trouble;
-use super::log::Log;
+use super::fatal_error::FatalError;
+use super::log::LogStore;
 use super::node;
 use super::snapshot;
-use super::state_machine::Machine;
-use super::types::{ClusterId, Commands, Entry, Kind, LogId, Meta, Proposal, Snapshot, Vote};
-use super::{DataError, Node};
+use super::state_machine::StateMachine;
+use super::types::{ClusterId, Commands, Entry, LogId, Meta, Proposal, Snapshot, TypeConfig, Vote};
+use super::{DataError, RaftNode};
 use crate::engine::model::sound;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Engine, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op,
@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
 /// A directory of one test, gone afterwards.
-struct Scratch(PathBuf);
+struct ClusterScratch(PathBuf);
 
-impl Scratch {
+impl ClusterScratch {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -61,8 +61,8 @@ impl Scratch {
         files
     }
 
-    fn open(&self) -> Result<Node, DataError> {
-        Node::open(&self.data())
+    fn open(&self) -> Result<RaftNode, DataError> {
+        RaftNode::open(&self.data())
     }
 
     /// Why it does not open.
@@ -85,7 +85,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ClusterScratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -116,7 +116,7 @@ fn release(lock: &str, who: &str) -> Command {
     Op::Release(Release::of(key)).into()
 }
 
-fn ask(node: &Node, command: Command) -> Result<Answer, Unavailable> {
+fn ask(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
     let (send, answer) = mpsc::channel();
     node.submit(command, Box::new(move |got| send.send(got).expect("somebody waits")));
     answer.recv().expect("every request is answered")
@@ -124,19 +124,19 @@ fn ask(node: &Node, command: Command) -> Result<Answer, Unavailable> {
 
 /// The token of a tenure that has just been granted.
 #[track_caller]
-fn granted(node: &Node, lock: &str, who: &str) -> u64 {
+fn granted(node: &RaftNode, lock: &str, who: &str) -> u64 {
     match ask(node, acquire(lock, who)).expect("the node is well") {
         Ok(Outcome::Granted(tenure)) => tenure.token.as_u64(),
         other => panic!("not granted: {other:?}"),
     }
 }
 
-fn bytes(node: &Node) -> Vec<u8> {
+fn bytes(node: &RaftNode) -> Vec<u8> {
     node.inspect(codec::encode_engine)
 }
 
 /// Who holds a lock.
-fn holder(node: &Node, lock: &str) -> Option<(String, u64)> {
+fn holder(node: &RaftNode, lock: &str) -> Option<(String, u64)> {
     let (send, seen) = mpsc::channel();
     node.view(&name(lock), Box::new(move |view| send.send(view).expect("somebody waits")));
     let view = seen.recv().expect("every request is answered").expect("the node is well");
@@ -146,15 +146,18 @@ fn holder(node: &Node, lock: &str) -> Option<(String, u64)> {
 
 // ---- the traits -----------------------------------------------------------------------------
 
-struct Builder;
+struct TestBuilder;
 
-impl StoreBuilder<Kind, Log, Machine, Scratch> for Builder {
-    async fn build(&self) -> Result<(Scratch, Log, Machine), StorageError<Kind>> {
-        let scratch = Scratch::new();
-        let trouble = Trouble::default();
-        let log = Log::open(&scratch.0, &trouble).expect("an empty directory");
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBuilder {
+    async fn build(
+        &self,
+    ) -> Result<(ClusterScratch, LogStore, StateMachine), StorageError<TypeConfig>> {
+        let scratch = ClusterScratch::new();
+        let trouble = FatalError::default();
+        let log = LogStore::open(&scratch.0, &trouble).expect("an empty directory");
         let path = scratch.0.join("snapshot");
-        let machine = Machine::open(&path, Audit::to_log(), &trouble).expect("nothing is there");
+        let machine =
+            StateMachine::open(&path, Audit::to_log(), &trouble).expect("nothing is there");
         Ok((scratch, log, machine))
     }
 }
@@ -163,7 +166,9 @@ impl StoreBuilder<Kind, Log, Machine, Scratch> for Builder {
 #[test]
 fn the_log_keeps_what_openraft_asks_of_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    let suite = Suite::<Kind, Log, Machine, Builder, Scratch>::test_all(Builder);
+    let suite = Suite::<TypeConfig, LogStore, StateMachine, TestBuilder, ClusterScratch>::test_all(
+        TestBuilder,
+    );
     runtime.expect("threads can be made").block_on(suite).expect("all of openraft's cases pass");
 }
 
@@ -185,11 +190,12 @@ fn a_snapshot_at_any_entry_goes_on_alike() {
         payload: EntryPayload::Normal(proposal),
     };
     let entries: Vec<Entry> = (0..).zip(std::iter::once(begin).chain(rest)).map(entry).collect();
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let open = || Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("whole");
-    let state = |machine: &Machine| {
+    let open =
+        || StateMachine::open(&path, Audit::to_log(), &FatalError::default()).expect("whole");
+    let state = |machine: &StateMachine| {
         let core = machine.replica.look();
         (core.meta(), core.cluster, codec::encode_engine(&core.engine))
     };
@@ -234,10 +240,11 @@ fn entry_of(path: &Path) -> u64 {
 /// A node may be building a snapshot when the leader sends it a newer one.
 #[test]
 fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine = Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("new");
+    let mut machine =
+        StateMachine::open(&path, Audit::to_log(), &FatalError::default()).expect("new");
     let (older, newer) = (snapshot_at(10), snapshot_at(20));
     runtime.block_on(async {
         machine.install_snapshot(&older.meta, older.snapshot).await.expect("there is room");
@@ -253,10 +260,11 @@ fn a_snapshot_that_was_built_late_does_not_replace_a_newer_one() {
 #[test]
 fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
     const ROUNDS: u64 = 60;
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let path = scratch.0.join("snapshot");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
-    let mut machine = Machine::open(&path, Audit::to_log(), &Trouble::default()).expect("new");
+    let mut machine =
+        StateMachine::open(&path, Audit::to_log(), &FatalError::default()).expect("new");
     let template = snapshot_at(0);
     let at = |index| Snapshot { meta: snapshot_meta(index), ..template.clone() };
     for round in 1..=ROUNDS {
@@ -279,7 +287,7 @@ fn snapshots_that_are_built_and_installed_at_once_do_not_collide() {
 /// is gone has, and does not start.
 #[test]
 fn a_log_with_a_vote_alone_is_not_damaged() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
     let other = || Ok((ClusterId(7), 5));
     let mut data = Data::open(&scratch.data(), other).expect("a new directory");
@@ -287,7 +295,7 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
     let log = data.log();
     drop(data);
     assert!(scratch.refusal().contains("is damaged"), "nothing says what it promised");
-    let mut log = Log::open(&log, &Trouble::default()).expect("it is sound");
+    let mut log = LogStore::open(&log, &FatalError::default()).expect("it is sound");
     runtime.block_on(log.save_vote(&Vote::new(3, 2))).expect("there is room");
     drop(log);
     // One without peers can't go on; that it has to be told so shows that its log was opened.
@@ -297,7 +305,7 @@ fn a_log_with_a_vote_alone_is_not_damaged() {
 
 #[test]
 fn what_was_granted_outlives_the_node() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     assert_eq!(granted(&node, "a", "ann"), 1);
     assert_eq!(granted(&node, "b", "bob"), 2);
@@ -321,7 +329,7 @@ fn what_was_granted_outlives_the_node() {
 /// What a lease had left it has left when the node comes back: engine time stands still meanwhile.
 #[test]
 fn while_a_node_is_off_no_lease_grows_older() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     granted(&node, "a", "ann");
     let (clock, now) = (node.inspect(Engine::clock), node.now());
@@ -334,7 +342,7 @@ fn while_a_node_is_off_no_lease_grows_older() {
 
 #[test]
 fn a_deadline_passes_without_anybody_asking() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = Arc::new(scratch.open().expect("a new node"));
     let locks = Locks::new(Arc::clone(&node) as _);
     let mut watch = locks.watch(None);
@@ -350,7 +358,7 @@ fn a_deadline_passes_without_anybody_asking() {
 
 #[test]
 fn sessions_of_a_dead_process_end() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     let open = OpenSession { client: client("ann"), ttl: None, grace: Grace::NONE };
     let Ok(Ok(Outcome::SessionOpened(session))) = ask(&node, Op::OpenSession(open).into()) else {
@@ -369,7 +377,7 @@ fn sessions_of_a_dead_process_end() {
 
 #[test]
 fn a_node_that_nobody_asks_writes_nothing() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     let size =
         || scratch.log_files().iter().map(|file| fs::metadata(file).map_or(0, |m| m.len())).sum();
@@ -386,7 +394,7 @@ fn a_node_that_nobody_asks_writes_nothing() {
 #[test]
 fn concurrent_requests_share_entries() {
     const EACH: usize = 200;
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     let (send, answers) = mpsc::channel();
     for number in 0..EACH {
@@ -410,7 +418,7 @@ fn concurrent_requests_share_entries() {
 /// A long log becomes a snapshot and is forgotten; nothing else changes.
 #[test]
 fn a_long_log_is_forgotten_up_to_a_snapshot() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     granted(&node, "kept", "ann");
     let (send, answers) = mpsc::channel();
@@ -444,8 +452,8 @@ fn a_long_log_is_forgotten_up_to_a_snapshot() {
 // ---- what the disk may have done ------------------------------------------------------------
 
 /// A node with some grants, as a crash leaves it; and how many grants.
-fn crashed(grants: u64) -> Scratch {
-    let scratch = Scratch::new();
+fn crashed(grants: u64) -> ClusterScratch {
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     for number in 0..grants {
         assert_eq!(granted(&node, &format!("lock{number}"), "ann"), number + 1);
@@ -456,14 +464,14 @@ fn crashed(grants: u64) -> Scratch {
 }
 
 /// The last file of a log, and its bytes.
-fn last_file(scratch: &Scratch) -> (PathBuf, Vec<u8>) {
+fn last_file(scratch: &ClusterScratch) -> (PathBuf, Vec<u8>) {
     let path = scratch.log_files().pop().expect("there is one");
     let bytes = fs::read(&path).expect("readable");
     (path, bytes)
 }
 
 /// How many of the grants of [`crashed`] are there: none is missing before the last.
-fn grants(node: &Node) -> u64 {
+fn grants(node: &RaftNode) -> u64 {
     let next = node.inspect(Engine::next_token);
     for number in 0..next - 1 {
         let held = holder(node, &format!("lock{number}"));
@@ -509,7 +517,7 @@ fn a_changed_log_does_not_open() {
             let file = copy.data().join("log").join(path.file_name().expect("a name"));
             let file = fs::OpenOptions::new().write(true).open(file).expect("writable");
             file.write_all_at(&[byte ^ bit], at as u64).expect("in place");
-            let log = Log::open(&copy.data().join("log"), &Trouble::default());
+            let log = LogStore::open(&copy.data().join("log"), &FatalError::default());
             match log {
                 Err(DataError::Damaged { .. } | DataError::Newer { .. }) => {}
                 Err(other) => panic!("byte {at}: {other}"),
@@ -542,8 +550,8 @@ fn a_changed_log_does_not_open() {
 #[test]
 fn a_record_in_disguise_is_no_end() {
     const VOTE_BYTES: u64 = 4 + 3 * 8 + 8;
-    let scratch = Scratch::new();
-    let open = || Log::open(&scratch.0, &Trouble::default());
+    let scratch = ClusterScratch::new();
+    let open = || LogStore::open(&scratch.0, &FatalError::default());
     let vote = Vote { leader_id: LeaderId { term: 7, node_id: 1 }, committed: false };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("one thread");
     runtime.block_on(open().expect("empty").save_vote(&vote)).expect("there is room");
@@ -602,15 +610,15 @@ fn what_is_newer_or_other_is_refused() {
     fs::write(&node, &text).expect("room");
     // An entry of a format that is not known yet, whole and with the right sums.
     let newer = scratch.copy();
-    let mut log = Log::open(&newer.data().join("log"), &Trouble::default()).expect("whole");
+    let mut log = LogStore::open(&newer.data().join("log"), &FatalError::default()).expect("whole");
     log.append_of_format(super::entry_codec::ENTRY_VERSION + 1);
     drop(log);
     assert!(newer.refusal().contains("newer latchfs: "), "{}", newer.refusal());
-    let state = Scratch::new();
+    let state = ClusterScratch::new();
     fs::create_dir(state.data()).expect("new");
     fs::write(state.data().join("tokens"), "").expect("room");
     assert!(state.refusal().contains("--state DIR"), "{}", state.refusal());
-    let file = Scratch::new();
+    let file = ClusterScratch::new();
     fs::write(file.data(), "").expect("room");
     assert!(file.refusal().contains("is not a directory"), "{}", file.refusal());
 }
@@ -625,14 +633,14 @@ fn a_first_start_that_was_broken_off_is_begun_again() {
     // Only the name, and then the directory of the log.
     for _ in 0..2 {
         let data = Data::open(&scratch.data(), || Ok(first())).expect("new");
-        assert_eq!(data.identity.stage, super::data_dir::Stage::New);
+        assert_eq!(data.identity.stage, super::data_dir::NodeStage::New);
     }
     assert_eq!(granted(&scratch.open().expect("new"), "a", "ann"), 1);
 }
 
 #[test]
 fn phases_are_seen_as_time_passes() {
-    let scratch = Scratch::new();
+    let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     granted(&node, "a", "ann");
     let view = node.view_here(&name("a")).expect("nothing is due").expect("the node is well");

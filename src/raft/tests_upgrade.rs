@@ -3,7 +3,7 @@
 
 use super::restore;
 use super::snapshot;
-use super::{DataError, Node};
+use super::{DataError, RaftNode};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
     Acquire, Answer, ClientId, Engine, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 
 /// A directory of one test, gone afterwards.
-struct Scratch(PathBuf);
+struct UpgradeScratch(PathBuf);
 
-impl Scratch {
+impl UpgradeScratch {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for UpgradeScratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -45,7 +45,7 @@ fn lock(text: &str) -> LockName {
     LockName::parse(text).expect("valid")
 }
 
-fn acquire(node: &Node, of: &str) -> Answer {
+fn acquire(node: &RaftNode, of: &str) -> Answer {
     let (send, answer) = mpsc::channel();
     let client = ClientId::parse("new").expect("valid");
     let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
@@ -85,7 +85,7 @@ fn as_the_fixture_was_made(engine: &Engine) {
 /// `tests/fixtures/data-1` was written by version 0.1.0 before there were clusters of several.
 #[test]
 fn a_directory_of_the_first_version_opens() {
-    let scratch = Scratch::new();
+    let scratch = UpgradeScratch::new();
     let data = scratch.0.join("data");
     fs::create_dir_all(data.join("log")).expect("it is new");
     let from = fixture("data-1");
@@ -95,7 +95,7 @@ fn a_directory_of_the_first_version_opens() {
         let goal = data.join("log").join(path.file_name().expect("it has a name"));
         fs::copy(&path, goal).expect("it is there");
     }
-    let node = Node::open(&data).expect("it opens");
+    let node = RaftNode::open(&data).expect("it opens");
     node.inspect(as_the_fixture_was_made);
     node.inspect(|engine| assert_eq!(holders(engine, "last"), [("dan".to_owned(), 6)]));
     assert_eq!(token(acquire(&node, "next")), 7, "tokens go on");
@@ -112,11 +112,11 @@ fn a_snapshot_of_the_first_version_opens() {
 
 #[test]
 fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
-    let scratch = Scratch::new();
+    let scratch = UpgradeScratch::new();
     let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
-    let node = Node::open(&old).expect("it is new");
+    let node = RaftNode::open(&old).expect("it is new");
     let last = token(acquire(&node, "build"));
-    let heritage = |node: &Node, hold_off| {
+    let heritage = |node: &RaftNode, hold_off| {
         node.inspect(|engine| engine.heritage(1_790_000_000, hold_off)).expect("there are tokens")
     };
     let (slow, at_once) = (heritage(&node, Span::from_secs(60)), heritage(&node, Span::ZERO));
@@ -125,7 +125,7 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     restore(&new, slow).expect("there is room");
     // Also when it is started again: the time that it was off does not count.
     for _ in 0..2 {
-        let node = Node::open(&new).expect("it has begun");
+        let node = RaftNode::open(&new).expect("it has begun");
         assert_ne!(node.engine_id(), id, "another cluster");
         assert_eq!(node.about().locks, 0);
         let refusal = acquire(&node, "build").expect_err("too early");
@@ -134,19 +134,19 @@ fn a_restored_node_grants_nothing_before_its_time_and_no_token_twice() {
     let second = scratch.0.join("second");
     fs::create_dir(&second).expect("it is new");
     restore(&second, at_once).expect("an empty directory will do");
-    let node = Node::open(&second).expect("it has begun");
+    let node = RaftNode::open(&second).expect("it has begun");
     assert!(token(acquire(&node, "build")) > last + (1 << 39));
 }
 
 #[test]
 fn nothing_is_restored_over_something() {
-    let scratch = Scratch::new();
+    let scratch = UpgradeScratch::new();
     let data = scratch.0.join("data");
-    Node::open(&data).expect("it is new").close();
+    RaftNode::open(&data).expect("it is new").close();
     let heritage = Engine::default().heritage(0, Span::ZERO).expect("there are tokens");
     let refused = restore(&data, heritage.clone()).expect_err("there is a node");
     assert!(matches!(refused, DataError::Foreign(_)), "{refused}");
-    Node::open(&data).expect("it is as it was");
+    RaftNode::open(&data).expect("it is as it was");
     let file = scratch.0.join("file");
     fs::write(&file, "x").expect("it is new");
     assert!(restore(&file, heritage).is_err());

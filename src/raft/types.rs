@@ -1,7 +1,7 @@
 //! What the log is a log of: the types that openraft is told, and what an entry carries.
 
-use crate::engine::codec::{Malformed, Reader, Wire};
-use crate::engine::{Answer, Command, Heritage, Rules};
+use crate::engine::codec::{Codec, Decoder, Malformed};
+use crate::engine::{Answer, Baseline, Command, Rules};
 use crate::time::Time;
 use openraft::type_config::alias::{
     EntryOf, LogIdOf, PayloadOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf,
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 openraft::declare_raft_types!(
     /// The types of the log.
-    pub(crate) Kind:
+    pub(crate) TypeConfig:
         D = Proposal,
         R = Answers,
 );
@@ -19,23 +19,23 @@ openraft::declare_raft_types!(
 /// The number of a node. It is given once: a node that has lost its data comes back under another.
 pub(crate) type NodeId = u64;
 /// Where an entry stands in the log, and who put it there.
-pub(crate) type LogId = LogIdOf<Kind>;
+pub(crate) type LogId = LogIdOf<TypeConfig>;
 /// One leadership: a term, and the node that leads in it.
 pub(crate) type Leader = openraft::vote::leader_id_adv::LeaderId<u64, NodeId>;
 /// Whom a node has promised to follow.
-pub(crate) type Vote = VoteOf<Kind>;
+pub(crate) type Vote = VoteOf<TypeConfig>;
 /// One entry of the log.
-pub(crate) type Entry = EntryOf<Kind>;
+pub(crate) type Entry = EntryOf<TypeConfig>;
 /// What an entry says.
-pub(crate) type Payload = PayloadOf<Kind>;
+pub(crate) type Payload = PayloadOf<TypeConfig>;
 /// Who is in the cluster, and since which entry.
-pub(crate) type Membership = StoredMembershipOf<Kind>;
+pub(crate) type Membership = StoredMembershipOf<TypeConfig>;
 /// What a snapshot is a snapshot of.
-pub(crate) type Meta = SnapshotMetaOf<Kind>;
+pub(crate) type Meta = SnapshotMetaOf<TypeConfig>;
 /// A snapshot.
-pub(crate) type Snapshot = SnapshotOf<Kind, Arc<[u8]>>;
+pub(crate) type Snapshot = SnapshotOf<TypeConfig, Arc<[u8]>>;
 /// A node of the cluster.
-pub(super) type Raft = openraft::Raft<Kind, super::state_machine::Machine>;
+pub(super) type Raft = openraft::Raft<TypeConfig, super::state_machine::StateMachine>;
 
 /// Which cluster a log belongs to: drawn at random when it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) enum Proposal {
     /// The first of a cluster: which it is, and the rules that all its replicas go by.
     Begin(ClusterId, Rules),
     /// The first of a cluster that goes on from a lost one.
-    Inherit(ClusterId, Heritage),
+    Inherit(ClusterId, Baseline),
     /// Commands, in their order, and the time at which all of them are carried out.
     Commands(Arc<Commands>),
 }
@@ -80,19 +80,19 @@ impl fmt::Display for Proposal {
     }
 }
 
-impl Wire for ClusterId {
+impl Codec for ClusterId {
     fn put(&self, out: &mut Vec<u8>) {
         ((self.0 >> 64) as u64).put(out);
         (self.0 as u64).put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let high = u128::from(u64::take(from)?);
         Ok(Self(high << 64 | u128::from(u64::take(from)?)))
     }
 }
 
-impl Wire for Proposal {
+impl Codec for Proposal {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Begin(cluster, rules) => {
@@ -113,14 +113,14 @@ impl Wire for Proposal {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
-            0 => Ok(Self::Begin(Wire::take(from)?, Wire::take(from)?)),
+            0 => Ok(Self::Begin(Codec::take(from)?, Codec::take(from)?)),
             1 => {
-                let (now, commands) = (Wire::take(from)?, Wire::take(from)?);
+                let (now, commands) = (Codec::take(from)?, Codec::take(from)?);
                 Ok(Self::Commands(Arc::new(Commands { now, commands })))
             }
-            2 => Ok(Self::Inherit(Wire::take(from)?, Wire::take(from)?)),
+            2 => Ok(Self::Inherit(Codec::take(from)?, Codec::take(from)?)),
             _ => Err(Malformed),
         }
     }

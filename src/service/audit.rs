@@ -15,7 +15,7 @@ const AUDIT_FILE: &str = "audit.log";
 
 /// An administrator's act on the cluster: each has an entry when it begins, and one when it ends.
 #[derive(Debug, Clone, Copy)]
-pub struct Act<'a> {
+pub struct AdminAction<'a> {
     /// What is done.
     pub what: &'a str,
     /// To which node, if the request says so.
@@ -66,8 +66,8 @@ impl Audit {
     }
 
     /// Writes an entry for an administrator's act on the cluster.
-    pub(crate) fn enter_act(&mut self, act: &Act<'_>, at: Wall) {
-        let Act { what, node, by, credential, address, outcome } = act;
+    pub(crate) fn enter_act(&mut self, act: &AdminAction<'_>, at: Wall) {
+        let AdminAction { what, node, by, credential, address, outcome } = act;
         let entry = json!({
             "at": at.to_string(),
             "act": what,

@@ -22,7 +22,7 @@ const SWEEP: Span = Span::from_secs(60);
 
 /// The answers of all callers.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct BatchReplyCache {
     callers: HashMap<Arc<str>, OfCaller>,
     bytes: usize,
     swept_at: Time,
@@ -31,7 +31,7 @@ pub(super) struct Answers {
 /// The answers to the senders of one credential.
 #[derive(Debug, Default)]
 struct OfCaller {
-    senders: HashMap<u64, Last>,
+    senders: HashMap<u64, LastBatch>,
     /// Senders by when they last sent something.
     by_age: BTreeMap<u64, u64>,
     next: u64,
@@ -40,7 +40,7 @@ struct OfCaller {
 
 /// The last batch of a sender.
 #[derive(Debug)]
-struct Last {
+struct LastBatch {
     number: u64,
     /// `None`: it is being carried out.
     told: Option<Arc<[u8]>>,
@@ -51,20 +51,20 @@ struct Last {
 
 /// What is known of a batch that is not new.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum DuplicateBatch {
     /// This was its answer.
     Told(Arc<[u8]>),
     /// It is being carried out, or a later one of the sender came first.
     Late,
 }
 
-impl Last {
+impl LastBatch {
     fn bytes(&self) -> usize {
         SENDER_BYTES + self.told.as_ref().map_or(0, |told| told.len())
     }
 }
 
-impl Answers {
+impl BatchReplyCache {
     /// Notes that a batch is being carried out, unless it is known.
     pub(super) fn begin(
         &mut self,
@@ -72,18 +72,18 @@ impl Answers {
         from: u64,
         number: u64,
         now: Time,
-    ) -> Result<(), Known> {
+    ) -> Result<(), DuplicateBatch> {
         self.sweep(now);
         let of_caller = self.callers.get(caller);
         let last = of_caller.and_then(|of_caller| of_caller.senders.get(&from));
         match last {
             Some(last) if last.number == number => {
-                return Err(last.told.clone().map_or(Known::Late, Known::Told));
+                return Err(last.told.clone().map_or(DuplicateBatch::Late, DuplicateBatch::Told));
             }
-            Some(last) if last.number > number => return Err(Known::Late),
+            Some(last) if last.number > number => return Err(DuplicateBatch::Late),
             _ => {}
         }
-        self.put(caller, from, Last { number, told: None, at: now, turn: 0 });
+        self.put(caller, from, LastBatch { number, told: None, at: now, turn: 0 });
         Ok(())
     }
 
@@ -95,11 +95,11 @@ impl Answers {
         };
         if last.number == number {
             let at = last.at;
-            self.put(caller, from, Last { number, told: Some(Arc::clone(told)), at, turn: 0 });
+            self.put(caller, from, LastBatch { number, told: Some(Arc::clone(told)), at, turn: 0 });
         }
     }
 
-    fn put(&mut self, caller: &Arc<str>, from: u64, mut last: Last) {
+    fn put(&mut self, caller: &Arc<str>, from: u64, mut last: LastBatch) {
         let of_caller = self.callers.entry(Arc::clone(caller)).or_default();
         let before = of_caller.bytes;
         of_caller.remove(from);
@@ -164,21 +164,21 @@ mod tests {
 
     #[test]
     fn a_sender_of_one_credential_is_not_that_of_another() {
-        let (mut answers, now) = (Answers::default(), Time::from_secs(1));
+        let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
         let (ann, eve): (Arc<str>, Arc<str>) = ("ann".into(), "eve".into());
         answers.begin(&ann, 7, 3, now).expect("new");
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(Known::Late));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
         answers.end(&ann, 7, 3, &told(5));
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(Known::Told(told(5))));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Told(told(5))));
         assert_eq!(answers.begin(&eve, 7, 3, now), Ok(()), "another sender");
         assert_eq!(answers.begin(&eve, 7, u64::MAX, now), Ok(()));
         assert_eq!(answers.begin(&ann, 7, 4, now), Ok(()));
-        assert_eq!(answers.begin(&ann, 7, 3, now), Err(Known::Late));
+        assert_eq!(answers.begin(&ann, 7, 3, now), Err(DuplicateBatch::Late));
     }
 
     #[test]
     fn what_is_kept_has_a_limit_and_an_age() {
-        let (mut answers, now) = (Answers::default(), Time::from_secs(1));
+        let (mut answers, now) = (BatchReplyCache::default(), Time::from_secs(1));
         let ann: Arc<str> = "ann".into();
         answers.begin(&ann, 1, 1, now).expect("new");
         answers.end(&ann, 1, 1, &told(10));
@@ -192,7 +192,11 @@ mod tests {
         }
         let sum: usize = answers.callers.values().map(|of_caller| of_caller.bytes).sum();
         assert_eq!(sum, answers.bytes);
-        assert_eq!(answers.begin(&ann, 1, 1, now), Err(Known::Told(told(10))), "beside the flood");
+        assert_eq!(
+            answers.begin(&ann, 1, 1, now),
+            Err(DuplicateBatch::Told(told(10))),
+            "beside the flood"
+        );
         let later = now + AGE_MAX + SWEEP;
         assert_eq!(answers.begin(&ann, 1, 1, later), Ok(()), "forgotten by then");
         assert_eq!(answers.bytes, SENDER_BYTES);

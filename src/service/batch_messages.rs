@@ -6,11 +6,11 @@
 //!
 //! Reading is strict: it never panics, and believes no length further than the bytes go.
 
-use super::{About, BackendKind, Children, Contact, List, Page, Unavailable};
-use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
+use super::{About, BackendKind, Children, Contact, List, ListPage, Unavailable};
+use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::engine::{
-    Answer, Child, Command, Digest, Event, LockName, LockView, Op, Request, RequestId, SessionId,
-    Token,
+    Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView, Op, RequestId,
+    SessionId, Token,
 };
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
@@ -39,7 +39,7 @@ pub const ANY_START: u64 = u64::MAX;
 
 /// What is asked in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
+pub struct RequestBatch {
     /// Which engine is to decide it, by the name that its stamps have; 0: whichever is there.
     pub engine: u64,
     /// Who asks: a number drawn at random by each remote door.
@@ -47,13 +47,13 @@ pub struct Batch {
     /// Counts the batches of this door. 0: it may be carried out again.
     pub number: u64,
     /// What is asked, in order.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<BatchItem>,
 }
 
 /// One part of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
-pub enum Ask {
+pub enum BatchItem {
     /// Decide a command.
     Submit(Submission),
     /// Show a lock.
@@ -94,7 +94,7 @@ impl Submission {
         let Self { key, op } = self;
         let request = key.map(|key| {
             let id = RequestId { caller: Arc::clone(caller), key };
-            Request { id, digest: digest_of(&op) }
+            IdempotencyKey { id, digest: digest_of(&op) }
         });
         Command { request, ..op.into() }
     }
@@ -110,11 +110,11 @@ fn digest_of(op: &Op) -> Digest {
 
 /// The answer to a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct BatchResponse {
     /// By which server, since which start of it.
     pub stamp: Stamp,
     /// One for each part, in order.
-    pub replies: Vec<Reply>,
+    pub replies: Vec<ItemReply>,
 }
 
 /// When a server said something.
@@ -134,15 +134,15 @@ pub struct Stamp {
 
 /// The answer to one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum ItemReply {
     /// To a command.
     Answered(Answer),
     /// A lock.
     Viewed(LockView),
     /// A page of locks.
-    Listed(Page<LockView>),
+    Listed(ListPage<LockView>),
     /// A page of a directory.
-    Found(Page<Child>),
+    Found(ListPage<Child>),
     /// What stands behind the door.
     About(About),
     /// The time is in the stamp.
@@ -150,7 +150,7 @@ pub enum Reply {
     /// There is no answer.
     Unavailable(Unavailable),
     /// Leases of a session.
-    Leases(Page<(LockName, Token)>),
+    Leases(ListPage<(LockName, Token)>),
     /// The URLs of all nodes of the cluster; none if the server is alone.
     Urls(Vec<String>),
 }
@@ -168,7 +168,7 @@ pub enum Frame {
 
 wire_struct! {
     Submission { key, op }
-    Told { stamp, replies }
+    BatchResponse { stamp, replies }
     Stamp { engine, start, now, wall, next_event }
     List { prefix, after, limit }
     Children { parent, cursor, limit }
@@ -176,11 +176,11 @@ wire_struct! {
 }
 
 wire_enum! {
-    Ask {
+    BatchItem {
         0 Submit(command), 1 View(name), 2 List(query), 3 Children(query), 4 About, 5 Now,
         6 Leases(session, after), 7 Urls,
     }
-    Reply {
+    ItemReply {
         0 Answered(answer), 1 Viewed(view), 2 Listed(page), 3 Found(page), 4 About(about), 5 Now,
         6 Unavailable(why), 7 Leases(page), 8 Urls(urls),
     }
@@ -193,7 +193,7 @@ wire_enum! {
     Contact { 0 Connected, 1 Jeopardy, 2 Lost }
 }
 
-impl Wire for Batch {
+impl Codec for RequestBatch {
     fn put(&self, out: &mut Vec<u8>) {
         self.engine.put(out);
         self.from.put(out);
@@ -201,55 +201,55 @@ impl Wire for Batch {
         self.asks.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (engine, by, number) = (Wire::take(from)?, Wire::take(from)?, Wire::take(from)?);
-        let count = from.take_length::<Ask>()?;
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let (engine, by, number) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        let count = from.take_length::<BatchItem>()?;
         require(count <= ASKS_MAX)?;
-        let asks = (0..count).map(|_| Ask::take(from)).collect::<Result<_, _>>()?;
+        let asks = (0..count).map(|_| BatchItem::take(from)).collect::<Result<_, _>>()?;
         Ok(Self { engine, from: by, number, asks })
     }
 }
 
-impl<T: Wire> Wire for Page<T> {
+impl<T: Codec> Codec for ListPage<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.items.put(out);
         self.next.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { items: Wire::take(from)?, next: Wire::take(from)? })
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(Self { items: Codec::take(from)?, next: Codec::take(from)? })
     }
 }
 
-impl Wire for String {
+impl Codec for String {
     fn put(&self, out: &mut Vec<u8>) {
         Arc::<str>::from(self.as_str()).put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Arc::<str>::take(from).map(|text| text.to_string())
     }
 }
 
 /// A batch, in bytes.
-pub fn encode_batch(batch: &Batch) -> Vec<u8> {
+pub fn encode_batch(batch: &RequestBatch) -> Vec<u8> {
     encode(batch)
 }
 
 /// Reads what [`encode_batch`] wrote.
-pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Malformed> {
+pub fn decode_batch(bytes: &[u8]) -> Result<RequestBatch, Malformed> {
     require(bytes.len() <= BATCH_BYTES_MAX)?;
     decode(2 * BATCH_BYTES_MAX, bytes)
 }
 
 /// The answer to a batch, in bytes.
-pub fn encode_told(told: &Told) -> Vec<u8> {
+pub fn encode_told(told: &BatchResponse) -> Vec<u8> {
     encode(told)
 }
 
 /// A reply, in bytes: replies wait in this form for the others of their batch, in which a page of
 /// locks takes no more than it will on the way.
-pub(super) fn encode_reply(reply: &Reply) -> Vec<u8> {
+pub(super) fn encode_reply(reply: &ItemReply) -> Vec<u8> {
     let mut out = Vec::new();
     reply.put(&mut out);
     out
@@ -267,7 +267,7 @@ pub(super) fn encode_replies(stamp: &Stamp, replies: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Reads what [`encode_told`] wrote.
-pub fn decode_told(bytes: &[u8]) -> Result<Told, Malformed> {
+pub fn decode_told(bytes: &[u8]) -> Result<BatchResponse, Malformed> {
     require(bytes.len() <= ANSWER_BYTES_MAX)?;
     decode(ANSWER_MEMORY_MAX, bytes)
 }
@@ -291,15 +291,15 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     Ok(Some(frame))
 }
 
-fn encode(value: &impl Wire) -> Vec<u8> {
+fn encode(value: &impl Codec) -> Vec<u8> {
     let mut out = vec![VERSION];
     value.put(&mut out);
     out
 }
 
 /// Reads a value that takes `room` bytes of memory at most.
-fn decode<T: Wire>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Reader::within(room, bytes);
+fn decode<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Decoder::within(room, bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let value = T::take(&mut from)?;
     from.end()?;

@@ -3,12 +3,12 @@
 //! It knows how far each client has come. A batch that comes again, because its answer was lost,
 //! gets that answer; one that comes late, because the network kept it, is not carried out.
 
-use super::batch_idempotency::{Answers, Known};
+use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
 use super::batch_messages::{
-    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, Ask, Batch, FRAME_EVENTS_MAX, Frame, PAGE_MAX, Reply,
-    Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
+    ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
+    RequestBatch, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
 };
-use super::event_log::Watch;
+use super::event_log::EventWatch;
 use super::scoped_views;
 use super::{About, Children, List, Locks, Unavailable};
 use crate::engine::codec::Malformed;
@@ -31,11 +31,11 @@ const ENDLESS: &str = "a session of another machine ends by itself when that is 
     with a ttl, and keep it alive";
 
 /// What of a batch whoever asks may not, or not all of it: the edge that has let it in knows.
-pub type Limits = HashMap<usize, Sight>;
+pub type Limits = HashMap<usize, ItemAccess>;
 
 /// What of one part of a batch whoever asks may.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
+pub enum ItemAccess {
     /// Nothing, and why.
     Nothing(Unavailable),
     /// It may see what begins with one of these, which come in order and none within another.
@@ -43,11 +43,11 @@ pub enum Sight {
 }
 
 /// Where the answer to a batch goes.
-type Then = Box<dyn FnOnce(Result<Arc<[u8]>, Turned>) + Send>;
+type Then = Box<dyn FnOnce(Result<Arc<[u8]>, BatchError>) + Send>;
 
 /// Why a batch is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turned {
+pub enum BatchError {
     /// The bytes are no batch.
     Malformed,
     /// It is for another engine.
@@ -58,36 +58,36 @@ pub enum Turned {
 
 /// Serves the remote doors of other machines.
 #[derive(Clone)]
-pub struct Porter(Arc<Inner>);
+pub struct BatchServer(Arc<BatchServerState>);
 
-struct Inner {
+struct BatchServerState {
     locks: Locks,
     start: u64,
-    answers: Mutex<Answers>,
+    answers: Mutex<BatchReplyCache>,
 }
 
-impl Porter {
+impl BatchServer {
     /// A porter for these locks.
     pub fn new(locks: Locks) -> Self {
         let start = random();
-        Self(Arc::new(Inner { locks, start, answers: Mutex::default() }))
+        Self(Arc::new(BatchServerState { locks, start, answers: Mutex::default() }))
     }
 
     /// The batch that `bytes` are.
-    pub fn read(bytes: &[u8]) -> Result<Batch, Turned> {
-        decode_batch(bytes).map_err(|Malformed| Turned::Malformed)
+    pub fn read(bytes: &[u8]) -> Result<RequestBatch, BatchError> {
+        decode_batch(bytes).map_err(|Malformed| BatchError::Malformed)
     }
 
     /// Carries a batch of `caller` out, within its `limits`; the answer goes to `then`.
     pub fn ask(
         &self,
         caller: &Arc<str>,
-        batch: Batch,
+        batch: RequestBatch,
         limits: Limits,
-        then: impl FnOnce(Result<Arc<[u8]>, Turned>) + Send + 'static,
+        then: impl FnOnce(Result<Arc<[u8]>, BatchError>) + Send + 'static,
     ) {
         if batch.engine != 0 && batch.engine != self.0.locks.engine_id() {
-            return then(Err(Turned::Elsewhere));
+            return then(Err(BatchError::Elsewhere));
         }
         match self.0.enter(caller, &batch) {
             Ok(()) => self.carry_out(caller, batch, limits, Box::new(then)),
@@ -95,10 +95,10 @@ impl Porter {
         }
     }
 
-    fn carry_out(&self, caller: &Arc<str>, batch: Batch, mut limits: Limits, then: Then) {
+    fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
-        let Batch { from, number, asks, .. } = batch;
+        let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
         let done = move |replies: Vec<Vec<u8>>| {
             let told: Arc<[u8]> = encode_replies(&stamp, &replies).into();
@@ -113,8 +113,8 @@ impl Porter {
             let put = move |reply| gathering.put(place, &reply);
             match limits.remove(&place) {
                 None => self.0.ask(caller, ask, put),
-                Some(Sight::Nothing(why)) => put(Reply::Unavailable(why)),
-                Some(Sight::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
+                Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
+                Some(ItemAccess::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
             }
         }
     }
@@ -147,9 +147,9 @@ type Wanted = Box<dyn Fn(&Event) -> bool + Send>;
 
 /// One client's place in the stream of events.
 pub struct Following {
-    porter: Porter,
+    porter: BatchServer,
     /// To be woken by.
-    pub watch: Watch,
+    pub watch: EventWatch,
     begun: Option<u64>,
     wanted: Wanted,
 }
@@ -177,40 +177,46 @@ impl Following {
     }
 }
 
-impl Inner {
+impl BatchServerState {
     /// Whether a batch is new; if not, what there is to say to it.
-    fn enter(&self, caller: &Arc<str>, batch: &Batch) -> Result<(), Result<Arc<[u8]>, Turned>> {
+    fn enter(
+        &self,
+        caller: &Arc<str>,
+        batch: &RequestBatch,
+    ) -> Result<(), Result<Arc<[u8]>, BatchError>> {
         if batch.number == 0 {
             return Ok(());
         }
         let known = self.answers.lock().begin(caller, batch.from, batch.number, boot_now());
         known.map_err(|known| match known {
-            Known::Told(told) => Ok(told),
-            Known::Late => Err(Turned::Late),
+            DuplicateBatch::Told(told) => Ok(told),
+            DuplicateBatch::Late => Err(BatchError::Late),
         })
     }
 
     fn ask(
         self: &Arc<Self>,
         caller: &Arc<str>,
-        ask: Ask,
-        then: impl FnOnce(Reply) + Send + 'static,
+        ask: BatchItem,
+        then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         let locks = &self.locks;
         match ask {
-            Ask::Submit(submission) => self.submit(submission.into_command(caller), then),
-            Ask::View(name) => locks.view(&name, |view| then(or_not(view, Reply::Viewed))),
-            Ask::List(query) => {
-                locks.list(query, |page| then(or_not(page, Reply::Listed)));
+            BatchItem::Submit(submission) => self.submit(submission.into_command(caller), then),
+            BatchItem::View(name) => {
+                locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)))
             }
-            Ask::Children(query) => {
-                locks.children(query, |page| then(or_not(page, Reply::Found)));
+            BatchItem::List(query) => {
+                locks.list(query, |page| then(or_not(page, ItemReply::Listed)));
             }
-            Ask::About => then(Reply::About(locks.about())),
-            Ask::Now => then(Reply::Now),
-            Ask::Urls => then(Reply::Urls(locks.urls())),
-            Ask::Leases(session, after) => {
-                locks.leases(session, after, |page| then(or_not(page, Reply::Leases)));
+            BatchItem::Children(query) => {
+                locks.children(query, |page| then(or_not(page, ItemReply::Found)));
+            }
+            BatchItem::About => then(ItemReply::About(locks.about())),
+            BatchItem::Now => then(ItemReply::Now),
+            BatchItem::Urls => then(ItemReply::Urls(locks.urls())),
+            BatchItem::Leases(session, after) => {
+                locks.leases(session, after, |page| then(or_not(page, ItemReply::Leases)));
             }
         }
     }
@@ -219,41 +225,45 @@ impl Inner {
     fn ask_within(
         self: &Arc<Self>,
         caller: &Arc<str>,
-        ask: Ask,
+        ask: BatchItem,
         prefixes: Vec<String>,
-        then: impl FnOnce(Reply) + Send + 'static,
+        then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         let locks = &self.locks;
         match ask {
-            Ask::View(name) => {
-                scoped_views::lead(locks, name, prefixes, |view| then(or_not(view, Reply::Viewed)));
+            BatchItem::View(name) => {
+                scoped_views::lead(locks, name, prefixes, |view| {
+                    then(or_not(view, ItemReply::Viewed))
+                });
             }
-            Ask::List(query) => {
+            BatchItem::List(query) => {
                 scoped_views::list(locks, prefixes, query, |page| {
-                    then(or_not(page, Reply::Listed));
+                    then(or_not(page, ItemReply::Listed));
                 });
             }
-            Ask::Children(query) => {
+            BatchItem::Children(query) => {
                 scoped_views::children(locks, prefixes, query, |page| {
-                    then(or_not(page, Reply::Found));
+                    then(or_not(page, ItemReply::Found));
                 });
             }
-            Ask::About => {
+            BatchItem::About => {
                 // How much there is of what one may not see is not told either.
                 let about = About { locks: 0, waiters: 0, sessions: 0, ..locks.about() };
-                then(Reply::About(about));
+                then(ItemReply::About(about));
             }
-            Ask::Submit(_) | Ask::Now | Ask::Leases(..) | Ask::Urls => self.ask(caller, ask, then),
+            BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
+                self.ask(caller, ask, then)
+            }
         }
     }
 
-    fn submit(self: &Arc<Self>, command: Command, then: impl FnOnce(Reply) + Send + 'static) {
+    fn submit(self: &Arc<Self>, command: Command, then: impl FnOnce(ItemReply) + Send + 'static) {
         if let Op::Settle = command.op {
             // Time passes by itself here.
-            return then(Reply::Now);
+            return then(ItemReply::Now);
         }
         if let Op::OpenSession(OpenSession { ttl: None, .. }) = command.op {
-            return then(Reply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
+            return then(ItemReply::Unavailable(Unavailable::Denied { why: ENDLESS.into() }));
         }
         let unnamed = Command { request: None, ..command.clone() };
         let named = command.request.is_some();
@@ -264,29 +274,34 @@ impl Inner {
             Ok(Err(refusal))
                 if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
             {
-                locks.submit(unnamed, |answer| then(or_not(answer, Reply::Answered)));
+                locks.submit(unnamed, |answer| then(or_not(answer, ItemReply::Answered)));
             }
-            _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), Reply::Answered)),
+            _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered)),
         });
     }
 }
 
 /// Items on each page of a batch: all of them together have as many as one may have alone.
-fn page_share(asks: &[Ask]) -> usize {
-    let pages = asks.iter().filter(|ask| matches!(ask, Ask::List(_) | Ask::Children(_))).count();
+fn page_share(asks: &[BatchItem]) -> usize {
+    let pages = asks
+        .iter()
+        .filter(|ask| matches!(ask, BatchItem::List(_) | BatchItem::Children(_)))
+        .count();
     (PAGE_MAX / pages.max(1)).max(1)
 }
 
-fn with_limit(ask: Ask, max: usize) -> Ask {
+fn with_limit(ask: BatchItem, max: usize) -> BatchItem {
     match ask {
-        Ask::List(query) => Ask::List(List { limit: query.limit.min(max), ..query }),
-        Ask::Children(query) => Ask::Children(Children { limit: query.limit.min(max), ..query }),
+        BatchItem::List(query) => BatchItem::List(List { limit: query.limit.min(max), ..query }),
+        BatchItem::Children(query) => {
+            BatchItem::Children(Children { limit: query.limit.min(max), ..query })
+        }
         other => other,
     }
 }
 
-fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> Reply) -> Reply {
-    result.map_or_else(Reply::Unavailable, reply)
+fn or_not<T>(result: Result<T, Unavailable>, reply: impl FnOnce(T) -> ItemReply) -> ItemReply {
+    result.map_or_else(ItemReply::Unavailable, reply)
 }
 
 /// Where replies go when all of them are there, in bytes.
@@ -315,12 +330,14 @@ impl Gathering {
         Arc::new(Self(Mutex::new(gathered)))
     }
 
-    fn put(&self, place: usize, reply: &Reply) {
+    fn put(&self, place: usize, reply: &ItemReply) {
         let mut bytes = encode_reply(reply);
         let mut gathered = self.0.lock();
-        if gathered.bytes + bytes.len() > REPLIES_BYTES_MAX && !matches!(reply, Reply::Answered(_))
+        if gathered.bytes + bytes.len() > REPLIES_BYTES_MAX
+            && !matches!(reply, ItemReply::Answered(_))
         {
-            bytes = encode_reply(&Reply::Unavailable(Unavailable::Denied { why: TOO_MUCH.into() }));
+            bytes =
+                encode_reply(&ItemReply::Unavailable(Unavailable::Denied { why: TOO_MUCH.into() }));
         }
         gathered.bytes += bytes.len();
         gathered.replies[place] = bytes;
@@ -346,11 +363,15 @@ mod tests {
     use crate::engine::{Answer, ClientId, Grace, Rules, Ttl};
     use std::sync::mpsc::channel;
 
-    fn porter() -> Porter {
-        Porter::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
+    fn porter() -> BatchServer {
+        BatchServer::new(Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started"))))
     }
 
-    fn ask(porter: &Porter, batch: &Batch, limits: &Limits) -> Result<Vec<Reply>, Turned> {
+    fn ask(
+        porter: &BatchServer,
+        batch: &RequestBatch,
+        limits: &Limits,
+    ) -> Result<Vec<ItemReply>, BatchError> {
         let (send, told) = channel();
         porter.ask(&"batch:a".into(), batch.clone(), limits.clone(), move |got| {
             let _ = send.send(got);
@@ -363,18 +384,18 @@ mod tests {
         Limits::new()
     }
 
-    fn open() -> Ask {
+    fn open() -> BatchItem {
         open_for(Some(TTL_DEFAULT))
     }
 
-    fn open_for(ttl: Option<Ttl>) -> Ask {
+    fn open_for(ttl: Option<Ttl>) -> BatchItem {
         let client = ClientId::parse("a").expect("valid");
         let open = OpenSession { client, ttl, grace: Grace::NONE };
-        Ask::Submit(Op::OpenSession(open).into())
+        BatchItem::Submit(Op::OpenSession(open).into())
     }
 
-    fn batch(number: u64, asks: Vec<Ask>) -> Batch {
-        Batch { engine: 0, from: 7, number, asks }
+    fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
+        RequestBatch { engine: 0, from: 7, number, asks }
     }
 
     #[test]
@@ -383,14 +404,14 @@ mod tests {
         let first = ask(&porter, &batch(1, vec![open()]), &anything()).expect("carried out");
         let again = ask(&porter, &batch(1, vec![open()]), &anything()).expect("known");
         assert_eq!(first, again);
-        assert!(matches!(&first[..], [Reply::Answered(Ok(Outcome::SessionOpened(_)))]));
+        assert!(matches!(&first[..], [ItemReply::Answered(Ok(Outcome::SessionOpened(_)))]));
         assert_eq!(porter.0.locks.about().sessions, 1);
         let next = ask(&porter, &batch(2, vec![open()]), &anything()).expect("carried out");
         assert_ne!(first, next);
         let late = ask(&porter, &batch(1, vec![open()]), &anything());
-        assert_eq!(late, Err(Turned::Late));
+        assert_eq!(late, Err(BatchError::Late));
         assert_eq!(porter.0.locks.about().sessions, 2);
-        let other = Batch { from: 8, ..batch(1, vec![open()]) };
+        let other = RequestBatch { from: 8, ..batch(1, vec![open()]) };
         ask(&porter, &other, &anything()).expect("another's");
         let unnumbered = batch(0, vec![open()]);
         for _ in 0..2 {
@@ -403,11 +424,12 @@ mod tests {
     fn what_one_may_not_is_denied_and_the_rest_is_done() {
         let porter = porter();
         let no = Unavailable::Denied { why: "no".into() };
-        let no_sessions: Limits = [(1, Sight::Nothing(no.clone()))].into();
-        let asks = vec![Ask::Now, open(), Ask::About, Ask::Submit(Op::Settle.into())];
+        let no_sessions: Limits = [(1, ItemAccess::Nothing(no.clone()))].into();
+        let asks =
+            vec![BatchItem::Now, open(), BatchItem::About, BatchItem::Submit(Op::Settle.into())];
         let replies = ask(&porter, &batch(1, asks), &no_sessions).expect("carried out");
-        let denied = Reply::Unavailable(no);
-        assert_eq!((&replies[0], &replies[1], replies.len()), (&Reply::Now, &denied, 4));
+        let denied = ItemReply::Unavailable(no);
+        assert_eq!((&replies[0], &replies[1], replies.len()), (&ItemReply::Now, &denied, 4));
         assert_eq!(porter.0.locks.about().sessions, 0);
         let empty = ask(&porter, &batch(2, vec![]), &anything());
         assert_eq!(empty, Ok(vec![]));
@@ -419,7 +441,7 @@ mod tests {
         let porter = porter();
         let asks = vec![open_for(None), open()];
         let replies = ask(&porter, &batch(1, asks), &anything()).expect("carried out");
-        let [Reply::Unavailable(Unavailable::Denied { why }), Reply::Answered(Ok(_))] =
+        let [ItemReply::Unavailable(Unavailable::Denied { why }), ItemReply::Answered(Ok(_))] =
             &replies[..]
         else {
             panic!("{replies:?}");
@@ -432,28 +454,29 @@ mod tests {
     fn more_ids_than_are_remembered_stop_nobody() {
         let rules = Rules { requests_max: 1, ..Rules::default() };
         let local = Arc::new(Local::in_memory(rules).expect("started"));
-        let porter = Porter::new(Locks::new(local));
+        let porter = BatchServer::new(Locks::new(local));
         for number in 1..4 {
-            let Ask::Submit(mut command) = open() else { unreachable!("as made above") };
+            let BatchItem::Submit(mut command) = open() else { unreachable!("as made above") };
             command.key = Some(number.to_string().into());
-            let replies = ask(&porter, &batch(number, vec![Ask::Submit(command)]), &anything());
+            let replies =
+                ask(&porter, &batch(number, vec![BatchItem::Submit(command)]), &anything());
             let done = |answer: &Answer| matches!(answer, Ok(Outcome::SessionOpened(_)));
             let replies = replies.expect("carried out");
-            assert!(matches!(&replies[..], [Reply::Answered(answer)] if done(answer)));
+            assert!(matches!(&replies[..], [ItemReply::Answered(answer)] if done(answer)));
         }
     }
 
     #[test]
     fn a_batch_for_another_engine_is_not_carried_out() {
         let porter = porter();
-        let other = Batch { engine: 9, ..batch(1, vec![open()]) };
-        assert_eq!(ask(&porter, &other, &anything()), Err(Turned::Elsewhere));
+        let other = RequestBatch { engine: 9, ..batch(1, vec![open()]) };
+        assert_eq!(ask(&porter, &other, &anything()), Err(BatchError::Elsewhere));
         assert_eq!(porter.0.locks.about().sessions, 0);
         ask(&porter, &batch(1, vec![open()]), &anything()).expect("it is not known yet");
     }
 
     #[test]
     fn bytes_of_another_version_are_turned_away() {
-        assert_eq!(Porter::read(&[9, 1, 1, 0]), Err(Turned::Malformed));
+        assert_eq!(BatchServer::read(&[9, 1, 1, 0]), Err(BatchError::Malformed));
     }
 }

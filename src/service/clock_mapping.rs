@@ -4,14 +4,14 @@ use crate::time::{Time, boot_now};
 
 /// One moment on both clocks; from there they run at the same speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Timeline {
+pub(super) struct ClockMapping {
     /// The moment, on the boot clock of this boot.
     boot: Time,
     /// The moment, in engine time.
     engine: Time,
 }
 
-impl Timeline {
+impl ClockMapping {
     pub(super) const fn starting_at(boot: Time, engine: Time) -> Self {
         Self { boot, engine }
     }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn engine_time_goes_on_after_a_reboot() {
-        let line = Timeline::starting_at(Time::from_secs(5), Time::from_secs(100));
+        let line = ClockMapping::starting_at(Time::from_secs(5), Time::from_secs(100));
         assert_eq!(line.boot(Time::from_secs(110)), Time::from_secs(15));
         assert_eq!(line.boot(Time::from_secs(97)), Time::from_secs(2));
         assert_eq!(line.boot(Time::from_secs(3)), Time::ZERO);

@@ -1,22 +1,22 @@
 //! The nodes that decide together, for the edges: who they are, how they stand, and what may be
 //! changed about them. Locks have nothing to do with it.
 
-pub use super::audit::Act;
+pub use super::audit::AdminAction;
 use super::{Locks, Then, Unavailable};
 use crate::time::Span;
 use std::fmt;
 use std::sync::Arc;
 
 /// What the nodes of a cluster are asked.
-pub trait Council: Send + Sync {
+pub trait ClusterAdmin: Send + Sync {
     /// How all of them stand. `with_state`: a sum of all that each knows, too, which takes it a
     /// moment.
-    fn report(&self, with_state: bool, then: Then<Report>);
+    fn report(&self, with_state: bool, then: Then<ClusterReport>);
     /// Changes who is in the cluster, or who leads.
-    fn change(&self, change: Change, then: Then<Result<(), Unchanged>>);
+    fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
     /// Writes an entry to the audit log of the node that is asked, and returns when it is on the
     /// disk.
-    fn audit(&self, act: &Act<'_>);
+    fn audit(&self, act: &AdminAction<'_>);
     /// How the node that is asked stands.
     fn own(&self) -> Member;
     /// What the node that is asked knows of all, without asking them.
@@ -25,7 +25,7 @@ pub trait Council: Send + Sync {
 
 /// How the nodes of a cluster stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct ClusterReport {
     /// Which cluster.
     pub cluster: String,
     /// The node that was asked.
@@ -33,14 +33,14 @@ pub struct Report {
     /// Who leads, as far as that node knows.
     pub leader: Option<u64>,
     /// What that node has seen of elections.
-    pub elections: Elections,
+    pub elections: ElectionStats,
     /// All members, by number.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<MemberStatus>,
 }
 
 /// The elections that a node has seen since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Elections {
+pub struct ElectionStats {
     /// How many.
     pub count: u64,
     /// How long ago the last was.
@@ -55,7 +55,7 @@ pub struct Outlook {
     /// How many only learn.
     pub learners: usize,
     /// What it has seen of elections.
-    pub elections: Elections,
+    pub elections: ElectionStats,
     /// The others, if it leads; else itself.
     pub behind: Vec<Behind>,
 }
@@ -73,7 +73,7 @@ pub struct Behind {
 
 /// A member, and whether it has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct MemberStatus {
     /// What it says, or what others know of it.
     pub member: Member,
     /// Why it has not answered.
@@ -154,7 +154,7 @@ impl Standing {
 
 /// What may be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum ClusterChange {
     /// A learner becomes a voter; `force`: also when that makes two, of which both are needed.
     Promote {
         /// Which.
@@ -194,7 +194,7 @@ impl fmt::Display for Unchanged {
 
 impl Locks {
     /// The nodes that decide together, if there can be several.
-    pub fn council(&self) -> Option<Arc<dyn Council>> {
+    pub fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
         self.0.council()
     }
 

@@ -1,14 +1,14 @@
 //! Counts of what happened since the start, for the metrics. Fed by events and answers.
 
-use crate::engine::{Answer, Event, EventKind, Kind, LeaveReason, TenureEnd};
+use crate::engine::{Answer, Event, EventKind, LeaveReason, RefusalKind, TenureEnd};
 use crate::time::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter a metric, and how long things took.
-pub(crate) struct Tally {
+pub(crate) struct ServiceCounters {
     counters: [AtomicU64; COUNTERS.len()],
-    waits: Times<{ BOUNDS_MS.len() }>,
-    holds: Times<{ BOUNDS_MS.len() }>,
+    waits: LatencyHistogram<{ BOUNDS_MS.len() }>,
+    holds: LatencyHistogram<{ BOUNDS_MS.len() }>,
 }
 
 /// How long something took, each time: counts by upper bound.
@@ -31,7 +31,7 @@ const BOUNDS_MS: [u64; 12] =
     [1, 5, 25, 100, 500, 1_000, 5_000, 30_000, 120_000, 600_000, 3_600_000, 43_200_000];
 
 /// How long something took, by the upper bounds that suit it.
-pub(crate) struct Times<const N: usize> {
+pub(crate) struct LatencyHistogram<const N: usize> {
     bounds: [Span; N],
     /// Those within each bound and above the one before.
     within: [AtomicU64; N],
@@ -39,7 +39,7 @@ pub(crate) struct Times<const N: usize> {
     nanos: AtomicU64,
 }
 
-impl<const N: usize> Times<N> {
+impl<const N: usize> LatencyHistogram<N> {
     /// Nothing yet; the bounds rise.
     pub(crate) fn new(bounds: [Span; N]) -> Self {
         let within = std::array::from_fn(|_| AtomicU64::new(0));
@@ -91,15 +91,19 @@ const COUNTERS: [&str; 16] = [
     "refusals_total{kind=\"other\"}",
 ];
 
-impl Default for Tally {
+impl Default for ServiceCounters {
     fn default() -> Self {
         let counters = <[AtomicU64; COUNTERS.len()]>::default();
         let bounds = BOUNDS_MS.map(Span::from_millis);
-        Self { counters, waits: Times::new(bounds), holds: Times::new(bounds) }
+        Self {
+            counters,
+            waits: LatencyHistogram::new(bounds),
+            holds: LatencyHistogram::new(bounds),
+        }
     }
 }
 
-impl Tally {
+impl ServiceCounters {
     pub(crate) fn count_event(&self, event: &Event) {
         use crate::engine::SessionEnd::Expired;
         match &event.what {
@@ -137,15 +141,15 @@ impl Tally {
     pub(crate) fn count_answer(&self, answer: &Answer) {
         let Err(refusal) = answer else { return };
         self.add(match refusal.kind() {
-            Kind::LockConflict => 11,
-            Kind::LockNotHeld => 12,
-            Kind::LockExpired => 13,
-            Kind::FencingMismatch => 14,
-            Kind::ClockSkewExceeded
-            | Kind::ConsistencyUnavailable
-            | Kind::Invalid
-            | Kind::Limit
-            | Kind::Denied => 15,
+            RefusalKind::LockConflict => 11,
+            RefusalKind::LockNotHeld => 12,
+            RefusalKind::LockExpired => 13,
+            RefusalKind::FencingMismatch => 14,
+            RefusalKind::ClockSkewExceeded
+            | RefusalKind::ConsistencyUnavailable
+            | RefusalKind::Invalid
+            | RefusalKind::Limit
+            | RefusalKind::Denied => 15,
         });
     }
 

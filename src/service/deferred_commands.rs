@@ -1,7 +1,7 @@
 //! Commands that have to be decided although the journal cannot take them now: on a disk that is
 //! full a process may still close its files and die.
 
-use super::counters::Tally;
+use super::counters::ServiceCounters;
 use super::event_log::Wakers;
 use super::{Then, Unavailable};
 use crate::engine::{Answer, Command};
@@ -18,7 +18,7 @@ pub(super) struct Owed {
 pub(super) struct Paid(pub(super) Vec<(Owed, Answer, Wakers)>);
 
 impl Paid {
-    pub(super) fn answer(self, tally: &Tally) {
+    pub(super) fn answer(self, tally: &ServiceCounters) {
         for (owed, answer, wakers) in self.0 {
             wakers.wake();
             tally.count_answer(&answer);

@@ -16,7 +16,7 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The ring, shared by the one who publishes and all who follow.
 #[derive(Default)]
-pub struct Feed(Mutex<Ring>);
+pub struct EventLog(Mutex<Ring>);
 
 #[derive(Default)]
 struct Ring {
@@ -99,15 +99,15 @@ impl From<Vec<(u64, Waker)>> for Wakers {
 }
 
 /// One reader's place in the feed.
-pub struct Watch {
-    feed: Arc<Feed>,
+pub struct EventWatch {
+    feed: Arc<EventLog>,
     id: u64,
     next: u64,
 }
 
 /// What a reader has not seen yet.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct EventBatch {
     /// Events that were dropped before this reader came for them.
     pub lost: u64,
     /// The others, numbered, in order.
@@ -123,7 +123,7 @@ pub struct Visit {
     pub more: bool,
 }
 
-impl Feed {
+impl EventLog {
     /// Adds `events` in order and leaves the vector empty. Returns who is to be woken: call them
     /// with no lock held.
     pub fn publish(&self, events: &mut Vec<Event>) -> Wakers {
@@ -157,23 +157,23 @@ impl Feed {
     }
 
     /// Follows from event `since` on, or from now on.
-    pub fn watch(self: &Arc<Self>, since: Option<u64>) -> Watch {
+    pub fn watch(self: &Arc<Self>, since: Option<u64>) -> EventWatch {
         let mut ring = self.0.lock();
         ring.watches += 1;
         let next = since.map_or(ring.next, |since| since.min(ring.next));
-        Watch { feed: Arc::clone(self), id: ring.watches, next }
+        EventWatch { feed: Arc::clone(self), id: ring.watches, next }
     }
 }
 
-impl Watch {
+impl EventWatch {
     /// Takes what has come since the last call, `max` events at most.
-    pub fn take(&mut self, max: usize) -> Batch {
+    pub fn take(&mut self, max: usize) -> EventBatch {
         let ring = self.feed.0.lock();
         let (lost, start, skip) = self.place_in(&ring);
         let events = ring.events.iter().skip(skip).take(max);
         let events: Vec<_> = (start..).zip(events.cloned()).collect();
         self.next = start + events.len() as u64;
-        Batch { lost, events }
+        EventBatch { lost, events }
     }
 
     /// Shows what has come since the last call to `look`, `max` events at most, and returns how
@@ -218,7 +218,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for EventWatch {
     fn drop(&mut self) {
         let mut ring = self.feed.0.lock();
         ring.wakers = ring.wakers.without(self.id).into();
@@ -240,12 +240,12 @@ mod tests {
 
     #[test]
     fn a_reader_sees_what_comes_after_it() {
-        let feed = Arc::new(Feed::default());
+        let feed = Arc::new(EventLog::default());
         feed.publish(&mut vec![event(0)]).wake();
         let mut watch = feed.watch(None);
         let mut early = feed.watch(Some(0));
         feed.publish(&mut vec![event(1), event(2)]).wake();
-        let numbers = |batch: Batch| batch.events.iter().map(|(n, _)| *n).collect::<Vec<_>>();
+        let numbers = |batch: EventBatch| batch.events.iter().map(|(n, _)| *n).collect::<Vec<_>>();
         assert!(watch.has_more());
         assert_eq!(numbers(watch.take(10)), [1, 2]);
         assert!(!watch.has_more());
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_is_told_what_it_lost() {
-        let feed = Arc::new(Feed::default());
+        let feed = Arc::new(EventLog::default());
         let mut watch = feed.watch(None);
         let count = FEED_EVENTS_MAX as u64 + 5;
         feed.publish(&mut (0..count).map(event).collect()).wake();
@@ -274,14 +274,14 @@ mod tests {
 
     #[test]
     fn a_waker_lives_as_long_as_its_watch() {
-        let feed = Arc::new(Feed::default());
+        let feed = Arc::new(EventLog::default());
         let calls = Arc::new(AtomicUsize::new(0));
         let mut watch = feed.watch(None);
         let counter = Arc::clone(&calls);
         watch.wake_by(Arc::new(move || {
             counter.fetch_add(1, Ordering::Relaxed);
         }));
-        let wake_all = |feed: &Feed| {
+        let wake_all = |feed: &EventLog| {
             feed.publish(&mut vec![event(1)]).wake();
         };
         wake_all(&feed);

@@ -1,6 +1,6 @@
 //! Why there is no outcome: the engine said no, or nobody said anything.
 
-use crate::engine::{Kind, Refusal};
+use crate::engine::{Refusal, RefusalKind};
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,31 +40,31 @@ pub enum Unavailable {
 
 impl Unavailable {
     /// The kind of section 7. A full disk is a limit like others: nothing was done, try again.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> RefusalKind {
         match self {
-            Self::State { full: true, .. } => Kind::Limit,
+            Self::State { full: true, .. } => RefusalKind::Limit,
             Self::State { full: false, .. }
             | Self::Closing
             | Self::NoAnswer { .. }
             | Self::NoQuorum { .. }
-            | Self::Log { .. } => Kind::ConsistencyUnavailable,
-            Self::Denied { .. } => Kind::Denied,
+            | Self::Log { .. } => RefusalKind::ConsistencyUnavailable,
+            Self::Denied { .. } => RefusalKind::Denied,
         }
     }
 }
 
 /// Why there is no outcome to show: a no, or no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum RequestError {
     /// The engine said no.
     Refused(Refusal),
     /// Nobody said anything.
     Unavailable(Unavailable),
 }
 
-impl Failure {
+impl RequestError {
     /// The kind of section 7.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> RefusalKind {
         match self {
             Self::Refused(refusal) => refusal.kind(),
             Self::Unavailable(unavailable) => unavailable.kind(),
@@ -72,7 +72,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),

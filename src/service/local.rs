@@ -8,16 +8,16 @@
 //! the journal, and a restart comes to the same state by replaying it.
 
 use super::audit::Audit;
-use super::clock_mapping::Timeline;
-use super::counters::{Histogram, Tally};
+use super::clock_mapping::ClockMapping;
+use super::counters::{Histogram, ServiceCounters};
 use super::deferred_commands::{Owed, Paid};
-use super::event_log::{Feed, Wakers, Watch};
+use super::event_log::{EventLog, EventWatch, Wakers};
 use super::page_of_leases;
 use super::replay;
 use super::timer::Alarm;
 use super::{
-    About, BackendKind, Children, Contact, Done, List, LockService, Page, SESSION_LEASES_SHOWN_MAX,
-    Then, Unavailable,
+    About, BackendKind, Children, Contact, Done, List, ListPage, LockService,
+    SESSION_LEASES_SHOWN_MAX, Then, Unavailable,
 };
 use crate::engine::{
     Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
@@ -50,22 +50,22 @@ const COPIED_AT_ONCE_MAX: usize = 2_000;
 
 /// The locks of this process.
 pub struct Local {
-    shared: Arc<Shared>,
+    shared: Arc<LocalShared>,
     timer: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    core: Mutex<Core>,
-    feed: Arc<Feed>,
+struct LocalShared {
+    core: Mutex<LocalState>,
+    feed: Arc<EventLog>,
     alarm: Alarm,
-    tally: Tally,
-    timeline: Timeline,
+    tally: ServiceCounters,
+    timeline: ClockMapping,
     /// Where the state is, for people.
     place: String,
 }
 
 /// What the mutex guards.
-struct Core {
+struct LocalState {
     engine: Engine,
     state: Store,
     audit: Audit,
@@ -93,7 +93,7 @@ enum Store {
 impl Local {
     /// Locks that are forgotten when the process ends.
     pub fn in_memory(rules: Rules) -> io::Result<Self> {
-        let timeline = Timeline::starting_at(Time::ZERO, Time::ZERO);
+        let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let engine = Engine::new(rules);
         Self::start(engine, Store::None, Audit::to_log(), u64::MAX, timeline)
     }
@@ -103,7 +103,7 @@ impl Local {
     /// nothing is granted; `None`: no holder of an earlier one can be alive. Fails if the clock is
     /// not set.
     pub fn afresh(rules: Rules, wall: Wall, longest: Option<Span>) -> io::Result<Self> {
-        let timeline = Timeline::starting_at(Time::ZERO, Time::ZERO);
+        let timeline = ClockMapping::starting_at(Time::ZERO, Time::ZERO);
         let mut engine = Engine::afresh(rules, wall).ok_or_else(|| {
             io::Error::other(format!("the clock shows {wall}, and the first token follows from it"))
         })?;
@@ -133,19 +133,19 @@ impl Local {
         state: Store,
         audit: Audit,
         reserved: u64,
-        timeline: Timeline,
+        timeline: ClockMapping,
     ) -> io::Result<Self> {
         let place = match &state {
             Store::Kept(dir) => dir.path().display().to_string(),
             Store::None | Store::Closed => "none: a restart forgets all leases".to_owned(),
         };
         let (events, record, owed) = (Vec::new(), Vec::new(), VecDeque::new());
-        let core = Core { engine, state, audit, events, record, reserved, owed };
-        let shared = Arc::new(Shared {
+        let core = LocalState { engine, state, audit, events, record, reserved, owed };
+        let shared = Arc::new(LocalShared {
             core: Mutex::new(core),
             feed: Arc::default(),
             alarm: Alarm::new()?,
-            tally: Tally::default(),
+            tally: ServiceCounters::default(),
             timeline,
             place,
         });
@@ -209,22 +209,22 @@ impl LockService for Local {
         Some(self.shared.act(name, ask, after))
     }
 
-    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>) {
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let items: Vec<_> = {
             let (now, core) = self.shared.settled();
             core.engine.list(&query.prefix, query.after.as_ref(), query.limit, now).collect()
         };
         let full = items.len() == query.limit;
         let next = items.last().filter(|_| full).map(|last| last.name.to_string());
-        then(Ok(Page { items, next }));
+        then(Ok(ListPage { items, next }));
     }
 
-    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let (items, next) = {
             let (_, core) = self.shared.settled();
             core.engine.children(query.parent.as_ref(), query.cursor.as_deref(), query.limit)
         };
-        then(Ok(Page { items, next }));
+        then(Ok(ListPage { items, next }));
     }
 
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
@@ -236,12 +236,12 @@ impl LockService for Local {
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         then(Ok(page_of_leases(&self.shared.settled().1.engine, session, after.as_ref())));
     }
 
-    fn watch(&self, since: Option<u64>) -> Watch {
+    fn watch(&self, since: Option<u64>) -> EventWatch {
         self.shared.feed.watch(since)
     }
 
@@ -287,7 +287,7 @@ impl LockService for Local {
     }
 }
 
-impl Shared {
+impl LocalShared {
     fn submit(self: &Arc<Self>, command: &Command) -> Result<Answer, Unavailable> {
         let (paid, (answer, wakers)) = {
             let mut core = self.core.lock();
@@ -316,7 +316,7 @@ impl Shared {
     }
 
     /// Decides what is owed, as far as the journal takes it; the timer tries the rest again.
-    fn pay(self: &Arc<Self>, core: &mut Core) -> Paid {
+    fn pay(self: &Arc<Self>, core: &mut LocalState) -> Paid {
         let mut paid = Paid::default();
         while let Some(owed) = core.owed.pop_front() {
             match self.decide(core, self.timeline.now(), &owed.command) {
@@ -361,7 +361,7 @@ impl Shared {
     /// Decides one command. The caller frees the mutex, then wakes, then answers.
     fn decide(
         self: &Arc<Self>,
-        core: &mut Core,
+        core: &mut LocalState,
         now: Time,
         command: &Command,
     ) -> (Result<Answer, Unavailable>, Wakers) {
@@ -369,7 +369,7 @@ impl Shared {
         if let Err(unavailable) = core.record(at, command) {
             return (Err(unavailable), Wakers::default());
         }
-        let Core { engine, events, .. } = core;
+        let LocalState { engine, events, .. } = core;
         let answer = engine.apply(at, command, events);
         let quiet = events.is_empty() && matches!(&answer, Err(_) | Ok(Outcome::Settled));
         if quiet {
@@ -387,7 +387,7 @@ impl Shared {
     }
 
     /// The engine with all that is due by now carried out, if the journal lets it.
-    fn settled(self: &Arc<Self>) -> (Time, MutexGuard<'_, Core>) {
+    fn settled(self: &Arc<Self>) -> (Time, MutexGuard<'_, LocalState>) {
         let mut core = self.core.lock();
         let now = self.timeline.now();
         if core.engine.next_deadline().is_some_and(|due| due <= now) {
@@ -415,7 +415,7 @@ impl Shared {
         }
     }
 
-    fn set_alarm(&self, core: &Core) {
+    fn set_alarm(&self, core: &LocalState) {
         if let Some(due) = core.engine.next_deadline() {
             self.alarm.set(self.timeline.boot(due));
         }
@@ -425,7 +425,7 @@ impl Shared {
     ///
     /// A small state is copied here and now. Of a large one the thread makes its own copy, by
     /// replaying the journal, which takes as long again as it took to come about.
-    fn cut_back(&self, core: &mut Core) {
+    fn cut_back(&self, core: &mut LocalState) {
         let Store::Kept(dir) = &mut core.state else { return };
         if !dir.wants_rotation() {
             return;
@@ -461,7 +461,7 @@ impl Shared {
     }
 }
 
-impl Core {
+impl LocalState {
     /// Appends the command to the journal, and makes sure that its tokens are reserved.
     fn record(&mut self, at: Time, command: &Command) -> Result<(), Unavailable> {
         let dir = match &mut self.state {

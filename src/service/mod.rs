@@ -29,10 +29,10 @@ use crate::engine::{
     Answer, Child, Command, Engine, Glance, LockName, LockView, Op, SessionId, SessionView, Token,
 };
 use crate::time::{Span, Time, Wall};
-use cluster_status::Council;
+use cluster_status::ClusterAdmin;
 use counters::Histogram;
-use event_log::Watch;
-pub use failure::{Failure, Unavailable};
+use event_log::EventWatch;
+pub use failure::{RequestError, Unavailable};
 pub use remote_status::{RemoteStatus, RttSample};
 pub(crate) use session_leases::page_of_leases;
 use std::sync::Arc;
@@ -88,13 +88,16 @@ pub trait LockService: Send + Sync {
         None
     }
     /// Shows one lock to whoever wants to keep what it sees.
-    fn look(&self, name: &LockName, then: Then<Result<Seen, Unavailable>>) {
-        self.view(name, Box::new(|view| then(view.map(|view| Seen { view, as_of: None }))));
+    fn look(&self, name: &LockName, then: Then<Result<CacheableView, Unavailable>>) {
+        self.view(
+            name,
+            Box::new(|view| then(view.map(|view| CacheableView { view, as_of: None }))),
+        );
     }
     /// Shows a page of locks, by name.
-    fn list(&self, query: List, then: Then<Result<Page<LockView>, Unavailable>>);
+    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>);
     /// Shows a page of what lies directly below a name (or at the top).
-    fn children(&self, query: Children, then: Then<Result<Page<Child>, Unavailable>>);
+    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>);
     /// Shows one session, and some of what hangs on it.
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         let _ = id;
@@ -106,10 +109,10 @@ pub trait LockService: Send + Sync {
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: Then<Result<Page<(LockName, Token)>, Unavailable>>,
+        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         let _ = (session, after);
-        then(Ok(Page { items: Vec::new(), next: None }));
+        then(Ok(ListPage { items: Vec::new(), next: None }));
     }
     /// Shows what is known here, while nothing changes, and says how long ago it surely was so, if
     /// anybody knows. `None`: nothing that is known here is old, and nothing was shown.
@@ -117,7 +120,7 @@ pub trait LockService: Send + Sync {
         None
     }
     /// Follows what happens from now on, or from event `since` on.
-    fn watch(&self, since: Option<u64>) -> Watch;
+    fn watch(&self, since: Option<u64>) -> EventWatch;
     /// The number that the next event will get.
     fn next_event(&self) -> u64;
     /// The session on which the holds of an edge hang.
@@ -140,7 +143,7 @@ pub trait LockService: Send + Sync {
         None
     }
     /// The nodes that decide together, if there can be several.
-    fn council(&self) -> Option<Arc<dyn Council>> {
+    fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
         None
     }
     /// The URLs by which clients reach all nodes that decide together, if there can be several.
@@ -175,7 +178,7 @@ pub trait LockService: Send + Sync {
 
 /// A lock, and what is needed to know for how long this is true.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct CacheableView {
     /// The lock.
     pub view: LockView,
     /// All events before this number are in it; later ones may not be. `None`: it is not to be
@@ -242,7 +245,7 @@ pub struct Children {
 
 /// A page, and where the next begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page<T> {
+pub struct ListPage<T> {
     /// What is on it.
     pub items: Vec<T>,
     /// Ask with this for the next; `None`: this was the last.
@@ -345,7 +348,7 @@ impl Locks {
         &self,
         session: SessionId,
         after: Option<LockName>,
-        then: impl FnOnce(Result<Page<(LockName, Token)>, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<ListPage<(LockName, Token)>, Unavailable>) + Send + 'static,
     ) {
         self.0.leases(session, after, Box::new(then));
     }
@@ -386,7 +389,7 @@ impl Locks {
     pub fn look(
         &self,
         name: &LockName,
-        then: impl FnOnce(Result<Seen, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<CacheableView, Unavailable>) + Send + 'static,
     ) {
         self.0.look(name, Box::new(then));
     }
@@ -395,7 +398,7 @@ impl Locks {
     pub fn list(
         &self,
         query: List,
-        then: impl FnOnce(Result<Page<LockView>, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
     ) {
         self.0.list(query, Box::new(then));
     }
@@ -404,7 +407,7 @@ impl Locks {
     pub fn children(
         &self,
         query: Children,
-        then: impl FnOnce(Result<Page<Child>, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<ListPage<Child>, Unavailable>) + Send + 'static,
     ) {
         self.0.children(query, Box::new(then));
     }
@@ -419,7 +422,7 @@ impl Locks {
     }
 
     /// Follows what happens from now on, or from event `since` on.
-    pub fn watch(&self, since: Option<u64>) -> Watch {
+    pub fn watch(&self, since: Option<u64>) -> EventWatch {
         self.0.watch(since)
     }
 

@@ -1,9 +1,9 @@
 //! From the bytes of the state directory to an engine, and back. Replaying is restoring: the
 //! engine is deterministic, so the commands of the journal bring the same state again.
 
-use super::clock_mapping::Timeline;
+use super::clock_mapping::ClockMapping;
 use crate::engine::codec::{self, FORMAT_OLDEST, FORMAT_VERSION, Malformed};
-use crate::engine::{Command, EndSession, Engine, Known, Op, Rules, SessionEnd};
+use crate::engine::{Command, EndSession, Engine, Interner, Op, Rules, SessionEnd};
 use crate::storage::{Records, Recovered, StateError};
 use crate::time::{Time, boot_now};
 
@@ -18,17 +18,17 @@ const START: u8 = 1;
 /// What a start begins with.
 pub(super) struct Restored {
     pub(super) engine: Engine,
-    pub(super) timeline: Timeline,
+    pub(super) timeline: ClockMapping,
     pub(super) tokens_reserved: u64,
     /// To be the first records of this start.
     pub(super) start_records: Vec<Vec<u8>>,
 }
 
 /// An engine on its way back, and the last known tie between the clocks.
-struct Replay {
+struct JournalReplay {
     engine: Engine,
-    anchor: Option<Timeline>,
-    known: Known,
+    anchor: Option<ClockMapping>,
+    known: Interner,
 }
 
 /// Brings back what was.
@@ -38,13 +38,13 @@ struct Replay {
 /// than promised, never shorter.
 pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, StateError> {
     let Recovered { tokens_reserved, snapshot, records, same_boot, clean } = recovered;
-    let mut replay = Replay::begin(snapshot)?;
+    let mut replay = JournalReplay::begin(snapshot)?;
     for record in records {
         replay.step(&record?)?;
     }
     let timeline = match replay.anchor {
         Some(anchor) if same_boot => anchor,
-        _ => Timeline::going_on_at(replay.engine.clock()),
+        _ => ClockMapping::going_on_at(replay.engine.clock()),
     };
     // Unless the end was clean, records may be missing, and with them tokens that somebody has.
     let floor = if clean { 0 } else { tokens_reserved };
@@ -69,16 +69,16 @@ pub(super) fn rebuild(
     before: Option<Vec<u8>>,
     records: &mut Records,
 ) -> Result<Vec<u8>, StateError> {
-    let mut replay = Replay::begin(before)?;
+    let mut replay = JournalReplay::begin(before)?;
     for record in records {
         replay.step(&record?)?;
     }
-    let never = Timeline::starting_at(boot_now(), replay.engine.clock());
+    let never = ClockMapping::starting_at(boot_now(), replay.engine.clock());
     Ok(snapshot(&replay.engine, replay.anchor.unwrap_or(never)))
 }
 
 /// The bytes of a snapshot.
-pub(super) fn snapshot(engine: &Engine, timeline: Timeline) -> Vec<u8> {
+pub(super) fn snapshot(engine: &Engine, timeline: ClockMapping) -> Vec<u8> {
     let mut body = vec![FORMAT_VERSION];
     put_anchor(timeline, &mut body);
     body.extend_from_slice(&codec::encode_engine(engine));
@@ -91,7 +91,7 @@ pub(super) fn put_command(at: Time, command: &Command, out: &mut Vec<u8>) {
     codec::encode_command(at, command, out);
 }
 
-fn start_record(timeline: Timeline, token_floor: u64, rules: &Rules) -> Vec<u8> {
+fn start_record(timeline: ClockMapping, token_floor: u64, rules: &Rules) -> Vec<u8> {
     let mut record = vec![START];
     put_anchor(timeline, &mut record);
     record.extend_from_slice(&token_floor.to_le_bytes());
@@ -99,16 +99,16 @@ fn start_record(timeline: Timeline, token_floor: u64, rules: &Rules) -> Vec<u8> 
     record
 }
 
-fn put_anchor(timeline: Timeline, out: &mut Vec<u8>) {
+fn put_anchor(timeline: ClockMapping, out: &mut Vec<u8>) {
     let (boot, engine) = timeline.readings();
     out.extend_from_slice(&boot.as_nanos().to_le_bytes());
     out.extend_from_slice(&engine.as_nanos().to_le_bytes());
 }
 
-impl Replay {
+impl JournalReplay {
     fn begin(snapshot: Option<Vec<u8>>) -> Result<Self, StateError> {
         let Some(body) = snapshot else {
-            let (engine, known) = (Engine::default(), Known::default());
+            let (engine, known) = (Engine::default(), Interner::default());
             return Ok(Self { engine, anchor: None, known });
         };
         let unreadable = |_| StateError::Unreadable(format!("the snapshot: {Malformed}"));
@@ -119,7 +119,7 @@ impl Replay {
         }
         let (anchor, body) = take_anchor(body).ok_or(Malformed).map_err(unreadable)?;
         let engine = codec::decode_engine(*version, body).map_err(unreadable)?;
-        Ok(Self { engine, anchor: Some(anchor), known: Known::default() })
+        Ok(Self { engine, anchor: Some(anchor), known: Interner::default() })
     }
 
     fn step(&mut self, record: &[u8]) -> Result<(), StateError> {
@@ -150,9 +150,9 @@ impl Replay {
     }
 }
 
-fn take_anchor(bytes: &[u8]) -> Option<(Timeline, &[u8])> {
+fn take_anchor(bytes: &[u8]) -> Option<(ClockMapping, &[u8])> {
     let (boot, bytes) = bytes.split_first_chunk()?;
     let (engine, bytes) = bytes.split_first_chunk()?;
     let time = |bytes: &[u8; 8]| Time::from_nanos(u64::from_le_bytes(*bytes));
-    Some((Timeline::starting_at(time(boot), time(engine)), bytes))
+    Some((ClockMapping::starting_at(time(boot), time(engine)), bytes))
 }

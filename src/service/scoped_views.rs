@@ -4,7 +4,7 @@
 //!
 //! Prefixes come in order, and none lies within another.
 
-use super::{Children, List, Locks, Page, Then, Unavailable};
+use super::{Children, List, ListPage, Locks, Then, Unavailable};
 use crate::engine::{Child, LockName, LockView, Mode};
 use std::vec::IntoIter;
 
@@ -13,7 +13,7 @@ pub fn list(
     locks: &Locks,
     prefixes: Vec<String>,
     query: List,
-    then: impl FnOnce(Result<Page<LockView>, Unavailable>) + Send + 'static,
+    then: impl FnOnce(Result<ListPage<LockView>, Unavailable>) + Send + 'static,
 ) {
     list_on(locks.clone(), prefixes.into_iter(), query, Vec::new(), Box::new(then));
 }
@@ -23,12 +23,12 @@ fn list_on(
     mut left: IntoIter<String>,
     query: List,
     mut found: Vec<LockView>,
-    then: Then<Result<Page<LockView>, Unavailable>>,
+    then: Then<Result<ListPage<LockView>, Unavailable>>,
 ) {
     let is_full = found.len() >= query.limit;
     let Some(prefix) = left.next().filter(|_| !is_full) else {
         let next = found.last().filter(|_| is_full).map(|last| last.name.to_string());
-        return then(Ok(Page { items: found, next }));
+        return then(Ok(ListPage { items: found, next }));
     };
     let part = List { prefix, after: query.after.clone(), limit: query.limit - found.len() };
     locks.clone().list(part, move |page| match page {
@@ -71,7 +71,7 @@ pub fn children(
     locks: &Locks,
     prefixes: Vec<String>,
     query: Children,
-    then: impl FnOnce(Result<Page<Child>, Unavailable>) + Send + 'static,
+    then: impl FnOnce(Result<ListPage<Child>, Unavailable>) + Send + 'static,
 ) {
     let dir = query.parent.as_ref().map_or_else(String::new, |parent| format!("{parent}/"));
     let left = prefixes.into_iter();
@@ -90,14 +90,14 @@ struct Walk {
 }
 
 impl Walk {
-    fn go_on(mut self, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn go_on(mut self, then: Then<Result<ListPage<Child>, Unavailable>>) {
         if self.found.len() >= self.query.limit {
-            return then(Ok(Page { items: self.found, next: self.query.cursor }));
+            return then(Ok(ListPage { items: self.found, next: self.query.cursor }));
         }
         let cursor = self.query.cursor.as_deref().unwrap_or_default();
         let is_behind = |prefix: &String| cursor > prefix.as_str() && !cursor.starts_with(prefix);
         let Some(prefix) = self.left.find(|prefix| !is_behind(prefix)) else {
-            return then(Ok(Page { items: self.found, next: None }));
+            return then(Ok(ListPage { items: self.found, next: None }));
         };
         let rest = prefix.strip_prefix(&self.dir).unwrap_or_default();
         match rest.split_once('/') {
@@ -110,7 +110,12 @@ impl Walk {
     }
 
     /// A child that leads to what is within `prefix`: a directory, if there is something.
-    fn lead(mut self, dir: String, prefix: String, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn lead(
+        mut self,
+        dir: String,
+        prefix: String,
+        then: Then<Result<ListPage<Child>, Unavailable>>,
+    ) {
         let one = List { prefix, after: None, limit: 1 };
         self.locks.clone().list(one, move |page| match page {
             Ok(page) => {
@@ -128,7 +133,7 @@ impl Walk {
     }
 
     /// All children whose names begin with `prefix`.
-    fn whole(mut self, prefix: String, then: Then<Result<Page<Child>, Unavailable>>) {
+    fn whole(mut self, prefix: String, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let Children { parent, cursor, limit } = self.query.clone();
         let from = cursor.filter(|cursor| *cursor > prefix).unwrap_or_else(|| prefix.clone());
         let part = Children { parent, cursor: Some(from), limit: limit - self.found.len() };

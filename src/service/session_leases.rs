@@ -1,6 +1,6 @@
 //! The leases that hang on a session, page by page.
 
-use super::Page;
+use super::ListPage;
 use crate::engine::{Engine, LockName, SessionId, Token};
 
 /// Leases of a session on one page.
@@ -11,9 +11,9 @@ pub(crate) fn page_of_leases(
     engine: &Engine,
     session: SessionId,
     after: Option<&LockName>,
-) -> Page<(LockName, Token)> {
+) -> ListPage<(LockName, Token)> {
     let items = engine.leases_of(session, after, LEASES_PAGE);
     let last = items.last().filter(|_| items.len() == LEASES_PAGE);
     let next = last.map(|(name, _)| name.to_string());
-    Page { items, next }
+    ListPage { items, next }
 }

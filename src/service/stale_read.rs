@@ -1,7 +1,7 @@
 //! What is known here, whether or not it is still so: for whoever would rather see something old
 //! than wait for a majority, and is told how old it is.
 
-use super::{List, Locks, Page, Unavailable};
+use super::{List, ListPage, Locks, Unavailable};
 use crate::engine::{Engine, LockName, LockView};
 use crate::time::{Span, Time};
 
@@ -40,7 +40,7 @@ impl Locks {
         &self,
         prefixes: Vec<String>,
         query: List,
-        then: impl FnOnce(Result<StaleRead<Page<LockView>>, Unavailable>) + Send + 'static,
+        then: impl FnOnce(Result<StaleRead<ListPage<LockView>>, Unavailable>) + Send + 'static,
     ) {
         match self.known(|engine, at| page(engine, at, &prefixes, &query)) {
             Some(known) => then(Ok(known)),
@@ -61,7 +61,7 @@ impl Locks {
     }
 }
 
-fn page(engine: &Engine, at: Time, prefixes: &[String], query: &List) -> Page<LockView> {
+fn page(engine: &Engine, at: Time, prefixes: &[String], query: &List) -> ListPage<LockView> {
     let mut items = Vec::new();
     for prefix in prefixes {
         let room = query.limit - items.len();
@@ -69,5 +69,5 @@ fn page(engine: &Engine, at: Time, prefixes: &[String], query: &List) -> Page<Lo
     }
     let last = items.last().filter(|_| items.len() >= query.limit);
     let next = last.map(|last: &LockView| last.name.to_string());
-    Page { items, next }
+    ListPage { items, next }
 }

@@ -4,8 +4,8 @@
 use super::local::Local;
 use super::*;
 use crate::engine::{
-    Acquire, ClientId, Digest, EventKind, Grace, LeaseKey, LeaseTerms, Mode, Op, OpenSession,
-    Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Request, RequestId, Rules, Steal,
+    Acquire, ClientId, Digest, EventKind, Grace, IdempotencyKey, LeaseKey, LeaseTerms, Mode, Op,
+    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, RequestId, Rules, Steal,
     StealReason, Tenure, Ttl, lease_terms,
 };
 use crate::time::Span;
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 /// A directory that is gone when the test is over.
-struct Scratch(PathBuf);
+struct ServiceScratch(PathBuf);
 
-impl Scratch {
+impl ServiceScratch {
     fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("latchfs-{}-{test}", std::process::id()));
         std::fs::remove_dir_all(&path).ok();
@@ -29,7 +29,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ServiceScratch {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).ok();
     }
@@ -93,7 +93,7 @@ fn view(locks: &Locks, lock: &str) -> LockView {
 
 #[test]
 fn a_killed_daemon_finds_its_leases_again() {
-    let scratch = Scratch::new("killed");
+    let scratch = ServiceScratch::new("killed");
     let (first, locks) = open(&scratch.state());
     let before = granted(&locks, long("build", "a"));
     granted(&locks, long("gone", "a"));
@@ -114,7 +114,7 @@ fn a_killed_daemon_finds_its_leases_again() {
 
 #[test]
 fn tokens_rise_through_kills_and_clean_ends() {
-    let scratch = Scratch::new("tokens");
+    let scratch = ServiceScratch::new("tokens");
     let mut last = 0;
     for round in 0..6 {
         let (local, locks) = open(&scratch.state());
@@ -132,7 +132,7 @@ fn tokens_rise_through_kills_and_clean_ends() {
 
 #[test]
 fn a_clean_end_loses_no_tokens() {
-    let scratch = Scratch::new("clean");
+    let scratch = ServiceScratch::new("clean");
     let (local, locks) = open(&scratch.state());
     let before = granted(&locks, long("x", "a")).token.as_u64();
     local.close().expect("closed");
@@ -169,7 +169,7 @@ fn the_timer_serves_the_next_in_line() {
 
 #[test]
 fn a_long_journal_is_cut_back_while_commands_go_on() {
-    let scratch = Scratch::new("cut-back");
+    let scratch = ServiceScratch::new("cut-back");
     let (local, locks) = open(&scratch.state());
     granted(&locks, long("kept", "a"));
     let note: Arc<str> = "n".repeat(1_000).into();
@@ -196,10 +196,10 @@ fn a_long_journal_is_cut_back_while_commands_go_on() {
 
 #[test]
 fn a_repeat_is_known_after_a_restart() {
-    let scratch = Scratch::new("repeat");
+    let scratch = ServiceScratch::new("repeat");
     let (local, locks) = open(&scratch.state());
     let id = RequestId { caller: "http:a".into(), key: "once".into() };
-    let request = Some(Request { id, digest: Digest(1) });
+    let request = Some(IdempotencyKey { id, digest: Digest(1) });
     let command = Command { request, ..Op::Acquire(long("x", "a")).into() };
     let first = does(&locks, command.clone()).expect("available");
     release(&locks, "x", "a");
@@ -213,7 +213,7 @@ fn a_repeat_is_known_after_a_restart() {
 
 #[test]
 fn a_steal_is_in_the_audit_log() {
-    let scratch = Scratch::new("audit");
+    let scratch = ServiceScratch::new("audit");
     let (_local, locks) = open(&scratch.state());
     granted(&locks, long("x", "a"));
     let reason = StealReason::parse("the laptop fell into the lake").expect("a reason");
@@ -229,7 +229,7 @@ fn a_steal_is_in_the_audit_log() {
 
 #[test]
 fn a_second_daemon_is_refused() {
-    let scratch = Scratch::new("second");
+    let scratch = ServiceScratch::new("second");
     let (_local, _locks) = open(&scratch.state());
     let second = Local::open(&scratch.state(), Rules::default()).err().expect("refused");
     assert!(second.to_string().contains("in use"), "{second}");
@@ -249,7 +249,7 @@ fn answers_come_with_no_lock_held() {
 
 #[test]
 fn what_hung_on_the_killed_process_is_in_grace() {
-    let scratch = Scratch::new("bound");
+    let scratch = ServiceScratch::new("bound");
     let (local, locks) = open(&scratch.state());
     let open_session =
         OpenSession { client: client("a"), ttl: None, grace: lease_terms::GRACE_DEFAULT };

@@ -10,11 +10,11 @@ const LOOK_EVERY: Span = Span::from_secs(1);
 
 /// The alarm. Anybody may set it; one thread waits for it.
 pub(crate) struct Alarm {
-    state: Mutex<State>,
+    state: Mutex<AlarmState>,
     changed: Condvar,
 }
 
-struct State {
+struct AlarmState {
     /// When it will ring.
     set_for: Time,
     /// It has been rung at, and waited for, up to here.
@@ -25,7 +25,7 @@ struct State {
 impl Alarm {
     #[allow(clippy::unnecessary_wraps)] // with timers of the kernel it can fail
     pub(crate) fn new() -> io::Result<Self> {
-        let state = State { set_for: Time::NEVER, rings_at: Time::NEVER, stopped: false };
+        let state = AlarmState { set_for: Time::NEVER, rings_at: Time::NEVER, stopped: false };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 

@@ -2,14 +2,14 @@
 //! session alive, waits in line, and counts its own deadlines on its own clock, from before it
 //! sent what an answer answers. What it sees goes into the history.
 
-use super::client_history::{Lock, Sharing, What, Who};
-use super::client_leases::{Held, Session, less, sharing};
-use super::planted_bugs::{Bug, planted};
-use super::sim_types::{Kind, now, sleep};
+use super::client_history::{Lock, Sharing, StepKind, Who};
+use super::client_leases::{ClientLease, ClientSession, less, sharing};
+use super::planted_bugs::{PlantedBug, planted};
+use super::sim_types::{SimTypeConfig, now, sleep};
 use super::violation::Promise;
-use super::virtual_clock::Clock;
+use super::virtual_clock::VirtualClock;
 use super::virtual_network::End;
-use super::virtual_node::{Reply, Request};
+use super::virtual_node::{NodeReply, NodeRequest};
 use super::world::World;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Digest, EndSession, Firm, Grace, Holder, LeaseKey,
@@ -30,10 +30,10 @@ const TRIES: u32 = 8;
 /// The longest ttl of a lease.
 const TTL_MAX: Span = Span::from_millis(2_500);
 /// A client process.
-pub(super) struct Client {
+pub(super) struct SimClient {
     pub(super) world: Arc<World>,
     end: End,
-    pub(super) clock: Clock,
+    pub(super) clock: VirtualClock,
     /// The name of this life.
     pub(super) who: Who,
     life: u32,
@@ -42,12 +42,12 @@ pub(super) struct Client {
     files: u64,
     /// Whom it asks first.
     node: NodeId,
-    pub(super) session: Option<Session>,
-    pub(super) held: Vec<Held>,
+    pub(super) session: Option<ClientSession>,
+    pub(super) held: Vec<ClientLease>,
 }
 
 /// What came of a request.
-pub(super) struct Came {
+pub(super) struct RequestResult {
     /// When it was first sent: on the client's clock, and in virtual time.
     pub(super) sent: Time,
     pub(super) from: Time,
@@ -56,9 +56,9 @@ pub(super) struct Came {
     pub(super) answer: Option<Answer>,
 }
 
-impl Client {
+impl SimClient {
     pub(super) fn new(world: &Arc<World>, number: u64) -> Self {
-        let clock = Clock::new(&world.dice);
+        let clock = VirtualClock::new(&world.dice);
         let node = *world.dice.pick(&world.nodes());
         let (end, who) = (100 + number, format!("c{number}.0").into());
         let world = Arc::clone(world);
@@ -123,41 +123,42 @@ impl Client {
     }
 
     /// Asks for something until there is an answer, or it has asked often enough.
-    pub(super) async fn ask(&mut self, op: Op) -> Came {
+    pub(super) async fn ask(&mut self, op: Op) -> RequestResult {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut key: Arc<str> = self.requests.to_string().into();
         for attempt in 0..TRIES {
-            if attempt > 0 && planted(Bug::NewIdOnRetry) {
+            if attempt > 0 && planted(PlantedBug::NewIdOnRetry) {
                 key = format!("{}-{attempt}", self.requests).into();
             }
-            let request = Request::Submit(self.command(&key, op.clone()));
+            let request = NodeRequest::Submit(self.command(&key, op.clone()));
             let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
-            let sent = if planted(Bug::DeadlineFromReply) { self.clock.read() } else { sent };
-            if let Some(Reply::Answered(answer)) = reply {
+            let sent =
+                if planted(PlantedBug::DeadlineFromReply) { self.clock.read() } else { sent };
+            if let Some(NodeReply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
                 self.world.record.history(|history| history.answered += 1);
                 let answer = answer.map(Outcome::first);
-                return Came { sent, from, to: now(), answer: Some(answer) };
+                return RequestResult { sent, from, to: now(), answer: Some(answer) };
             }
             self.turn_to(reply).await;
         }
         self.world.record.note(format_args!("{} {op:?}: no answer", self.who));
         self.world.record.history(|history| history.unknown += 1);
-        Came { sent, from, to: now(), answer: None }
+        RequestResult { sent, from, to: now(), answer: None }
     }
 
     /// A command under this key, which is for no other.
     fn command(&self, key: &Arc<str>, op: Op) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
-        let request = crate::engine::Request { id, digest: Digest(0) };
+        let request = crate::engine::IdempotencyKey { id, digest: Digest(0) };
         Command { request: Some(request), ..op.into() }
     }
 
     /// Asks another node from now on: the one that was named, or any.
-    async fn turn_to(&mut self, reply: Option<Reply>) {
+    async fn turn_to(&mut self, reply: Option<NodeReply>) {
         match reply {
-            Some(Reply::NotLeader(Some(leader))) => self.node = leader,
+            Some(NodeReply::NotLeader(Some(leader))) => self.node = leader,
             _ => self.node = *self.world.dice.pick(&self.world.nodes()),
         }
         sleep(self.world.dice.millis(1, 50)).await;
@@ -165,7 +166,9 @@ impl Client {
 
     /// Opens a session if there is none, and keeps it alive if it is time.
     pub(super) async fn keep_up(&mut self) {
-        let Some(Session { id, ttl, kept, .. }) = self.session else { return self.open().await };
+        let Some(ClientSession { id, ttl, kept, .. }) = self.session else {
+            return self.open().await;
+        };
         let third = Span::from_nanos(ttl.span().as_nanos() / 3);
         if self.clock.read().since(kept) < third {
             return;
@@ -195,7 +198,7 @@ impl Client {
         let came = self.ask(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })).await;
         if let Some(Ok(Outcome::SessionOpened(id))) = came.answer {
             let until = came.sent + less(ttl.span());
-            self.session = Some(Session { id, ttl, until, kept: came.sent });
+            self.session = Some(ClientSession { id, ttl, until, kept: came.sent });
         }
     }
 
@@ -219,7 +222,7 @@ impl Client {
         match &came.answer {
             Some(Ok(Outcome::Granted(tenure))) => {
                 let token = tenure.token.as_u64();
-                let what = What::Granted(token, sharing(ask.mode));
+                let what = StepKind::Granted(token, sharing(ask.mode));
                 self.has(&ask, lock, &came, tenure, what);
             }
             Some(Ok(Outcome::Renewed(tenure))) => {
@@ -227,8 +230,8 @@ impl Client {
                 self.world.record.history(|history| history.held_again(token));
                 // An open file that shares may have taken over what the client held alone by name.
                 let what = match sharing(ask.mode) {
-                    mode @ Sharing::Shared => What::Changed { from: token, to: token, mode },
-                    Sharing::Alone => What::Kept(token),
+                    mode @ Sharing::Shared => StepKind::Changed { from: token, to: token, mode },
+                    Sharing::Alone => StepKind::Kept(token),
                 };
                 self.has(&ask, lock, &came, tenure, what);
             }
@@ -242,7 +245,7 @@ impl Client {
 
     /// A request by name, or of a new open file of the session, which may share. It says which
     /// request it is, so that a reader knows what it has come to. But for those of
-    /// [`Client::by_name`], no request means a lease that the client has already: a late copy of
+    /// [`SimClient::by_name`], no request means a lease that the client has already: a late copy of
     /// it could shorten that.
     fn attempt(&mut self, lock: Lock, line: QueuePolicy) -> Acquire {
         let dice = self.world.dice.clone();
@@ -289,7 +292,14 @@ impl Client {
     }
 
     /// It has a lock, by an answer to this request.
-    fn has(&mut self, ask: &Acquire, lock: Lock, came: &Came, tenure: &Tenure, what: What) {
+    fn has(
+        &mut self,
+        ask: &Acquire,
+        lock: Lock,
+        came: &RequestResult,
+        tenure: &Tenure,
+        what: StepKind,
+    ) {
         let token = tenure.token.as_u64();
         self.world.record.history(|history| {
             history.tenure(lock, token, &self.who);
@@ -301,7 +311,7 @@ impl Client {
     pub(super) fn hold(
         &mut self,
         lock: Lock,
-        came: &Came,
+        came: &RequestResult,
         tenure: &Tenure,
         (hold, mode): (Ownership, Mode),
     ) {
@@ -322,18 +332,19 @@ impl Client {
             let runs_out = until.is_some() && self.world.dice.percent(40);
             let acquisition = tenure.acquisition;
             let (asked, from) = (came.from, came.to);
-            let one = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            let one =
+                ClientLease { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
             self.held.push(one);
         }
     }
 
-    pub(super) fn refused(&mut self, lock: Lock, came: &Came, reason: &Reason) {
+    pub(super) fn refused(&mut self, lock: Lock, came: &RequestResult, reason: &Reason) {
         if let Reason::Conflict(conflict) = reason {
             let token = conflict.token.as_u64();
             let who: Who = conflict.holder.as_str().into();
             self.world.record.history(|history| {
                 history.tenure(lock, token, &who);
-                history.act(lock, came.from, Some(came.to), What::InTheWay(token));
+                history.act(lock, came.from, Some(came.to), StepKind::InTheWay(token));
             });
         }
         // A copy of the request may still be on its way, and a refusal is not remembered.
@@ -348,9 +359,9 @@ impl Client {
     pub(super) async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());
-            let request = Request::View(name(lock));
+            let request = NodeRequest::View(name(lock));
             let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
-            if let Some(Reply::Seen(view, at)) = reply {
+            if let Some(NodeReply::Seen(view, at)) = reply {
                 self.saw(lock, from, &view);
                 return Some((sent, *view, at));
             }
@@ -372,7 +383,7 @@ impl Client {
             for (token, who) in &holders {
                 history.tenure(lock, *token, who);
             }
-            let seen = What::Seen(holders.iter().map(|(token, _)| *token).collect());
+            let seen = StepKind::Seen(holders.iter().map(|(token, _)| *token).collect());
             history.act(lock, from, Some(now()), seen);
         });
     }
@@ -382,7 +393,7 @@ impl Client {
             return;
         }
         let at = self.world.dice.index(self.held.len());
-        let Held { lock, token, hold, mode, runs_out, .. } = self.held[at];
+        let ClientLease { lock, token, hold, mode, runs_out, .. } = self.held[at];
         if runs_out {
             return;
         }
@@ -393,7 +404,7 @@ impl Client {
         match &came.answer {
             Some(Ok(Outcome::Renewed(tenure))) => {
                 self.world.record.history(|history| {
-                    history.act(lock, came.from, Some(came.to), What::Kept(token));
+                    history.act(lock, came.from, Some(came.to), StepKind::Kept(token));
                 });
                 self.hold(lock, &came, tenure, (hold, mode));
             }
@@ -408,9 +419,9 @@ impl Client {
         }
     }
 
-    fn not_kept(&self, lock: Lock, token: u64, came: &Came) {
+    fn not_kept(&self, lock: Lock, token: u64, came: &RequestResult) {
         self.world.record.history(|history| {
-            history.act(lock, came.from, Some(came.to), What::NotKept(token));
+            history.act(lock, came.from, Some(came.to), StepKind::NotKept(token));
         });
     }
 
@@ -431,7 +442,7 @@ impl Client {
     pub(super) async fn give_back(&mut self, at: usize) {
         let held = self.held.swap_remove(at);
         self.believed(&held);
-        let Held { lock, token, hold, mut acquisition, .. } = held;
+        let ClientLease { lock, token, hold, mut acquisition, .. } = held;
         let (from, key) = (now(), self.key(lock, token));
         let release = |acquisition| Release { key: key.clone(), acquisition: Some(acquisition) };
         if hold == Ownership::Client && self.world.dice.percent(60) {
@@ -450,7 +461,7 @@ impl Client {
         };
         match &came.answer {
             Some(Ok(Outcome::Released)) => self.world.record.history(|history| {
-                history.act(lock, came.from, Some(came.to), What::Released(token));
+                history.act(lock, came.from, Some(came.to), StepKind::Released(token));
             }),
             Some(_) => self.not_kept(lock, token, &came),
             None => self.world.record.history(|history| history.free(token, from)),
@@ -462,10 +473,10 @@ impl Client {
     async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        let request = Request::Submit(self.command(&key, Op::Release(release)));
+        let request = NodeRequest::Submit(self.command(&key, Op::Release(release)));
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);
-        Kind::spawn(async move {
+        SimTypeConfig::spawn(async move {
             sleep(later).await;
             world.ask(end, node, request, PATIENCE).await;
         });

@@ -4,13 +4,13 @@
 //! A refusal is not remembered under a request id, so a copy of a refused request may be carried
 //! out later. A client that can't know the state of its hold therefore gives it back.
 
-use super::client::{Came, Client, LOCKS, name};
-use super::client_history::{Lock, Reset, Sharing, What, Who};
-use super::client_leases::{Held, less, sharing};
+use super::client::{LOCKS, RequestResult, SimClient, name};
+use super::client_history::{Lock, ObservedReset, Sharing, StepKind, Who};
+use super::client_leases::{ClientLease, less, sharing};
 use super::sim_types::now;
 use crate::engine::{
-    Acquire, ClientId, Grace, LeaseTerms, Mode, Move, Op, Outcome, Over, Ownership, Patch,
-    QueuePolicy, Reset as Sweep, Steal, StealReason, Ttl, Whose,
+    Acquire, ClientId, Grace, IfExists, LeaseTerms, Mode, Move, Op, Outcome, Ownership, Patch,
+    QueuePolicy, Reset as Sweep, ResetScope, Steal, StealReason, Ttl,
 };
 use crate::time::Time;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use std::sync::Arc;
 /// The client that resets.
 const ADMIN: &str = "admin";
 
-impl Client {
+impl SimClient {
     /// Makes the hold of an open file exclusive, or shared.
     pub(super) async fn change_mode(&mut self) {
-        let of_file = |held: &Held| matches!(held.hold, Ownership::OpenFile(_));
+        let of_file = |held: &ClientLease| matches!(held.hold, Ownership::OpenFile(_));
         let Some(at) = self.held.iter().position(of_file) else { return };
         let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
-        let Held { lock, token, hold, mode, .. } = self.held[at];
+        let ClientLease { lock, token, hold, mode, .. } = self.held[at];
         let mode = if mode == Mode::Shared { Mode::Exclusive } else { Mode::Shared };
         if mode == Mode::Shared {
             // From now on others may be let in beside it.
@@ -43,7 +43,7 @@ impl Client {
         let to = tenure.token.as_u64();
         self.world.record.history(|history| {
             history.tenure(lock, to, &self.who);
-            let what = What::Changed { from: token, to, mode: sharing(mode) };
+            let what = StepKind::Changed { from: token, to, mode: sharing(mode) };
             history.act(lock, came.from, Some(came.to), what);
         });
         self.lose(token);
@@ -51,12 +51,12 @@ impl Client {
     }
 
     /// The mode may change, now or later, or not at all.
-    async fn mode_unknown(&mut self, lock: Lock, token: u64, mode: Mode, came: &Came) {
+    async fn mode_unknown(&mut self, lock: Lock, token: u64, mode: Mode, came: &RequestResult) {
         self.left_open(lock, came.from);
         self.world.record.history(|history| {
             history.free(token, came.from);
             if mode == Mode::Shared {
-                let what = What::Changed { from: token, to: token, mode: Sharing::Shared };
+                let what = StepKind::Changed { from: token, to: token, mode: Sharing::Shared };
                 history.act(lock, came.from, None, what);
             }
         });
@@ -80,18 +80,18 @@ impl Client {
         if self.held.iter().any(|held| held.lock == to) {
             return;
         }
-        let Held { lock, token, hold, mode, .. } = held;
+        let ClientLease { lock, token, hold, mode, .. } = held;
         // From now on another may have the old name.
         self.lose(token);
         let from = self.key(lock, token);
-        let came = self.ask(Op::Move(Move { from, to: name(to), over: Over::Refuse })).await;
+        let came = self.ask(Op::Move(Move { from, to: name(to), over: IfExists::Refuse })).await;
         match &came.answer {
             Some(Ok(Outcome::Moved(tenure))) => {
                 let new = tenure.token.as_u64();
                 self.world.record.history(|history| {
                     history.tenure(to, new, &self.who);
-                    history.act(lock, came.from, Some(came.to), What::Released(token));
-                    let what = What::Granted(new, sharing(mode));
+                    history.act(lock, came.from, Some(came.to), StepKind::Released(token));
+                    let what = StepKind::Granted(new, sharing(mode));
                     history.act(to, came.from, Some(came.to), what);
                 });
                 self.hold(to, &came, tenure, (hold, mode));
@@ -102,7 +102,7 @@ impl Client {
                 }
                 self.left_open(to, came.from);
                 self.world.record.history(|history| history.free(token, came.from));
-                self.held.push(Held { from: now(), ..held });
+                self.held.push(ClientLease { from: now(), ..held });
                 self.close(token).await;
             }
         }
@@ -127,7 +127,7 @@ impl Client {
                 let token = tenure.token.as_u64();
                 self.world.record.history(|history| {
                     history.tenure(lock, token, &self.who);
-                    history.act(lock, came.from, Some(came.to), What::Stolen(token));
+                    history.act(lock, came.from, Some(came.to), StepKind::Stolen(token));
                     history.steals.push((lock, came.from, token));
                     history.secure(token, came.from + less(ttl.span()));
                 });
@@ -135,7 +135,7 @@ impl Client {
             Some(Ok(_) | Err(_)) => {}
             None => self.world.record.history(|history| {
                 history.steals.push((lock, came.from, u64::MAX));
-                history.act(lock, came.from, None, What::AllEnded);
+                history.act(lock, came.from, None, StepKind::AllEnded);
                 history.left_open(lock, &self.who, came.from);
             }),
         }
@@ -150,14 +150,14 @@ impl Client {
         kept.dedup();
         kept.retain(|_| dice.percent(50));
         let ids = kept.iter().map(|who| ClientId::parse(who).expect("a valid name"));
-        let whose = Whose::AllBut(ids.collect());
+        let whose = ResetScope::AllBut(ids.collect());
         let by = ClientId::parse(ADMIN).expect("a valid name");
         let came = self.ask(Op::Reset(Sweep { whose, by, reason: reason() })).await;
         // What stands for the steal grace is the administrator's.
         kept.push(ADMIN.into());
         let to: Option<Time> = matches!(came.answer, Some(Ok(_))).then_some(came.to);
         self.world.record.history(|history| {
-            history.resets.push(Reset { from: came.from, to, kept });
+            history.resets.push(ObservedReset { from: came.from, to, kept });
             for lock in 0..LOCKS {
                 history.left_open(lock, &Arc::from(ADMIN), came.from);
             }

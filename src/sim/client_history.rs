@@ -16,18 +16,18 @@ pub type Token = u64;
 
 /// A step that a lock took at one moment between `from` and `to`.
 #[derive(Debug, Clone)]
-pub struct Act {
+pub struct LockStep {
     /// When it was asked for.
     pub from: Time,
     /// When the answer came. `None`: the outcome is unknown. It may happen later, or never.
     pub to: Option<Time>,
     /// The step.
-    pub what: What,
+    pub what: StepKind,
 }
 
 /// A step of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum StepKind {
     /// A tenure began: nobody held the lock, or only sharers if this is another one.
     Granted(Token, Sharing),
     /// Every tenure ended, and an exclusive one began.
@@ -95,7 +95,7 @@ pub struct Belief {
 
 /// A place in a queue.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct ObservedQueuePlace {
     /// The lock.
     pub lock: Lock,
     /// The client.
@@ -110,7 +110,7 @@ pub struct Place {
 
 /// A reset: nobody but some keeps a hold or a place in a queue.
 #[derive(Debug, Clone)]
-pub struct Reset {
+pub struct ObservedReset {
     /// When it was asked for.
     pub from: Time,
     /// When the answer came; `None`: the outcome is unknown.
@@ -122,10 +122,10 @@ pub struct Reset {
 /// All that the clients saw.
 #[derive(Debug, Default)]
 pub struct History {
-    pub(super) acts: BTreeMap<Lock, Vec<Act>>,
+    pub(super) acts: BTreeMap<Lock, Vec<LockStep>>,
     pub(super) beliefs: Vec<Belief>,
-    pub(super) places: Vec<Place>,
-    pub(super) resets: Vec<Reset>,
+    pub(super) places: Vec<ObservedQueuePlace>,
+    pub(super) resets: Vec<ObservedReset>,
     /// Which tenure a token was, as far as anybody was told.
     pub(super) tenures: BTreeMap<Token, (Lock, Who)>,
     /// Tokens of tenures whose beginning somebody was told of.
@@ -149,17 +149,17 @@ pub struct History {
 
 impl History {
     /// Adds a step of a lock.
-    pub fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: What) {
+    pub fn act(&mut self, lock: Lock, from: Time, to: Option<Time>, what: StepKind) {
         match what {
-            What::Granted(token, _) | What::Stolen(token) => {
+            StepKind::Granted(token, _) | StepKind::Stolen(token) => {
                 self.granted.insert(token);
             }
-            What::Changed { from, to, .. } if from != to => {
+            StepKind::Changed { from, to, .. } if from != to => {
                 self.granted.insert(to);
             }
             _ => {}
         }
-        self.acts.entry(lock).or_default().push(Act { from, to, what });
+        self.acts.entry(lock).or_default().push(LockStep { from, to, what });
     }
 
     /// Notes whose tenure a token is, as an answer says.
@@ -181,7 +181,7 @@ impl History {
     }
 
     /// Notes a place in a queue.
-    pub fn place(&mut self, place: Place) {
+    pub fn place(&mut self, place: ObservedQueuePlace) {
         self.places.push(place);
     }
 

@@ -1,6 +1,6 @@
 //! What a client believes: its session and the locks that it holds, each until an end of its own.
 
-use super::client::Client;
+use super::client::SimClient;
 use super::client_history::{Belief, Lock, Sharing};
 use super::sim_types::now;
 use crate::engine::{Lifetime, Mode, Ownership, SessionId, Ttl};
@@ -13,7 +13,7 @@ const OFF_PER_MILLE: u64 = 1;
 const OFF: Span = Span::from_millis(50);
 
 /// A session.
-pub(super) struct Session {
+pub(super) struct ClientSession {
     pub(super) id: SessionId,
     pub(super) ttl: Ttl,
     /// Until when it surely lasts, on the client's clock.
@@ -23,7 +23,7 @@ pub(super) struct Session {
 
 /// A lock that it believes to hold.
 #[derive(Clone)]
-pub(super) struct Held {
+pub(super) struct ClientLease {
     pub(super) lock: Lock,
     pub(super) token: u64,
     pub(super) hold: Ownership,
@@ -54,7 +54,7 @@ pub(super) const fn sharing(mode: Mode) -> Sharing {
     }
 }
 
-impl Client {
+impl SimClient {
     /// Until when the session surely lasts, in virtual time, for whoever checks.
     pub(super) fn session_secured(&self) -> Time {
         let session = self.session.as_ref();
@@ -80,7 +80,8 @@ impl Client {
     /// What it believed of locks whose time is over.
     pub(super) fn drop_the_late(&mut self) {
         let (clock, session) = (self.clock.read(), self.session.as_ref().map(|s| s.until));
-        let is_late = |held: &Held| held.until.or(session).is_none_or(|until| until <= clock);
+        let is_late =
+            |held: &ClientLease| held.until.or(session).is_none_or(|until| until <= clock);
         let late: Vec<_> = self.held.extract_if(.., |held| is_late(held)).collect();
         for held in &late {
             self.believed(held);
@@ -105,10 +106,10 @@ impl Client {
     }
 
     /// It believes no longer, or not longer than until its deadline.
-    pub(super) fn believed(&self, held: &Held) {
+    pub(super) fn believed(&self, held: &ClientLease) {
         let until = held.until.or(self.session.as_ref().map(|session| session.until));
         let until = until.map_or(held.from, |until| self.clock.virtual_at(until)).min(now());
-        let Held { lock, token, asked, from, mode, .. } = *held;
+        let ClientLease { lock, token, asked, from, mode, .. } = *held;
         let who = Arc::clone(&self.who);
         let mode = sharing(mode);
         let belief = Belief { lock, token, who, mode, asked, from, until };

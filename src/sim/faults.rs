@@ -1,10 +1,10 @@
 //! What goes wrong, when chance wants it: nodes crash, disks fail, the network splits and storms,
 //! wall clocks jump, the lead is handed over.
 
-use super::client::Client;
-use super::recorder::Part;
-use super::sim_types::{Kind, now, sleep};
-use super::virtual_network::{End, Weather};
+use super::client::SimClient;
+use super::recorder::CoveragePoint;
+use super::sim_types::{SimTypeConfig, now, sleep};
+use super::virtual_network::{End, NetworkFaults};
 use super::world::World;
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
@@ -61,10 +61,10 @@ async fn replace(world: &Arc<World>) {
     world.start(fresh).await;
     let joins = leader.raft.add_learner(fresh, BasicNode::default(), false);
     let patience = world.dice.millis(200, 1_500).as_duration();
-    let joined = Kind::timeout(patience, joins).await;
+    let joined = SimTypeConfig::timeout(patience, joins).await;
     world.record.note(format_args!("node {fresh} joins: {}", matches!(joined, Ok(Ok(_)))));
     if matches!(joined, Ok(Ok(_))) {
-        world.record.count(Part::Join);
+        world.record.count(CoveragePoint::Join);
         sleep(world.dice.millis(0, 400)).await;
         if let Some(leader) = world.leader() {
             let members = leader.replica.look().members().clone();
@@ -75,8 +75,8 @@ async fn replace(world: &Arc<World>) {
             world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
             let change = leader.raft.change_membership(voters, false);
             // It may go on when nobody waits for it any more.
-            if matches!(Kind::timeout(patience, change).await, Ok(Ok(_))) {
-                world.record.count(Part::VoterReplaced);
+            if matches!(SimTypeConfig::timeout(patience, change).await, Ok(Ok(_))) {
+                world.record.count(CoveragePoint::VoterReplaced);
             }
         }
     }
@@ -91,7 +91,7 @@ async fn replace(world: &Arc<World>) {
 pub(super) async fn retire(world: &Arc<World>) {
     let Some(leader) = world.leader() else { return };
     let current = leader.raft.ensure_linearizable(ReadPolicy::ReadIndex);
-    if !matches!(Kind::timeout(RETIRE_PATIENCE.as_duration(), current).await, Ok(Ok(_))) {
+    if !matches!(SimTypeConfig::timeout(RETIRE_PATIENCE.as_duration(), current).await, Ok(Ok(_))) {
         return;
     }
     let members = leader.replica.look().members().clone();
@@ -104,7 +104,7 @@ pub(super) async fn retire(world: &Arc<World>) {
 /// All is well again.
 async fn calm(world: &Arc<World>) {
     world.record.note(format_args!("all is mended"));
-    world.net.mend(Weather::MENDED);
+    world.net.mend(NetworkFaults::MENDED);
     for id in world.nodes() {
         if world.host(id).is_none() {
             world.start(id).await;
@@ -146,13 +146,13 @@ async fn bear(world: &Arc<World>) {
         crash_for(world, &[any], world.dice.millis(5, 300)).await;
     }
     sleep(world.dice.millis(50, 750)).await;
-    world.net.mend(Weather::FAIR);
+    world.net.mend(NetworkFaults::FAIR);
 }
 
 /// Two halves, nodes and clients, of which no one reaches the other.
 async fn split(world: &Arc<World>, clients: u64) {
     let mut ends = world.nodes();
-    ends.extend((1..=clients).map(Client::end));
+    ends.extend((1..=clients).map(SimClient::end));
     let (left, right): (Vec<End>, Vec<End>) = ends.iter().partition(|_| world.dice.percent(50));
     world.record.note(format_args!("{left:?} and {right:?} are apart"));
     cut(world, &left, &right);
@@ -174,7 +174,7 @@ async fn cut_one_way(world: &Arc<World>, clients: u64) {
     let (from, to) = if world.dice.percent(50) {
         (vec![*world.dice.pick(&nodes)], *world.dice.pick(&nodes))
     } else {
-        (nodes, Client::end(world.dice.below(clients) + 1))
+        (nodes, SimClient::end(world.dice.below(clients) + 1))
     };
     world.record.note(format_args!("{from:?} do not reach {to}"));
     cut(world, &from, &[to]);
@@ -189,7 +189,7 @@ async fn storm(world: &Arc<World>) {
     let loss = world.dice.below(30);
     let doubled = world.dice.below(30);
     let late_ms = 5 + world.dice.below(45);
-    let weather = Weather { loss, doubled, late_ms };
+    let weather = NetworkFaults { loss, doubled, late_ms };
     world.record.note(format_args!("{weather:?}"));
     world.net.set_weather(weather);
     bear(world).await;

@@ -5,7 +5,7 @@
 //! they share it. A lease that runs out is a step that nobody asked for, possible from the moment
 //! at which it could have run out.
 
-use super::client_history::{Act, Sharing, Token, What};
+use super::client_history::{LockStep, Sharing, StepKind, Token};
 use crate::time::Time;
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub(super) struct Lapse {
 
 /// The outcome of a search.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum SearchResult {
     /// An order exists.
     Order,
     /// None does: the state and the acts where the longest attempt got stuck.
@@ -43,21 +43,21 @@ struct Cell {
 
 impl Cell {
     /// The states that `what` can lead to from here.
-    fn after(&self, what: &What) -> Vec<Self> {
+    fn after(&self, what: &StepKind) -> Vec<Self> {
         let holds = |token: &Token| self.holders.contains(token);
         match what {
-            What::Granted(token, mode) => self.granted(*token, *mode).into_iter().collect(),
-            What::Stolen(token) => self.taken(*token).into_iter().collect(),
-            What::AllEnded => vec![Self { last: self.last, ..Self::default() }],
-            What::Appeared { token, was, steal } => self.appeared(*token, was, *steal),
-            What::Changed { from, to, mode } => {
+            StepKind::Granted(token, mode) => self.granted(*token, *mode).into_iter().collect(),
+            StepKind::Stolen(token) => self.taken(*token).into_iter().collect(),
+            StepKind::AllEnded => vec![Self { last: self.last, ..Self::default() }],
+            StepKind::Appeared { token, was, steal } => self.appeared(*token, was, *steal),
+            StepKind::Changed { from, to, mode } => {
                 self.changed(*from, *to, *mode).into_iter().collect()
             }
-            What::Kept(token) | What::InTheWay(token) => self.same_if(holds(token)),
-            What::NotKept(token) => self.same_if(!holds(token)),
-            What::Released(token) if holds(token) => vec![self.without(*token)],
-            What::Released(_) => vec![],
-            What::Seen(seen) => self.same_if(self.holders == *seen),
+            StepKind::Kept(token) | StepKind::InTheWay(token) => self.same_if(holds(token)),
+            StepKind::NotKept(token) => self.same_if(!holds(token)),
+            StepKind::Released(token) if holds(token) => vec![self.without(*token)],
+            StepKind::Released(_) => vec![],
+            StepKind::Seen(seen) => self.same_if(self.holders == *seen),
         }
     }
 
@@ -107,14 +107,17 @@ impl Cell {
     }
 
     /// Whether `what` leaves it as it is, so that there is no reason to put it off.
-    const fn only_looks(what: &What) -> bool {
-        matches!(what, What::Kept(_) | What::NotKept(_) | What::Seen(_) | What::InTheWay(_))
+    const fn only_looks(what: &StepKind) -> bool {
+        matches!(
+            what,
+            StepKind::Kept(_) | StepKind::NotKept(_) | StepKind::Seen(_) | StepKind::InTheWay(_)
+        )
     }
 }
 
 /// How far a search has come.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Place {
+struct SearchState {
     /// All acts before this one are done, ...
     first: usize,
     /// ... and these behind it.
@@ -123,17 +126,19 @@ struct Place {
 }
 
 /// Looks for an order.
-pub(super) fn search(mut acts: Vec<Act>, lapses: &[Lapse]) -> Found {
+pub(super) fn search(mut acts: Vec<LockStep>, lapses: &[Lapse]) -> SearchResult {
     acts.sort_by_key(|act| (act.from, act.to));
     let mut lapses: Vec<_> = lapses.iter().map(|lapse| (lapse.token, lapse.from)).collect();
     lapses.sort_unstable();
-    let start = Place { first: 0, done: vec![], cell: Cell::default() };
+    let start = SearchState { first: 0, done: vec![], cell: Cell::default() };
     let (mut tried, mut furthest, mut stack) = (HashSet::new(), start.clone(), vec![start]);
     for _ in 0..STEPS_MAX {
-        let Some(mut place) = stack.pop() else { return Found::None(furthest.stuck_at(&acts)) };
+        let Some(mut place) = stack.pop() else {
+            return SearchResult::None(furthest.stuck_at(&acts));
+        };
         place.look_on(&acts);
         if !(place.first..acts.len()).any(|at| acts[at].to.is_some() && !place.is_done(at)) {
-            return Found::Order;
+            return SearchResult::Order;
         }
         if !tried.insert(place.clone()) {
             continue;
@@ -146,7 +151,7 @@ pub(super) fn search(mut acts: Vec<Act>, lapses: &[Lapse]) -> Found {
             if let Ok(at) = lapses.binary_search_by_key(token, |(token, _)| *token)
                 && lapses[at].1 <= by
             {
-                stack.push(Place { cell: place.cell.without(*token), ..place.clone() });
+                stack.push(SearchState { cell: place.cell.without(*token), ..place.clone() });
             }
         }
         let open = place.first..acts.len();
@@ -155,16 +160,16 @@ pub(super) fn search(mut acts: Vec<Act>, lapses: &[Lapse]) -> Found {
                 continue;
             }
             for cell in place.cell.after(&acts[at].what) {
-                let mut next = Place { cell, ..place.clone() };
+                let mut next = SearchState { cell, ..place.clone() };
                 next.do_it(at);
                 stack.push(next);
             }
         }
     }
-    Found::TooLong
+    SearchResult::TooLong
 }
 
-impl Place {
+impl SearchState {
     fn is_done(&self, at: usize) -> bool {
         self.done.get(at - self.first).copied().unwrap_or(false)
     }
@@ -184,7 +189,7 @@ impl Place {
     }
 
     /// The first answer among what is not done: what happens next was asked before that.
-    fn deadline(&self, acts: &[Act]) -> Time {
+    fn deadline(&self, acts: &[LockStep]) -> Time {
         let mut by = Time::NEVER;
         for (at, act) in acts.iter().enumerate().skip(self.first) {
             if act.from > by {
@@ -198,7 +203,7 @@ impl Place {
     }
 
     /// What it would have to do next, for a person to read.
-    fn stuck_at(&self, acts: &[Act]) -> String {
+    fn stuck_at(&self, acts: &[LockStep]) -> String {
         let by = self.deadline(acts);
         let open = (self.first..acts.len()).filter(|at| !self.is_done(*at));
         let due: Vec<_> = open.map(|at| &acts[at]).take_while(|act| act.from <= by).collect();
@@ -206,7 +211,7 @@ impl Place {
     }
 
     /// Does all that only looks and can be done: no order is lost by that.
-    fn look_on(&mut self, acts: &[Act]) {
+    fn look_on(&mut self, acts: &[LockStep]) {
         loop {
             let by = self.deadline(acts);
             let can = |at: &usize| {
@@ -225,28 +230,28 @@ mod tests {
     use super::*;
     use Sharing::{Alone, Shared};
 
-    fn act(from: u64, to: u64, what: What) -> Act {
+    fn act(from: u64, to: u64, what: StepKind) -> LockStep {
         let to = (to > 0).then(|| Time::from_secs(to));
-        Act { from: Time::from_secs(from), to, what }
+        LockStep { from: Time::from_secs(from), to, what }
     }
 
-    fn granted(token: Token) -> What {
-        What::Granted(token, Alone)
+    fn granted(token: Token) -> StepKind {
+        StepKind::Granted(token, Alone)
     }
 
-    fn seen(tokens: &[Token]) -> What {
-        What::Seen(tokens.to_vec())
-    }
-
-    #[track_caller]
-    fn fits(acts: &[Act]) {
-        assert_eq!(search(acts.to_vec(), &[]), Found::Order);
+    fn seen(tokens: &[Token]) -> StepKind {
+        StepKind::Seen(tokens.to_vec())
     }
 
     #[track_caller]
-    fn fits_not(acts: &[Act]) {
+    fn fits(acts: &[LockStep]) {
+        assert_eq!(search(acts.to_vec(), &[]), SearchResult::Order);
+    }
+
+    #[track_caller]
+    fn fits_not(acts: &[LockStep]) {
         let found = search(acts.to_vec(), &[]);
-        assert!(matches!(found, Found::None(_)), "{found:?}");
+        assert!(matches!(found, SearchResult::None(_)), "{found:?}");
     }
 
     #[test]
@@ -255,7 +260,7 @@ mod tests {
             act(1, 5, granted(1)),
             act(2, 4, seen(&[])),
             act(3, 6, seen(&[1])),
-            act(7, 9, What::Released(1)),
+            act(7, 9, StepKind::Released(1)),
             act(8, 10, granted(2)),
         ]);
     }
@@ -265,11 +270,11 @@ mod tests {
         let stale = [act(1, 2, granted(1)), act(3, 4, seen(&[]))];
         fits_not(&stale);
         let lapse = |from| [Lapse { token: 1, from: Time::from_secs(from) }];
-        assert_eq!(search(stale.to_vec(), &lapse(4)), Found::Order);
+        assert_eq!(search(stale.to_vec(), &lapse(4)), SearchResult::Order);
         let short = search(stale.to_vec(), &lapse(5));
-        assert!(matches!(short, Found::None(_)), "the lease was cut short");
+        assert!(matches!(short, SearchResult::None(_)), "the lease was cut short");
         fits_not(&[act(1, 2, granted(1)), act(3, 4, granted(2))]);
-        fits_not(&[act(1, 2, granted(2)), act(3, 4, What::Released(2)), act(5, 6, granted(1))]);
+        fits_not(&[act(1, 2, granted(2)), act(3, 4, StepKind::Released(2)), act(5, 6, granted(1))]);
     }
 
     #[test]
@@ -282,7 +287,7 @@ mod tests {
 
     #[test]
     fn sharers_are_beside_each_other_and_nobody_else() {
-        let shared = |token| What::Granted(token, Shared);
+        let shared = |token| StepKind::Granted(token, Shared);
         fits(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, seen(&[1, 2]))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, granted(2))]);
         fits_not(&[act(1, 2, granted(1)), act(3, 4, shared(2))]);
@@ -291,25 +296,26 @@ mod tests {
 
     #[test]
     fn only_a_sole_holder_changes_the_mode() {
-        let shared = |token| What::Granted(token, Shared);
-        let up = |from, to| What::Changed { from, to, mode: Alone };
+        let shared = |token| StepKind::Granted(token, Shared);
+        let up = |from, to| StepKind::Changed { from, to, mode: Alone };
         fits(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, seen(&[2]))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, up(1, 3))]);
         fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 2)), act(5, 6, shared(3))]);
         // A new token, and one that nobody has had.
         fits_not(&[act(1, 2, shared(1)), act(3, 4, up(1, 1))]);
-        let two = [act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, What::Released(2))];
+        let two = [act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, StepKind::Released(2))];
         fits_not(&[&two[..], &[act(7, 8, up(1, 2))]].concat());
         fits(&[&two[..], &[act(7, 8, up(1, 3))]].concat());
-        let down = What::Changed { from: 1, to: 1, mode: Shared };
+        let down = StepKind::Changed { from: 1, to: 1, mode: Shared };
         fits(&[act(1, 2, shared(1)), act(3, 4, shared(2)), act(5, 6, down.clone())]);
         fits(&[act(1, 2, granted(1)), act(3, 4, down), act(5, 6, shared(2))]);
     }
 
     #[test]
     fn a_tenure_that_appeared_was_granted_changed_or_stolen() {
-        let appeared = |was: &[Token], steal| What::Appeared { token: 2, was: was.to_vec(), steal };
-        let shared = What::Granted(1, Shared);
+        let appeared =
+            |was: &[Token], steal| StepKind::Appeared { token: 2, was: was.to_vec(), steal };
+        let shared = StepKind::Granted(1, Shared);
         let all = |what| [act(1, 2, shared.clone()), act(3, 0, what), act(5, 6, seen(&[2]))];
         fits_not(&all(appeared(&[], false)));
         fits(&all(appeared(&[1], false)));
@@ -318,11 +324,11 @@ mod tests {
 
     #[test]
     fn a_steal_that_nobody_saw_ends_what_was_held_then() {
-        let stolen = act(3, 0, What::AllEnded);
-        let lost = |from, to| act(from, to, What::NotKept(1));
+        let stolen = act(3, 0, StepKind::AllEnded);
+        let lost = |from, to| act(from, to, StepKind::NotKept(1));
         fits_not(&[act(1, 2, granted(1)), lost(5, 6)]);
         fits(&[act(1, 2, granted(1)), stolen.clone(), lost(5, 6)]);
-        fits_not(&[act(1, 2, granted(1)), lost(5, 6), act(7, 0, What::AllEnded)]);
-        fits_not(&[act(1, 2, granted(1)), stolen, lost(5, 6), act(7, 8, What::Kept(1))]);
+        fits_not(&[act(1, 2, granted(1)), lost(5, 6), act(7, 0, StepKind::AllEnded)]);
+        fits_not(&[act(1, 2, granted(1)), stolen, lost(5, 6), act(7, 8, StepKind::Kept(1))]);
     }
 }

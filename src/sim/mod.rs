@@ -49,13 +49,13 @@ mod session_hour;
 mod tests;
 
 use crate::time::{Span, Time};
-use client::Client;
+use client::SimClient;
 use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;
-pub use recorder::Part;
+pub use recorder::CoveragePoint;
 use recorder::{Record, Trace};
-use seeded_random::Dice;
-use sim_types::{Kind, now, sleep};
+use seeded_random::SeededRandom;
+use sim_types::{SimTypeConfig, now, sleep};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use violation::{Promise, Violation};
@@ -74,7 +74,7 @@ const LOOK_AGAIN: Span = Span::from_millis(200);
 
 /// What is to be simulated.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct SimOptions {
     /// What decides all that chance decides.
     pub seed: u64,
     /// Voters of the cluster.
@@ -87,7 +87,7 @@ pub struct Options {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct SimReport {
     /// Every promise that was broken. Empty: all was well.
     pub violations: Vec<Violation>,
     /// The trace, or its end.
@@ -105,11 +105,11 @@ pub struct Report {
     /// Requests whose outcome a client never learned.
     pub unknown: u64,
     /// How often each part took part.
-    pub parts: BTreeMap<Part, u64>,
+    pub parts: BTreeMap<CoveragePoint, u64>,
 }
 
 /// Runs a simulation.
-pub fn run(options: &Options) -> Report {
+pub fn run(options: &SimOptions) -> SimReport {
     let mut runtime = SimRuntime::with_seed(options.seed);
     let record = Record::new(options.trace);
     let (world, answers, unknown) = runtime.block_on(async {
@@ -122,11 +122,11 @@ pub fn run(options: &Options) -> Report {
     drop(runtime);
     let Trace { digest, lines, count, violations, entries, commands, parts } = world.record.close();
     let (trace, lines) = (lines, count);
-    Report { violations, trace, lines, digest, entries, commands, answers, unknown, parts }
+    SimReport { violations, trace, lines, digest, entries, commands, answers, unknown, parts }
 }
 
-async fn simulate(options: &Options, record: Record) -> Arc<World> {
-    let dice = Dice::new(options.seed);
+async fn simulate(options: &SimOptions, record: Record) -> Arc<World> {
+    let dice = SeededRandom::new(options.seed);
     let world = World::new(&dice, options.nodes, record);
     for id in world.nodes() {
         world.start(id).await;
@@ -135,8 +135,9 @@ async fn simulate(options: &Options, record: Record) -> Arc<World> {
         first.initialize(&world.nodes()).await;
     }
     let until = now() + options.time;
-    let clients: Vec<_> =
-        (1..=CLIENTS).map(|number| Kind::spawn(Client::new(&world, number).live(until))).collect();
+    let clients: Vec<_> = (1..=CLIENTS)
+        .map(|number| SimTypeConfig::spawn(SimClient::new(&world, number).live(until)))
+        .collect();
     faults::rage(&world, CLIENTS, until).await;
     for client in clients {
         if let Err(error) = client.await {
@@ -152,7 +153,7 @@ async fn simulate(options: &Options, record: Record) -> Arc<World> {
 async fn recover(world: &Arc<World>) {
     let until = now() + RECOVERY;
     settle(world, until).await;
-    Client::new(world, CLIENTS + 1).look_at_all(until).await;
+    SimClient::new(world, CLIENTS + 1).look_at_all(until).await;
     // Looking may have added entries.
     settle(world, until).await;
 }

@@ -9,7 +9,7 @@ pub(super) use switch::{planted, with_bug};
 /// Something that is done wrong on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code))]
-pub(super) enum Bug {
+pub(super) enum PlantedBug {
     /// What is written is called synced at once.
     SyncSkipped,
     /// A crash loses the vote.
@@ -60,33 +60,33 @@ pub(super) fn forgetful(engine: &Engine) -> Engine {
 
 /// Whether the tests have planted this bug.
 #[cfg(not(test))]
-pub(super) const fn planted(_: Bug) -> bool {
+pub(super) const fn planted(_: PlantedBug) -> bool {
     false
 }
 
 #[cfg(test)]
 mod switch {
-    use super::Bug;
+    use super::PlantedBug;
     use std::cell::Cell;
 
     thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
     }
 
     /// Runs `body` with `bug` in the simulations of this thread.
-    pub(in super::super) fn with_bug<T>(bug: Bug, body: impl FnOnce() -> T) -> T {
-        struct Uproot;
-        impl Drop for Uproot {
+    pub(in super::super) fn with_bug<T>(bug: PlantedBug, body: impl FnOnce() -> T) -> T {
+        struct BugGuard;
+        impl Drop for BugGuard {
             fn drop(&mut self) {
                 PLANTED.set(None);
             }
         }
         PLANTED.set(Some(bug));
-        let _uproot = Uproot;
+        let _uproot = BugGuard;
         body()
     }
 
-    pub(in super::super) fn planted(bug: Bug) -> bool {
+    pub(in super::super) fn planted(bug: PlantedBug) -> bool {
         PLANTED.get() == Some(bug)
     }
 }

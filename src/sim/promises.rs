@@ -1,7 +1,10 @@
 //! What must be true of what the clients saw, whatever happened to the nodes.
 
-use super::client_history::{Act, Belief, History, Lock, Place, Reset, Sharing, Token, What, Who};
-use super::linearizability::{Found, Lapse, search};
+use super::client_history::{
+    Belief, History, Lock, LockStep, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Token,
+    Who,
+};
+use super::linearizability::{Lapse, SearchResult, search};
 use super::violation::{Promise, Violation};
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +25,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found
 }
 
-impl Reset {
+impl ObservedReset {
     /// Whether it takes what this client holds and waits for.
     fn means(&self, who: &Who) -> bool {
         !self.kept.contains(who)
@@ -78,7 +81,8 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
 
 /// Waiters are served in order, and nobody is let in before a client that waits.
 fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
-    let served = |place: &Place| place.served.map(|token| (place.lock, place.ticket, token));
+    let served =
+        |place: &ObservedQueuePlace| place.served.map(|token| (place.lock, place.ticket, token));
     let mut line: Vec<_> = history.places.iter().filter_map(served).collect();
     line.sort_unstable();
     // The place with the highest token so far: behind it no lower one may come.
@@ -104,9 +108,9 @@ fn first_come_first_served(found: &mut Vec<Violation>, history: &History) {
 
 /// Grants that did not come from the queue, by their tokens: when the latest of all up to there
 /// was asked for, and under which token.
-fn grants(acts: &[Act], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Time, Token)> {
+fn grants(acts: &[LockStep], from_line: &BTreeSet<Token>) -> BTreeMap<Token, (Time, Token)> {
     let asked = acts.iter().filter_map(|act| match act.what {
-        What::Granted(token, _) if !from_line.contains(&token) => Some((token, act.from)),
+        StepKind::Granted(token, _) if !from_line.contains(&token) => Some((token, act.from)),
         _ => None,
     });
     let mut latest = (Time::ZERO, 0);
@@ -129,7 +133,7 @@ fn overtaken(
         let Some(token) = place.served else { continue };
         let Some((_, (asked, other))) = grants.range(..token).next_back() else { continue };
         if *asked > place.told {
-            let Place { who, told, .. } = place;
+            let ObservedQueuePlace { who, told, .. } = place;
             let what = format!(
                 "{who} waited for lock {lock} since {told}, and was served with token {token} \
                  after token {other}, which was asked for at {asked}"
@@ -165,7 +169,7 @@ fn resets_take_all(found: &mut Vec<Violation>, history: &History) {
     }
 }
 
-impl What {
+impl StepKind {
     /// The tenures that hold the lock at this step.
     fn shows(&self) -> Vec<Token> {
         match self {
@@ -190,17 +194,17 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
             found.push(Violation::new(Promise::OnlyWhatWasAsked, what));
             continue;
         };
-        acts.push(Act { from: *since, to: None, what: appeared(history, lock, token, who) });
+        acts.push(LockStep { from: *since, to: None, what: appeared(history, lock, token, who) });
     }
     let tenures = history.tenures.iter().filter(|(_, (l, _))| *l == lock);
     let lapses: Vec<_> = tenures.map(|(token, (_, who))| lapse(history, *token, who)).collect();
     let (promise, what) = match search(acts, &lapses) {
-        Found::Order => return,
-        Found::None(stuck) => (
+        SearchResult::Order => return,
+        SearchResult::None(stuck) => (
             Promise::Linearizable,
             format!("there is no order in which lock {lock} can have been so: {stuck}"),
         ),
-        Found::TooLong => {
+        SearchResult::TooLong => {
             (Promise::SearchEnds, format!("the search for an order of lock {lock} takes too long"))
         }
     };
@@ -208,15 +212,15 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
 }
 
 /// How a tenure may have begun that nobody was told of.
-fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> What {
+fn appeared(history: &History, lock: Lock, token: Token, who: &Who) -> StepKind {
     let before = history.tenures.range(..token);
     let was = before.filter(|(_, (l, other))| *l == lock && other == who);
     let steal = history.steals.iter().any(|(l, _, token)| *l == lock && *token == Token::MAX);
-    What::Appeared { token, was: was.map(|(token, _)| *token).collect(), steal }
+    StepKind::Appeared { token, was: was.map(|(token, _)| *token).collect(), steal }
 }
 
 /// Tenures that somebody was shown, and of whose beginning nobody was told.
-fn unheard_of(acts: &[Act], history: &History) -> BTreeSet<Token> {
+fn unheard_of(acts: &[LockStep], history: &History) -> BTreeSet<Token> {
     let answered = acts.iter().filter(|act| act.to.is_some());
     let shown = answered.flat_map(|act| act.what.shows());
     shown.filter(|token| !history.granted.contains(token)).collect()
@@ -228,7 +232,7 @@ fn lapse(history: &History, token: Token, who: &Who) -> Lapse {
     let secured = history.secured.get(&token).copied().unwrap_or_default();
     let freed = history.freed.get(&token).copied().unwrap_or(Time::NEVER);
     // A reset that was over before the tenure began does not end it.
-    let may_end = |reset: &&Reset| reset.means(who) && reset.by() > begun(history, token);
+    let may_end = |reset: &&ObservedReset| reset.means(who) && reset.by() > begun(history, token);
     let reset = history.resets.iter().filter(may_end).map(|reset| reset.from).min();
     Lapse { token, from: secured.min(freed).min(reset.unwrap_or(Time::NEVER)) }
 }
@@ -237,9 +241,9 @@ fn lapse(history: &History, token: Token, who: &Who) -> Lapse {
 fn begun(history: &History, token: Token) -> Time {
     let acts = history.acts.values().flatten();
     let begins = acts.filter(|act| match act.what {
-        What::Granted(begun, _) | What::Stolen(begun) | What::Changed { to: begun, .. } => {
-            begun == token
-        }
+        StepKind::Granted(begun, _)
+        | StepKind::Stolen(begun)
+        | StepKind::Changed { to: begun, .. } => begun == token,
         _ => false,
     });
     begins.map(|act| act.from).min().unwrap_or(Time::ZERO)
@@ -253,7 +257,7 @@ mod tests {
         Time::from_secs(seconds)
     }
 
-    fn acted(history: &mut History, from: u64, to: u64, what: What) {
+    fn acted(history: &mut History, from: u64, to: u64, what: StepKind) {
         history.act(0, at(from), Some(at(to)), what);
     }
 
@@ -265,12 +269,12 @@ mod tests {
 
     fn waited(history: &mut History, who: &str, told: u64, ticket: u64, served: Token) {
         let (told, served) = (at(told), Some(served));
-        history.place(Place { lock: 0, who: who.into(), told, ticket, served });
+        history.place(ObservedQueuePlace { lock: 0, who: who.into(), told, ticket, served });
     }
 
     fn granted(history: &mut History, from: u64, to: u64, token: Token, who: &str) {
         history.tenure(0, token, &who.into());
-        acted(history, from, to, What::Granted(token, Sharing::Alone));
+        acted(history, from, to, StepKind::Granted(token, Sharing::Alone));
     }
 
     /// A history of two clients that breaks nothing: ann holds, bob and then cat wait and hold.
@@ -279,13 +283,13 @@ mod tests {
         granted(&mut history, 1, 2, 1, "ann");
         believed(&mut history, 1, "ann", 2, 9);
         history.secure(1, at(11));
-        acted(&mut history, 3, 4, What::Seen(vec![1]));
+        acted(&mut history, 3, 4, StepKind::Seen(vec![1]));
         waited(&mut history, "bob", 5, 1, 2);
         waited(&mut history, "cat", 6, 2, 3);
-        acted(&mut history, 9, 10, What::Released(1));
+        acted(&mut history, 9, 10, StepKind::Released(1));
         granted(&mut history, 4, 11, 2, "bob");
         believed(&mut history, 2, "bob", 11, 12);
-        acted(&mut history, 12, 13, What::Released(2));
+        acted(&mut history, 12, 13, StepKind::Released(2));
         granted(&mut history, 5, 14, 3, "cat");
         believed(&mut history, 3, "cat", 14, 15);
         history.replied(&"ann".into(), &"key".into(), "granted");
@@ -314,10 +318,10 @@ mod tests {
         breaks(Promise::OneHolder, |h| believed(h, 3, "cat", 3, 4));
         breaks(Promise::TokensAreUnique, |h| granted(h, 30, 31, 3, "dan"));
         breaks(Promise::TokensAreUnique, |h| h.tenure(1, 3, &"cat".into()));
-        breaks(Promise::Linearizable, |h| acted(h, 7, 8, What::Seen(vec![])));
+        breaks(Promise::Linearizable, |h| acted(h, 7, 8, StepKind::Seen(vec![])));
         breaks(Promise::Linearizable, |h| granted(h, 6, 7, 4, "dan"));
-        breaks(Promise::Linearizable, |h| acted(h, 20, 21, What::Kept(2)));
-        breaks(Promise::Linearizable, |h| acted(h, 3, 4, What::NotKept(1)));
+        breaks(Promise::Linearizable, |h| acted(h, 20, 21, StepKind::Kept(2)));
+        breaks(Promise::Linearizable, |h| acted(h, 3, 4, StepKind::NotKept(1)));
         breaks(Promise::OneEffect, |h| h.replied(&"ann".into(), &"key".into(), "conflict"));
     }
 
@@ -326,9 +330,9 @@ mod tests {
         breaks(Promise::SearchEnds, |h| {
             // Each of these may have happened or not, in all combinations.
             for token in 40..64 {
-                h.act(0, at(20), None, What::Granted(token, Sharing::Shared));
+                h.act(0, at(20), None, StepKind::Granted(token, Sharing::Shared));
             }
-            acted(h, 30, 31, What::Seen(vec![99]));
+            acted(h, 30, 31, StepKind::Seen(vec![99]));
         });
     }
 
@@ -346,7 +350,7 @@ mod tests {
         let appears = |history: &mut History| {
             history.tenure(0, 4, &"dan".into());
             history.free(3, at(15));
-            acted(history, 20, 21, What::Seen(vec![4]));
+            acted(history, 20, 21, StepKind::Seen(vec![4]));
         };
         breaks(Promise::OnlyWhatWasAsked, appears);
         let mut asked = right();
@@ -360,7 +364,7 @@ mod tests {
         let ends = |at_second| {
             let mut history = right();
             history.secure(3, at(25));
-            acted(&mut history, at_second, at_second + 1, What::Seen(vec![]));
+            acted(&mut history, at_second, at_second + 1, StepKind::Seen(vec![]));
             check(&history)
         };
         assert_eq!(ends(25), vec![]);
@@ -371,12 +375,12 @@ mod tests {
     fn a_hold_or_place_that_outlives_a_reset_is_found() {
         let reset = |kept: &[&str]| {
             let kept = kept.iter().map(|who| (*who).into()).collect();
-            Reset { from: at(20), to: Some(at(21)), kept }
+            ObservedReset { from: at(20), to: Some(at(21)), kept }
         };
         let survives = |kept: &[&str]| {
             let mut history = right();
             history.resets.push(reset(kept));
-            acted(&mut history, 22, 23, What::Seen(vec![3]));
+            acted(&mut history, 22, 23, StepKind::Seen(vec![3]));
             check(&history).iter().any(|found| found.promise == Promise::ResetTakesAll)
         };
         assert!(survives(&[]) && survives(&["ann"]));
@@ -385,13 +389,13 @@ mod tests {
         let mut unknown = right();
         unknown.resets.push(reset(&[]));
         let mode = Sharing::Shared;
-        unknown.act(0, at(22), None, What::Changed { from: 3, to: 3, mode });
+        unknown.act(0, at(22), None, StepKind::Changed { from: 3, to: 3, mode });
         assert_eq!(check(&unknown), vec![]);
         breaks(Promise::ResetTakesAll, |h| {
             waited(h, "dan", 19, 9, 30);
             h.resets.push(reset(&[]));
             granted(h, 19, 30, 30, "dan");
-            acted(h, 31, 32, What::Seen(vec![30]));
+            acted(h, 31, 32, StepKind::Seen(vec![30]));
         });
     }
 
@@ -400,14 +404,14 @@ mod tests {
         let mut history = History::default();
         for (token, who) in [(1, "ann"), (2, "bob")] {
             history.tenure(0, token, &who.into());
-            acted(&mut history, token, token + 1, What::Granted(token, Sharing::Shared));
+            acted(&mut history, token, token + 1, StepKind::Granted(token, Sharing::Shared));
             let (mode, who) = (Sharing::Shared, who.into());
             let (asked, from, until) = (at(token), at(token + 1), at(9));
             history.believed(Belief { lock: 0, token, who, mode, asked, from, until });
         }
         assert_eq!(check(&history), vec![]);
         history.tenure(0, 3, &"cat".into());
-        acted(&mut history, 5, 6, What::Stolen(3));
+        acted(&mut history, 5, 6, StepKind::Stolen(3));
         believed(&mut history, 3, "cat", 6, 9);
         assert_eq!(check(&history)[0].promise, Promise::OneHolder);
         history.steals.push((0, at(5), 3));

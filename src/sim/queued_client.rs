@@ -1,8 +1,8 @@
 //! A client in a queue: it looks whether it has been served, and gives up after a while.
 
-use super::client::{Came, Client, name};
-use super::client_history::{Lock, Place, What};
-use super::client_leases::{Held, less, sharing};
+use super::client::{RequestResult, SimClient, name};
+use super::client_history::{Lock, ObservedQueuePlace, StepKind};
+use super::client_leases::{ClientLease, less, sharing};
 use super::sim_types::{now, sleep};
 use crate::engine::{Acquire, Holder, Leave, LeaveReason, Lifetime, Op, Ticket};
 use crate::time::{Span, Time};
@@ -11,11 +11,17 @@ use std::sync::Arc;
 /// How long a waiter lets pass before it looks again.
 const LOOK_AGAIN: Span = Span::from_millis(80);
 
-impl Client {
+impl SimClient {
     /// Waits until served, or long enough.
-    pub(super) async fn wait(&mut self, lock: Lock, joined: &Came, ticket: Ticket, ask: &Acquire) {
+    pub(super) async fn wait(
+        &mut self,
+        lock: Lock,
+        joined: &RequestResult,
+        ticket: Ticket,
+        ask: &Acquire,
+    ) {
         let (who, told, number) = (Arc::clone(&self.who), joined.to, ticket.as_u64());
-        let mut place = Place { lock, who, told, ticket: number, served: None };
+        let mut place = ObservedQueuePlace { lock, who, told, ticket: number, served: None };
         let enough = now() + self.world.dice.millis(300, 5_000);
         while now() < enough {
             sleep(LOOK_AGAIN).await;
@@ -63,7 +69,7 @@ impl Client {
         let elsewhere = self.is_of_another_session(life);
         self.world.record.history(|history| {
             if !history.granted.contains(&token) {
-                let what = What::Granted(token, sharing(ask.mode));
+                let what = StepKind::Granted(token, sharing(ask.mode));
                 history.act(lock, from, Some(now()), what);
             }
             let secured = match until {
@@ -76,7 +82,8 @@ impl Client {
         if !elsewhere && !self.held.iter().any(|held| held.token == token) {
             let (hold, mode, acquisition) = (ask.hold, ask.mode, holder.lease.acquisition);
             let (asked, from, runs_out) = (from, now(), false);
-            let one = Held { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
+            let one =
+                ClientLease { lock, token, hold, mode, acquisition, asked, from, until, runs_out };
             self.held.push(one);
         }
     }

@@ -28,7 +28,7 @@ const SLOW: Span = Span::from_secs(1);
 /// A kind of event or operation in a simulation. They are counted: one that never occurs shows
 /// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub enum CoveragePoint {
     /// A node began to lead.
     Leader,
     /// A node crashed.
@@ -59,7 +59,7 @@ pub enum Part {
     Reset,
 }
 
-impl Part {
+impl CoveragePoint {
     /// Its name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,9 +100,9 @@ impl Part {
 }
 
 /// The record of one run.
-pub(super) struct Record(Mutex<State>);
+pub(super) struct Record(Mutex<RecorderState>);
 
-struct State {
+struct RecorderState {
     digest: Sha256,
     lines: u64,
     tail: VecDeque<String>,
@@ -121,7 +121,7 @@ struct State {
     /// The last entry with commands: its engine time, and when it was proposed.
     stamped: Option<(Time, Time)>,
     commands: u64,
-    parts: BTreeMap<Part, u64>,
+    parts: BTreeMap<CoveragePoint, u64>,
     history: History,
 }
 
@@ -140,12 +140,12 @@ pub(super) struct Trace {
     pub(super) violations: Vec<Violation>,
     pub(super) entries: u64,
     pub(super) commands: u64,
-    pub(super) parts: BTreeMap<Part, u64>,
+    pub(super) parts: BTreeMap<CoveragePoint, u64>,
 }
 
 impl Record {
     pub(super) fn new(whole: bool) -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(RecorderState {
             digest: Sha256::new(),
             lines: 0,
             tail: VecDeque::new(),
@@ -169,12 +169,12 @@ impl Record {
     }
 
     /// Counts what took part.
-    pub(super) fn count(&self, part: Part) {
+    pub(super) fn count(&self, part: CoveragePoint) {
         self.0.lock().count(part);
     }
 
     /// Counts what took part if it has been slow.
-    pub(super) fn took(&self, part: Part, began: Time) {
+    pub(super) fn took(&self, part: CoveragePoint, began: Time) {
         if now().since(began) >= SLOW {
             self.count(part);
         }
@@ -235,7 +235,7 @@ impl Record {
 
     /// A node goes on from a snapshot.
     pub(super) fn installed(&self, node: NodeId, upto: Option<LogId>) {
-        self.count(Part::SnapshotInstalled);
+        self.count(CoveragePoint::SnapshotInstalled);
         self.note(format_args!("node {node} installs a snapshot of {upto:?}"));
     }
 
@@ -319,20 +319,20 @@ fn order(vote: Vote) -> (u64, NodeId) {
 }
 
 /// The parts that an operation with this outcome counts for.
-fn parts_of(op: &Op, outcome: &Outcome) -> Vec<Part> {
+fn parts_of(op: &Op, outcome: &Outcome) -> Vec<CoveragePoint> {
     match (op, outcome) {
         (Op::Acquire(ask), Outcome::Granted(_)) => {
-            let shared = (ask.mode == Mode::Shared).then_some(Part::SharedGrant);
-            let of_file = ask.hold.open().map(|_| Part::OpenFileGrant);
+            let shared = (ask.mode == Mode::Shared).then_some(CoveragePoint::SharedGrant);
+            let of_file = ask.hold.open().map(|_| CoveragePoint::OpenFileGrant);
             shared.into_iter().chain(of_file).collect()
         }
         (Op::Acquire(ask), Outcome::Renewed(_)) if ask.hold.open().is_some() => {
-            vec![Part::ModeChange]
+            vec![CoveragePoint::ModeChange]
         }
-        (Op::Acquire(_), Outcome::Waiting { .. }) => vec![Part::Wait],
-        (Op::Move(_), _) => vec![Part::Move],
-        (Op::Steal(_), _) => vec![Part::Steal],
-        (Op::Reset(_), _) => vec![Part::Reset],
+        (Op::Acquire(_), Outcome::Waiting { .. }) => vec![CoveragePoint::Wait],
+        (Op::Move(_), _) => vec![CoveragePoint::Move],
+        (Op::Steal(_), _) => vec![CoveragePoint::Steal],
+        (Op::Reset(_), _) => vec![CoveragePoint::Reset],
         _ => vec![],
     }
 }
@@ -351,8 +351,8 @@ fn end_of_wait(first: &Outcome, op: &Op, answer: &Answer) -> Option<Outcome> {
     }
 }
 
-impl State {
-    fn count(&mut self, part: Part) {
+impl RecorderState {
+    fn count(&mut self, part: CoveragePoint) {
         *self.parts.entry(part).or_default() += 1;
     }
 

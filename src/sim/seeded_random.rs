@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// The stream. Cheap to clone: all clones draw from the same one.
 #[derive(Debug, Clone)]
-pub(super) struct Dice(Arc<Mutex<u64>>);
+pub(super) struct SeededRandom(Arc<Mutex<u64>>);
 
-impl Dice {
+impl SeededRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(seed)))
     }

@@ -1,11 +1,11 @@
 //! An hour of a hundred thousand sessions, with five changes of the leader: nobody's ends that is
 //! kept alive, and one that is not ends when it should.
 
-use super::seeded_random::Dice;
+use super::seeded_random::SeededRandom;
 use crate::engine::{
     ClientId, Command, Engine, Event, EventKind, Grace, Op, OpenSession, Outcome, SessionId, Ttl,
 };
-use crate::raft::leader_clock::Carried;
+use crate::raft::leader_clock::EngineClock;
 use crate::time::{Span, Time};
 
 const SESSIONS: u64 = 100_000;
@@ -19,15 +19,15 @@ struct Leader {
     began: Time,
     /// Millionths that pass on it in a second.
     rate: u64,
-    carried: Carried,
+    carried: EngineClock,
 }
 
 impl Leader {
-    fn new(dice: &Dice, engine: Time, truth: Time) -> Self {
+    fn new(dice: &SeededRandom, engine: Time, truth: Time) -> Self {
         let began = Time::ZERO + dice.millis(0, 1_000_000_000);
         let rate = 999_600 + dice.below(801);
-        let mut leader = Self { began, rate, carried: Carried::on(engine, Time::ZERO) };
-        leader.carried = Carried::on(engine, leader.steady(truth));
+        let mut leader = Self { began, rate, carried: EngineClock::on(engine, Time::ZERO) };
+        leader.carried = EngineClock::on(engine, leader.steady(truth));
         leader
     }
 
@@ -42,8 +42,8 @@ impl Leader {
 }
 
 /// The engine, who leads, and what is over.
-struct World {
-    dice: Dice,
+struct SessionHour {
+    dice: SeededRandom,
     engine: Engine,
     leader: Leader,
     changes: Vec<(Time, Time)>,
@@ -51,9 +51,9 @@ struct World {
     events: Vec<Event>,
 }
 
-impl World {
+impl SessionHour {
     fn new() -> Self {
-        let dice = Dice::new(1);
+        let dice = SeededRandom::new(1);
         let leader = Leader::new(&dice, Time::ZERO, Time::ZERO);
         let change = |(at, gap)| (Time::from_secs(at), Time::from_secs(at + gap));
         let changes = CHANGES.iter().copied().map(change).rev().collect();
@@ -82,7 +82,7 @@ impl World {
 
 #[test]
 fn an_hour_with_five_leaders_ends_no_session_that_is_kept_alive() {
-    let mut world = World::new();
+    let mut world = SessionHour::new();
     let open = OpenSession {
         client: ClientId::parse("ann").expect("valid"),
         ttl: Some(Ttl::new(TTL).expect("valid")),

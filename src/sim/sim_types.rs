@@ -1,6 +1,6 @@
 //! What openraft is told here: the entries of the cluster, on a runtime whose time is virtual.
 
-use super::virtual_state_machine::Machine;
+use super::virtual_state_machine::VirtualStateMachine;
 use crate::raft::types::{Answers, Proposal};
 use crate::time::Time;
 use openraft::type_config::TypeConfigExt;
@@ -8,18 +8,18 @@ use openraft_rt_sim::SimRuntime;
 
 openraft::declare_raft_types!(
     /// The types of the log: those of the cluster but for the runtime.
-    pub(super) Kind:
+    pub(super) SimTypeConfig:
         D = Proposal,
         R = Answers,
         AsyncRuntime = SimRuntime,
 );
 
 /// A node of the cluster.
-pub(super) type Raft = openraft::Raft<Kind, Machine>;
+pub(super) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
 
 /// Virtual time since the simulation began: what an observer's perfect clock would show.
 pub(super) fn now() -> Time {
-    let since = Kind::now().elapsed_since_start();
+    let since = SimTypeConfig::now().elapsed_since_start();
     Time::from_nanos(
         u64::try_from(since.as_nanos()).expect("a simulation lasts less than 500 years"),
     )
@@ -27,5 +27,5 @@ pub(super) fn now() -> Time {
 
 /// Lets virtual time pass.
 pub(super) async fn sleep(span: crate::time::Span) {
-    Kind::sleep(span.as_duration()).await;
+    SimTypeConfig::sleep(span.as_duration()).await;
 }

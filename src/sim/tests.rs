@@ -1,18 +1,18 @@
 //! Bugs that are planted. A seed must show each of them by breaking the promise that the bug is
 //! about, and the same seed without the bug must break none.
 
-use super::Options;
-use super::planted_bugs::{Bug, with_bug};
+use super::SimOptions;
+use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
 use super::violation::Promise;
-use crate::engine::mutants::{Bug as Rule, with_bug as with_rule};
+use crate::engine::mutants::{Mutant as Rule, with_bug as with_rule};
 use crate::time::Span;
 
 /// How many seeds may be needed to find a bug.
 const SEEDS_MAX: u64 = 120;
 
-fn options(seed: u64) -> Options {
-    Options { seed, nodes: 3, time: Span::from_secs(20), trace: false }
+fn options(seed: u64) -> SimOptions {
+    SimOptions { seed, nodes: 3, time: Span::from_secs(20), trace: false }
 }
 
 /// Tries seeds with a bug until one breaks `promise`, and then that seed without the bug.
@@ -51,7 +51,7 @@ macro_rules! bugs {
     };
 }
 
-bugs! { with_bug, Bug:
+bugs! { with_bug, PlantedBug:
     a_skipped_sync_is_found: SyncSkipped breaks EntriesAreKept,
     a_lost_vote_is_found: VoteLost breaks VotesAreKept,
     lost_entries_are_found: TailLost breaks EntriesAreKept,

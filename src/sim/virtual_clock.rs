@@ -1,6 +1,6 @@
 //! The clocks of simulated machines: each runs at a rate of its own, from a beginning of its own.
 
-use super::seeded_random::Dice;
+use super::seeded_random::SeededRandom;
 use super::sim_types::now;
 use crate::time::{Span, Time};
 
@@ -11,15 +11,15 @@ const MILLION: u64 = 1_000_000;
 
 /// A steady clock.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(super) struct VirtualClock {
     /// What it showed when the simulation began.
     began: Span,
     /// Millionths that pass on it in a second.
     rate: u64,
 }
 
-impl Clock {
-    pub(super) fn new(dice: &Dice) -> Self {
+impl VirtualClock {
+    pub(super) fn new(dice: &SeededRandom) -> Self {
         let rate = MILLION - RATE_OFF_MAX + dice.below(2 * RATE_OFF_MAX + 1);
         Self { began: dice.millis(1_000, 100_000_000), rate }
     }

@@ -1,8 +1,8 @@
 //! A virtual disk: a journal of writes and one file for the snapshot. What was not synced is lost
 //! at a crash, wholly or in part; a sync may fail, and then nothing more can be done with it.
 
-use super::planted_bugs::{Bug, planted};
-use super::seeded_random::Dice;
+use super::planted_bugs::{PlantedBug, planted};
+use super::seeded_random::SeededRandom;
 use super::sim_types::sleep;
 use crate::raft::types::{LogId, Vote};
 use crate::time::Span;
@@ -29,14 +29,14 @@ pub(super) enum Write {
 
 /// What the writes come to.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Files {
+pub(super) struct DiskContents {
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
     pub(super) purged: Option<LogId>,
     pub(super) entries: BTreeMap<u64, (LogId, Arc<[u8]>)>,
 }
 
-impl Files {
+impl DiskContents {
     fn change(&mut self, write: Write) {
         match write {
             Write::Vote(vote) => self.vote = Some(vote),
@@ -59,15 +59,15 @@ impl Files {
 /// The disk of one machine. Cheap to clone. It outlives the nodes that run on it.
 #[derive(Clone)]
 pub(super) struct Disk {
-    state: Arc<Mutex<State>>,
-    dice: Dice,
+    state: Arc<Mutex<DiskState>>,
+    dice: SeededRandom,
 }
 
-struct State {
+struct DiskState {
     /// As a reader sees it.
-    seen: Files,
+    seen: DiskContents,
     /// As a crash leaves it, at least.
-    synced: Files,
+    synced: DiskContents,
     /// Written and not synced, with a number that rises.
     pending: VecDeque<(u64, Write)>,
     written: u64,
@@ -89,16 +89,16 @@ enum Health {
 
 /// A disk as one run of a node has it open.
 #[derive(Clone)]
-pub(super) struct Open {
+pub(super) struct OpenDisk {
     disk: Disk,
     run: u64,
 }
 
 impl Disk {
-    pub(super) fn new(dice: &Dice) -> Self {
-        let state = State {
-            seen: Files::default(),
-            synced: Files::default(),
+    pub(super) fn new(dice: &SeededRandom) -> Self {
+        let state = DiskState {
+            seen: DiskContents::default(),
+            synced: DiskContents::default(),
             pending: VecDeque::new(),
             written: 0,
             snapshot: None,
@@ -109,33 +109,33 @@ impl Disk {
     }
 
     /// Opens it for a node that starts.
-    pub(super) fn open(&self) -> Open {
+    pub(super) fn open(&self) -> OpenDisk {
         let mut state = self.state.lock();
         state.run += 1;
         state.health = Health::Well;
-        Open { disk: self.clone(), run: state.run }
+        OpenDisk { disk: self.clone(), run: state.run }
     }
 
     /// The machine loses its power: some of what was not synced is there, in order, or nothing.
     pub(super) fn crash(&self) {
         let mut state = self.state.lock();
-        let State { seen, synced, pending, run, .. } = &mut *state;
+        let DiskState { seen, synced, pending, run, .. } = &mut *state;
         *run += 1;
         let kept = self.dice.index(pending.len() + 1);
         for (_, write) in pending.drain(..).take(kept) {
             synced.change(write);
         }
-        if planted(Bug::VoteLost) {
+        if planted(PlantedBug::VoteLost) {
             synced.vote = None;
         }
-        if planted(Bug::TailLost) {
+        if planted(PlantedBug::TailLost) {
             let last = synced.entries.keys().next_back().copied().unwrap_or_default();
             drop(synced.entries.split_off(&last.saturating_sub(2)));
             synced.committed = None;
         }
         *seen = synced.clone();
-        if planted(Bug::DiskLost) && self.dice.percent(50) {
-            (state.seen, state.synced) = (Files::default(), Files::default());
+        if planted(PlantedBug::DiskLost) && self.dice.percent(50) {
+            (state.seen, state.synced) = (DiskContents::default(), DiskContents::default());
             state.snapshot = None;
         }
     }
@@ -146,9 +146,9 @@ impl Disk {
     }
 }
 
-impl Open {
+impl OpenDisk {
     /// Shows the files to `look`. A node that is dead sees nothing: the disk is another run's.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Files) -> T) -> io::Result<T> {
+    pub(super) fn look<T>(&self, look: impl FnOnce(&DiskContents) -> T) -> io::Result<T> {
         let state = self.disk.state.lock();
         self.usable(&state)?;
         Ok(look(&state.seen))
@@ -170,17 +170,17 @@ impl Open {
     /// Returns when all up to a number is on the disk.
     pub(super) async fn sync(&self, upto: u64) -> io::Result<()> {
         let takes = self.disk.sync_takes();
-        if planted(Bug::SyncSkipped) {
+        if planted(PlantedBug::SyncSkipped) {
             return Ok(());
         }
         sleep(takes).await;
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
-        if state.health == Health::Failing && !planted(Bug::DiskErrorIgnored) {
+        if state.health == Health::Failing && !planted(PlantedBug::DiskErrorIgnored) {
             state.health = Health::Failed;
             return Err(io::Error::other("the disk has failed"));
         }
-        let State { pending, synced, health, .. } = &mut *state;
+        let DiskState { pending, synced, health, .. } = &mut *state;
         while pending.front().is_some_and(|(number, _)| *number <= upto) {
             let (_, write) = pending.pop_front().expect("there is one");
             // A failed write is not there, whatever anybody believes.
@@ -202,7 +202,8 @@ impl Open {
         let mut state = self.disk.state.lock();
         self.usable(&state)?;
         let is_newer = |(there, _): &(Option<LogId>, _)| *there > upto;
-        if !state.snapshot.as_ref().is_some_and(is_newer) || planted(Bug::OlderSnapshotWins) {
+        if !state.snapshot.as_ref().is_some_and(is_newer) || planted(PlantedBug::OlderSnapshotWins)
+        {
             state.snapshot = Some((upto, bytes));
         }
         Ok(())
@@ -225,7 +226,7 @@ impl Open {
         Ok(self.snapshot())
     }
 
-    fn usable(&self, state: &State) -> io::Result<()> {
+    fn usable(&self, state: &DiskState) -> io::Result<()> {
         if state.run != self.run {
             return Err(io::Error::other("the machine has crashed"));
         }
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_dead_sees_nothing_of_the_disk() {
-        let disk = Disk::new(&Dice::new(1));
+        let disk = Disk::new(&SeededRandom::new(1));
         let dead = disk.open();
         assert!(dead.look(|_| ()).is_ok());
         disk.crash();

@@ -2,8 +2,8 @@
 //! same rules: readable when appended, told when synced, votes and entries in one order.
 
 use super::recorder::Record;
-use super::sim_types::Kind;
-use super::virtual_disk::{Files, Open, Write};
+use super::sim_types::SimTypeConfig;
+use super::virtual_disk::{DiskContents, OpenDisk, Write};
 use crate::raft::entry_codec::{entry_bytes, read_payload};
 use crate::raft::types::{Entry, LogId, NodeId, Vote};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
@@ -15,27 +15,27 @@ use std::sync::Arc;
 
 /// The log.
 #[derive(Clone)]
-pub(super) struct Log {
+pub(super) struct VirtualLog {
     pub(super) node: NodeId,
-    pub(super) disk: Open,
+    pub(super) disk: OpenDisk,
     /// Where it is noted what was acknowledged.
     pub(super) record: Arc<Record>,
 }
 
-impl Log {
+impl VirtualLog {
     async fn write_durably(&self, write: Write) -> io::Result<()> {
         let written = self.disk.write([write])?;
         self.disk.sync(written).await
     }
 }
 
-impl Log {
+impl VirtualLog {
     /// Syncs, and notes what is acknowledged by that: all up to `last` that was not truncated.
     async fn sync(&self, written: u64, last: Option<LogId>) -> io::Result<()> {
         self.disk.sync(written).await?;
         let there = |id: &LogId| {
             let is_there =
-                |files: &Files| files.entries.get(&id.index).is_some_and(|(at, _)| at == id);
+                |files: &DiskContents| files.entries.get(&id.index).is_some_and(|(at, _)| at == id);
             self.disk.look(is_there).unwrap_or(false)
         };
         if let Some(last) = last.filter(there) {
@@ -45,7 +45,7 @@ impl Log {
     }
 }
 
-impl RaftLogReader<Kind> for Log {
+impl RaftLogReader<SimTypeConfig> for VirtualLog {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + Send>(
         &mut self,
         range: R,
@@ -64,11 +64,11 @@ impl RaftLogReader<Kind> for Log {
     }
 }
 
-impl RaftLogStorage<Kind> for Log {
+impl RaftLogStorage<SimTypeConfig> for VirtualLog {
     type LogReader = Self;
 
-    async fn get_log_state(&mut self) -> io::Result<LogState<Kind>> {
-        let state = |files: &Files| LogState {
+    async fn get_log_state(&mut self) -> io::Result<LogState<SimTypeConfig>> {
+        let state = |files: &DiskContents| LogState {
             last_purged_log_id: files.purged,
             last_log_id: files.last(),
         };
@@ -94,7 +94,7 @@ impl RaftLogStorage<Kind> for Log {
         self.disk.look(|files| files.committed)
     }
 
-    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Kind>) -> io::Result<()>
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<SimTypeConfig>) -> io::Result<()>
     where
         I: IntoIterator<Item = Entry> + Send,
         I::IntoIter: Send,
@@ -104,7 +104,7 @@ impl RaftLogStorage<Kind> for Log {
         let last = entries.last().map(|entry| entry.log_id);
         let written = self.disk.write(entries.into_iter().map(write))?;
         let log = self.clone();
-        Kind::spawn(async move { callback.io_completed(log.sync(written, last).await) });
+        SimTypeConfig::spawn(async move { callback.io_completed(log.sync(written, last).await) });
         Ok(())
     }
 

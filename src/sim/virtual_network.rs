@@ -1,9 +1,9 @@
 //! The virtual network: what is sent may be lost, late, doubled and overtaken, and some ends may
 //! not reach others, in one direction or both.
 
-use super::seeded_random::Dice;
-use super::sim_types::{Kind, Raft, sleep};
-use super::virtual_node::{Host, Reply, Request};
+use super::seeded_random::SeededRandom;
+use super::sim_types::{Raft, SimTypeConfig, sleep};
+use super::virtual_node::{Host, NodeReply, NodeRequest};
 use super::world::World;
 use crate::raft::types::{NodeId, Snapshot, Vote};
 use crate::time::Span;
@@ -29,7 +29,7 @@ pub(super) type End = u64;
 
 /// What the network does to what is sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Weather {
+pub(super) struct NetworkFaults {
     /// Lost, of a hundred.
     pub(super) loss: u64,
     /// Doubled, of a hundred.
@@ -38,7 +38,7 @@ pub(super) struct Weather {
     pub(super) late_ms: u64,
 }
 
-impl Weather {
+impl NetworkFaults {
     /// As on a good day.
     pub(super) const FAIR: Self = Self { loss: 2, doubled: 2, late_ms: 3 };
 
@@ -48,23 +48,23 @@ impl Weather {
 
 /// The network.
 pub(super) struct Net {
-    state: Mutex<State>,
-    dice: Dice,
+    state: Mutex<NetworkState>,
+    dice: SeededRandom,
 }
 
-struct State {
-    weather: Weather,
+struct NetworkState {
+    weather: NetworkFaults,
     /// Who does not reach whom.
     cut: BTreeSet<(End, End)>,
 }
 
 impl Net {
-    pub(super) fn new(dice: &Dice) -> Self {
-        let state = State { weather: Weather::FAIR, cut: BTreeSet::new() };
+    pub(super) fn new(dice: &SeededRandom) -> Self {
+        let state = NetworkState { weather: NetworkFaults::FAIR, cut: BTreeSet::new() };
         Self { state: Mutex::new(state), dice: dice.clone() }
     }
 
-    pub(super) fn set_weather(&self, weather: Weather) {
+    pub(super) fn set_weather(&self, weather: NetworkFaults) {
         self.state.lock().weather = weather;
     }
 
@@ -74,7 +74,7 @@ impl Net {
     }
 
     /// Everybody reaches everybody, in this weather.
-    pub(super) fn mend(&self, weather: Weather) {
+    pub(super) fn mend(&self, weather: NetworkFaults) {
         let mut state = self.state.lock();
         state.weather = weather;
         state.cut.clear();
@@ -97,7 +97,7 @@ impl Net {
 
     /// If this message is doubled: how much later the second one comes.
     fn double(&self) -> Option<Span> {
-        let Weather { doubled, late_ms, .. } = self.state.lock().weather;
+        let NetworkFaults { doubled, late_ms, .. } = self.state.lock().weather;
         self.dice.percent(doubled).then(|| self.dice.millis(0, 20 * late_ms))
     }
 }
@@ -113,18 +113,18 @@ impl World {
         self: &Arc<Self>,
         from: End,
         to: NodeId,
-        request: Request,
+        request: NodeRequest,
         patience: Span,
-    ) -> Pin<Box<dyn Future<Output = Option<Reply>> + Send>> {
+    ) -> Pin<Box<dyn Future<Output = Option<NodeReply>> + Send>> {
         let world = Arc::clone(self);
         let whole = async move {
             if !world.net.pass(from, to).await {
                 return for_ever().await;
             }
-            let Some(host) = world.host(to) else { return Reply::Nobody };
+            let Some(host) = world.host(to) else { return NodeReply::Nobody };
             if let Some(later) = world.net.double() {
                 let (host, request) = (Arc::clone(&host), request.clone());
-                Kind::spawn(async move {
+                SimTypeConfig::spawn(async move {
                     sleep(later).await;
                     host.handle(request).await;
                 });
@@ -136,7 +136,7 @@ impl World {
             reply
         };
         // Boxed, since the node that is asked may ask another one.
-        Box::pin(async move { Kind::timeout(patience.as_duration(), whole).await.ok() })
+        Box::pin(async move { SimTypeConfig::timeout(patience.as_duration(), whole).await.ok() })
     }
 }
 
@@ -148,23 +148,23 @@ pub(super) struct Links {
 }
 
 /// The link from one run of a node to another node.
-pub(super) struct Link {
+pub(super) struct VirtualLink {
     world: Arc<World>,
     from: NodeId,
     run: u64,
     to: NodeId,
 }
 
-impl RaftNetworkFactory<Kind> for Links {
-    type Network = Link;
+impl RaftNetworkFactory<SimTypeConfig> for Links {
+    type Network = VirtualLink;
 
-    async fn new_client(&mut self, to: NodeId, _: &BasicNode) -> Link {
+    async fn new_client(&mut self, to: NodeId, _: &BasicNode) -> VirtualLink {
         let Self { world, from, run } = self;
-        Link { world: Arc::clone(world), from: *from, run: *run, to }
+        VirtualLink { world: Arc::clone(world), from: *from, run: *run, to }
     }
 }
 
-impl Link {
+impl VirtualLink {
     /// Has a message carried to the other node, `act` done there, and the answer carried back.
     async fn carry<Q, R, F>(
         &self,
@@ -172,7 +172,7 @@ impl Link {
         option: &RPCOption,
         message: Q,
         act: impl Fn(Raft, Q) -> F + Copy + Send + 'static,
-    ) -> Result<(R, Arc<Host>), RPCError<Kind>>
+    ) -> Result<(R, Arc<Host>), RPCError<SimTypeConfig>>
     where
         Q: Clone + Send + 'static,
         R: Send + 'static,
@@ -191,7 +191,7 @@ impl Link {
             world.record.note(format_args!("{what} {from} to {to}"));
             if let Some(later) = world.net.double() {
                 let (raft, message) = (host.raft.clone(), message.clone());
-                Kind::spawn(async move {
+                SimTypeConfig::spawn(async move {
                     sleep(later).await;
                     act(raft, message).await;
                 });
@@ -204,7 +204,7 @@ impl Link {
             Ok((done, host))
         };
         let patience = option.hard_ttl();
-        match Kind::timeout(patience, whole).await {
+        match SimTypeConfig::timeout(patience, whole).await {
             Ok(done) => done,
             Err(_) => Err(RPCError::Timeout(Timeout {
                 action: what,
@@ -216,23 +216,23 @@ impl Link {
     }
 }
 
-impl RaftNetworkV2<Kind> for Link {
+impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
     type SnapshotData = Arc<[u8]>;
 
     async fn append_entries(
         &mut self,
-        rpc: AppendEntriesRequest<Kind>,
+        rpc: AppendEntriesRequest<SimTypeConfig>,
         option: RPCOption,
-    ) -> Result<AppendEntriesResponse<Kind>, RPCError<Kind>> {
+    ) -> Result<AppendEntriesResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
         let act = |raft: Raft, rpc| async move { raft.append_entries(rpc).await.ok() };
         Ok(self.carry(RPCTypes::AppendEntries, &option, rpc, act).await?.0)
     }
 
     async fn vote(
         &mut self,
-        rpc: VoteRequest<Kind>,
+        rpc: VoteRequest<SimTypeConfig>,
         option: RPCOption,
-    ) -> Result<VoteResponse<Kind>, RPCError<Kind>> {
+    ) -> Result<VoteResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
         let vote = rpc.vote;
         let record = Arc::clone(&self.world.record);
         let act = |raft: Raft, rpc| async move { raft.vote(rpc).await.ok() };
@@ -245,9 +245,9 @@ impl RaftNetworkV2<Kind> for Link {
 
     async fn pre_vote(
         &mut self,
-        rpc: VoteRequest<Kind>,
+        rpc: VoteRequest<SimTypeConfig>,
         option: RPCOption,
-    ) -> Result<VoteResponse<Kind>, RPCError<Kind>> {
+    ) -> Result<VoteResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
         let act = |raft: Raft, rpc| async move { raft.pre_vote(rpc).await.ok() };
         Ok(self.carry(RPCTypes::Vote, &option, rpc, act).await?.0)
     }
@@ -258,7 +258,7 @@ impl RaftNetworkV2<Kind> for Link {
         snapshot: Snapshot,
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         option: RPCOption,
-    ) -> Result<SnapshotResponse<Kind>, StreamingError<Kind>> {
+    ) -> Result<SnapshotResponse<SimTypeConfig>, StreamingError<SimTypeConfig>> {
         let act = |raft: Raft, (vote, snapshot)| async move {
             raft.install_full_snapshot(vote, snapshot).await.ok()
         };
@@ -276,9 +276,9 @@ impl RaftNetworkV2<Kind> for Link {
 
     async fn transfer_leader(
         &mut self,
-        rpc: TransferLeaderRequest<Kind>,
+        rpc: TransferLeaderRequest<SimTypeConfig>,
         option: RPCOption,
-    ) -> Result<TransferLeaderResponse<Kind>, RPCError<Kind>> {
+    ) -> Result<TransferLeaderResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
         let act = |raft: Raft, rpc| async move { raft.handle_transfer_leader(rpc).await.ok() };
         Ok(self.carry(RPCTypes::TransferLeader, &option, rpc, act).await?.0)
     }
@@ -294,7 +294,7 @@ mod tests {
     fn a_network_that_is_mended_loses_nothing() {
         let lost = |weather| {
             SimRuntime::with_seed(1).block_on(async move {
-                let net = Net::new(&Dice::new(1));
+                let net = Net::new(&SeededRandom::new(1));
                 net.cut([(1, 2)]);
                 net.mend(weather);
                 let mut lost = 0;
@@ -304,7 +304,7 @@ mod tests {
                 lost
             })
         };
-        assert_eq!(lost(Weather::MENDED), 0);
-        assert!(lost(Weather::FAIR) > 0);
+        assert_eq!(lost(NetworkFaults::MENDED), 0);
+        assert!(lost(NetworkFaults::FAIR) > 0);
     }
 }

@@ -1,17 +1,17 @@
 //! A node in a simulation: the replica and the clock of the cluster, openraft, and what makes
 //! entries of what is asked. One entry is on its way at a time, as in a real node.
 
-use super::planted_bugs::{Bug, planted};
-use super::recorder::Part;
-use super::sim_types::{Kind, Raft, now, sleep};
+use super::planted_bugs::{PlantedBug, planted};
+use super::recorder::CoveragePoint;
+use super::sim_types::{Raft, SimTypeConfig, now, sleep};
 use super::violation::Promise;
-use super::virtual_clock::Clock;
-use super::virtual_log::Log;
+use super::virtual_clock::VirtualClock;
+use super::virtual_log::VirtualLog;
 use super::virtual_network::Links;
-use super::virtual_state_machine::Machine;
+use super::virtual_state_machine::VirtualStateMachine;
 use super::world::World;
 use crate::engine::{Answer, Command, LockName, LockView, Op, Rules, codec};
-use crate::raft::leader_clock::Carried;
+use crate::raft::leader_clock::EngineClock;
 use crate::raft::replica::Replica;
 use crate::raft::types::{Answers, Commands, NodeId, Proposal};
 use crate::time::{Span, Time};
@@ -49,7 +49,7 @@ pub(super) type Leader = LeaderId<u64, u64>;
 
 /// What a node is asked.
 #[derive(Debug, Clone)]
-pub(super) enum Request {
+pub(super) enum NodeRequest {
     /// By a client, who may ask any node.
     Submit(Command),
     /// By a node, to whom the client went.
@@ -62,7 +62,7 @@ pub(super) enum Request {
 
 /// What a node says.
 #[derive(Debug, Clone)]
-pub(super) enum Reply {
+pub(super) enum NodeReply {
     /// It has been carried out.
     Answered(Answer),
     /// What there was, and a time that the engine's had not passed when it was asked.
@@ -84,18 +84,18 @@ pub(super) struct Host {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     world: Arc<World>,
-    clock: Clock,
+    clock: VirtualClock,
     wall_ahead_ms: Arc<AtomicI64>,
-    desk: Mutex<VecDeque<Asked>>,
+    desk: Mutex<VecDeque<PendingCommand>>,
     bell: Notify,
     /// Engine time, as this node has it while it leads in that term.
-    carried: Mutex<Option<(Leader, Carried)>>,
+    carried: Mutex<Option<(Leader, EngineClock)>>,
     stopped: AtomicBool,
 }
 
-struct Asked {
+struct PendingCommand {
     command: Command,
-    then: oneshot::Sender<Reply>,
+    then: oneshot::Sender<NodeReply>,
 }
 
 /// The settings of a real cluster, but for the times: thrice as much happens in a second.
@@ -119,7 +119,7 @@ pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, S
     let seat = world.seat(id);
     let run = world.next_run(id);
     let disk = seat.disk.open();
-    let machine = Machine::open(id, &disk, seat.clock, &world.record)?;
+    let machine = VirtualStateMachine::open(id, &disk, seat.clock, &world.record)?;
     let (vote, last, purged) = disk
         .look(|files| (files.vote, files.last(), files.purged))
         .map_err(|error| error.to_string())?;
@@ -128,7 +128,7 @@ pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, S
         return Err("what was forgotten of the log is in no snapshot".to_owned());
     }
     let replica = Arc::clone(&machine.replica);
-    let log = Log { node: id, disk, record: Arc::clone(&world.record) };
+    let log = VirtualLog { node: id, disk, record: Arc::clone(&world.record) };
     let links = Links { world: Arc::clone(world), from: id, run };
     let raft = Raft::new(id, Arc::new(config()), links, log, machine).await;
     let raft = raft.map_err(|error| error.to_string())?;
@@ -164,9 +164,9 @@ impl Host {
     /// Starts to make entries.
     pub(super) fn begin(self: &Arc<Self>) {
         let host = Arc::clone(self);
-        Kind::spawn(async move { host.work().await });
+        SimTypeConfig::spawn(async move { host.work().await });
         let host = Arc::clone(self);
-        Kind::spawn(async move { host.hear_time().await });
+        SimTypeConfig::spawn(async move { host.hear_time().await });
     }
 
     /// Hears the leader's time now and then while it follows.
@@ -185,7 +185,7 @@ impl Host {
         self.desk.lock().clear();
         self.bell.notify_one();
         let raft = self.raft.clone();
-        Kind::spawn(async move { raft.shutdown().await });
+        SimTypeConfig::spawn(async move { raft.shutdown().await });
     }
 
     /// In which term it leads, if it does.
@@ -218,18 +218,18 @@ impl Host {
     }
 
     /// Engine time, while this node leads in that term.
-    fn carried(&self, leader: Leader) -> Option<Carried> {
+    fn carried(&self, leader: Leader) -> Option<EngineClock> {
         self.carried.lock().filter(|(term, _)| *term == leader).map(|(_, carried)| carried)
     }
 
-    fn stamp(&self, carried: Carried) -> Time {
+    fn stamp(&self, carried: EngineClock) -> Time {
         let steady = self.steady();
-        if planted(Bug::WallStamps) {
+        if planted(PlantedBug::WallStamps) {
             let ahead = self.wall_ahead_ms.load(Ordering::Relaxed);
             return Time::from_secs(10_000_000)
                 + Span::from_millis((now().as_nanos() as i64 / 1_000_000 + ahead).max(0) as u64);
         }
-        if planted(Bug::ClockNotCarried) { steady } else { carried.at(steady) }
+        if planted(PlantedBug::ClockNotCarried) { steady } else { carried.at(steady) }
     }
 }
 
@@ -258,16 +258,16 @@ impl Host {
                 sleep(AGAIN).await;
                 continue;
             }
-            let earlier = self.carried.lock().filter(|_| planted(Bug::StaleCarry));
+            let earlier = self.carried.lock().filter(|_| planted(PlantedBug::StaleCarry));
             let carried = earlier.map_or_else(
                 || {
                     let steady = self.steady();
-                    Carried::on(self.replica.look().time_at_least(steady), steady)
+                    EngineClock::on(self.replica.look().time_at_least(steady), steady)
                 },
                 |(_, carried)| carried,
             );
             *self.carried.lock() = Some((leader, carried));
-            self.world.record.count(Part::Leader);
+            self.world.record.count(CoveragePoint::Leader);
             self.world.record.note(format_args!("node {} leads in term {}", self.id, leader.term));
             if self.replica.look().cluster.is_none() {
                 let begin = Proposal::Begin(self.world.cluster, Rules::default());
@@ -287,10 +287,10 @@ impl Host {
         self.world.failed(self.id, self.run);
     }
 
-    async fn lead(&self, leader: Leader, carried: Carried) {
+    async fn lead(&self, leader: Leader, carried: EngineClock) {
         let mut metrics = self.raft.server_metrics();
         while self.runs() && self.is_well() && self.leads() == Some(leader) {
-            let batch: Vec<Asked> = {
+            let batch: Vec<PendingCommand> = {
                 let mut desk = self.desk.lock();
                 let count = desk.len().min(REQUESTS_MAX);
                 desk.drain(..count).collect()
@@ -319,12 +319,12 @@ impl Host {
         self.refuse_all();
     }
 
-    async fn carry_out(&self, leader: Leader, carried: Carried, batch: Vec<Asked>) {
+    async fn carry_out(&self, leader: Leader, carried: EngineClock, batch: Vec<PendingCommand>) {
         let (commands, thens): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|asked| (asked.command, asked.then)).unzip();
         let now = self.stamp(carried);
         let mut thens = Some(thens);
-        if planted(Bug::AnswersBeforeCommit) {
+        if planted(PlantedBug::AnswersBeforeCommit) {
             let mut engine = self.replica.look().engine.clone();
             let mut apply = |command| engine.apply(now, command, &mut vec![]);
             let answers: Answers = commands.iter().map(&mut apply).collect();
@@ -344,73 +344,73 @@ impl Host {
 
     /// Has an entry written by the leader of that very term, and carried out. Its stamp is one of
     /// that term, so in another it must not be written.
-    async fn propose(&self, leader: Leader, proposal: Proposal) -> Result<Answers, Reply> {
+    async fn propose(&self, leader: Leader, proposal: Proposal) -> Result<Answers, NodeReply> {
         if let Proposal::Commands(commands) = &proposal {
             self.world.record.proposed(leader.term, leader.node_id, commands.now);
         }
         let (responder, done) = ProgressResponder::complete_only();
         let write = self.raft.write(proposal).responder(responder);
-        let write = if planted(Bug::StaleCarry) { write } else { write.with_leader(leader) };
+        let write = if planted(PlantedBug::StaleCarry) { write } else { write.with_leader(leader) };
         if write.await.is_err() {
-            return Err(Reply::Unknown);
+            return Err(NodeReply::Unknown);
         }
         match done.await {
             Ok(Ok(done)) => Ok(done.data),
             Ok(Err(openraft::errors::ClientWriteError::ForwardToLeader(to))) => {
-                Err(Reply::NotLeader(to.leader_id))
+                Err(NodeReply::NotLeader(to.leader_id))
             }
-            Ok(Err(_)) | Err(_) => Err(Reply::Unknown),
+            Ok(Err(_)) | Err(_) => Err(NodeReply::Unknown),
         }
     }
 
     fn refuse_all(&self) {
         let leader = self.knows_leader();
         for asked in self.desk.lock().drain(..) {
-            let _ = asked.then.send(Reply::NotLeader(leader));
+            let _ = asked.then.send(NodeReply::NotLeader(leader));
         }
     }
 }
 
-fn answer(thens: Vec<oneshot::Sender<Reply>>, answers: Answers) {
+fn answer(thens: Vec<oneshot::Sender<NodeReply>>, answers: Answers) {
     for (then, answer) in thens.into_iter().zip(answers) {
         // Who asked may have given up.
-        let _ = then.send(Reply::Answered(answer));
+        let _ = then.send(NodeReply::Answered(answer));
     }
 }
 
 /// What is asked.
 impl Host {
-    pub(super) async fn handle(self: Arc<Self>, request: Request) -> Reply {
+    pub(super) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {
-            Request::Submit(command) => {
+            NodeRequest::Submit(command) => {
                 if self.leads().is_some() {
                     return self.decide(command).await;
                 }
-                self.hand_on(Request::Forwarded(command)).await
+                self.hand_on(NodeRequest::Forwarded(command)).await
             }
-            Request::Forwarded(command) => self.decide(command).await,
-            Request::ReadIndex => match self.barrier().await {
-                Some((at, now)) => Reply::ReadAt(at, now),
-                None => Reply::NotLeader(self.knows_leader()),
+            NodeRequest::Forwarded(command) => self.decide(command).await,
+            NodeRequest::ReadIndex => match self.barrier().await {
+                Some((at, now)) => NodeReply::ReadAt(at, now),
+                None => NodeReply::NotLeader(self.knows_leader()),
             },
-            Request::View(name) => self.view(&name).await,
+            NodeRequest::View(name) => self.view(&name).await,
         }
     }
 
-    async fn hand_on(&self, request: Request) -> Reply {
-        let Some(leader) = self.knows_leader() else { return Reply::NotLeader(None) };
+    async fn hand_on(&self, request: NodeRequest) -> NodeReply {
+        let Some(leader) = self.knows_leader() else { return NodeReply::NotLeader(None) };
         let reply = self.world.ask(self.id, leader, request, HOP_PATIENCE).await;
-        reply.unwrap_or(Reply::Unknown)
+        reply.unwrap_or(NodeReply::Unknown)
     }
 
-    async fn decide(&self, command: Command) -> Reply {
+    async fn decide(&self, command: Command) -> NodeReply {
         if self.leads().is_none() {
-            return Reply::NotLeader(self.knows_leader());
+            return NodeReply::NotLeader(self.knows_leader());
         }
         let (then, reply) = oneshot::channel();
-        self.desk.lock().push_back(Asked { command, then });
+        self.desk.lock().push_back(PendingCommand { command, then });
         self.bell.notify_one();
-        reply.await.unwrap_or(Reply::Unknown)
+        reply.await.unwrap_or(NodeReply::Unknown)
     }
 
     /// As the leader: the entry up to which somebody must have applied to see all that anybody
@@ -431,28 +431,30 @@ impl Host {
     async fn read_elsewhere(&self) -> Option<(Option<u64>, Time)> {
         // The node that answers is the leader of this vote, or of a later one.
         let vote = self.raft.server_metrics().borrow_watched().vote;
-        let Reply::ReadAt(at, now) = self.hand_on(Request::ReadIndex).await else { return None };
+        let NodeReply::ReadAt(at, now) = self.hand_on(NodeRequest::ReadIndex).await else {
+            return None;
+        };
         if vote.committed {
             self.replica.hear(vote.leader_id, now);
         }
         Some((at, now))
     }
 
-    async fn view(&self, name: &LockName) -> Reply {
-        let barrier = if planted(Bug::NoBarrier) {
+    async fn view(&self, name: &LockName) -> NodeReply {
+        let barrier = if planted(PlantedBug::NoBarrier) {
             Some((None, self.replica.look().engine.clock()))
         } else if self.leads().is_some() {
             self.barrier().await
         } else {
             self.read_elsewhere().await
         };
-        let Some((at, now)) = barrier else { return Reply::NotLeader(self.knows_leader()) };
+        let Some((at, now)) = barrier else { return NodeReply::NotLeader(self.knows_leader()) };
         let wait = self.raft.wait(Some(READ_PATIENCE.as_duration()));
         if wait.applied_index_at_least(at, "to look").await.is_err() {
-            return Reply::Unknown;
+            return NodeReply::Unknown;
         }
         let core = self.replica.look();
         let view = core.engine.view(name, core.engine.clock());
-        Reply::Seen(Box::new(view), now)
+        NodeReply::Seen(Box::new(view), now)
     }
 }

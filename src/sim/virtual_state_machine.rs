@@ -1,11 +1,11 @@
 //! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
 
-use super::planted_bugs::{Bug, planted};
-use super::recorder::{Part, Record};
-use super::sim_types::{Kind, now};
+use super::planted_bugs::{PlantedBug, planted};
+use super::recorder::{CoveragePoint, Record};
+use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
-use super::virtual_clock::Clock;
-use super::virtual_disk::Open;
+use super::virtual_clock::VirtualClock;
+use super::virtual_disk::OpenDisk;
 use crate::engine::codec::Malformed;
 use crate::raft::replica::Replica;
 use crate::raft::snapshot;
@@ -19,25 +19,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The replica of a node, and where its snapshots are.
-pub(super) struct Machine {
+pub(super) struct VirtualStateMachine {
     pub(super) replica: Arc<Replica>,
     node: NodeId,
-    disk: Open,
+    disk: OpenDisk,
     record: Arc<Record>,
 }
 
 /// Puts one snapshot on the disk.
-pub(super) struct Builder {
+pub(super) struct VirtualSnapshotBuilder {
     snapshot: Snapshot,
     node: NodeId,
-    disk: Open,
+    disk: OpenDisk,
     record: Arc<Record>,
 }
 
 /// Notes a panic while it is alive.
-struct Watch<'a>(&'a Record, NodeId);
+struct PanicRecorder<'a>(&'a Record, NodeId);
 
-impl Drop for Watch<'_> {
+impl Drop for PanicRecorder<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let what = format_args!("node {} has panicked while it applied an entry", self.1);
@@ -47,10 +47,15 @@ impl Drop for Watch<'_> {
 }
 
 /// Puts a snapshot on the disk. From then on the node could start with what is there.
-async fn put(node: NodeId, disk: &Open, record: &Record, snapshot: &Snapshot) -> io::Result<()> {
+async fn put(
+    node: NodeId,
+    disk: &OpenDisk,
+    record: &Record,
+    snapshot: &Snapshot,
+) -> io::Result<()> {
     let (began, upto) = (now(), snapshot.meta.last_log_id);
     disk.put_snapshot(upto, snapshot::to_file(snapshot).into()).await?;
-    record.took(Part::SlowSnapshotWrite, began);
+    record.took(CoveragePoint::SlowSnapshotWrite, began);
     let (purged, there) = (disk.look(|files| files.purged)?, disk.snapshot_upto());
     if purged > there {
         let what = format_args!(
@@ -62,12 +67,12 @@ async fn put(node: NodeId, disk: &Open, record: &Record, snapshot: &Snapshot) ->
     Ok(())
 }
 
-impl Machine {
+impl VirtualStateMachine {
     /// The state as the snapshot on the disk has it, or an empty one.
     pub(super) fn open(
         node: NodeId,
-        disk: &Open,
-        clock: Clock,
+        disk: &OpenDisk,
+        clock: VirtualClock,
         record: &Arc<Record>,
     ) -> Result<Self, String> {
         let read = |bytes: Arc<[u8]>| {
@@ -87,9 +92,9 @@ impl Machine {
     }
 }
 
-impl RaftStateMachine<Kind> for Machine {
+impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
     type SnapshotData = Arc<[u8]>;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = VirtualSnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Membership)> {
         let meta = self.replica.look().meta();
@@ -98,7 +103,7 @@ impl RaftStateMachine<Kind> for Machine {
 
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
     where
-        S: Stream<Item = io::Result<EntryResponder<Kind>>> + Unpin + Send,
+        S: Stream<Item = io::Result<EntryResponder<SimTypeConfig>>> + Unpin + Send,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let id = entry.log_id;
@@ -106,8 +111,8 @@ impl RaftStateMachine<Kind> for Machine {
                 EntryPayload::Normal(Proposal::Commands(body)) => Some(Arc::clone(body)),
                 _ => None,
             };
-            let watch = Watch(&self.record, self.node);
-            let panics = planted(Bug::ApplyPanics) && responder.is_some() && id.index > 50;
+            let watch = PanicRecorder(&self.record, self.node);
+            let panics = planted(PlantedBug::ApplyPanics) && responder.is_some() && id.index > 50;
             assert!(!panics, "this bug is planted");
             let answers = self.replica.apply(entry);
             drop(watch);
@@ -121,22 +126,22 @@ impl RaftStateMachine<Kind> for Machine {
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
+    async fn get_snapshot_builder(&mut self) -> VirtualSnapshotBuilder {
         let core = self.replica.look();
-        let bytes = if planted(Bug::SnapshotForgets) {
+        let bytes = if planted(PlantedBug::SnapshotForgets) {
             snapshot::to_bytes(core.cluster, &super::planted_bugs::forgetful(&core.engine))
         } else {
             snapshot::to_bytes(core.cluster, &core.engine)
         };
         let snapshot = Snapshot { meta: core.meta(), snapshot: bytes };
         let (disk, record) = (self.disk.clone(), Arc::clone(&self.record));
-        Builder { snapshot, node: self.node, disk, record }
+        VirtualSnapshotBuilder { snapshot, node: self.node, disk, record }
     }
 
     async fn install_snapshot(&mut self, meta: &Meta, data: Arc<[u8]>) -> io::Result<()> {
         let snapshot = Snapshot { meta: meta.clone(), snapshot: data };
         let known = snapshot::unpack(&snapshot).map_err(io::Error::other)?;
-        if planted(Bug::InstallNeverEnds) {
+        if planted(PlantedBug::InstallNeverEnds) {
             return std::future::pending().await;
         }
         put(self.node, &self.disk, &self.record, &snapshot).await?;
@@ -151,12 +156,12 @@ impl RaftStateMachine<Kind> for Machine {
         };
         let began = now();
         let bytes = self.disk.read_snapshot().await?;
-        self.record.took(Part::SlowSnapshotRead, began);
+        self.record.took(CoveragePoint::SlowSnapshotRead, began);
         bytes.map(read).transpose()
     }
 }
 
-impl RaftSnapshotBuilder<Kind> for Builder {
+impl RaftSnapshotBuilder<SimTypeConfig> for VirtualSnapshotBuilder {
     type SnapshotData = Arc<[u8]>;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {

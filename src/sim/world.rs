@@ -1,9 +1,9 @@
 //! All that there is in a simulation: machines, the nodes that run on them, the network between.
 
-use super::recorder::{Part, Record};
-use super::seeded_random::Dice;
+use super::recorder::{CoveragePoint, Record};
+use super::seeded_random::SeededRandom;
 use super::violation::Promise;
-use super::virtual_clock::Clock;
+use super::virtual_clock::VirtualClock;
 use super::virtual_disk::Disk;
 use super::virtual_network::Net;
 use super::virtual_node::{self, Host};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// The world.
 pub(super) struct World {
-    pub(super) dice: Dice,
+    pub(super) dice: SeededRandom,
     pub(super) net: Net,
     pub(super) record: Arc<Record>,
     pub(super) cluster: ClusterId,
@@ -27,7 +27,7 @@ pub(super) struct World {
 /// A machine: what outlives the node that runs on it.
 pub(super) struct Seat {
     pub(super) disk: Disk,
-    pub(super) clock: Clock,
+    pub(super) clock: VirtualClock,
     /// How far the wall clock was set away from the steady one, in milliseconds. Nothing may
     /// depend on it.
     pub(super) wall_ahead_ms: Arc<AtomicI64>,
@@ -36,7 +36,7 @@ pub(super) struct Seat {
 }
 
 impl World {
-    pub(super) fn new(dice: &Dice, nodes: u64, record: Record) -> Arc<Self> {
+    pub(super) fn new(dice: &SeededRandom, nodes: u64, record: Record) -> Arc<Self> {
         let (net, record) = (Net::new(dice), Arc::new(record));
         let cluster = ClusterId(u128::from(dice.below(u64::MAX)));
         let (seats, machines, dice) = (Mutex::default(), 0.into(), dice.clone());
@@ -50,7 +50,7 @@ impl World {
     /// Another machine, on which nothing runs yet.
     pub(super) fn add(&self) -> NodeId {
         let id = self.machines.fetch_add(1, Ordering::Relaxed) + 1;
-        let (disk, clock) = (Disk::new(&self.dice), Clock::new(&self.dice));
+        let (disk, clock) = (Disk::new(&self.dice), VirtualClock::new(&self.dice));
         let wall_ahead_ms = Arc::new(AtomicI64::new(0));
         let seat = Seat { disk, clock, wall_ahead_ms, host: Mutex::default(), runs: 0.into() };
         self.seats.lock().insert(id, Arc::new(seat));
@@ -107,7 +107,7 @@ impl World {
         let seat = self.seat(id);
         let host = seat.host.lock().take();
         if let Some(host) = host {
-            self.record.count(Part::Crash);
+            self.record.count(CoveragePoint::Crash);
             self.record.note(format_args!("node {id} crashes"));
             seat.disk.crash();
             host.stop();

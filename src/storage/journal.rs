@@ -9,9 +9,9 @@
 
 use super::StateError;
 use super::header::{BootId, HEADER_BYTES, Header, Type};
-use super::manifest::Part;
+use super::manifest::SealedJournal;
 use super::preallocation::{self, RESERVE_BYTES};
-use super::recovery::Last;
+use super::recovery::LastJournal;
 use super::state_dir::{self, Dir, Durable};
 use crate::time::{Span, Time, boot_now};
 use log::warn;
@@ -86,20 +86,20 @@ impl Journal {
             }
             Ok(())
         })?;
-        let at = Last { generation, salt: sum, end: begin, allocated, next_seq };
+        let at = LastJournal { generation, salt: sum, end: begin, allocated, next_seq };
         Ok(Self::at(file, path, &at))
     }
 
     /// Goes on with a journal that was found.
-    pub(super) fn resume(dir: &Dir, last: &Last) -> Result<Self, StateError> {
+    pub(super) fn resume(dir: &Dir, last: &LastJournal) -> Result<Self, StateError> {
         let path = dir.journal(last.generation);
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(|error| StateError::io(&path, error))?;
         Ok(Self::at(file, path, last))
     }
 
-    pub(super) fn at(file: File, path: PathBuf, last: &Last) -> Self {
-        let Last { generation, salt, end, allocated, next_seq } = *last;
+    pub(super) fn at(file: File, path: PathBuf, last: &LastJournal) -> Self {
+        let LastJournal { generation, salt, end, allocated, next_seq } = *last;
         let (full, last, broken, buffer) = (None, None, None, Vec::new());
         Self { file, path, generation, salt, next_seq, end, allocated, full, last, broken, buffer }
     }
@@ -256,7 +256,7 @@ impl Prefix {
 
 /// Reads one journal from its beginning.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct JournalReader {
     input: BufReader<File>,
     pub(super) path: PathBuf,
     pub(super) header: Header,
@@ -268,7 +268,7 @@ pub(super) struct Reader {
 /// Large enough to read a journal at the speed of the disk.
 const READ_BYTES: usize = 256 << 10;
 
-impl Reader {
+impl JournalReader {
     pub(super) fn open(dir: &Dir, generation: u64) -> Result<Self, StateError> {
         let path = dir.journal(generation);
         let at = |error| StateError::io(&path, error);
@@ -329,12 +329,12 @@ fn read_whole(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
 #[derive(Debug)]
 pub struct Records {
     dir: Arc<Dir>,
-    parts: std::vec::IntoIter<Part>,
-    open: Option<(Reader, u64)>,
+    parts: std::vec::IntoIter<SealedJournal>,
+    open: Option<(JournalReader, u64)>,
 }
 
 impl Records {
-    pub(super) fn new(dir: &Arc<Dir>, parts: Vec<Part>) -> Self {
+    pub(super) fn new(dir: &Arc<Dir>, parts: Vec<SealedJournal>) -> Self {
         Self { dir: Arc::clone(dir), parts: parts.into_iter(), open: None }
     }
 
@@ -348,7 +348,7 @@ impl Records {
                 return record.map(Some).ok_or_else(missing);
             }
             let Some(part) = self.parts.next() else { return Ok(None) };
-            self.open = Some((Reader::open(&self.dir, part.generation)?, part.limit_seq));
+            self.open = Some((JournalReader::open(&self.dir, part.generation)?, part.limit_seq));
         }
     }
 }

@@ -26,11 +26,11 @@ pub enum Role {
 pub struct PlaceError {
     role: Role,
     path: PathBuf,
-    trouble: Trouble,
+    trouble: LockDirError,
 }
 
 #[derive(Debug)]
-enum Trouble {
+enum LockDirError {
     /// There is something else in its place.
     NotADirectory,
     /// Permissions, or a read-only file system.
@@ -67,24 +67,26 @@ impl Role {
         }
     }
 
-    fn error(self, path: &Path, trouble: Trouble) -> PlaceError {
+    fn error(self, path: &Path, trouble: LockDirError) -> PlaceError {
         PlaceError { role: self, path: path.to_path_buf(), trouble }
     }
 
     /// Something else is at `path`.
     pub(crate) fn not_a_directory(self, path: &Path) -> PlaceError {
-        self.error(path, Trouble::NotADirectory)
+        self.error(path, LockDirError::NotADirectory)
     }
 
     /// What the system said about `path`.
     pub(crate) fn io(self, path: &Path, error: io::Error) -> PlaceError {
         let trouble = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Trouble::DiskFull(error),
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Trouble::NotWritable(error)
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                LockDirError::DiskFull(error)
             }
-            io::ErrorKind::NotADirectory => Trouble::NotADirectory,
-            _ => Trouble::Io(error),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                LockDirError::NotWritable(error)
+            }
+            io::ErrorKind::NotADirectory => LockDirError::NotADirectory,
+            _ => LockDirError::Io(error),
         };
         self.error(path, trouble)
     }
@@ -94,7 +96,7 @@ impl Role {
     pub(crate) fn take(self, path: &Path) -> Result<(PathBuf, File), PlaceError> {
         let path = fs::canonicalize(path).map_err(|error| self.io(path, error))?;
         if let Some(kind) = remote_kind(&path) {
-            return Err(self.error(&path, Trouble::Remote(kind)));
+            return Err(self.error(&path, LockDirError::Remote(kind)));
         }
         let lock = self.lock(&path)?;
         Ok((path, lock))
@@ -115,7 +117,7 @@ impl Role {
                 Err(TryLockError::WouldBlock) => {
                     let mut pid = String::new();
                     let _ = lock.read_to_string(&mut pid);
-                    return Err(self.error(dir, Trouble::InUse(pid.trim().parse().ok())));
+                    return Err(self.error(dir, LockDirError::InUse(pid.trim().parse().ok())));
                 }
                 Err(TryLockError::Error(error)) => return Err(at(error)),
             }
@@ -136,21 +138,21 @@ impl fmt::Display for PlaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, option, path) = (self.role.what(), self.role.option(), self.path.display());
         match &self.trouble {
-            Trouble::NotADirectory => {
+            LockDirError::NotADirectory => {
                 write!(f, "the {what} {path} is not a directory; name another with {option} DIR")
             }
-            Trouble::NotWritable(error) => write!(
+            LockDirError::NotWritable(error) => write!(
                 f,
                 "can't write {path} ({}); mend its permissions, or name another {what} with \
                  {option} DIR",
                 said(error)
             ),
-            Trouble::DiskFull(error) => write!(
+            LockDirError::DiskFull(error) => write!(
                 f,
                 "no room to write {path} ({}); make room, or name another {what} with {option} DIR",
                 said(error)
             ),
-            Trouble::InUse(pid) => {
+            LockDirError::InUse(pid) => {
                 write!(f, "the {what} {path} is in use by ")?;
                 match pid {
                     Some(pid) => write!(f, "process {pid}")?,
@@ -158,12 +160,12 @@ impl fmt::Display for PlaceError {
                 }
                 write!(f, "; stop that one, or name another with {option} DIR")
             }
-            Trouble::Remote(kind) => write!(
+            LockDirError::Remote(kind) => write!(
                 f,
                 "the {what} {path} is on {kind}, which can lose what was written; name one on a \
                  local disk with {option} DIR"
             ),
-            Trouble::Io(error) => write!(
+            LockDirError::Io(error) => write!(
                 f,
                 "can't use {path} ({}); mend it, or name another {what} with {option} DIR",
                 said(error)
@@ -175,10 +177,10 @@ impl fmt::Display for PlaceError {
 impl error::Error for PlaceError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match &self.trouble {
-            Trouble::NotWritable(error) | Trouble::DiskFull(error) | Trouble::Io(error) => {
-                Some(error)
-            }
-            Trouble::NotADirectory | Trouble::InUse(_) | Trouble::Remote(_) => None,
+            LockDirError::NotWritable(error)
+            | LockDirError::DiskFull(error)
+            | LockDirError::Io(error) => Some(error),
+            LockDirError::NotADirectory | LockDirError::InUse(_) | LockDirError::Remote(_) => None,
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct Base {
 
 /// A journal that gets no more records.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct SealedJournal {
     pub(super) generation: u64,
     /// The first sequence number that is no longer in it.
     pub(super) limit_seq: u64,
@@ -24,7 +24,7 @@ pub(super) struct Part {
 /// What lies behind the journal that is being written.
 #[derive(Debug)]
 pub(super) struct Chain {
-    files: Mutex<(Option<Base>, Vec<Part>)>,
+    files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
     /// Beside the mutex, because it is asked for after every record.
     base_bytes: AtomicU64,
     busy: AtomicBool,
@@ -35,7 +35,7 @@ pub(super) struct Chain {
 pub(super) struct Claim(Arc<Chain>);
 
 impl Chain {
-    pub(super) fn new(base: Option<Base>, parts: Vec<Part>) -> Self {
+    pub(super) fn new(base: Option<Base>, parts: Vec<SealedJournal>) -> Self {
         let base_bytes = AtomicU64::new(base.map_or(0, |base| base.bytes));
         Self { files: Mutex::new((base, parts)), base_bytes, busy: AtomicBool::new(false) }
     }
@@ -48,7 +48,7 @@ impl Chain {
         self.busy.load(Ordering::Relaxed)
     }
 
-    pub(super) fn seal(&self, part: Part) {
+    pub(super) fn seal(&self, part: SealedJournal) {
         self.files.lock().1.push(part);
     }
 
@@ -60,7 +60,7 @@ impl Chain {
 
 impl Claim {
     /// What the snapshot is to be made of.
-    pub(super) fn files(&self) -> (Option<Base>, Vec<Part>) {
+    pub(super) fn files(&self) -> (Option<Base>, Vec<SealedJournal>) {
         self.0.files.lock().clone()
     }
 

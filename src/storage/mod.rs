@@ -31,7 +31,7 @@ pub use storage_error::StateError;
 use header::BootId;
 use journal::{Journal, Space};
 use log::warn;
-use manifest::{Chain, Part};
+use manifest::{Chain, SealedJournal};
 use number_file::Sheet;
 use preallocation::RESERVE_BYTES;
 use state_dir::{Dir, Durable};
@@ -184,7 +184,7 @@ impl StateDir {
         let (generation, next_seq) = (self.journal.generation() + 1, self.journal.next_seq());
         let next = Journal::create(&self.dir, generation, self.boot, next_seq, durable, reserve)?;
         let mut before = std::mem::replace(&mut self.journal, next);
-        self.chain.seal(Part { generation: before.generation(), limit_seq: next_seq });
+        self.chain.seal(SealedJournal { generation: before.generation(), limit_seq: next_seq });
         before.trim();
         Ok(())
     }

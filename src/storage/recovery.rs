@@ -8,10 +8,10 @@
 
 use super::StateError;
 use super::header::{BootId, HEADER_BYTES, Header, Type};
-use super::journal::{PREFIX_BYTES, Prefix, Reader, sum};
-use super::manifest::{Base, Part};
+use super::journal::{JournalReader, PREFIX_BYTES, Prefix, sum};
+use super::manifest::{Base, SealedJournal};
 use super::number_file::Sheet;
-use super::state_dir::{Dir, Listing};
+use super::state_dir::{Dir, StateFiles};
 use log::{debug, info, warn};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,15 +20,15 @@ use std::path::Path;
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct RecoveredFiles {
     /// Nothing was: it is a new directory.
     pub(super) fresh: bool,
     pub(super) tokens: u64,
     pub(super) base: Option<Base>,
     pub(super) snapshot: Option<Vec<u8>>,
     /// The journals behind the snapshot, the last one too.
-    pub(super) parts: Vec<Part>,
-    pub(super) last: Option<Last>,
+    pub(super) parts: Vec<SealedJournal>,
+    pub(super) last: Option<LastJournal>,
     pub(super) next_seq: u64,
     pub(super) same_boot: bool,
     pub(super) clean: bool,
@@ -36,7 +36,7 @@ pub(super) struct Found {
 
 /// The journal that was written last.
 #[derive(Debug)]
-pub(super) struct Last {
+pub(super) struct LastJournal {
     pub(super) generation: u64,
     pub(super) salt: u32,
     pub(super) end: u64,
@@ -49,7 +49,7 @@ pub(super) struct Last {
 const FIRST_SEQ: u64 = 1;
 
 /// Reads everything, and cuts off what a crash left at the end.
-pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<Found, StateError> {
+pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<RecoveredFiles, StateError> {
     let listing = dir.list()?;
     let tokens = match dir.read_sheet(Sheet::TOKENS)? {
         Some(Sheet::Tokens(ceiling)) => Some(ceiling),
@@ -78,9 +78,11 @@ pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<Found, StateError> {
         (Some(_), _) => false,
         (None, _) => tokens.is_none(),
     };
-    let part =
-        |journal: &Verified| Part { generation: journal.generation, limit_seq: journal.next_seq };
-    Ok(Found {
+    let part = |journal: &Verified| SealedJournal {
+        generation: journal.generation,
+        limit_seq: journal.next_seq,
+    };
+    Ok(RecoveredFiles {
         fresh: tokens.is_none(),
         tokens: tokens.unwrap_or_default(),
         base,
@@ -116,7 +118,7 @@ pub(super) fn read_snapshot(dir: &Dir, generation: u64) -> Result<(Header, Vec<u
 }
 
 /// The journals from generation `first` on. None may be missing.
-fn in_a_row(dir: &Dir, first: u64, listing: &Listing) -> Result<Vec<u64>, StateError> {
+fn in_a_row(dir: &Dir, first: u64, listing: &StateFiles) -> Result<Vec<u64>, StateError> {
     let found = listing.journals.iter().copied().filter(|found| *found >= first);
     let found: Vec<u64> = found.collect();
     if listing.snapshots.is_empty()
@@ -146,9 +148,9 @@ struct Verified {
 }
 
 impl Verified {
-    fn into_last(self) -> Last {
+    fn into_last(self) -> LastJournal {
         let Self { generation, salt, end, allocated, next_seq, .. } = self;
-        Last { generation, salt, end, allocated, next_seq }
+        LastJournal { generation, salt, end, allocated, next_seq }
     }
 }
 
@@ -161,10 +163,10 @@ fn read_journals(
 ) -> Result<Vec<Verified>, StateError> {
     let mut readers = Vec::new();
     for generation in generations {
-        match Reader::open(dir, *generation) {
+        match JournalReader::open(dir, *generation) {
             Ok(reader) => readers.push(reader),
             Err(error) => {
-                let before = readers.last().map(|before: &Reader| before.header.boot);
+                let before = readers.last().map(|before: &JournalReader| before.header.boot);
                 let newest = Some(generation) == generations.last();
                 if !newest || !never_written(dir, before, boot, *generation) {
                     return Err(error);
@@ -213,7 +215,7 @@ fn never_written(dir: &Dir, before: Option<BootId>, boot: BootId, generation: u6
 /// Cuts a journal off behind its last whole record, if what follows is what a crash leaves.
 /// Space that was allocated and not written stays: it may be the last there is. Returns the
 /// file's length. `limit`: the journal that follows begins there.
-fn cut_off(reader: &Reader, boot: BootId, limit: Option<u64>) -> Result<u64, StateError> {
+fn cut_off(reader: &JournalReader, boot: BootId, limit: Option<u64>) -> Result<u64, StateError> {
     let (path, end) = (&reader.path, reader.offset);
     let at = |error| StateError::io(path, error);
     let rest = read_from(path, end).map_err(at)?;
@@ -293,7 +295,7 @@ fn has_unwritten_page(offset: u64, rest: &[u8]) -> bool {
 }
 
 /// Whether a whole record with a later number than the missing one begins anywhere in `rest`.
-fn has_later_record(reader: &Reader, rest: &[u8]) -> bool {
+fn has_later_record(reader: &JournalReader, rest: &[u8]) -> bool {
     let begins_here = |at: usize| {
         let prefix = rest[at..].first_chunk::<PREFIX_BYTES>().map(|bytes| Prefix::parse(*bytes))?;
         // No more records can follow than there is room for.

@@ -42,7 +42,7 @@ pub(super) enum Durable {
 
 /// The generations of the files that are there, rising.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
+pub(super) struct StateFiles {
     path: PathBuf,
     pub(super) journals: Vec<u64>,
     pub(super) snapshots: Vec<u64>,
@@ -89,9 +89,9 @@ impl Dir {
         self.path.join(Sheet::CLEAN)
     }
 
-    pub(super) fn list(&self) -> Result<Listing, StateError> {
+    pub(super) fn list(&self) -> Result<StateFiles, StateError> {
         let at = |error| StateError::io(&self.path, error);
-        let mut listing = Listing { path: self.path.clone(), ..Listing::default() };
+        let mut listing = StateFiles { path: self.path.clone(), ..StateFiles::default() };
         for entry in fs::read_dir(&self.path).map_err(at)? {
             let name = entry.map_err(at)?.file_name();
             // Our own names are ASCII; a name that is not is not ours.
@@ -201,7 +201,7 @@ impl Dir {
 /// What the name of a file ends with until it is whole.
 const TEMPORARY: &str = ".tmp";
 
-impl Listing {
+impl StateFiles {
     fn add(&mut self, name: &str) {
         let whole = name.strip_suffix(TEMPORARY);
         let ours = |name: &str| matches!(name, Sheet::TOKENS | Sheet::CLEAN);

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory of one test, gone afterwards.
-struct Scratch(PathBuf);
+struct StateScratch(PathBuf);
 
-impl Scratch {
+impl StateScratch {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for StateScratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -119,8 +119,8 @@ fn rebuild(before: Option<Vec<u8>>, records: &mut Records) -> Result<Vec<u8>, St
     Ok(all.join("+").into_bytes())
 }
 
-fn filled(records: &[&str]) -> Scratch {
-    let scratch = Scratch::new();
+fn filled(records: &[&str]) -> StateScratch {
+    let scratch = StateScratch::new();
     let (mut state, _) = scratch.open().expect("a new directory");
     for record in records {
         state.append(record.as_bytes()).expect("there is room");
@@ -130,7 +130,7 @@ fn filled(records: &[&str]) -> Scratch {
 
 #[test]
 fn a_new_directory_is_private_and_explains_itself() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     let read = scratch.read();
     assert!(read.same_boot && read.clean && read.snapshot.is_none() && read.records.is_empty());
     assert_eq!(read.tokens, 0);
@@ -175,7 +175,7 @@ fn space_that_was_not_used_is_no_damage() {
 /// Records as long as they may be, over several steps of allocation.
 #[test]
 fn records_go_on_where_more_is_allocated() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     let (mut state, _) = scratch.open().expect("new");
     let record = |number: usize| vec![b'a' + (number % 26) as u8; RECORD_BYTES_MAX - number * 7];
     let count = 6 * RESERVE_BYTES as usize / RECORD_BYTES_MAX;
@@ -328,7 +328,7 @@ fn bytes_in_a_record_never_pass_for_a_record() {
 
 #[test]
 fn tokens_are_kept_and_never_begin_again() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     let (mut state, _) = scratch.open().expect("new");
     state.reserve_tokens(4_096).expect("room");
     state.reserve_tokens(8_192).expect("room");
@@ -394,7 +394,7 @@ fn a_restart_of_the_machine_is_noticed_once() {
 
 #[test]
 fn a_second_daemon_is_told_who_the_first_is() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     let (state, _) = scratch.open().expect("new");
     let expected = format!("is in use by process {}; stop that one", std::process::id());
     let said = scratch.refusal();
@@ -405,7 +405,7 @@ fn a_second_daemon_is_told_who_the_first_is() {
 
 #[test]
 fn something_else_in_its_place_is_said() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     fs::write(scratch.state(), "").expect("room");
     assert!(scratch.refusal().contains("is not a directory"));
     let below = StateDir::open(&scratch.state().join("below")).expect_err("below a file");
@@ -514,7 +514,7 @@ fn a_long_journal_wants_rotation_and_a_long_snapshot_allows_more() {
 }
 
 /// Ends the process between any two steps of `work`, and looks at what a restart finds.
-fn crash_anywhere(start: &Scratch, work: impl Fn(StateDir) -> Result<(), StateError>) -> u32 {
+fn crash_anywhere(start: &StateScratch, work: impl Fn(StateDir) -> Result<(), StateError>) -> u32 {
     let allowed = ["", "a b", "[a+b] ", "a b c", "[a+b] c", "[a+b+c] "];
     for points in 0..100 {
         let scratch = start.copy();
@@ -556,7 +556,7 @@ fn a_crash_between_any_two_steps_loses_nothing() {
         state.append(b"c").map_err(io)?;
         state.rotate().map_err(io)?.compact(rebuild)
     });
-    let empty = Scratch::new();
+    let empty = StateScratch::new();
     fs::create_dir(empty.state()).expect("new");
     crash_anywhere(&empty, |_| Ok(()));
 }
@@ -583,7 +583,7 @@ fn a_crash_while_tokens_are_reserved_keeps_the_old_or_the_new() {
 }
 
 /// A journal of three pages, and where its records begin.
-fn paged() -> (Scratch, Vec<u8>) {
+fn paged() -> (StateScratch, Vec<u8>) {
     let scratch = filled(&[]);
     let (mut state, _) = scratch.open().expect("sound");
     for letter in b'a'..=b'l' {
@@ -665,9 +665,9 @@ fn a_journal_that_power_left_empty_was_never_there() {
 }
 
 /// A tiny file system of its own, unmounted when dropped.
-struct Mounted(PathBuf);
+struct TestMount(PathBuf);
 
-impl Mounted {
+impl TestMount {
     fn run(arguments: &[&str], at: &Path) {
         let status = Command::new("mount").args(arguments).arg(at).status();
         let done = status.expect("mount(8) is installed").success();
@@ -680,7 +680,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for TestMount {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
@@ -688,9 +688,9 @@ impl Drop for Mounted {
 
 #[test]
 fn a_full_disk_is_an_error_until_there_is_room() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     fs::create_dir(scratch.state()).expect("new");
-    let mounted = Mounted::tmpfs(scratch.state(), 2_048);
+    let mounted = TestMount::tmpfs(scratch.state(), 2_048);
     let (mut state, _) = scratch.open().expect("new");
     state.reserve_tokens(100).expect("room");
     let ballast = scratch.file("ballast");
@@ -740,9 +740,9 @@ fn a_full_disk_is_an_error_until_there_is_room() {
 
 #[test]
 fn a_full_disk_at_the_start_is_said() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     fs::create_dir(scratch.state()).expect("new");
-    let mounted = Mounted::tmpfs(scratch.state(), 16);
+    let mounted = TestMount::tmpfs(scratch.state(), 16);
     let _ = fs::write(scratch.file("ballast"), vec![b'b'; 64 << 10]);
     let said = scratch.refusal();
     assert!(said.starts_with("no room to write ") && said.contains("no space left"), "{said}");
@@ -752,9 +752,9 @@ fn a_full_disk_at_the_start_is_said() {
 #[test]
 fn a_read_only_file_system_is_said() {
     let scratch = filled(&["a"]);
-    Mounted::run(&["--bind", scratch.state().to_str().expect("ASCII")], &scratch.state());
-    let mounted = Mounted(scratch.state());
-    Mounted::run(&["-o", "remount,ro,bind"], &scratch.state());
+    TestMount::run(&["--bind", scratch.state().to_str().expect("ASCII")], &scratch.state());
+    let mounted = TestMount(scratch.state());
+    TestMount::run(&["-o", "remount,ro,bind"], &scratch.state());
     let said = scratch.refusal();
     assert!(said.contains("can't write ") && said.contains("read-only file system"), "{said}");
     drop(mounted);
@@ -777,7 +777,8 @@ fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
     let sealed =
         unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) };
     assert_eq!(sealed, 0, "a memfd can be sealed");
-    let last = recovery::Last { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
+    let last =
+        recovery::LastJournal { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
     let mut journal = Journal::at(file, PathBuf::from("journal.1"), &last);
     for space in [Space::Reserve, Space::Ordinary] {
         let first = journal.append(&[b'x'; 100], space).expect_err("it may not grow").to_string();
@@ -807,7 +808,7 @@ fn a_directory_of_somebody_else_is_said() {
 /// Written by the first version. Whatever comes later must read it, or say why not.
 #[test]
 fn files_of_format_1_are_read() {
-    let scratch = Scratch::new();
+    let scratch = StateScratch::new();
     fs::create_dir(scratch.state()).expect("new");
     let files: [(&str, &[u8]); 3] = [
         ("tokens", include_bytes!("../../tests/fixtures/state-1/tokens")),

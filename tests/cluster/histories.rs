@@ -10,7 +10,7 @@ use crate::load::Dice;
 use crate::net::Machine;
 use crate::nodes::{Cluster, talk};
 use crate::talk::Talk;
-use latchfs::sim::client_history::{Belief, History, Lock, Sharing, What, Who};
+use latchfs::sim::client_history::{Belief, History, Lock, Sharing, StepKind, Who};
 use latchfs::sim::promises::check;
 use latchfs::time::{Span, Time, boot_now};
 use serde_json::Value;
@@ -174,7 +174,7 @@ impl Client {
                 self.count(if waits { "grants to waiters" } else { "grants" });
                 self.note(|history| {
                     history.tenure(lock, token, &who);
-                    let what = What::Granted(token, Sharing::Alone);
+                    let what = StepKind::Granted(token, Sharing::Alone);
                     history.act(lock, came.from, Some(came.to), what);
                 });
                 self.secured(token, came.from);
@@ -210,7 +210,7 @@ impl Client {
             let holder: Who = holder.into();
             self.note(|history| {
                 history.tenure(lock, token, &holder);
-                history.act(lock, came.from, Some(came.to), What::InTheWay(token));
+                history.act(lock, came.from, Some(came.to), StepKind::InTheWay(token));
             });
         }
     }
@@ -229,7 +229,7 @@ impl Client {
             Some((200, body)) => {
                 assert_eq!(body["token"].as_u64(), Some(token), "{body}");
                 self.count("renewals");
-                self.note(|h| h.act(lock, came.from, Some(came.to), What::Kept(token)));
+                self.note(|h| h.act(lock, came.from, Some(came.to), StepKind::Kept(token)));
                 self.secured(token, came.from);
                 if self.held[at].until < came.to {
                     self.believed(&self.held[at], came.to);
@@ -255,7 +255,7 @@ impl Client {
         match &came.answer {
             Some((200, body)) => {
                 self.count("releases");
-                self.note(|h| h.act(lock, came.from, Some(came.to), What::Released(token)));
+                self.note(|h| h.act(lock, came.from, Some(came.to), StepKind::Released(token)));
                 self.repeat("DELETE", &path, &key, body, &who);
             }
             Some((code, body)) => {
@@ -266,7 +266,7 @@ impl Client {
                     if came.to < held.until {
                         println!("release of token {token} on lock {lock}: {code} {body}");
                     }
-                    self.note(|h| h.act(lock, came.from, Some(came.to), What::NotKept(token)));
+                    self.note(|h| h.act(lock, came.from, Some(came.to), StepKind::NotKept(token)));
                 } else {
                     self.note(|history| history.free(token, from));
                 }
@@ -285,7 +285,7 @@ impl Client {
         if came.to < held.until {
             println!("renewal of token {} on lock {}: {code} {body}", held.token, held.lock);
         }
-        let what = What::NotKept(held.token);
+        let what = StepKind::NotKept(held.token);
         self.note(|history| history.act(held.lock, came.from, Some(came.to), what));
         self.believed(&held, came.to);
     }
@@ -302,7 +302,7 @@ impl Client {
             if let Some(token) = token {
                 history.tenure(lock, token, &holder);
             }
-            let seen = What::Seen(token.into_iter().collect());
+            let seen = StepKind::Seen(token.into_iter().collect());
             history.act(lock, came.from, Some(came.to), seen);
         });
     }

@@ -8,7 +8,7 @@ use crate::harness::Scratch;
 use crate::shim::Shim;
 use crate::talk::Talk;
 use latchfs::engine::{Engine, LockName};
-use latchfs::raft::Node;
+use latchfs::raft::RaftNode;
 use latchfs::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -194,7 +194,7 @@ fn check(
             Some(bytes) => fs::write(place(path), bytes).expect("there is room"),
         }
     }
-    let node = Node::open(&place(&format!("{base}/data")));
+    let node = RaftNode::open(&place(&format!("{base}/data")));
     let node = node.unwrap_or_else(|error| panic!("{at}: {error}"));
     for (name, token) in granted {
         let lock = LockName::parse(name).expect("it was one");

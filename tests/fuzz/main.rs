@@ -7,15 +7,16 @@ use latchfs::engine::command::{Annotate, EndSession, Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{
-    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode,
-    Move, Op, OpenId, OpenSession, Over, Ownership, QueuePolicy, Release, Renew, Request,
-    RequestId, Reset, Rulebook, Rules, SessionId, Steal, StealReason, Token, Ttl, Whose, codec,
+    Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
+    LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership, QueuePolicy, Release,
+    Renew, RequestId, Reset, ResetScope, Rulebook, Rules, SessionId, Steal, StealReason, Token,
+    Ttl, codec,
 };
 use latchfs::service::batch_messages::{
-    self, Ask, Batch, Frame, Reply, Stamp, Submission, Told, decode_batch, decode_told,
-    encode_batch, encode_frame, encode_told, take_frame,
+    self, BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
+    decode_batch, decode_told, encode_batch, encode_frame, encode_told, take_frame,
 };
-use latchfs::service::{About, BackendKind, Children, Contact, List, Page, Unavailable};
+use latchfs::service::{About, BackendKind, Children, Contact, List, ListPage, Unavailable};
 use latchfs::time::{Span, Time, Wall};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -88,7 +89,7 @@ fn op() -> impl Strategy<Value = Op> {
     let renew = (key(), proptest::option::of(term()), firm, patch()).prop_map(
         |(key, term, firm, patch)| Op::Renew(Renew { key, term, firm, patch, acquires: false }),
     );
-    let over = prop_oneof![Just(Over::Replace), Just(Over::Refuse)];
+    let over = prop_oneof![Just(IfExists::Replace), Just(IfExists::Refuse)];
     let moved =
         (key(), name(), over).prop_map(|(from, to, over)| Op::Move(Move { from, to, over }));
     let steal = (name(), client(), term(), patch()).prop_map(|(name, client, term, patch)| {
@@ -115,7 +116,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (proptest::collection::vec(client(), 0..3), client(), any::<bool>()).prop_map(
             |(kept, by, all)| {
                 let reason = StealReason::parse("because").expect("a reason");
-                let whose = if all { Whose::AllBut(kept) } else { Whose::Of(by.clone()) };
+                let whose = if all { ResetScope::AllBut(kept) } else { ResetScope::Of(by.clone()) };
                 Op::Reset(Reset { whose, by, reason })
             }
         ),
@@ -126,7 +127,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn command() -> impl Strategy<Value = Command> {
     let request = ("[a-c]", "[a-c]", any::<u128>()).prop_map(|(caller, key, digest)| {
         let id = RequestId { caller: caller.into(), key: key.into() };
-        Request { id, digest: Digest(digest) }
+        IdempotencyKey { id, digest: Digest(digest) }
     });
     let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second), Just(Rulebook::Third)];
     (proptest::option::of(request), op(), rules).prop_map(|(request, op, rules)| Command {
@@ -155,52 +156,53 @@ fn lived(commands: &[(u64, Command)]) -> Engine {
     engine
 }
 
-fn batch() -> impl Strategy<Value = Batch> {
+fn batch() -> impl Strategy<Value = RequestBatch> {
     let text = || proptest::option::of("[a-z/]{0,9}");
     let list = ("[a-z/]{0,9}", proptest::option::of(name()), any::<usize>())
-        .prop_map(|(prefix, after, limit)| Ask::List(List { prefix, after, limit }));
-    let children = (proptest::option::of(name()), text(), any::<usize>())
-        .prop_map(|(parent, cursor, limit)| Ask::Children(Children { parent, cursor, limit }));
+        .prop_map(|(prefix, after, limit)| BatchItem::List(List { prefix, after, limit }));
+    let children = (proptest::option::of(name()), text(), any::<usize>()).prop_map(
+        |(parent, cursor, limit)| BatchItem::Children(Children { parent, cursor, limit }),
+    );
     let ask = prop_oneof![
         4 => (op(), proptest::option::of("[a-c]")).prop_map(|(op, key)| {
-            Ask::Submit(Submission { key: key.map(Arc::from), op })
+            BatchItem::Submit(Submission { key: key.map(Arc::from), op })
         }),
-        2 => name().prop_map(Ask::View),
+        2 => name().prop_map(BatchItem::View),
         1 => list,
         1 => children,
-        1 => Just(Ask::About),
-        1 => Just(Ask::Now),
+        1 => Just(BatchItem::About),
+        1 => Just(BatchItem::Now),
     ];
     (any::<u64>(), any::<u64>(), proptest::collection::vec(ask, 0..9))
-        .prop_map(|(from, number, asks)| Batch { engine: from ^ number, from, number, asks })
+        .prop_map(|(from, number, asks)| RequestBatch { engine: from ^ number, from, number, asks })
 }
 
 /// What a server tells and the events that it sends, after these commands.
-fn told(commands: &[(u64, Command)]) -> (Told, Frame) {
+fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events, mut replies) = (Time::ZERO, vec![], vec![]);
     for (later, command) in commands {
         at = at + Span::from_millis(*later);
-        replies.push(Reply::Answered(engine.apply(at, command, &mut events)));
+        replies.push(ItemReply::Answered(engine.apply(at, command, &mut events)));
     }
     let items: Vec<_> = engine.list("", None, 99, at).collect();
-    replies.extend(items.iter().cloned().map(Reply::Viewed));
-    replies.push(Reply::Listed(Page { items, next: Some("a".to_owned()) }));
+    replies.extend(items.iter().cloned().map(ItemReply::Viewed));
+    replies.push(ItemReply::Listed(ListPage { items, next: Some("a".to_owned()) }));
     let (items, next) = engine.children(None, None, 2);
-    replies.push(Reply::Found(Page { items, next }));
+    replies.push(ItemReply::Found(ListPage { items, next }));
     let (kind, state) = (BackendKind::Server, "somewhere".to_owned());
     let (contact, locks, waiters, sessions) = (Contact::Jeopardy, 1, 2, 3);
-    replies.push(Reply::About(About { kind, contact, state, locks, waiters, sessions }));
+    replies.push(ItemReply::About(About { kind, contact, state, locks, waiters, sessions }));
     replies.extend([
-        Reply::Now,
-        Reply::Unavailable(Unavailable::Closing),
-        Reply::Unavailable(Unavailable::State { full: true, why: "full".into() }),
-        Reply::Unavailable(Unavailable::NoAnswer { server: "box".into() }),
-        Reply::Unavailable(Unavailable::Denied { why: "no".into() }),
+        ItemReply::Now,
+        ItemReply::Unavailable(Unavailable::Closing),
+        ItemReply::Unavailable(Unavailable::State { full: true, why: "full".into() }),
+        ItemReply::Unavailable(Unavailable::NoAnswer { server: "box".into() }),
+        ItemReply::Unavailable(Unavailable::Denied { why: "no".into() }),
     ]);
     let wall = Wall { secs: -5, nanos: 7 };
     let stamp = Stamp { engine: 3, start: 7, now: at, wall, next_event: events.len() as u64 };
-    (Told { stamp, replies }, Frame::Events(3, (9..).zip(events).collect()))
+    (BatchResponse { stamp, replies }, Frame::Events(3, (9..).zip(events).collect()))
 }
 
 proptest! {

@@ -10,7 +10,8 @@ use latchfs::engine::{
 };
 use latchfs::service::List;
 use latchfs::service::batch_messages::{
-    self, Ask, Batch, Reply, Stamp, Submission, Told, decode_told, encode_batch, encode_told,
+    self, BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_told,
+    encode_batch, encode_told,
 };
 use latchfs::time::{Span, Time, Wall, boot_now};
 use std::fs;
@@ -53,8 +54,9 @@ fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     (code, answer.split_off(end + 4))
 }
 
-fn ask(server: &Server, from: u64, asks: Vec<Ask>) -> Vec<Reply> {
-    let (code, body) = send(server, &encode_batch(&Batch { engine: 0, from, number: 1, asks }));
+fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+    let (code, body) =
+        send(server, &encode_batch(&RequestBatch { engine: 0, from, number: 1, asks }));
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
     decode_told(&body).expect("an answer").replies
 }
@@ -81,8 +83,8 @@ fn acquire(lock: &str, note: &str) -> Op {
     })
 }
 
-fn submit(op: Op) -> Ask {
-    Ask::Submit(Submission { key: None, op })
+fn submit(op: Op) -> BatchItem {
+    BatchItem::Submit(Submission { key: None, op })
 }
 
 /// Two million parts of one byte each are refused before there is a place for any of them.
@@ -92,7 +94,8 @@ fn a_batch_of_many_parts_takes_no_memory() {
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
     let count = batch_messages::BATCH_BYTES_MAX - 64;
-    let mut batch = encode_batch(&Batch { engine: 0, from: 7, number: 1, asks: vec![Ask::Now] });
+    let mut batch =
+        encode_batch(&RequestBatch { engine: 0, from: 7, number: 1, asks: vec![BatchItem::Now] });
     // The last two bytes are the count of the parts and the only one.
     let part = batch.pop().expect("a part");
     batch.pop();
@@ -124,7 +127,7 @@ fn a_batch_leaves_no_long_notes() {
     for number in 0..8 {
         let lock = format!("eve/{number}");
         let fits = ask(&server, number + 1, vec![submit(acquire(&lock, "short"))]);
-        assert!(matches!(&fits[..], [Reply::Answered(Ok(_))]), "{fits:?}");
+        assert!(matches!(&fits[..], [ItemReply::Answered(Ok(_))]), "{fits:?}");
         let key = LeaseKey {
             name: LockName::parse(&lock).expect("a name"),
             client: ClientId::parse("eve").expect("a client"),
@@ -136,7 +139,7 @@ fn a_batch_leaves_no_long_notes() {
         let parts = vec![submit(acquire(&format!("{lock}x"), &long)), submit(Op::Renew(renew))];
         for part in parts {
             match &ask(&server, number * 10 + 100 + refused, vec![part])[..] {
-                [Reply::Answered(Err(refusal))] => {
+                [ItemReply::Answered(Err(refusal))] => {
                     assert_eq!(refusal.kind().as_str(), "E_INVALID");
                     refused += 1;
                 }
@@ -160,19 +163,19 @@ fn answers_for_invented_senders_have_a_bound() {
         let asks = locks.map(|lock| submit(acquire(&lock, &note))).collect();
         ask(&server, 1_000 + block, asks);
     }
-    let list = || Ask::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
+    let list = || BatchItem::List(List { prefix: "eve/".to_owned(), after: None, limit: 1_024 });
     // Warm: one answer, and one that is as long as an answer may be.
     ask(&server, 1, vec![list()]);
     let before = peak_kib(server.pid());
     for from in 0..150 {
         let replies = ask(&server, 2_000 + from, vec![list()]);
-        let [Reply::Listed(page)] = &replies[..] else { panic!("no page") };
+        let [ItemReply::Listed(page)] = &replies[..] else { panic!("no page") };
         assert_eq!(page.items.len(), 1_000);
     }
     // Many pages in one batch share what one page may have.
     let replies = ask(&server, 3_000, (0..256).map(|_| list()).collect());
-    let items = |reply: &Reply| match reply {
-        Reply::Listed(page) => page.items.len(),
+    let items = |reply: &ItemReply| match reply {
+        ItemReply::Listed(page) => page.items.len(),
         _ => 0,
     };
     assert!(
@@ -197,7 +200,7 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
         wall: Wall { secs: 1_790_000_000, nanos: 0 },
         next_event: 1,
     };
-    let parts = encode_told(&Told { stamp, replies: vec![Reply::Now; 1 << 20] });
+    let parts = encode_told(&BatchResponse { stamp, replies: vec![ItemReply::Now; 1 << 20] });
     let mut bytes = parts.clone();
     bytes.resize(256 << 20, 5);
     // The same with 16 times as many parts: three bytes before them are their count.
@@ -207,8 +210,8 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
     many.resize(many.len() + (16 << 20), 5);
     // A replay of a replay of a replay: each is two bytes before what it repeats, and one behind.
     let replay = Replay { at: Time::ZERO, first: Outcome::Settled, ends: None };
-    let replay = Reply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
-    let mut nested = encode_told(&Told { stamp, replies: vec![replay] });
+    let replay = ItemReply::Answered(Ok(Outcome::Replayed(Box::new(replay))));
+    let mut nested = encode_told(&BatchResponse { stamp, replies: vec![replay] });
     let innermost = nested.split_off(nested.len() - 2);
     let outer = nested[nested.len() - 2..].repeat(1 << 20);
     nested.extend(outer.into_iter().chain(innermost));

@@ -8,7 +8,7 @@ use latchfs::engine::{
     QueuePolicy, Release,
 };
 use latchfs::service::batch_messages::{
-    Ask, Batch, Reply as Told, Submission, decode_told, encode_batch,
+    BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
 };
 use latchfs::time::{Span, boot_now};
 use serde_json::json;
@@ -63,9 +63,9 @@ fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
 }
 
 /// What the attacker is told by the batch endpoint.
-fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<Ask>) -> Vec<Told> {
+fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
-    let batch = Batch { engine: 0, from: 7, number, asks };
+    let batch = RequestBatch { engine: 0, from: 7, number, asks };
     fs::write(&sent, encode_batch(&batch)).expect("it is ours");
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", EVE, "--data-binary"]);
@@ -84,8 +84,8 @@ fn client(text: &str) -> ClientId {
     ClientId::parse(text).expect("a client")
 }
 
-fn keyed(key: &str, op: Op) -> Ask {
-    Ask::Submit(Submission { key: Some(key.into()), op })
+fn keyed(key: &str, op: Op) -> BatchItem {
+    BatchItem::Submit(Submission { key: Some(key.into()), op })
 }
 
 fn acquire(lock: &str, who: &str) -> Op {
@@ -124,13 +124,19 @@ fn planted_answers_reach_nobody() {
         let lock = format!("sandbox/{number}");
         let asks = vec![keyed(key, acquire(&lock, "eve"))];
         let told = eve_asks(&server, scratch.path(), number, asks);
-        assert!(matches!(&told[..], [Told::Answered(Ok(_))]), "its own locks it may: {told:?}");
+        assert!(
+            matches!(&told[..], [ItemReply::Answered(Ok(_))]),
+            "its own locks it may: {told:?}"
+        );
     }
     let planted = digest("DELETE", "/locks/prod/db", "undeploy-1");
     for (number, key) in (1..).zip(["undeploy-1", &planted]) {
         let asks = vec![keyed(key, release(&format!("sandbox/{number}"), "eve"))];
         let told = eve_asks(&server, scratch.path(), 10 + number, asks);
-        assert!(matches!(&told[..], [Told::Answered(Ok(_))]), "its own locks it may: {told:?}");
+        assert!(
+            matches!(&told[..], [ItemReply::Answered(Ok(_))]),
+            "its own locks it may: {told:?}"
+        );
     }
 
     let key = "Idempotency-Key: deploy-1";
@@ -154,7 +160,7 @@ fn the_answers_of_others_are_not_told() {
     let stored = digest("POST", "/locks/prod/db", "deploy-1");
     let asks = vec![keyed(&stored, acquire("sandbox/y", "eve"))];
     let told = eve_asks(&server, scratch.path(), 1, asks);
-    let [Told::Answered(Ok(Outcome::Granted(eves)))] = &told[..] else {
+    let [ItemReply::Answered(Ok(Outcome::Granted(eves)))] = &told[..] else {
         panic!("its own locks it may: {told:?}");
     };
     assert_ne!(victims["token"], eves.token.as_u64(), "she was told the victim's answer");
@@ -166,7 +172,7 @@ fn the_answers_of_others_are_not_told() {
         keyed("deploy-1", acquire("sandbox/x", "ci")),
     ];
     let told = eve_asks(&server, scratch.path(), 2, asks);
-    assert!(told.iter().all(|told| matches!(told, Told::Unavailable(_))), "{told:?}");
+    assert!(told.iter().all(|told| matches!(told, ItemReply::Unavailable(_))), "{told:?}");
     let eve = server.curl(&["-H", EVE, "-H", key, "-X", "POST", "/locks/prod/db?client=ci"]);
     eve.is(403);
     let own = server.curl(&["-H", EVE, "-H", key, "-X", "POST", "/locks/sandbox/x"]);

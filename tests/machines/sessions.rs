@@ -2,7 +2,9 @@
 
 use crate::net::{Net, eventually};
 use latchfs::engine::{ClientId, Grace, Op, OpenSession, Outcome, SessionId, Ttl};
-use latchfs::service::batch_messages::{ASKS_MAX, Ask, Batch, Reply, decode_told, encode_batch};
+use latchfs::service::batch_messages::{
+    ASKS_MAX, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+};
 use std::fs;
 use std::process::Command;
 
@@ -11,9 +13,9 @@ const SESSIONS: usize = 1_000;
 const ROUNDS: usize = 12;
 
 /// Asks by curl, on the server's machine.
-fn ask(machine: &crate::net::Machine, asks: Vec<Ask>) -> Vec<Reply> {
+fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
-    let bytes = encode_batch(&Batch { engine: 0, from: 0, number: 0, asks });
+    let bytes = encode_batch(&RequestBatch { engine: 0, from: 0, number: 0, asks });
     fs::write(&question, bytes).expect("ours");
     let mut command: Command = machine.command("curl");
     command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");
@@ -40,14 +42,14 @@ fn a_thousand_idle_sessions_are_kept() {
     let ttl = Some(Ttl::parse("2s").expect("valid"));
     let open = |_| {
         let (client, grace) = (client.clone(), Grace::NONE);
-        Ask::Submit(Op::OpenSession(OpenSession { client, ttl, grace }).into())
+        BatchItem::Submit(Op::OpenSession(OpenSession { client, ttl, grace }).into())
     };
     let asks: Vec<_> = (0..SESSIONS).map(open).collect();
     let sessions: Vec<SessionId> = asks
         .chunks(ASKS_MAX)
         .flat_map(|asks| ask(&server, asks.to_vec()))
         .map(|reply| match reply {
-            Reply::Answered(Ok(Outcome::SessionOpened(id))) => id,
+            ItemReply::Answered(Ok(Outcome::SessionOpened(id))) => id,
             other => panic!("not opened: {other:?}"),
         })
         .collect();
@@ -62,10 +64,10 @@ fn a_thousand_idle_sessions_are_kept() {
             (waited.as_millis() > 600 * (round as u64 + 1)).then_some(())
         });
         let keep: Vec<_> =
-            sessions.iter().map(|id| Ask::Submit(Op::KeepAlive(*id).into())).collect();
+            sessions.iter().map(|id| BatchItem::Submit(Op::KeepAlive(*id).into())).collect();
         for asks in keep.chunks(ASKS_MAX) {
             for reply in ask(&server, asks.to_vec()) {
-                let kept = matches!(reply, Reply::Answered(Ok(Outcome::KeptAlive(_))));
+                let kept = matches!(reply, ItemReply::Answered(Ok(Outcome::KeptAlive(_))));
                 assert!(kept, "round {round}: {reply:?}");
             }
         }

@@ -1,9 +1,9 @@
 //! Random commands: few names, few clients, short leases, and times at which something happens.
 
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, LeaseKey, Leave, Move, Op,
-    OpenSession, Outcome, Over, Patch, QueuePolicy, Release, Renew, Request, RequestId, Reset,
-    Rulebook, Steal, TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
+    LeaseKey, Leave, Move, Op, OpenSession, Outcome, Patch, QueuePolicy, Release, Renew, RequestId,
+    Reset, ResetScope, Rulebook, Steal, TextPatch,
 };
 use super::super::event::{LeaveReason, SessionEnd};
 use super::super::lease::{
@@ -167,7 +167,8 @@ impl Draw {
             }
             26..=28 => Op::Leave(self.leave()),
             29 | 30 => {
-                let over = self.dice.pick(&[Over::Replace, Over::Replace, Over::Refuse]);
+                let over =
+                    self.dice.pick(&[IfExists::Replace, IfExists::Replace, IfExists::Refuse]);
                 Op::Move(Move { from: self.key(), to: self.name(), over })
             }
             31 | 32 => {
@@ -194,9 +195,9 @@ impl Draw {
     fn reset(&mut self) -> Reset {
         let reason = StealReason::parse("they have left").expect("a reason");
         let whose = match self.dice.below(6) {
-            0 => Whose::AllBut(vec![]),
-            1 | 2 => Whose::AllBut(vec![self.client(), self.client()]),
-            _ => Whose::Of(self.client()),
+            0 => ResetScope::AllBut(vec![]),
+            1 | 2 => ResetScope::AllBut(vec![self.client(), self.client()]),
+            _ => ResetScope::Of(self.client()),
         };
         Reset { whose, by: self.client(), reason }
     }
@@ -258,10 +259,10 @@ impl Draw {
     }
 
     /// An id, with a digest that few requests share.
-    fn request(&mut self, op: &Op) -> Request {
+    fn request(&mut self, op: &Op) -> IdempotencyKey {
         let (caller, key) = (self.client().as_str().into(), self.dice.pick(&["1", "2", "3"]));
         let digest = Digest(format!("{op:?}").bytes().map(u128::from).sum());
-        Request { id: RequestId { caller, key: key.into() }, digest }
+        IdempotencyKey { id: RequestId { caller, key: key.into() }, digest }
     }
 
     fn name(&mut self) -> LockName {

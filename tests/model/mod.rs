@@ -9,7 +9,7 @@
 mod draw;
 mod naive;
 
-use super::mutants::{Bug, with_bug};
+use super::mutants::{Mutant, with_bug};
 use super::{
     Answer, Command, Engine, Event, EventKind, Lifetime, LockName, Mode, Op, Outcome, QueuePolicy,
     Reason, Rules, TenureEnd, Token, codec,
@@ -301,9 +301,9 @@ fn the_engine_does_what_the_naive_rules_do() {
 /// A check that never finds anything proves nothing.
 #[test]
 fn every_planted_bug_is_found() {
-    assert!(Bug::ALL.len() >= 15);
+    assert!(Mutant::ALL.len() >= 15);
     let mut missed = vec![];
-    for bug in Bug::ALL {
+    for bug in Mutant::ALL {
         let mut seeds = Dice::new(1);
         let finds = |seed| {
             let (script, done) = with_bug(*bug, || run(seed, COMMANDS_A_RUN));
@@ -324,7 +324,7 @@ fn every_planted_bug_is_found() {
 /// Shrinking keeps the failure and loses most of the rest.
 #[test]
 fn a_failure_is_shrunk_to_what_causes_it() {
-    let left = with_bug(Bug::NoGrace, || {
+    let left = with_bug(Mutant::NoGrace, || {
         let mut seeds = Dice::new(1);
         let failed = |seed| {
             let (script, done) = run(seed, COMMANDS_A_RUN);

@@ -3,9 +3,9 @@
 
 use super::super::command::Firm;
 use super::super::command::{
-    Acquire, Annotate, Answer, Command, EndSession, LeaseKey, Leave, Move, Op, OpenSession,
-    Outcome, Over, Patch, QueuePolicy, Release, Renew, Replay, Request, RequestId, Reset, Rulebook,
-    Steal, Tenure, TextPatch, Whose,
+    Acquire, Annotate, Answer, Command, EndSession, IdempotencyKey, IfExists, LeaseKey, Leave,
+    Move, Op, OpenSession, Outcome, Patch, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
+    ResetScope, Rulebook, Steal, Tenure, TextPatch,
 };
 use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 use super::super::lease::{
@@ -13,7 +13,7 @@ use super::super::lease::{
 };
 use super::super::lease::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
-use super::super::limits::Part;
+use super::super::limits::LimitedField;
 use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::super::view::{Holder, LockView, WaiterView};
 use super::super::{ClientId, LockName, Rules};
@@ -84,7 +84,7 @@ pub(super) struct Naive {
     /// First come first.
     line: Vec<Waiting>,
     sessions: Vec<Bond>,
-    replies: Vec<(Request, Time, Replay)>,
+    replies: Vec<(IdempotencyKey, Time, Replay)>,
     events: Vec<Event>,
 }
 
@@ -109,7 +109,7 @@ impl Naive {
         | Op::Steal(Steal { patch, .. }) = &command.op
             && patch.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX)
         {
-            return self.no(Reason::Oversized(Part::Note));
+            return self.no(Reason::Oversized(LimitedField::Note));
         }
         let Some(request) = &command.request else { return self.carry_out(command) };
         if let Some((known, _, replay)) = self.replies.iter().find(|(r, ..)| r.id == request.id) {
@@ -749,7 +749,7 @@ impl Naive {
         if !goal.is_empty() {
             let foremost = self.foremost(to);
             let replaceable = goal.len() == 1
-                && *over == Over::Replace
+                && *over == IfExists::Replace
                 && !matches!(foremost.hold, Ownership::OpenFile(_));
             let until = foremost.acquired_at;
             let way = match () {
@@ -816,8 +816,8 @@ impl Naive {
                 client == named || client.as_str().starts_with(&format!("{named}:"))
             };
             match &ask.whose {
-                Whose::AllBut(kept) => !kept.iter().any(names),
-                Whose::Of(one) => names(one),
+                ResetScope::AllBut(kept) => !kept.iter().any(names),
+                ResetScope::Of(one) => names(one),
             }
         };
         let waits = self.line.iter().filter(|waiting| is_meant(&waiting.ask.client));

@@ -3,7 +3,7 @@
 //!
 //! `SEEDS=1000 FIRST=5000 cargo test --test sim` tries others; `contrib/sim-seeds` tries many.
 
-use latchfs::sim::{Options, Part, Report, run};
+use latchfs::sim::{CoveragePoint, SimOptions, SimReport, run};
 use latchfs::time::Span;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ const fn nodes(seed: u64) -> u64 {
     if seed % 10 == 9 { 5 } else { 3 }
 }
 
-fn options(seed: u64, seconds: u64) -> Options {
-    Options { seed, nodes: nodes(seed), time: Span::from_secs(seconds), trace: false }
+fn options(seed: u64, seconds: u64) -> SimOptions {
+    SimOptions { seed, nodes: nodes(seed), time: Span::from_secs(seconds), trace: false }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -66,14 +66,14 @@ fn nothing_goes_wrong(first: u64, seeds: u64, seconds: u64) {
     assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
     // A cluster that does nothing does nothing wrong.
     let (commands, answers) = (commands.into_inner(), answers.into_inner());
-    let parts: BTreeMap<Part, u64> = parts.into_inner().expect("nobody panics");
+    let parts: BTreeMap<CoveragePoint, u64> = parts.into_inner().expect("nobody panics");
     println!("{seeds} seeds from {first}: {commands} commands, {answers} answers, {parts:?}");
     let least = seeds * seconds;
     assert!(commands > 5 * least && answers > 10 * least, "{commands}, {answers}");
     // All of it takes part in the seeds that are always tried. A move is rare: its new name must be
     // free.
     if (first, seeds) == (1, SEEDS) {
-        let missing = Part::ALL.iter().find(|part| !parts.contains_key(part));
+        let missing = CoveragePoint::ALL.iter().find(|part| !parts.contains_key(part));
         assert_eq!(missing, None, "{parts:?}");
     }
 }
@@ -102,13 +102,13 @@ fn seeds_of_the_commit_break_no_promise() {
 #[test]
 fn a_seed_gives_the_same_run() {
     for seed in [3, 9] {
-        let again = || run(&Options { trace: true, ..options(seed, SECONDS) });
-        let (one, two): (Report, Report) = (again(), again());
+        let again = || run(&SimOptions { trace: true, ..options(seed, SECONDS) });
+        let (one, two): (SimReport, SimReport) = (again(), again());
         let differ = one.trace.iter().zip(&two.trace).find(|(one, two)| one != two);
         assert_eq!(differ, None, "seed {seed}");
         assert_eq!(one, two, "seed {seed}");
         assert!(one.trace.len() > 1_000, "it says what happens");
-        let other = run(&Options { seed: seed + 1, ..options(seed, SECONDS) });
+        let other = run(&SimOptions { seed: seed + 1, ..options(seed, SECONDS) });
         assert_ne!(one.digest, other.digest);
     }
 }

@@ -25,8 +25,8 @@ use crate::engine::{
     TenureEnd, Token,
 };
 use crate::holder_id::Maker;
-use crate::service::event_log::Watch;
-use crate::service::{Failure, SessionOwner, Unavailable};
+use crate::service::event_log::EventWatch;
+use crate::service::{RequestError, SessionOwner, Unavailable};
 use asker::{Asker, call_of};
 use desk::{Desk, Turn};
 use direct::Direct;
@@ -58,7 +58,7 @@ pub(super) struct Locking {
 struct Running {
     session: SessionId,
     desk: Desk<Table<ReplyEmpty>, Effect<ReplyEmpty>>,
-    watch: Mutex<Watch>,
+    watch: Mutex<EventWatch>,
     /// Whether the table is empty, so that no event can mean anything to it: then none is heard,
     /// for most programs never lock by open files, and each of their acts would pay for it. What
     /// is heard late speaks of tenures that are over.
@@ -252,17 +252,17 @@ impl Locking {
 
     /// The session on which the holds of this mount hang, for whoever makes a lock through an
     /// open file.
-    pub(super) fn session(&self, fs: &Fs) -> Result<SessionId, Failure> {
+    pub(super) fn session(&self, fs: &Fs) -> Result<SessionId, RequestError> {
         self.start(fs).map(|running| running.session)
     }
 
     /// Opens the session, and follows events from now on. Behind a door
     /// that keeps a session of its own: begins anew when that is another one.
-    fn start(&self, fs: &Fs) -> Result<Arc<Running>, Failure> {
+    fn start(&self, fs: &Fs) -> Result<Arc<Running>, RequestError> {
         if let Some(own) = self.own.get() {
             return Ok(Arc::clone(own));
         }
-        let bond = fs.locks.bond().map_err(Failure::Unavailable)?;
+        let bond = fs.locks.bond().map_err(RequestError::Unavailable)?;
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
             // Under the mutex, so that there is only one.
@@ -270,7 +270,7 @@ impl Locking {
                 if self.own.get().is_none() {
                     let _set = self.own.set(Running::begin(fs, Table::new(open_session(fs)?)));
                 }
-                self.own.get().cloned().ok_or(Failure::Unavailable(Unavailable::Closing))
+                self.own.get().cloned().ok_or(RequestError::Unavailable(Unavailable::Closing))
             }
             (SessionOwner::Kept(session), Some(running)) if running.session == session => {
                 Ok(Arc::clone(running))
@@ -329,7 +329,7 @@ fn retire(fs: &Fs, running: &Running) {
 
 /// The session of this mount lasts as long as the mount: while this machine sleeps, so does the
 /// engine, and nobody else is served.
-fn open_session(fs: &Fs) -> Result<SessionId, Failure> {
+fn open_session(fs: &Fs) -> Result<SessionId, RequestError> {
     let client = fs.config.client.clone();
     let op = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
     let (send, receive) = std::sync::mpsc::channel();
@@ -338,7 +338,7 @@ fn open_session(fs: &Fs) -> Result<SessionId, Failure> {
     });
     match receive.recv() {
         Ok(Ok(Outcome::SessionOpened(session))) => Ok(session),
-        Ok(Ok(_)) | Err(_) => Err(Failure::Unavailable(Unavailable::Closing)),
+        Ok(Ok(_)) | Err(_) => Err(RequestError::Unavailable(Unavailable::Closing)),
         Ok(Err(failure)) => Err(failure),
     }
 }
@@ -433,12 +433,12 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
             let of = (ask.name.clone(), ask.client.clone());
             let command = Op::Acquire(*ask).into();
             if let Some(answer) = fs.locks.submit_here(&command) {
-                let answer = answer.map_err(Failure::Unavailable);
+                let answer = answer.map_err(RequestError::Unavailable);
                 return settle(fs, running, cookie, ino, of, answer);
             }
             let (fs2, running) = (Arc::clone(fs), Arc::clone(running));
             fs.locks.submit(command, move |answer| {
-                let answer = answer.map_err(Failure::Unavailable);
+                let answer = answer.map_err(RequestError::Unavailable);
                 settle(&fs2, &running, cookie, ino, of, answer);
             });
         }
@@ -469,7 +469,7 @@ fn settle(
     cookie: u64,
     ino: u64,
     of: (LockName, ClientId),
-    answer: Result<Answer, Failure>,
+    answer: Result<Answer, RequestError>,
 ) {
     match answer {
         Ok(answer) => {
@@ -492,7 +492,7 @@ fn reply_to(fs: &Shared, reply: ReplyEmpty, result: Result<(), No>) {
         Err(No::Interrupted) => Errno::EINTR,
         Err(No::Deadlock) => Errno::EDEADLK,
         Err(No::Full) => Errno::ENOLCK,
-        Err(No::Refused(refusal)) => errno_of(&Failure::Refused(*refusal), Act::Lock),
+        Err(No::Refused(refusal)) => errno_of(&RequestError::Refused(*refusal), Act::Lock),
     };
     fs.counters.errno(errno);
     reply.error(errno);

@@ -16,8 +16,8 @@ use crate::engine::{
     Acquire, EventKind, Lease, LeaseKey, LeaveReason, LockName, LockView, Op, OpenId, Outcome,
     Ownership, QueuePolicy, Reason, Refusal, Release, SessionId, Tenure,
 };
-use crate::service::event_log::Watch;
-use crate::service::{Failure, Locks, Unavailable};
+use crate::service::event_log::EventWatch;
+use crate::service::{Locks, RequestError, Unavailable};
 use crate::time::Span;
 use fuser::{Errno, ReplyData};
 use parking_lot::{Mutex, MutexGuard};
@@ -42,7 +42,7 @@ struct Inner {
     /// The numbers of the waits, behind that of their file.
     by_file: BTreeSet<(u64, u64)>,
     /// Followed while anybody waits.
-    watch: Option<Watch>,
+    watch: Option<EventWatch>,
     /// Whether the thread runs that answers.
     answering: bool,
 }
@@ -62,7 +62,7 @@ pub(in super::super) enum Ended {
     /// The lock is the waiter's.
     Granted(Tenure),
     /// It was refused.
-    Failed(Failure),
+    Failed(RequestError),
     /// Its patience was over.
     TimedOut,
     /// Its user has all the places that one user may have.
@@ -112,7 +112,10 @@ pub(in super::super) fn join(
     // Before asking: the grant may be told before the answer.
     if let Err(then) = fs.locking.waits.insert(fs, number, wait) {
         let why = "this daemon can't start another thread".into();
-        return then(Ended::Failed(Failure::Unavailable(Unavailable::State { full: true, why })));
+        return then(Ended::Failed(RequestError::Unavailable(Unavailable::State {
+            full: true,
+            why,
+        })));
     }
     let shared = Arc::clone(fs);
     fs.locks.submit(op, move |answer| match flat(answer) {
@@ -249,7 +252,7 @@ fn on_events(fs: &Fs) {
         for (number, session) in over {
             let reason = Box::new(Reason::NoSession(session));
             let refusal = Refusal { at: fs.locks.now(), reason };
-            end(fs, number, Ended::Failed(Failure::Refused(refusal)));
+            end(fs, number, Ended::Failed(RequestError::Refused(refusal)));
         }
         for number in left {
             end(fs, number, Ended::TimedOut);

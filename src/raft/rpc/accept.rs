@@ -1,6 +1,8 @@
 //! The listening end: connections of other nodes, and the calls on them.
 
-use super::messages::{Letter, Told, Turned, call_bytes_max, decode_letter, encode_answer};
+use super::messages::{
+    Envelope, RpcError, RpcResponse, call_bytes_max, decode_letter, encode_answer,
+};
 use super::mutual_tls::{PeerTls, is_peers};
 use crate::os_error::said;
 use http_body_util::{BodyExt, Full, Limited};
@@ -30,10 +32,12 @@ const IDLE: Duration = Duration::from_secs(60);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Who answers calls.
-pub(in crate::raft) trait Answers: Send + Sync + 'static {
+pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     /// Answers one.
-    fn answer(self: Arc<Self>, letter: Letter)
-    -> impl Future<Output = Result<Told, Turned>> + Send;
+    fn answer(
+        self: Arc<Self>,
+        letter: Envelope,
+    ) -> impl Future<Output = Result<RpcResponse, RpcError>> + Send;
 }
 
 /// Listens at an address, before anything runs.
@@ -44,7 +48,11 @@ pub(in crate::raft) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Takes connections for ever.
-pub(in crate::raft) async fn accept(listener: TcpListener, tls: PeerTls, who: Arc<impl Answers>) {
+pub(in crate::raft) async fn accept(
+    listener: TcpListener,
+    tls: PeerTls,
+    who: Arc<impl RpcHandler>,
+) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("peers can't be heard: {}", said(&error)),
@@ -68,7 +76,7 @@ pub(in crate::raft) async fn accept(listener: TcpListener, tls: PeerTls, who: Ar
     }
 }
 
-async fn serve(stream: TcpStream, tls: PeerTls, who: Arc<impl Answers>) {
+async fn serve(stream: TcpStream, tls: PeerTls, who: Arc<impl RpcHandler>) {
     // Without it answers are late, and no less right.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
@@ -83,7 +91,7 @@ async fn serve(stream: TcpStream, tls: PeerTls, who: Arc<impl Answers>) {
     speak(stream, who).await;
 }
 
-async fn speak<S>(stream: S, who: Arc<impl Answers>)
+async fn speak<S>(stream: S, who: Arc<impl RpcHandler>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -100,7 +108,7 @@ where
     }
 }
 
-async fn answer(request: Request<Incoming>, who: Arc<impl Answers>) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, who: Arc<impl RpcHandler>) -> Response<Full<Bytes>> {
     let name = request.uri().path().strip_prefix("/raft/v1/").unwrap_or_default().to_owned();
     let bytes_max = call_bytes_max(&name).filter(|_| request.method() == Method::POST);
     let Some(bytes_max) = bytes_max else {
@@ -114,7 +122,7 @@ async fn answer(request: Request<Incoming>, who: Arc<impl Answers>) -> Response<
     let letter = body.ok().and_then(|body| decode_letter(&name, &body.to_bytes()).ok());
     let answer = match letter {
         Some(letter) => who.answer(letter).await,
-        None => Err(Turned::Malformed),
+        None => Err(RpcError::Malformed),
     };
     Response::new(Full::new(Bytes::from(encode_answer(&answer))))
 }

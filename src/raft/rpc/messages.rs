@@ -2,11 +2,11 @@
 //! length further than the bytes go.
 
 use crate::engine::Command;
-use crate::engine::codec::{Malformed, Reader, Wire, require, wire_enum, wire_struct};
+use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
 use crate::raft::node_address::Station;
-use crate::raft::types::{Answers, ClusterId, Entry, Kind, LogId, NodeId, Snapshot, Vote};
-use crate::service::cluster_status::{Change, Member, Standing, Syncing};
+use crate::raft::types::{Answers, ClusterId, Entry, LogId, NodeId, Snapshot, TypeConfig, Vote};
+use crate::service::cluster_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::Time;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
@@ -38,7 +38,7 @@ pub(in crate::raft) const ANYBODY: NodeId = 0;
 
 /// A call, and who calls whom.
 #[derive(Debug, Clone)]
-pub(in crate::raft) struct Letter {
+pub(in crate::raft) struct Envelope {
     /// The cluster of the caller; whoever has none yet says none.
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// The caller; [`ANYBODY`] has no number yet.
@@ -46,22 +46,22 @@ pub(in crate::raft) struct Letter {
     /// Who is meant.
     pub(in crate::raft) to: NodeId,
     /// What is asked.
-    pub(in crate::raft) call: Call,
+    pub(in crate::raft) call: RpcRequest,
 }
 
 /// What is asked.
 #[derive(Debug, Clone)]
-pub(in crate::raft) enum Call {
+pub(in crate::raft) enum RpcRequest {
     /// Entries of the log.
-    Append(AppendEntriesRequest<Kind>),
+    Append(AppendEntriesRequest<TypeConfig>),
     /// A vote.
-    Vote(VoteRequest<Kind>),
+    Vote(VoteRequest<TypeConfig>),
     /// Whether there would be a vote.
-    PreVote(VoteRequest<Kind>),
+    PreVote(VoteRequest<TypeConfig>),
     /// All that is known at one entry.
     Snapshot(Vote, Snapshot),
     /// That the one who is asked lead.
-    Transfer(TransferLeaderRequest<Kind>),
+    Transfer(TransferLeaderRequest<TypeConfig>),
     /// Commands that the caller's clients have asked for.
     Forward(Vec<Command>),
     /// Up to where the log is to be carried out by whoever looks now.
@@ -71,37 +71,37 @@ pub(in crate::raft) enum Call {
     /// The second: the caller has its number on the disk, and listens.
     Enroll(Station),
     /// A change of who is in the cluster.
-    Change(Change),
+    Change(ClusterChange),
     /// How the one who is asked stands, and perhaps a sum of all that it knows.
     Status(bool),
 }
 
 /// What is answered.
 #[derive(Debug, Clone)]
-pub(in crate::raft) enum Told {
-    /// To [`Call::Append`].
-    Append(AppendEntriesResponse<Kind>),
-    /// To [`Call::Vote`] and [`Call::PreVote`].
-    Vote(VoteResponse<Kind>),
-    /// To [`Call::Snapshot`].
+pub(in crate::raft) enum RpcResponse {
+    /// To [`RpcRequest::Append`].
+    Append(AppendEntriesResponse<TypeConfig>),
+    /// To [`RpcRequest::Vote`] and [`RpcRequest::PreVote`].
+    Vote(VoteResponse<TypeConfig>),
+    /// To [`RpcRequest::Snapshot`].
     Snapshot(Vote),
-    /// To [`Call::Transfer`].
-    Transfer(Result<(), TransferLeaderError<Kind>>),
-    /// To [`Call::Forward`].
-    Forwarded(Place, Answers),
-    /// To [`Call::Read`].
-    Read(Place),
-    /// To [`Call::Join`]: the cluster and the caller's number in it.
+    /// To [`RpcRequest::Transfer`].
+    Transfer(Result<(), TransferLeaderError<TypeConfig>>),
+    /// To [`RpcRequest::Forward`].
+    Forwarded(LeaderProgress, Answers),
+    /// To [`RpcRequest::Read`].
+    Read(LeaderProgress),
+    /// To [`RpcRequest::Join`]: the cluster and the caller's number in it.
     Joined(ClusterId, NodeId),
     /// It is done.
     Done,
-    /// To [`Call::Status`].
+    /// To [`RpcRequest::Status`].
     Status(Member),
 }
 
 /// How far the log is, and what time it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::raft) struct Place {
+pub(in crate::raft) struct LeaderProgress {
     /// The entry.
     pub(in crate::raft) index: u64,
     /// The leader's time when it said so.
@@ -110,7 +110,7 @@ pub(in crate::raft) struct Place {
 
 /// Why a call is not answered. Nothing was done, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::raft) enum Turned {
+pub(in crate::raft) enum RpcError {
     /// The bytes are no call of this version.
     Malformed,
     /// It is of another cluster.
@@ -127,7 +127,7 @@ pub(in crate::raft) enum Turned {
     Refused(Arc<str>),
 }
 
-impl fmt::Display for Turned {
+impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed => write!(f, "it is no node of this version of latchfs"),
@@ -142,7 +142,7 @@ impl fmt::Display for Turned {
     }
 }
 
-impl Call {
+impl RpcRequest {
     /// What the call is named in paths and logs.
     pub(in crate::raft) const fn name(&self) -> &'static str {
         match self {
@@ -174,20 +174,20 @@ pub(in crate::raft) fn call_bytes_max(name: &str) -> Option<usize> {
 }
 
 /// A letter as bytes.
-pub(in crate::raft) fn encode_letter(letter: &Letter) -> Vec<u8> {
+pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
     encode(letter)
 }
 
 /// Reads what [`encode_letter`] wrote of a call of this name.
-pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Letter, Malformed> {
+pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, Malformed> {
     let room = if name == "append" { ENTRIES_MEMORY_MAX } else { MEMORY_MAX };
-    let letter: Letter = decode(room, bytes)?;
+    let letter: Envelope = decode(room, bytes)?;
     require(letter.call.name() == name)?;
     Ok(letter)
 }
 
 /// An answer as bytes.
-pub(in crate::raft) fn encode_answer(answer: &Result<Told, Turned>) -> Vec<u8> {
+pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> Vec<u8> {
     let mut out = vec![VERSION];
     match answer {
         Ok(told) => {
@@ -203,43 +203,45 @@ pub(in crate::raft) fn encode_answer(answer: &Result<Told, Turned>) -> Vec<u8> {
 }
 
 /// Reads what [`encode_answer`] wrote.
-pub(in crate::raft) fn decode_answer(bytes: &[u8]) -> Result<Result<Told, Turned>, Malformed> {
-    let mut from = Reader::within(bytes.len().saturating_add(MEMORY_MAX), bytes);
+pub(in crate::raft) fn decode_answer(
+    bytes: &[u8],
+) -> Result<Result<RpcResponse, RpcError>, Malformed> {
+    let mut from = Decoder::within(bytes.len().saturating_add(MEMORY_MAX), bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let answer = match u8::take(&mut from)? {
-        0 => Ok(Told::take(&mut from)?),
-        1 => Err(Turned::take(&mut from)?),
+        0 => Ok(RpcResponse::take(&mut from)?),
+        1 => Err(RpcError::take(&mut from)?),
         _ => return Err(Malformed),
     };
     from.end()?;
     Ok(answer)
 }
 
-fn encode(value: &impl Wire) -> Vec<u8> {
+fn encode(value: &impl Codec) -> Vec<u8> {
     let mut out = vec![VERSION];
     value.put(&mut out);
     out
 }
 
 /// Reads a value that takes `room` bytes of memory at most, beyond its own.
-fn decode<T: Wire>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
-    let mut from = Reader::within(bytes.len().saturating_add(room), bytes);
+fn decode<T: Codec>(room: usize, bytes: &[u8]) -> Result<T, Malformed> {
+    let mut from = Decoder::within(bytes.len().saturating_add(room), bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let value = T::take(&mut from)?;
     from.end()?;
     Ok(value)
 }
 
-type Append = AppendEntriesRequest<Kind>;
-type Appended = AppendEntriesResponse<Kind>;
-type AskVote = VoteRequest<Kind>;
-type Voted = VoteResponse<Kind>;
-type Refusal = TransferLeaderError<Kind>;
+type Append = AppendEntriesRequest<TypeConfig>;
+type Appended = AppendEntriesResponse<TypeConfig>;
+type AskVote = VoteRequest<TypeConfig>;
+type Voted = VoteResponse<TypeConfig>;
+type Refusal = TransferLeaderError<TypeConfig>;
 type Transferred = Result<(), Refusal>;
 
 wire_struct! {
-    Letter { cluster, from, to, call }
-    Place { index, now }
+    Envelope { cluster, from, to, call }
+    LeaderProgress { index, now }
     Append { vote, prev_log_id, entries, leader_commit }
     AskVote { vote, last_log_id, leadership_transfer }
     Voted { vote, vote_granted, last_log_id }
@@ -252,86 +254,86 @@ wire_struct! {
 }
 
 wire_enum! {
-    Call {
+    RpcRequest {
         0 Append(ask), 1 Vote(ask), 2 PreVote(ask), 3 Snapshot(vote, snapshot), 4 Transfer(ask),
         5 Forward(commands), 6 Read, 7 Join(station), 8 Enroll(station), 9 Change(change),
         10 Status(with_state),
     }
-    Told {
+    RpcResponse {
         0 Append(said), 1 Vote(said), 2 Snapshot(vote), 3 Transfer(said),
         4 Forwarded(place, answers), 5 Read(place), 6 Joined(cluster, id), 7 Done,
         8 Status(member),
     }
-    Turned {
+    RpcError {
         0 Malformed, 1 OtherCluster, 2 OtherNode(id), 3 NotLeader(leader), 4 Unknown, 5 Removed,
         6 Refused(why),
     }
     Appended { 0 Success, 1 PartialSuccess(place), 2 Conflict, 3 HigherVote(vote) }
     Refusal { 0 VoteChanged { expected, actual }, 1 LogNotFlushed { expected, actual } }
-    Change { 0 Promote { id, force }, 1 Remove { id }, 2 Transfer { to } }
+    ClusterChange { 0 Promote { id, force }, 1 Remove { id }, 2 Transfer { to } }
     Standing { 0 Leader, 1 Voter, 2 Learner, 3 Candidate, 4 Stranger }
 }
 
-impl Wire for LogId {
+impl Codec for LogId {
     fn put(&self, out: &mut Vec<u8>) {
         self.leader_id.term.put(out);
         self.leader_id.node_id.put(out);
         self.index.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
-        Ok(Self { leader_id, index: Wire::take(from)? })
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let leader_id = LeaderId { term: Codec::take(from)?, node_id: Codec::take(from)? };
+        Ok(Self { leader_id, index: Codec::take(from)? })
     }
 }
 
-impl Wire for Vote {
+impl Codec for Vote {
     fn put(&self, out: &mut Vec<u8>) {
         self.leader_id.term.put(out);
         self.leader_id.node_id.put(out);
         self.committed.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let leader_id = LeaderId { term: Wire::take(from)?, node_id: Wire::take(from)? };
-        Ok(Self { leader_id, committed: Wire::take(from)? })
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let leader_id = LeaderId { term: Codec::take(from)?, node_id: Codec::take(from)? };
+        Ok(Self { leader_id, committed: Codec::take(from)? })
     }
 }
 
-impl Wire for crate::raft::types::Payload {
+impl Codec for crate::raft::types::Payload {
     fn put(&self, out: &mut Vec<u8>) {
         put_payload(self, out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         take_payload(from)
     }
 }
 
-impl Wire for Snapshot {
+impl Codec for Snapshot {
     fn put(&self, out: &mut Vec<u8>) {
         put_meta(&self.meta, out);
         self.snapshot.put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { meta: take_meta(from)?, snapshot: Wire::take(from)? })
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(Self { meta: take_meta(from)?, snapshot: Codec::take(from)? })
     }
 }
 
-impl Wire for TransferLeaderRequest<Kind> {
+impl Codec for TransferLeaderRequest<TypeConfig> {
     fn put(&self, out: &mut Vec<u8>) {
         self.from_leader().put(out);
         self.to_node_id().put(out);
         self.last_log_id().copied().put(out);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self::new(Wire::take(from)?, Wire::take(from)?, Wire::take(from)?))
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(Self::new(Codec::take(from)?, Codec::take(from)?, Codec::take(from)?))
     }
 }
 
-impl Wire for Transferred {
+impl Codec for Transferred {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Ok(()) => out.push(0),
@@ -342,7 +344,7 @@ impl Wire for Transferred {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         match u8::take(from)? {
             0 => Ok(Ok(())),
             1 => Refusal::take(from).map(Err),
@@ -363,7 +365,7 @@ mod tests {
         LogId { leader_id: LeaderId { term: 3, node_id: 7 }, index }
     }
 
-    fn letters() -> Vec<Letter> {
+    fn letters() -> Vec<Envelope> {
         let vote = Vote { leader_id: LeaderId { term: 3, node_id: 7 }, committed: true };
         let entry = |payload| Entry { log_id: id(300), payload };
         let begin = Proposal::Begin(ClusterId(9), Rules::default());
@@ -377,18 +379,18 @@ mod tests {
         let mut ask = VoteRequest::new(vote, Some(id(4)));
         ask.leadership_transfer = true;
         let calls = [
-            Call::Append(append),
-            Call::Vote(ask.clone()),
-            Call::PreVote(ask),
-            Call::Transfer(TransferLeaderRequest::new(vote, 9, Some(id(5)))),
-            Call::Forward(vec![crate::engine::Op::Settle.into()]),
-            Call::Read,
-            Call::Join(at.clone()),
-            Call::Enroll(at),
-            Call::Change(Change::Promote { id: 3, force: true }),
-            Call::Status(true),
+            RpcRequest::Append(append),
+            RpcRequest::Vote(ask.clone()),
+            RpcRequest::PreVote(ask),
+            RpcRequest::Transfer(TransferLeaderRequest::new(vote, 9, Some(id(5)))),
+            RpcRequest::Forward(vec![crate::engine::Op::Settle.into()]),
+            RpcRequest::Read,
+            RpcRequest::Join(at.clone()),
+            RpcRequest::Enroll(at),
+            RpcRequest::Change(ClusterChange::Promote { id: 3, force: true }),
+            RpcRequest::Status(true),
         ];
-        let letter = |call| Letter { cluster: Some(ClusterId(1 << 100)), from: 7, to: 9, call };
+        let letter = |call| Envelope { cluster: Some(ClusterId(1 << 100)), from: 7, to: 9, call };
         calls.map(letter).into()
     }
 
@@ -435,8 +437,8 @@ mod tests {
     /// Two bytes of a command are enough for hundreds of bytes of memory: they are not believed.
     #[test]
     fn a_call_takes_little_more_memory_than_it_has_bytes() {
-        let call = |count| Call::Forward(vec![crate::engine::Op::Settle.into(); count]);
-        let letter = |count| Letter { cluster: None, from: 1, to: 2, call: call(count) };
+        let call = |count| RpcRequest::Forward(vec![crate::engine::Op::Settle.into(); count]);
+        let letter = |count| Envelope { cluster: None, from: 1, to: 2, call: call(count) };
         let few = encode_letter(&letter(crate::raft::proposal_queue::REQUESTS_MAX));
         assert!(decode_letter("forward", &few).is_ok());
         assert!(decode_letter("status", &few).is_err(), "it is no such call");
@@ -457,18 +459,18 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_they_were_written() {
-        let place = Place { index: 1 << 40, now: Time::from_secs(5) };
+        let place = LeaderProgress { index: 1 << 40, now: Time::from_secs(5) };
         let answers = [
-            Ok(Told::Append(AppendEntriesResponse::PartialSuccess(Some(id(4))))),
-            Ok(Told::Forwarded(place, vec![Ok(crate::engine::Outcome::Released)])),
-            Ok(Told::Transfer(Err(TransferLeaderError::LogNotFlushed {
+            Ok(RpcResponse::Append(AppendEntriesResponse::PartialSuccess(Some(id(4))))),
+            Ok(RpcResponse::Forwarded(place, vec![Ok(crate::engine::Outcome::Released)])),
+            Ok(RpcResponse::Transfer(Err(TransferLeaderError::LogNotFlushed {
                 expected: Some(id(4)),
                 actual: None,
             }))),
-            Ok(Told::Joined(ClusterId(5), 8)),
-            Ok(Told::Status(member())),
-            Err(Turned::NotLeader(Some("10.0.0.1:7100".into()))),
-            Err(Turned::Refused("no".into())),
+            Ok(RpcResponse::Joined(ClusterId(5), 8)),
+            Ok(RpcResponse::Status(member())),
+            Err(RpcError::NotLeader(Some("10.0.0.1:7100".into()))),
+            Err(RpcError::Refused("no".into())),
         ];
         for answer in answers {
             let bytes = encode_answer(&answer);

@@ -1,7 +1,9 @@
 //! The calling end: one connection to one node, kept between calls, and opened again when it is
 //! gone.
 
-use super::messages::{ANYBODY, Call, Letter, Told, Turned, decode_answer, encode_letter};
+use super::messages::{
+    ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
+};
 use super::mutual_tls::PeerTls;
 use crate::os_error::said;
 use crate::raft::node_address::host_and_port;
@@ -25,7 +27,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Who calls.
 #[derive(Clone)]
-pub(in crate::raft) struct Caller {
+pub(in crate::raft) struct RpcIdentity {
     /// Its cluster, once it has one.
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// Its number, once it has one.
@@ -34,21 +36,21 @@ pub(in crate::raft) struct Caller {
     pub(in crate::raft) tls: Option<PeerTls>,
 }
 
-impl Caller {
+impl RpcIdentity {
     /// Who has no number yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>) -> Self {
         Self { cluster: None, node: ANYBODY, tls }
     }
 
     /// A connection to a node, to be opened at the first call.
-    pub(in crate::raft) fn line(self: &Arc<Self>, to: NodeId, address: &str) -> Line {
-        Line { caller: Arc::clone(self), to, address: address.into(), sender: None }
+    pub(in crate::raft) fn line(self: &Arc<Self>, to: NodeId, address: &str) -> RpcConnection {
+        RpcConnection { caller: Arc::clone(self), to, address: address.into(), sender: None }
     }
 }
 
 /// A connection to one node.
-pub(in crate::raft) struct Line {
-    caller: Arc<Caller>,
+pub(in crate::raft) struct RpcConnection {
+    caller: Arc<RpcIdentity>,
     to: NodeId,
     pub(in crate::raft) address: Arc<str>,
     sender: Option<SendRequest<Full<Bytes>>>,
@@ -56,16 +58,16 @@ pub(in crate::raft) struct Line {
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone)]
-pub(in crate::raft) enum Trouble {
+pub(in crate::raft) enum RpcFailure {
     /// It never left.
     Unsent(String),
     /// It may have been heard: the outcome is unknown.
     Unheard(String),
     /// It was turned away.
-    Turned(Turned),
+    Turned(RpcError),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RpcFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsent(why) | Self::Unheard(why) => f.write_str(why),
@@ -74,31 +76,31 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl Error for Trouble {}
+impl Error for RpcFailure {}
 
-impl Line {
+impl RpcConnection {
     /// Calls, and waits for the answer. If the caller is dropped meanwhile, so is the connection.
     pub(in crate::raft) async fn call(
         &mut self,
-        call: Call,
+        call: RpcRequest,
         patience: Span,
-    ) -> Result<Told, Trouble> {
+    ) -> Result<RpcResponse, RpcFailure> {
         let path = format!("/raft/v1/{}", call.name());
-        let Caller { cluster, node, .. } = *self.caller;
-        let letter = Letter { cluster, from: node, to: self.to, call };
+        let RpcIdentity { cluster, node, .. } = *self.caller;
+        let letter = Envelope { cluster, from: node, to: self.to, call };
         let body = Bytes::from(encode_letter(&letter));
         drop(letter);
-        let mut sent = Sent::No;
+        let mut sent = SendOutcome::No;
         let asked = timeout(patience.as_duration(), self.exchange(&path, body, &mut sent)).await;
         let answer = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         match (answer, sent) {
             (Ok(bytes), _) => match decode_answer(&bytes) {
                 Ok(Ok(told)) => Ok(told),
-                Ok(Err(turned)) => Err(Trouble::Turned(turned)),
-                Err(_) => Err(Trouble::Unheard("it answers in another language".to_owned())),
+                Ok(Err(turned)) => Err(RpcFailure::Turned(turned)),
+                Err(_) => Err(RpcFailure::Unheard("it answers in another language".to_owned())),
             },
-            (Err(why), Sent::No) => Err(Trouble::Unsent(why)),
-            (Err(why), Sent::Perhaps) => Err(Trouble::Unheard(why)),
+            (Err(why), SendOutcome::No) => Err(RpcFailure::Unsent(why)),
+            (Err(why), SendOutcome::Perhaps) => Err(RpcFailure::Unheard(why)),
         }
     }
 
@@ -106,7 +108,7 @@ impl Line {
         &mut self,
         path: &str,
         body: Bytes,
-        sent: &mut Sent,
+        sent: &mut SendOutcome,
     ) -> Result<Bytes, String> {
         // Put back when the answer is there: one that is not is of no use any more.
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
@@ -118,13 +120,13 @@ impl Line {
             let request = Request::post(path).header(HOST, address);
             request.body(Full::new(body)).map_err(|error| whole(&error))
         };
-        *sent = Sent::Perhaps;
+        *sent = SendOutcome::Perhaps;
         let response = match sender.send_request(request(body.clone())?).await {
             // The other end had closed it while it was idle, and nothing was written.
             Err(error) if error.is_canceled() => {
-                *sent = Sent::No;
+                *sent = SendOutcome::No;
                 sender = self.connect().await.map_err(|error| whole(&error))?;
-                *sent = Sent::Perhaps;
+                *sent = SendOutcome::Perhaps;
                 sender.send_request(request(body)?).await
             }
             answered => answered,
@@ -163,7 +165,7 @@ impl Line {
 
 /// Whether a call may have been heard.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sent {
+enum SendOutcome {
     No,
     Perhaps,
 }

@@ -9,7 +9,7 @@ use crate::auth::connection_limits::Peers;
 use crate::engine::{Grace, Ttl};
 use crate::metrics::Page;
 use crate::service::Locks;
-use crate::service::batch_server::Porter;
+use crate::service::batch_server::BatchServer;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct App {
     pub(super) peers: Peers,
     pub(super) gate: Arc<Gate>,
     /// Serves the remote doors of other machines.
-    pub(super) porter: Porter,
+    pub(super) porter: BatchServer,
     /// Those who wait in line.
     pub(super) places: Arc<Places>,
     /// What happened lately.
@@ -64,7 +64,7 @@ impl App {
         Self {
             places: Places::new(locks.clone()),
             chronicle: Chronicle::new(&locks),
-            porter: Porter::new(locks.clone()),
+            porter: BatchServer::new(locks.clone()),
             locks,
             ttl,
             grace,

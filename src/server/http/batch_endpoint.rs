@@ -10,9 +10,9 @@ use super::schema::Schema;
 use crate::auth::permissions::{Locks, Operation, Request};
 use crate::auth::{self, Denial};
 use crate::engine::Op;
-use crate::service::batch_messages::{Ask, BATCH_BYTES_MAX, Batch};
-use crate::service::batch_server::{BEAT, Following, Limits, Porter, Sight, Turned};
-use crate::service::{Failure, Unavailable};
+use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch};
+use crate::service::batch_server::{BEAT, BatchError, BatchServer, Following, ItemAccess, Limits};
+use crate::service::{RequestError, Unavailable};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, StatusCode};
 use hyper::body::Frame;
@@ -54,8 +54,8 @@ pub(super) static ACTS: &[(&str, Act)] = &[
 async fn ask(mut call: Call) -> Done<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
     // What is told has a time on it, by which the other side counts.
-    call.app.locks.ready().map_err(Failure::Unavailable)?;
-    let batch = Porter::read(&bytes).or_else(turned)?;
+    call.app.locks.ready().map_err(RequestError::Unavailable)?;
+    let batch = BatchServer::read(&bytes).or_else(turned)?;
     if is_sign_of_life(&batch.asks) {
         keep_alive::sign_of_life();
     } else {
@@ -76,34 +76,35 @@ async fn ask(mut call: Call) -> Done<Response> {
 }
 
 /// Whether all that is asked is to keep a session alive, and how the server is.
-fn is_sign_of_life(asks: &[Ask]) -> bool {
-    let keeps = |ask: &Ask| match ask {
-        Ask::Submit(command) => matches!(command.op, Op::KeepAlive(_)),
+fn is_sign_of_life(asks: &[BatchItem]) -> bool {
+    let keeps = |ask: &BatchItem| match ask {
+        BatchItem::Submit(command) => matches!(command.op, Op::KeepAlive(_)),
         _ => false,
     };
-    let is_about = |ask: &Ask| matches!(ask, Ask::About | Ask::Now | Ask::Urls);
+    let is_about =
+        |ask: &BatchItem| matches!(ask, BatchItem::About | BatchItem::Now | BatchItem::Urls);
     asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
 }
 
-fn turned<T>(why: Turned) -> Done<T> {
+fn turned<T>(why: BatchError) -> Done<T> {
     Err(match why {
-        Turned::Late => Problem::plain(
+        BatchError::Late => Problem::plain(
             StatusCode::CONFLICT,
             "this batch has been answered before, or is being carried out",
         ),
-        Turned::Elsewhere => Problem::plain(
+        BatchError::Elsewhere => Problem::plain(
             StatusCode::PRECONDITION_FAILED,
             "this server is of another cluster than the one that was asked before; see whether \
              all servers that --server names are of one",
         ),
-        Turned::Malformed => Problem::invalid(
+        BatchError::Malformed => Problem::invalid(
             "these bytes are no batch of this version; see whether both ends are of one version",
         ),
     })
 }
 
 /// What of a batch this caller may not, or not all of it.
-async fn limits(call: &Call, batch: &Batch) -> Limits {
+async fn limits(call: &Call, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == Phase::Serving;
     if serves && call.grant.may_everything() {
@@ -111,13 +112,13 @@ async fn limits(call: &Call, batch: &Batch) -> Limits {
     }
     for (place, ask) in batch.asks.iter().enumerate() {
         let limit = match ask {
-            Ask::Submit(command) => {
-                may_submit(call, &command.op, serves).await.err().map(Sight::Nothing)
+            BatchItem::Submit(command) => {
+                may_submit(call, &command.op, serves).await.err().map(ItemAccess::Nothing)
             }
             // Only the session's own client may see what hangs on it.
-            Ask::Leases(session, _) => {
+            BatchItem::Leases(session, _) => {
                 let op = Op::KeepAlive(*session);
-                may_submit(call, &op, serves).await.err().map(Sight::Nothing)
+                may_submit(call, &op, serves).await.err().map(ItemAccess::Nothing)
             }
             _ => sight(call, ask),
         };
@@ -152,37 +153,39 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
 }
 
 /// The row of the table of permissions for a part of a batch.
-pub(super) fn operation_of(ask: &Ask) -> Operation {
+pub(super) fn operation_of(ask: &BatchItem) -> Operation {
     match ask {
-        Ask::Submit(command) => Request::of_op(&command.op).operation,
-        Ask::View(_) => Operation::LookUpLock,
-        Ask::List(_) | Ask::Children(_) => Operation::ListLocks,
-        Ask::About => Operation::ShowCounts,
-        Ask::Now => Operation::ShowTime,
-        Ask::Leases(..) => Operation::ShowSession,
-        Ask::Urls => Operation::ListNodes,
+        BatchItem::Submit(command) => Request::of_op(&command.op).operation,
+        BatchItem::View(_) => Operation::LookUpLock,
+        BatchItem::List(_) | BatchItem::Children(_) => Operation::ListLocks,
+        BatchItem::About => Operation::ShowCounts,
+        BatchItem::Now => Operation::ShowTime,
+        BatchItem::Leases(..) => Operation::ShowSession,
+        BatchItem::Urls => Operation::ListNodes,
     }
 }
 
 /// What a question may not show to this caller, or only in part.
-fn sight(call: &Call, ask: &Ask) -> Option<Sight> {
+fn sight(call: &Call, ask: &BatchItem) -> Option<ItemAccess> {
     let (grant, operation) = (&call.grant, operation_of(ask));
     if let Err(denial) = grant.may_begin(operation) {
-        return Some(Sight::Nothing(no(&denial)));
+        return Some(ItemAccess::Nothing(no(&denial)));
     }
     if operation.rule().locks != Locks::Visible {
         return None;
     }
     match ask {
-        Ask::View(name) => limit(grant.sight_of(name), || no(&Denial::Lock(name.clone()))),
-        Ask::List(query) => limit(grant.sight(&query.prefix), || unseen(&query.prefix)),
-        Ask::Children(query) => {
+        BatchItem::View(name) => limit(grant.sight_of(name), || no(&Denial::Lock(name.clone()))),
+        BatchItem::List(query) => limit(grant.sight(&query.prefix), || unseen(&query.prefix)),
+        BatchItem::Children(query) => {
             let dir = query.parent.as_ref().map_or_else(String::new, |dir| format!("{dir}/"));
             limit(grant.sight(&dir), || unseen(&dir))
         }
-        Ask::About | Ask::Now | Ask::Leases(..) | Ask::Urls | Ask::Submit(_) => {
-            (!grant.may_see_all()).then(|| Sight::Within(Vec::new()))
-        }
+        BatchItem::About
+        | BatchItem::Now
+        | BatchItem::Leases(..)
+        | BatchItem::Urls
+        | BatchItem::Submit(_) => (!grant.may_see_all()).then(|| ItemAccess::Within(Vec::new())),
     }
 }
 
@@ -213,7 +216,7 @@ fn events(call: &Call) -> Done<Response> {
     let (Ok(start), Ok(since)) = (number("start"), number("since")) else {
         return Err(Problem::invalid("'start' and 'since' are numbers"));
     };
-    call.app.locks.ready().map_err(Failure::Unavailable)?;
+    call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut following = call.app.porter.follow(start, since);
     let grant = Arc::clone(&call.grant);
     if !grant.may_see_all() {
@@ -228,11 +231,11 @@ fn events(call: &Call) -> Done<Response> {
     Ok(text(StatusCode::OK, kind, Body::new(Frames(Box::pin(first)))))
 }
 
-fn limit(sight: auth::Sight, denied: impl FnOnce() -> Unavailable) -> Option<Sight> {
+fn limit(sight: auth::Sight, denied: impl FnOnce() -> Unavailable) -> Option<ItemAccess> {
     match sight {
         auth::Sight::All => None,
-        auth::Sight::Within(prefixes) => Some(Sight::Within(prefixes)),
-        auth::Sight::Nothing => Some(Sight::Nothing(denied())),
+        auth::Sight::Within(prefixes) => Some(ItemAccess::Within(prefixes)),
+        auth::Sight::Nothing => Some(ItemAccess::Nothing(denied())),
     }
 }
 

@@ -8,8 +8,10 @@ use super::routes::{Act, act, doc};
 use super::schema::Schema;
 use crate::auth::connection_limits::Origin;
 use crate::auth::permissions::Operation;
-use crate::service::cluster_status::{Act as Audited, Change, Council, Node, Report, Unchanged};
-use crate::service::{Failure, Unavailable};
+use crate::service::cluster_status::{
+    AdminAction as Audited, ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
+};
+use crate::service::{RequestError, Unavailable};
 use crate::time::Span;
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -74,11 +76,11 @@ async fn show(mut call: Call) -> Done {
     let council = council(&call)?;
     let (then, report) = oneshot::channel();
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
-    let report: Report = told(report.await)?;
+    let report: ClusterReport = told(report.await)?;
     Ok(json(StatusCode::OK, &shown(&report)))
 }
 
-fn shown(report: &Report) -> Value {
+fn shown(report: &ClusterReport) -> Value {
     let nodes: Vec<_> = report.nodes.iter().map(shown_node).collect();
     json!({
         "cluster": report.cluster,
@@ -90,7 +92,7 @@ fn shown(report: &Report) -> Value {
     })
 }
 
-fn shown_node(node: &Node) -> Value {
+fn shown_node(node: &MemberStatus) -> Value {
     let member = &node.member;
     json!({
         "id": member.id,
@@ -121,21 +123,21 @@ fn micros(span: Span) -> u64 {
 /// POST /cluster/transfer.
 async fn transfer(mut call: Call) -> Done {
     let options = Options::read(&mut call).await?;
-    change(&call, Change::Transfer { to: options.to }).await
+    change(&call, ClusterChange::Transfer { to: options.to }).await
 }
 
 /// POST /cluster/nodes/{node}/promote.
 async fn promote(mut call: Call) -> Done {
     let id = id_of(&call)?;
     let options = Options::read(&mut call).await?;
-    change(&call, Change::Promote { id, force: options.force }).await
+    change(&call, ClusterChange::Promote { id, force: options.force }).await
 }
 
 /// DELETE /cluster/nodes/{node}.
 async fn remove(mut call: Call) -> Done {
     let id = id_of(&call)?;
     Options::read(&mut call).await?;
-    change(&call, Change::Remove { id }).await
+    change(&call, ClusterChange::Remove { id }).await
 }
 
 /// The node that the path names.
@@ -145,7 +147,7 @@ fn id_of(call: &Call) -> Done<u64> {
 }
 
 /// Changes the cluster, with an entry in the audit log before and after.
-async fn change(call: &Call, change: Change) -> Done {
+async fn change(call: &Call, change: ClusterChange) -> Done {
     let council = council(call)?;
     audit(call, &*council, change, "begun");
     let (then, changed) = oneshot::channel();
@@ -158,15 +160,15 @@ async fn change(call: &Call, change: Change) -> Done {
     audit(call, &*council, change, &format!("not done: {why}"));
     Err(match why {
         Unchanged::Refused(why) => Problem::plain(StatusCode::CONFLICT, why),
-        Unchanged::Unavailable(why) => Failure::Unavailable(why).into(),
+        Unchanged::Unavailable(why) => RequestError::Unavailable(why).into(),
     })
 }
 
-fn audit(call: &Call, council: &dyn Council, change: Change, outcome: &str) {
+fn audit(call: &Call, council: &dyn ClusterAdmin, change: ClusterChange, outcome: &str) {
     let (what, node) = match change {
-        Change::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
-        Change::Remove { id } => (Operation::RemoveNode, Some(id)),
-        Change::Transfer { to } => (Operation::TransferLeader, to),
+        ClusterChange::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
+        ClusterChange::Remove { id } => (Operation::RemoveNode, Some(id)),
+        ClusterChange::Transfer { to } => (Operation::TransferLeader, to),
     };
     let origin = call.head.extensions.get::<Arc<Origin>>();
     let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
@@ -180,7 +182,7 @@ fn audit(call: &Call, council: &dyn Council, change: Change, outcome: &str) {
     });
 }
 
-fn council(call: &Call) -> Done<Arc<dyn Council>> {
+fn council(call: &Call) -> Done<Arc<dyn ClusterAdmin>> {
     call.app.locks.council().ok_or_else(|| {
         let why = "this server is no node of a cluster; start it with --data and --peer-listen";
         Problem::plain(StatusCode::CONFLICT, why)

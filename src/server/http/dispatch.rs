@@ -14,7 +14,7 @@ use super::routes::{Act, ROUTES, Route, STEAL};
 use crate::auth::Grant;
 use crate::auth::connection_limits::{Asking, Origin};
 use crate::auth::permissions::Right;
-use crate::engine::Kind;
+use crate::engine::RefusalKind;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -133,7 +133,7 @@ fn begin(
     };
     if act.method != Method::GET && is_of_another_site(&head.headers) {
         let detail = "a page of another site may not act here; open this server's own page";
-        return Err(Problem::of(Kind::Denied, detail));
+        return Err(Problem::of(RefusalKind::Denied, detail));
     }
     let certified = origin.and_then(|origin| origin.certified.as_ref());
     let grant = match caller::grant_of(&app.gate, &head.headers, certified) {

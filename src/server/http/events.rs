@@ -6,9 +6,9 @@ use super::parameters::LAST_EVENT_ID;
 use super::problem::{Done, Problem};
 use super::request_context::{Call, text};
 use crate::auth::Grant;
-use crate::engine::{Event, EventKind, Kind};
+use crate::engine::{Event, EventKind, RefusalKind};
 use crate::event_json::{event_of, lost};
-use crate::service::event_log::Batch;
+use crate::service::event_log::EventBatch;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
 use http_body_util::channel::{Channel, Sender};
@@ -52,7 +52,7 @@ pub(super) async fn stream(mut call: Call) -> Done {
     };
     let Ok(place) = Arc::clone(&call.app.streams).try_acquire_owned() else {
         let detail = format!("{STREAMS_MAX} streams of events are open, which is the limit");
-        return Err(Problem::of(Kind::Limit, detail));
+        return Err(Problem::of(RefusalKind::Limit, detail));
     };
     let (out, body) = Channel::new(PARTS_MAX);
     let Call { app, grant, .. } = call;
@@ -115,7 +115,7 @@ impl Reader {
         self.out.send_data(text.into()).await.map_err(|_| ())
     }
 
-    fn written(&self, batch: &Batch) -> String {
+    fn written(&self, batch: &EventBatch) -> String {
         let mut written = String::new();
         if batch.lost > 0 {
             part(&mut written, None, "lost", &lost(batch.lost));

@@ -3,7 +3,7 @@
 use super::app_state::Phase;
 use super::problem::{Done, Problem};
 use super::request_context::{Call, Response, json};
-use crate::service::Failure;
+use crate::service::RequestError;
 use axum::http::StatusCode;
 use serde_json::json;
 
@@ -16,7 +16,7 @@ pub(super) fn alive() -> Response {
 pub(super) fn ready(call: &Call) -> Done<Response> {
     match call.app.phase() {
         Phase::Serving => {
-            call.app.locks.ready().map_err(Failure::Unavailable)?;
+            call.app.locks.ready().map_err(RequestError::Unavailable)?;
             Ok(json(StatusCode::OK, &json!({ "status": "ready" })))
         }
         Phase::Draining | Phase::Closing => Err(Problem::closing()),

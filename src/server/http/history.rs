@@ -3,7 +3,7 @@
 
 use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
 use crate::service::Locks;
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,7 +39,7 @@ pub(super) struct Chronicle {
 }
 
 struct State {
-    watch: Watch,
+    watch: EventWatch,
     past: Past,
 }
 

@@ -4,7 +4,7 @@ use super::options::{Consistency, Options};
 use super::problem::{Done, Problem};
 use super::request_context::{Call, json, told};
 use crate::engine::{LockName, LockView, Phase, Token};
-use crate::service::{List, Page, scoped_views};
+use crate::service::{List, ListPage, scoped_views};
 use crate::status::status_of;
 use crate::time::Span;
 use axum::http::StatusCode;
@@ -20,7 +20,7 @@ pub(super) async fn list(mut call: Call) -> Done {
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let query = List { prefix: options.prefix, after: options.after, limit };
     let (locks, visible) = (&call.app.locks, call.grant.narrowed(&query.prefix));
-    let shown = |page: &Page<LockView>| {
+    let shown = |page: &ListPage<LockView>| {
         let shown = page.items.iter().map(|view| status_of(view, |at| locks.wall(at)));
         json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
     };

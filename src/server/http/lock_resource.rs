@@ -10,11 +10,11 @@ use super::problem::{Done, Problem};
 use super::request_context::{Call, json};
 use super::wait_for_lock;
 use crate::engine::{
-    Acquire, ClientId, Firm, Grace, Holder, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op,
-    Outcome, Ownership, Patch, QueuePolicy, Release, Renew, Request, SessionId, Steal, Tenure,
-    Token, Ttl,
+    Acquire, ClientId, Firm, Grace, Holder, IdempotencyKey, LeaseKey, LeaseTerms, Lifetime,
+    LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, Release, Renew, SessionId, Steal,
+    Tenure, Token, Ttl,
 };
-use crate::service::Failure;
+use crate::service::RequestError;
 use crate::status::status_of;
 use axum::http::StatusCode;
 use serde_json::json;
@@ -91,7 +91,7 @@ async fn acquire_held(
     call: &Call,
     ask: Acquire,
     options: &Options,
-    request: Option<Request>,
+    request: Option<IdempotencyKey>,
     problem: Problem,
 ) -> Done {
     if let Some(session) = options.session
@@ -117,7 +117,12 @@ async fn held_by_session(call: &Call, ask: &Acquire, session: SessionId) -> Done
     Ok(own.map(|own| own.lease.token))
 }
 
-async fn wait(call: &Call, ask: Acquire, options: &Options, request: Option<Request>) -> Done {
+async fn wait(
+    call: &Call,
+    ask: Acquire,
+    options: &Options,
+    request: Option<IdempotencyKey>,
+) -> Done {
     let patience = options.wait.unwrap_or_default();
     match request {
         Some(request) => wait_for_lock::wait_by_id(call, ask, patience, request).await,
@@ -138,7 +143,7 @@ async fn keep(
     call: &Call,
     (name, client): (LockName, ClientId),
     options: &Options,
-    request: Option<Request>,
+    request: Option<IdempotencyKey>,
     acquires: bool,
 ) -> Done {
     let term = match (options.session, options.ttl, options.grace) {
@@ -248,7 +253,7 @@ fn over(name: &LockName, tenure: &Tenure) -> Problem {
     let (name, token) = (name.clone(), tenure.token);
     let reason = Box::new(crate::engine::Reason::Expired { name, token });
     let at = tenure.acquired_at;
-    Problem::from_failure(&Failure::Refused(crate::engine::Refusal { at, reason }))
+    Problem::from_failure(&RequestError::Refused(crate::engine::Refusal { at, reason }))
 }
 
 impl Call {

@@ -7,8 +7,8 @@ use crate::engine::command::REQUEST_KEY_BYTES_MAX;
 use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
 use crate::engine::{
-    ClientId, Digest, Grace, LockName, Mode, NameError, Request, RequestId, SessionId, StealReason,
-    Token, Ttl, Whose,
+    ClientId, Digest, Grace, IdempotencyKey, LockName, Mode, NameError, RequestId, ResetScope,
+    SessionId, StealReason, Token, Ttl,
 };
 use crate::time::Span;
 use axum::body::HttpBody;
@@ -52,7 +52,7 @@ pub(super) struct Options {
     pub(super) to: Option<u64>,
     pub(super) force: bool,
     pub(super) state: bool,
-    pub(super) whose: Option<Whose>,
+    pub(super) whose: Option<ResetScope>,
     /// Each option but the client, as it was sent, if the request has an Idempotency-Key.
     said: Vec<(String, String)>,
     is_keyed: bool,
@@ -181,9 +181,9 @@ impl Options {
             "to" => self.to = Some(said.id()?),
             "force" => self.force = said.flag()?,
             "state" => self.state = said.flag()?,
-            "keep" => self.whose(Whose::AllBut(clients(said.text()?)?))?,
-            "of" => self.whose(Whose::Of(client(said.text()?)?))?,
-            "all" if said.flag()? => self.whose(Whose::AllBut(Vec::new()))?,
+            "keep" => self.whose(ResetScope::AllBut(clients(said.text()?)?))?,
+            "of" => self.whose(ResetScope::Of(client(said.text()?)?))?,
+            "all" if said.flag()? => self.whose(ResetScope::AllBut(Vec::new()))?,
             "all" => {}
             "checks" => self.checks = said.pairs()?,
             _ => return Err("this is not read yet".to_owned()),
@@ -191,7 +191,7 @@ impl Options {
         Ok(())
     }
 
-    fn whose(&mut self, whose: Whose) -> Result<(), String> {
+    fn whose(&mut self, whose: ResetScope) -> Result<(), String> {
         match self.whose.replace(whose) {
             None => Ok(()),
             Some(_) => Err("of 'keep', 'of' and 'all' one is said".to_owned()),
@@ -368,14 +368,14 @@ pub(super) fn request_id(
     call: &Call,
     options: &Options,
     client: &ClientId,
-) -> Done<Option<Request>> {
+) -> Done<Option<IdempotencyKey>> {
     let Some(key) = call.head.headers.get(IDEMPOTENCY_KEY.name) else {
         return Ok(None);
     };
     match key.to_str() {
         Ok(key) if (1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) => {
             let id = RequestId { caller: call.grant.caller("http"), key: key.into() };
-            Ok(Some(Request { id, digest: digest_of(&call.head, options, client) }))
+            Ok(Some(IdempotencyKey { id, digest: digest_of(&call.head, options, client) }))
         }
         _ => Err(Problem::invalid(format!(
             "an Idempotency-Key is 1 to {REQUEST_KEY_BYTES_MAX} characters of ASCII"

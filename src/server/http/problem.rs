@@ -2,8 +2,8 @@
 
 use super::request_context::Response;
 use crate::auth::Denial;
-use crate::engine::{Conflict, Kind, Reason, Way};
-use crate::service::{Failure, Unavailable};
+use crate::engine::{Conflict, Reason, RefusalKind, Way};
+use crate::service::{RequestError, Unavailable};
 use crate::time::{Span, Time};
 use axum::body::Body;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -17,7 +17,7 @@ pub(super) struct Problem(Box<Parts>);
 #[derive(Debug)]
 struct Parts {
     status: StatusCode,
-    kind: Option<Kind>,
+    kind: Option<RefusalKind>,
     detail: String,
     /// Members of our own.
     more: Map<String, Value>,
@@ -27,33 +27,35 @@ struct Parts {
 /// What a handler comes to.
 pub(super) type Done<T = Response> = Result<T, Problem>;
 
-/// The status code of a kind: section 7 of the design. [`Kind::Denied`] is 401 where nobody said
-/// who asks, which [`Problem::unknown`] says; [`Kind::Invalid`] is 422 where an Idempotency-Key was
+/// The status code of a kind: section 7 of the design. [`RefusalKind::Denied`] is 401 where nobody said
+/// who asks, which [`Problem::unknown`] says; [`RefusalKind::Invalid`] is 422 where an Idempotency-Key was
 /// used before for another request.
-pub(super) const fn status_of(kind: Kind) -> StatusCode {
+pub(super) const fn status_of(kind: RefusalKind) -> StatusCode {
     match kind {
-        Kind::LockConflict => StatusCode::CONFLICT,
-        Kind::LockNotHeld | Kind::Denied => StatusCode::FORBIDDEN,
-        Kind::LockExpired => StatusCode::GONE,
-        Kind::FencingMismatch => StatusCode::PRECONDITION_FAILED,
-        Kind::ClockSkewExceeded | Kind::ConsistencyUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Kind::Invalid => StatusCode::BAD_REQUEST,
-        Kind::Limit => StatusCode::TOO_MANY_REQUESTS,
+        RefusalKind::LockConflict => StatusCode::CONFLICT,
+        RefusalKind::LockNotHeld | RefusalKind::Denied => StatusCode::FORBIDDEN,
+        RefusalKind::LockExpired => StatusCode::GONE,
+        RefusalKind::FencingMismatch => StatusCode::PRECONDITION_FAILED,
+        RefusalKind::ClockSkewExceeded | RefusalKind::ConsistencyUnavailable => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        RefusalKind::Invalid => StatusCode::BAD_REQUEST,
+        RefusalKind::Limit => StatusCode::TOO_MANY_REQUESTS,
     }
 }
 
 /// What a kind is, in words that do not change from one occurrence to the next.
-const fn title_of(kind: Kind) -> &'static str {
+const fn title_of(kind: RefusalKind) -> &'static str {
     match kind {
-        Kind::LockConflict => "The lock is not to be had now",
-        Kind::LockNotHeld => "You do not hold the lock",
-        Kind::LockExpired => "The lease is over",
-        Kind::FencingMismatch => "Another tenure is the current one",
-        Kind::ClockSkewExceeded => "Clocks differ by too much",
-        Kind::ConsistencyUnavailable => "There is no answer that can be trusted",
-        Kind::Invalid => "The request is wrong",
-        Kind::Limit => "There are too many",
-        Kind::Denied => "You may not do this",
+        RefusalKind::LockConflict => "The lock is not to be had now",
+        RefusalKind::LockNotHeld => "You do not hold the lock",
+        RefusalKind::LockExpired => "The lease is over",
+        RefusalKind::FencingMismatch => "Another tenure is the current one",
+        RefusalKind::ClockSkewExceeded => "Clocks differ by too much",
+        RefusalKind::ConsistencyUnavailable => "There is no answer that can be trusted",
+        RefusalKind::Invalid => "The request is wrong",
+        RefusalKind::Limit => "There are too many",
+        RefusalKind::Denied => "You may not do this",
     }
 }
 
@@ -71,7 +73,7 @@ const fn way_of(way: Way) -> &'static str {
 
 impl Problem {
     /// A problem of a kind.
-    pub(super) fn of(kind: Kind, detail: impl Into<String>) -> Self {
+    pub(super) fn of(kind: RefusalKind, detail: impl Into<String>) -> Self {
         let mut problem = Self::plain(status_of(kind), detail);
         problem.0.kind = Some(kind);
         problem
@@ -85,7 +87,7 @@ impl Problem {
 
     /// Something in the request is wrong.
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
-        Self::of(Kind::Invalid, detail)
+        Self::of(RefusalKind::Invalid, detail)
     }
 
     /// The same under another status code.
@@ -96,13 +98,13 @@ impl Problem {
 
     /// Nobody said who asks, or nobody that is known.
     pub(super) fn unknown(detail: impl Into<String>) -> Self {
-        let problem = Self::of(Kind::Denied, detail).under(StatusCode::UNAUTHORIZED);
+        let problem = Self::of(RefusalKind::Denied, detail).under(StatusCode::UNAUTHORIZED);
         problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"latchfs\""))
     }
 
     /// The caller is known, and may not do this.
     pub(super) fn denied(denial: &Denial) -> Self {
-        Self::of(Kind::Denied, denial.to_string())
+        Self::of(RefusalKind::Denied, denial.to_string())
     }
 
     /// There is nothing at this path.
@@ -122,14 +124,14 @@ impl Problem {
 
     /// The server is on its way out.
     pub(super) fn closing() -> Self {
-        Self::from_failure(&Failure::Unavailable(Unavailable::Closing))
+        Self::from_failure(&RequestError::Unavailable(Unavailable::Closing))
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
     /// What the door said.
-    pub(super) fn from_failure(failure: &Failure) -> Self {
+    pub(super) fn from_failure(failure: &RequestError) -> Self {
         let problem = Self::of(failure.kind(), failure.to_string());
-        let Failure::Refused(refusal) = failure else { return problem };
+        let RequestError::Refused(refusal) = failure else { return problem };
         match &*refusal.reason {
             Reason::Conflict(conflict) => problem.about(conflict, refusal.at),
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
@@ -179,11 +181,11 @@ impl Problem {
 
     /// What is denied, if something is.
     pub(super) fn denial(&self) -> Option<&str> {
-        (self.0.kind == Some(Kind::Denied)).then_some(&*self.0.detail)
+        (self.0.kind == Some(RefusalKind::Denied)).then_some(&*self.0.detail)
     }
 
     /// Whether it is of this kind.
-    pub(super) fn is(&self, kind: Kind) -> bool {
+    pub(super) fn is(&self, kind: RefusalKind) -> bool {
         self.0.kind == Some(kind)
     }
 
@@ -219,8 +221,8 @@ impl Problem {
     }
 }
 
-impl From<Failure> for Problem {
-    fn from(failure: Failure) -> Self {
+impl From<RequestError> for Problem {
+    fn from(failure: RequestError) -> Self {
         Problem::from_failure(&failure)
     }
 }
@@ -231,7 +233,7 @@ mod tests {
 
     #[test]
     fn kinds_have_the_status_codes_of_the_design() {
-        let codes = Kind::ALL.map(|kind| (kind.as_str(), status_of(kind).as_u16()));
+        let codes = RefusalKind::ALL.map(|kind| (kind.as_str(), status_of(kind).as_u16()));
         assert_eq!(
             codes,
             [

@@ -6,11 +6,11 @@ use super::routes::Act;
 use crate::auth::permissions::{Operation, Request as Asked};
 use crate::auth::{self, Anonymous, Grant};
 use crate::engine::{
-    ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
+    ClientId, Command, IdempotencyKey, LockName, LockView, Op, Outcome, Reason, Refusal, SessionId,
     SessionView,
 };
 use crate::service::stale_read::StaleRead;
-use crate::service::{Failure, Unavailable};
+use crate::service::{RequestError, Unavailable};
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::request::Parts;
@@ -91,7 +91,7 @@ impl Call {
     }
 
     /// Has a command decided, if the caller may submit it.
-    pub(super) async fn decide(&self, op: Op, request: Option<Request>) -> Done<Outcome> {
+    pub(super) async fn decide(&self, op: Op, request: Option<IdempotencyKey>) -> Done<Outcome> {
         if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
             self.grants()?;
         }
@@ -104,7 +104,7 @@ impl Call {
             self.app.locks.submit(command, |answer| drop(then.send(answer)));
             answer.await
         };
-        told(answer)?.map_err(|refusal| Failure::Refused(refusal).into())
+        told(answer)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
     /// Whether the caller may submit `op`.
@@ -144,7 +144,7 @@ impl Call {
             }
         };
         let refusal = Refusal { at: self.app.locks.now(), reason: Box::new(reason) };
-        Err(Failure::Refused(refusal).into())
+        Err(RequestError::Refused(refusal).into())
     }
 
     /// Whose a session is that was not opened here.
@@ -170,7 +170,7 @@ pub(super) fn told<T>(
 ) -> Done<T> {
     // Whoever drops the question without an answer is closing.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
-    answer.map_err(|unavailable| Failure::Unavailable(unavailable).into())
+    answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
 }
 
 /// JSON with a status code.

@@ -13,7 +13,7 @@ use crate::engine::{
     ClientId, EndSession, Grace, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd,
     SessionId, SessionView, Token, Ttl,
 };
-use crate::service::Failure;
+use crate::service::RequestError;
 use crate::time::Time;
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -95,7 +95,7 @@ pub(super) async fn show(mut call: Call) -> Done {
     Options::read(&mut call).await?;
     let Some(view) = call.session(id).await? else {
         let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(id)));
-        return Err(Failure::Refused(Refusal { at, reason }).into());
+        return Err(RequestError::Refused(Refusal { at, reason }).into());
     };
     let request = Request::of_nothing(Operation::ShowSession);
     let owner = std::slice::from_ref(&view.client);

@@ -12,11 +12,12 @@ use super::lock_resource;
 use super::problem::{Done, Problem};
 use super::request_context::{Call, told};
 use crate::engine::{
-    Acquire, ClientId, Event, EventKind, Kind, LeaseKey, LeaseTerms, Leave, LeaveReason, LockName,
-    Op, Outcome, Ownership, QueuePolicy, Refusal, Release, Replay, Request, Tenure, Ticket, Token,
+    Acquire, ClientId, Event, EventKind, IdempotencyKey, LeaseKey, LeaseTerms, Leave, LeaveReason,
+    LockName, Op, Outcome, Ownership, QueuePolicy, Refusal, RefusalKind, Release, Replay, Tenure,
+    Ticket, Token,
 };
-use crate::service::event_log::Watch;
-use crate::service::{Failure, Locks, Unavailable};
+use crate::service::event_log::EventWatch;
+use crate::service::{Locks, RequestError, Unavailable};
 use crate::time::Span;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -46,7 +47,7 @@ pub(super) struct Places {
 #[derive(Default)]
 struct State {
     /// There is one while anybody waits.
-    watch: Option<Watch>,
+    watch: Option<EventWatch>,
     places: HashMap<Ticket, Place>,
     waiting: usize,
     /// Tells apart those who share a place: several requests of one client are one in the line.
@@ -95,7 +96,7 @@ impl Places {
     }
 
     /// Follows a place that `ask` has taken; `before` is a watch from before that.
-    fn follow(self: &Arc<Self>, ask: &Acquire, ticket: Ticket, before: &mut Watch) -> Waiter {
+    fn follow(self: &Arc<Self>, ask: &Acquire, ticket: Ticket, before: &mut EventWatch) -> Waiter {
         let (sender, told) = oneshot::channel();
         let mut state = self.state.lock();
         if state.watch.is_none() {
@@ -131,7 +132,7 @@ impl Places {
         answer
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> EventWatch {
         let own = Weak::clone(&self.own);
         let mut watch = self.locks.watch(None);
         watch.wake_by(Arc::new(move || {
@@ -143,7 +144,7 @@ impl Places {
     }
 
     /// Finds what happened to a place between taking and following it.
-    fn look_back(&self, ticket: Ticket, before: &mut Watch) {
+    fn look_back(&self, ticket: Ticket, before: &mut EventWatch) {
         loop {
             let batch = before.take(BATCH);
             let fate = batch.events.iter().find_map(|(_, event)| fate_of(event, ticket));
@@ -309,7 +310,7 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        return Err(Problem::of(Kind::Limit, detail));
+        return Err(Problem::of(RefusalKind::Limit, detail));
     };
     ask.line = QueuePolicy::Join(Some(patience));
     let mut phase = call.app.follow_phase();
@@ -318,7 +319,7 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
         call.grants()?;
         let mut waiter = match place.take() {
             Some(waiter) => waiter,
-            None => match told(places.enter(&ask).await)?.map_err(Failure::Refused)? {
+            None => match told(places.enter(&ask).await)?.map_err(RequestError::Refused)? {
                 Entered::Waits(waiter) => waiter,
                 Entered::Decided(outcome) => return served(call, &ask, &outcome).await,
             },
@@ -357,12 +358,12 @@ pub(super) async fn wait_by_id(
     call: &Call,
     mut ask: Acquire,
     patience: Span,
-    request: Request,
+    request: IdempotencyKey,
 ) -> Done {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        return Err(Problem::of(Kind::Limit, detail));
+        return Err(Problem::of(RefusalKind::Limit, detail));
     };
     let until = call.app.locks.now() + patience;
     let mut phase = call.app.follow_phase();
@@ -384,7 +385,7 @@ pub(super) async fn wait_by_id(
                 }
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
-            Err(problem) if has_waited && problem.is(Kind::LockExpired) => {
+            Err(problem) if has_waited && problem.is(RefusalKind::LockExpired) => {
                 return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
             }
             Err(problem) => return Err(problem),
@@ -421,7 +422,7 @@ fn lost_sight(name: &LockName) -> Problem {
          was granted; look who holds it, and next time send an Idempotency-Key, which makes a wait \
          safe to repeat"
     );
-    Problem::of(Kind::ConsistencyUnavailable, detail)
+    Problem::of(RefusalKind::ConsistencyUnavailable, detail)
 }
 
 async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
@@ -451,14 +452,14 @@ async fn in_vain(call: &Call, ask: &Acquire, why: LeaveReason) -> Problem {
     if let Some(id) = session {
         let reason = Box::new(crate::engine::Reason::NoSession(id));
         let at = call.app.locks.now();
-        return Failure::Refused(Refusal { at, reason }).into();
+        return RequestError::Refused(Refusal { at, reason }).into();
     }
     let now = match call.view(&ask.name).await {
         Ok(view) => view,
         Err(problem) => return problem,
     };
     let waited = "the wait is over, and the lock was not to be had";
-    let problem = Problem::of(Kind::LockConflict, format!("lock '{}': {waited}", ask.name));
+    let problem = Problem::of(RefusalKind::LockConflict, format!("lock '{}': {waited}", ask.name));
     let problem = problem.with("reason", "waited_in_vain").with("name", ask.name.as_str());
     match now.holder() {
         Some(holder) => problem

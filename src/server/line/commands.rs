@@ -6,8 +6,8 @@ use crate::auth::connection_limits::Peers;
 use crate::auth::permissions::{Operation, Request as Asked};
 use crate::auth::{Gate, Grant};
 use crate::engine::{
-    Acquire, Answer, Command, Firm, Grace, Kind, LeaseKey, LeaseTerms, LockName, Mode, Op,
-    Ownership, Patch, Phase, QueuePolicy, Release, Renew, Ttl,
+    Acquire, Answer, Command, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership,
+    Patch, Phase, QueuePolicy, RefusalKind, Release, Renew, Ttl,
 };
 use crate::metrics::Page;
 use crate::service::{Locks, Unavailable};
@@ -207,14 +207,15 @@ fn word_of(answer: &Result<Answer, Unavailable>) -> Reply {
     match answer {
         Ok(Ok(_)) => Reply::Success,
         Ok(Err(refusal)) => match refusal.kind() {
-            Kind::LockConflict | Kind::LockNotHeld | Kind::LockExpired | Kind::FencingMismatch => {
-                Reply::Fail
-            }
-            Kind::ClockSkewExceeded
-            | Kind::ConsistencyUnavailable
-            | Kind::Invalid
-            | Kind::Limit
-            | Kind::Denied => {
+            RefusalKind::LockConflict
+            | RefusalKind::LockNotHeld
+            | RefusalKind::LockExpired
+            | RefusalKind::FencingMismatch => Reply::Fail,
+            RefusalKind::ClockSkewExceeded
+            | RefusalKind::ConsistencyUnavailable
+            | RefusalKind::Invalid
+            | RefusalKind::Limit
+            | RefusalKind::Denied => {
                 log::info!("a line is answered by ERROR: {refusal}");
                 Reply::Error
             }

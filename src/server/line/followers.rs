@@ -4,7 +4,7 @@
 use super::delivery::Wire;
 use crate::engine::{Event, EventKind, LockName};
 use crate::metrics::Page;
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use crate::service::{List, Locks};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl Followers {
     }
 
     /// Tells a follower all there is to tell, for as long as it listens.
-    async fn tell(&self, address: SocketAddr, mut watch: Watch, place: &AtomicU64) -> Over {
+    async fn tell(&self, address: SocketAddr, mut watch: EventWatch, place: &AtomicU64) -> Over {
         let mut wire = Wire::new(address);
         if let Err(why) = self.tell_held(&mut wire).await {
             return why;

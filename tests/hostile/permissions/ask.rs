@@ -4,11 +4,14 @@ use super::site::{SHOWN, Site, Sites};
 use super::{ALL, Case, Outcome, Who};
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, Annotate, ClientId, EndSession, Firm, LeaseKey, LeaseTerms, Leave, LeaveReason,
-    LockName, Mode, Move, Op, OpenSession, Outcome as Decided, Over, Ownership, Patch, QueuePolicy,
-    Release, Renew, Reset, SessionEnd, SessionId, Steal, StealReason, Ticket, Whose,
+    Acquire, Annotate, ClientId, EndSession, Firm, IfExists, LeaseKey, LeaseTerms, Leave,
+    LeaveReason, LockName, Mode, Move, Op, OpenSession, Outcome as Decided, Ownership, Patch,
+    QueuePolicy, Release, Renew, Reset, ResetScope, SessionEnd, SessionId, Steal, StealReason,
+    Ticket,
 };
-use latchfs::service::batch_messages::{ANY_START, Ask, Batch, Reply, decode_told, encode_batch};
+use latchfs::service::batch_messages::{
+    ANY_START, BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+};
 use latchfs::service::{Children, List, Unavailable};
 
 /// Makes a request.
@@ -51,7 +54,7 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
             format!("/door/v1/events?start={ANY_START}&since=0")
         }
         ("POST", "/door/v1/ask") => {
-            body = encode_batch(&batch_of(Ask::Now));
+            body = encode_batch(&batch_of(BatchItem::Now));
             path.to_owned()
         }
         _ => panic!("say here how {method} {path} is asked"),
@@ -86,8 +89,8 @@ fn line(sites: &Sites, word: &str, who: &Who, Case { client, lock, .. }: &Case) 
     Outcome { is_denied: said.is_empty() || said == "ERROR", body: said.into_bytes() }
 }
 
-fn batch_of(ask: Ask) -> Batch {
-    Batch { engine: 0, from: 7, number: 0, asks: vec![ask] }
+fn batch_of(ask: BatchItem) -> RequestBatch {
+    RequestBatch { engine: 0, from: 7, number: 0, asks: vec![ask] }
 }
 
 fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
@@ -95,12 +98,12 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
     let Some(reply) = submit(sites, who, ask) else {
         return Outcome { is_denied: true, body: Vec::new() };
     };
-    let is_denied = matches!(&reply, Reply::Unavailable(Unavailable::Denied { .. }));
+    let is_denied = matches!(&reply, ItemReply::Unavailable(Unavailable::Denied { .. }));
     Outcome { is_denied, body: format!("{reply:?}").into_bytes() }
 }
 
 /// The reply to a batch of one part; nothing, if the caller is not known.
-fn submit(sites: &Sites, who: &Who, ask: Ask) -> Option<Reply> {
+fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
     let bytes = encode_batch(&batch_of(ask));
     let (code, body) = sites.http(who, "POST", "/door/v1/ask", &bytes, None);
     if code == 401 {
@@ -110,7 +113,7 @@ fn submit(sites: &Sites, who: &Who, ask: Ask) -> Option<Reply> {
     decode_told(&body[4..]).expect("an answer").replies.pop()
 }
 
-fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
+fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> BatchItem {
     let name = || LockName::parse(&case.lock).expect("a name");
     let client = || ClientId::parse(case.client).expect("a client");
     let key = || LeaseKey { name: name(), client: client(), token: None };
@@ -118,16 +121,16 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
     let (term, patch) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
     let session = || SessionId::named(open(sites, site, case.client));
     let op = match ask {
-        "view" => return Ask::View(name()),
-        "list" => return Ask::List(List { limit: 4_096, ..List::default() }),
+        "view" => return BatchItem::View(name()),
+        "list" => return BatchItem::List(List { limit: 4_096, ..List::default() }),
         "children" => {
             let parent = Some(LockName::parse("team").expect("a name"));
-            return Ask::Children(Children { parent, cursor: None, limit: 4_096 });
+            return BatchItem::Children(Children { parent, cursor: None, limit: 4_096 });
         }
-        "about" => return Ask::About,
-        "now" => return Ask::Now,
-        "leases" => return Ask::Leases(session(), None),
-        "urls" => return Ask::Urls,
+        "about" => return BatchItem::About,
+        "now" => return BatchItem::Now,
+        "leases" => return BatchItem::Leases(session(), None),
+        "urls" => return BatchItem::Urls,
         "settle" => Op::Settle,
         "acquire" => Op::Acquire(acquire(name(), client(), QueuePolicy::Skip)),
         "renew" => {
@@ -141,7 +144,7 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         }
         "move" => {
             let to = LockName::parse(&case.to).expect("a name");
-            Op::Move(Move { from: key(), to, over: Over::Refuse })
+            Op::Move(Move { from: key(), to, over: IfExists::Refuse })
         }
         "steal" => {
             Op::Steal(Steal { name: name(), client: client(), reason: reason(), term, patch })
@@ -153,12 +156,12 @@ fn ask_of(sites: &Sites, ask: &str, site: Site, case: &Case) -> Ask {
         "keep-alive" => Op::KeepAlive(session()),
         "end-session" => Op::EndSession(EndSession { session: session(), end: SessionEnd::Closed }),
         "reset" => {
-            let whose = Whose::Of(ClientId::parse("nobody").expect("a client"));
+            let whose = ResetScope::Of(ClientId::parse("nobody").expect("a client"));
             Op::Reset(Reset { whose, by: client(), reason: reason() })
         }
         _ => panic!("say here how the part '{ask}' of a batch is asked"),
     };
-    Ask::Submit(op.into())
+    BatchItem::Submit(op.into())
 }
 
 fn acquire(name: LockName, client: ClientId, line: QueuePolicy) -> Acquire {
@@ -179,10 +182,10 @@ fn queue(sites: &Sites, site: Site, case: &Case) -> Ticket {
     let holder = ClientId::parse("holder").expect("a client");
     let waiter = ClientId::parse(case.client).expect("a client");
     let name = || LockName::parse(&case.lock).expect("a name");
-    let ask = |op| submit(sites, &admin, Ask::Submit(Op::Acquire(op).into())).expect("known");
+    let ask = |op| submit(sites, &admin, BatchItem::Submit(Op::Acquire(op).into())).expect("known");
     ask(acquire(name(), holder, QueuePolicy::Skip));
     match ask(acquire(name(), waiter, QueuePolicy::Join(None))) {
-        Reply::Answered(Ok(Decided::Waiting { ticket, .. })) => ticket,
+        ItemReply::Answered(Ok(Decided::Waiting { ticket, .. })) => ticket,
         other => panic!("{other:?}"),
     }
 }

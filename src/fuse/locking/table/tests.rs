@@ -4,8 +4,8 @@ use super::super::ranges::Owner;
 use super::ask::CallOf;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, Engine, Event, EventKind, Grace, LeaseKey, LockName, LockView, Move, Op,
-    OpenSession, Outcome, Over, Patch, Release, TenureEnd,
+    Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
+    Move, Op, OpenSession, Outcome, Patch, Release, TenureEnd,
 };
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -345,7 +345,7 @@ impl Rig {
         let lease = holder.expect("it is held");
         let from = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
         let mut todo = Vec::new();
-        let ask = Move { from, to: to.clone(), over: Over::Refuse };
+        let ask = Move { from, to: to.clone(), over: IfExists::Refuse };
         self.apply(Op::Move(ask), &mut todo).expect("it can be moved");
         todo
     }

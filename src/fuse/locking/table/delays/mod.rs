@@ -7,8 +7,8 @@ mod losses;
 use super::super::ranges::Owner;
 use super::*;
 use crate::engine::{
-    Answer, ClientId, Engine, EventKind, Grace, LeaseKey, LockName, LockView, Move, Op,
-    OpenSession, Outcome, Over, Patch, TenureEnd,
+    Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView, Move, Op,
+    OpenSession, Outcome, Patch, TenureEnd,
 };
 use crate::fuse::lookout::Waiting;
 use crate::time::{Span as Length, Time};
@@ -295,7 +295,7 @@ impl Far {
             return;
         };
         let from = LeaseKey { name: from, client: client(), token: Some(holder) };
-        let answer = self.apply(Op::Move(Move { from, to, over: Over::Refuse }));
+        let answer = self.apply(Op::Move(Move { from, to, over: IfExists::Refuse }));
         self.say(format_args!("moved: {answer:?}"));
     }
 
