@@ -1,17 +1,19 @@
 //! Rule 1: acquire. Rule 5: the line. Rule 6: sharing.
 
-use super::command::{Acquire, Answer, Leave, Outcome, Patch, QueuePolicy, Rulebook, Tenure};
+use super::command::{Acquire, Answer, Leave, Outcome, QueuePolicy, Rulebook, Tenure};
 use super::conflict::{ConflictCheck, Facts};
 use super::deadlines::Due;
+use super::details::Details;
+use super::details::Patch;
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
-use super::lease::{Details, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token};
+use super::lease::{Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token};
 use super::lock::{Lock, QueuedWaiter, Tenancy, sessions_of};
 use super::lock_table::Slot;
 use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason, Refusal, Way};
 use super::renew::again;
-use super::{Engine, EngineState};
+use super::state::{Engine, EngineState};
 use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};
 

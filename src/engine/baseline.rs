@@ -8,11 +8,12 @@
 
 use super::command::{Acquire, Answer, Rulebook};
 use super::event::Event;
-use super::lease::TOKEN_MAX;
-use super::lease_terms::TTL_DEFAULT;
+use super::lease::{Ends, Mode, TOKEN_MAX, Token};
+use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
+use super::name::{ClientId, LockName};
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
+use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;
-use super::{ClientId, Ends, Engine, LockName, Mode, Rules, Token};
 use crate::time::{Span, Time, Wall};
 
 /// How far beyond those of a backup numbers go on: what a node that decides a million commands a
@@ -118,23 +119,19 @@ impl Engine {
         let leases = self.locks.values().flat_map(|lock| lock.leases());
         let of_leases = leases.map(|lease| self.books.ends(lease.life).ttl);
         let of_sessions = self.books.sessions.values().filter_map(|session| session.ttl);
-        of_leases.chain(of_sessions).map(super::Ttl::span).max()
+        of_leases.chain(of_sessions).map(Ttl::span).max()
     }
 }
 
-impl super::EngineState {
+impl EngineState {
     /// Refuses all that would begin a tenure while nothing is granted.
     pub(super) fn grants(&self, name: &LockName) -> Result<(), Refusal> {
         if self.clock >= self.shut_until {
             return Ok(());
         }
         let until = self.shut_until;
-        let ends = Ends {
-            expires_at: until,
-            grace_until: until,
-            ttl: TTL_DEFAULT,
-            grace: super::Grace::NONE,
-        };
+        let ends =
+            Ends { expires_at: until, grace_until: until, ttl: TTL_DEFAULT, grace: Grace::NONE };
         Err(self.refuse(Reason::Conflict(Conflict {
             name: name.clone(),
             holder: nobody(),

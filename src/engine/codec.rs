@@ -7,35 +7,33 @@
 use super::baseline::Baseline;
 use super::command::{
     Acquire, Annotate, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists, LeaseKey,
-    Leave, Move, Op, OpenSession, Outcome, Patch, QueuePolicy, REQUEST_KEY_BYTES_MAX, Release,
-    Renew, Replay, RequestId, Reset, ResetScope, Rulebook, Steal, Tenure, TextPatch,
+    Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
+    ResetScope, Rulebook, Steal, Tenure,
 };
-pub use super::encoding::Malformed;
+use super::details::{Details, FileAttrs, FileType, Process, ReadMode};
+use super::details::{Patch, TextPatch};
 pub(crate) use super::encoding::{Codec, Decoder, require, wire_enum, wire_struct};
+pub use super::encoding::{FORMAT_OLDEST, FORMAT_VERSION, Malformed};
 use super::encoding::{put_text, take_bytes, wire_number, wire_text};
 use super::event::{LeaveReason, SessionEnd};
 use super::idempotency::IdempotencyRecord;
 use super::interner::Interner;
 use super::lease::{
-    Details, Ends, FileAttrs, FileType, HOLDER_ID_BYTES_MAX, Lease, LeaseTerms, Lifetime, Mode,
-    NOTE_BYTES_MAX, OpenId, Ownership, Process, ReadMode, SessionId, StealReason, Ticket, Token,
+    Ends, Lease, LeaseTerms, Lifetime, Mode, OpenId, Ownership, SessionId, StealReason, Ticket,
+    Token,
 };
 use super::lease_terms::{Grace, Ttl};
+use super::limits::REQUEST_KEY_BYTES_MAX;
+use super::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
 use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
 use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::session::Session;
+use super::state::{Engine, EngineState, Rules};
 use super::tokens::TokenAllocator;
-use super::{Engine, EngineState, Rules};
 use crate::time::{Span, Time, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// The version of these bytes. A change of any layout below raises it.
-pub const FORMAT_VERSION: u8 = 4;
-
-/// The oldest version that is still read.
-pub const FORMAT_OLDEST: u8 = 2;
 
 /// Writes `command`, to be carried out at `at`, behind what `out` holds.
 pub fn encode_command(at: Time, command: &Command, out: &mut Vec<u8>) {

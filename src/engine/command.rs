@@ -1,11 +1,12 @@
 //! What can be asked of the engine: a closed list, and what it answers.
 
+use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
 use super::lease::{
-    Ends, FileAttrs, LeaseTerms, Lifetime, Mode, Ownership, Process, SessionId, StealReason,
-    Ticket, Token,
+    Ends, LeaseTerms, Lifetime, Mode, Ownership, SessionId, StealReason, Ticket, Token,
 };
 use super::lease_terms::{Grace, Ttl};
+use super::limits::{LimitedField, SPARED_MAX};
 use super::name::{ClientId, LockName};
 use super::refusal::Refusal;
 use crate::time::{Span, Time};
@@ -63,10 +64,6 @@ pub struct RequestId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u128);
 
-/// A UUID has 36 bytes; twice that leaves room for a prefix.
-pub const REQUEST_KEY_BYTES_MAX: usize = 72;
-/// The name of a credential, as long as that of a client, behind the name of a front end.
-pub const CALLER_BYTES_MAX: usize = super::name::CLIENT_BYTES_MAX + 32;
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -101,6 +98,34 @@ impl Op {
     /// full disk must not stop such a command: somebody would keep a lock that is given back.
     pub const fn only_ends(&self) -> bool {
         matches!(self, Self::Settle | Self::Release(_) | Self::Leave(_) | Self::EndSession(_))
+    }
+
+    /// Returns how long what it makes lasts unrenewed, ttl and grace together.
+    pub(super) fn lasts(&self) -> Span {
+        match self {
+            Self::Acquire(Acquire { term: LeaseTerms::Own(ttl, grace), .. })
+            | Self::Renew(Renew { term: Some(LeaseTerms::Own(ttl, grace)), .. })
+            | Self::Steal(Steal { term: LeaseTerms::Own(ttl, grace), .. })
+            | Self::OpenSession(OpenSession { ttl: Some(ttl), grace, .. }) => {
+                ttl.span() + grace.span()
+            }
+            _ => Span::ZERO,
+        }
+    }
+
+    const fn patch(&self) -> Option<&Patch> {
+        match self {
+            Self::Acquire(ask) => Some(&ask.patch),
+            Self::Renew(ask) => Some(&ask.patch),
+            Self::Annotate(ask) => Some(&ask.patch),
+            Self::Steal(ask) => Some(&ask.patch),
+            _ => None,
+        }
+    }
+
+    fn spares_too_many(&self) -> bool {
+        matches!(self, Self::Reset(ask)
+            if matches!(&ask.whose, ResetScope::AllBut(kept) if kept.len() > SPARED_MAX))
     }
 }
 
@@ -175,30 +200,6 @@ pub struct Annotate {
     pub key: LeaseKey,
     /// What it says from now on.
     pub patch: Patch,
-}
-
-/// What changes in the details of a lease; `None` leaves a field as it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Patch {
-    /// The process that acquired.
-    pub holder_id: Option<Arc<str>>,
-    /// The note; an empty one takes it away.
-    pub note: Option<Arc<str>>,
-    /// The text.
-    pub text: Option<TextPatch>,
-    /// The process that keeps it alive; `Some(None)` unbinds.
-    pub process: Option<Option<Process>>,
-    /// How it looks.
-    pub looks: Option<FileAttrs>,
-}
-
-/// What happens to the text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TextPatch {
-    /// It becomes this.
-    Set(Arc<[u8]>),
-    /// This comes behind it.
-    Append(Arc<[u8]>),
 }
 
 /// Rule 3.
@@ -396,6 +397,19 @@ pub struct Tenure {
     pub acquired_at: Time,
     /// See [`Lease::acquisition`](super::lease::Lease::acquisition).
     pub acquisition: u32,
+}
+
+impl Command {
+    /// Returns a part that is too long, if there is one.
+    pub(super) fn oversized(&self) -> Option<LimitedField> {
+        let id = self.request.as_ref().map(|request| &request.id);
+        let key = id.filter(|id| id.key.is_empty() || id.key.len() > LimitedField::Key.max());
+        let caller = id.filter(|id| id.caller.len() > LimitedField::Caller.max());
+        key.map(|_| LimitedField::Key)
+            .or_else(|| caller.map(|_| LimitedField::Caller))
+            .or_else(|| self.op.patch().and_then(Patch::oversized))
+            .or_else(|| self.op.spares_too_many().then_some(LimitedField::Spared))
+    }
 }
 
 impl From<Op> for Command {

@@ -3,10 +3,15 @@
 //! One way to write each value, so that equal values are equal bytes. Reading never panics and
 //! never trusts a length: bytes come from disks and networks.
 
-use super::codec::{FORMAT_OLDEST, FORMAT_VERSION};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+
+/// The version of these bytes. A change of any layout below raises it.
+pub const FORMAT_VERSION: u8 = 4;
+
+/// The oldest version that is still read.
+pub const FORMAT_OLDEST: u8 = 2;
 
 /// The bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::lease::{Ticket, Token};
 use super::lock::{Lock, QueuedWaiter};
 use super::mutants::{Mutant, planted};
 use super::name::LockName;
-use super::{Engine, EngineState};
+use super::state::{Engine, EngineState};
 use crate::time::Time;
 
 impl Engine {

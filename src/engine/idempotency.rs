@@ -1,32 +1,17 @@
-//! Rule 10: a repeated request has one effect, and gets the first answer.
-//!
-//! Only what was done is remembered. A refusal had no effect, so repeating the request can do no
-//! harm, and remembering it would let a client that is refused fill the memory.
-//!
-//! The id of a request that waits names its place in the queue: it is kept as long as the place,
-//! each repeat sets anew how long the request waits, and when the place is served the id names the
-//! grant. When the place is left unserved, a repeat is refused: one that was on its way must not
-//! enter the queue again.
+//! The idempotency table: the first answers to requests that carried an id.
 
-use super::command::{
-    Answer, Digest, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, Rulebook,
-};
-use super::deadlines::Due;
+use super::command::{Digest, Outcome, Replay, RequestId};
 use super::lease::Ticket;
-use super::mutants::{Mutant, planted};
-use super::refusal::{Limit, Reason};
-use super::session::Session;
-use super::{Engine, EngineState};
-use crate::time::{Span, Time};
+use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The first answers to requests that carried an id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct IdempotencyTable {
-    by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
+    pub(super) by_id: BTreeMap<Arc<RequestId>, IdempotencyRecord>,
     /// The ids of requests that wait, by their place in a queue.
-    waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
+    pub(super) waiting: BTreeMap<Ticket, BTreeSet<Arc<RequestId>>>,
 }
 
 /// The first answer to one request.
@@ -67,89 +52,6 @@ impl IdempotencyRecord {
         match self.replay.first {
             Outcome::Waiting { ticket, .. } if self.until == Time::NEVER => Some(ticket),
             _ => None,
-        }
-    }
-}
-
-impl Engine {
-    /// Returns the answer to a request that was carried out before, or that uses the id of another
-    /// one; `None` if the id is new.
-    pub(super) fn replay(&mut self, request: &IdempotencyKey, op: &Op) -> Option<Answer> {
-        let known = self.books.replies.by_id.get(&request.id)?;
-        if planted(Mutant::RepeatsAreApplied) {
-            return None;
-        }
-        if known.digest != request.digest && !planted(Mutant::KeyOfAnotherRequest) {
-            let reason = Reason::KeyReused(Arc::clone(&request.id.key));
-            return Some(Err(self.books.refuse(reason)));
-        }
-        let replay = known.replay.clone();
-        if let (Some(ticket), Op::Acquire(ask)) = (known.place(), op)
-            && let QueuePolicy::Join(patience) = ask.line
-            && patience != Some(Span::ZERO)
-            && !planted(Mutant::RepeatKeepsPatience)
-        {
-            let until = patience.map(|span| self.books.clock + span);
-            self.wait_until(&ask.name, ticket, until);
-        }
-        if let (Outcome::Left, Op::Acquire(ask)) = (&replay.first, op) {
-            return Some(Err(self.books.refuse(Reason::NotInLine(ask.name.clone()))));
-        }
-        Some(Ok(Outcome::Replayed(Box::new(replay))))
-    }
-
-    /// Whether the answer to one more request can be kept.
-    pub(super) fn has_room_for_reply(&self) -> Result<(), super::Refusal> {
-        let (known, max) = (self.books.replies.len(), self.books.rules.requests_max);
-        self.books.limit(known, max, Limit::Requests)
-    }
-}
-
-impl EngineState {
-    /// Keeps the answer to a request for repeats of it.
-    pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome, rules: Rulebook) {
-        let waits = matches!(first, Outcome::Waiting { .. })
-            && !matches!(rules, Rulebook::First | Rulebook::Second)
-            && !planted(Mutant::WaitingIdForgotten);
-        let until = if waits { Time::NEVER } else { self.clock + self.rules.requests_kept };
-        let reply =
-            IdempotencyRecord { until, digest: request.digest, replay: self.replay_of(first) };
-        self.restore_reply(request.id.clone(), reply);
-    }
-
-    fn replay_of(&self, first: &Outcome) -> Replay {
-        let ends = match first {
-            Outcome::SessionOpened(id) => self.sessions.get(id).map(Session::ends),
-            _ => first.tenure().map(|tenure| self.ends(tenure.life)),
-        };
-        Replay { at: self.clock, first: first.clone(), ends }
-    }
-
-    /// The wait at this place has come to `end`: so say from now on the ids that named the place.
-    pub(super) fn wait_is_over(&mut self, ticket: Ticket, end: &Outcome) {
-        for id in self.replies.waiting.remove(&ticket).unwrap_or_default() {
-            let waited = self.replies.by_id.get(&id).expect("a request that waits has its reply");
-            let (digest, until) = (waited.digest, self.clock + self.rules.requests_kept);
-            let replay = if planted(Mutant::ServedIdStillWaits) {
-                waited.replay.clone()
-            } else {
-                self.replay_of(end)
-            };
-            self.restore_reply(RequestId::clone(&id), IdempotencyRecord { until, digest, replay });
-        }
-    }
-
-    /// Enters a reply: what a snapshot brings back.
-    pub(super) fn restore_reply(&mut self, id: RequestId, reply: IdempotencyRecord) {
-        let (id, until, place) = (Arc::new(id), reply.until, reply.place());
-        if let Some(before) = self.replies.by_id.insert(Arc::clone(&id), reply)
-            && before.until < Time::NEVER
-        {
-            self.agenda.remove(before.until, Due::Reply(Arc::clone(&id)));
-        }
-        match place {
-            Some(ticket) => drop(self.replies.waiting.entry(ticket).or_default().insert(id)),
-            None => self.agenda.add(until, Due::Reply(id)),
         }
     }
 }

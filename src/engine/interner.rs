@@ -1,6 +1,7 @@
 //! What is read back shares what it shared before it was written.
 
-use super::command::{Command, Op, Patch};
+use super::command::{Command, Op};
+use super::details::Patch;
 use super::lease::Lease;
 use super::name::ClientId;
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@ use super::command::Outcome;
 use super::lease::{Lifetime, Ownership, Ticket};
 use super::lock::{Lock, Tenancy};
 use super::name::LockName;
-use super::{Engine, EngineState};
+use super::state::{Engine, EngineState};
 use crate::time::Time;
 use std::collections::BTreeSet;
 

@@ -1,9 +1,10 @@
 //! One lock: who has it, and who waits.
 
-use super::command::{Acquire, Patch, TextPatch};
-use super::lease::{
-    Details, Lease, LeaseTerms, Mode, Ownership, SessionId, TEXT_BYTES_MAX, Ticket, Token,
-};
+use super::command::Acquire;
+use super::details::Details;
+use super::details::{Patch, TextPatch};
+use super::lease::{Lease, LeaseTerms, Mode, Ownership, SessionId, Ticket, Token};
+use super::limits::TEXT_BYTES_MAX;
 use super::mutants::{Mutant, planted};
 use super::name::ClientId;
 use crate::time::Time;

@@ -1,12 +1,20 @@
 //! What can be seen: one lock, a page of locks, a page of a directory.
 
-use super::Engine;
 use super::lease::{Lease, Lifetime, Mode, SessionId, Token};
 use super::lock::Lock;
 use super::name::LockName;
-use super::view::{Child, Glance, Holder, LockView, SessionView, WaiterView};
+use super::state::Engine;
+use super::view::{Child, Holder, LockView, SessionView, WaiterView};
 use crate::time::Time;
 use std::ops::Bound;
+
+/// One lock in place, at this moment: for who only looks, and copies what it needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Glance<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) name: &'a LockName,
+    pub(super) lock: Option<&'a Lock>,
+}
 
 impl Engine {
     /// One lock as it stands at `now`. What was due by then must have been settled.
@@ -151,5 +159,32 @@ impl Engine {
             Lifetime::Own { .. } => None,
         };
         session.map_or(lease.renewed_at, |session| lease.renewed_at.max(session.renewed_at))
+    }
+}
+
+impl<'a> Glance<'a> {
+    /// Who has it, oldest first; empty when it is free.
+    pub fn leases(&self) -> &'a [Lease] {
+        self.lock.map_or(&[], Lock::leases)
+    }
+
+    /// Alone or with others, if anybody has it.
+    pub fn mode(&self) -> Mode {
+        self.lock.map_or(Mode::Exclusive, Lock::mode)
+    }
+
+    /// Whether anybody waits for it.
+    pub fn is_waited_for(&self) -> bool {
+        self.lock.is_some_and(|lock| !lock.line.is_empty())
+    }
+
+    /// Whether a lock below this name is held or waited for.
+    pub fn has_below(&self) -> bool {
+        self.engine.has_below(self.name.as_str())
+    }
+
+    /// When one of the leases was last renewed, by itself or with its session.
+    pub fn renewed_at(&self, lease: &Lease) -> Time {
+        self.engine.renewed_at(lease)
     }
 }

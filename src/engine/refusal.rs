@@ -1,7 +1,7 @@
 //! Why the engine says no. A refusal is an answer: deterministic, and it leaves nothing behind.
 
 use super::lease::{Ends, Mode, SessionId, Token};
-use super::limits::LimitedField;
+use super::limits::{LimitedField, TEXT_BYTES_MAX};
 use super::name::{ClientId, LockName};
 use crate::time::{Span, Time};
 use std::fmt;
@@ -63,7 +63,7 @@ pub enum Reason {
     SameName(LockName),
     /// There are as many as there may be.
     Limit(Limit),
-    /// The text would be longer than [`super::lease::TEXT_BYTES_MAX`].
+    /// The text would be longer than [`TEXT_BYTES_MAX`].
     TextTooLong(LockName),
     /// The lease or session would last longer than this server lets it.
     TooLong {
@@ -266,7 +266,7 @@ impl fmt::Display for Refusal {
             }
             Reason::TextTooLong(name) => {
                 write!(f, "the text of lock '{name}' would be longer than ")?;
-                write!(f, "{} bytes; keep it short", super::lease::TEXT_BYTES_MAX)
+                write!(f, "{} bytes; keep it short", TEXT_BYTES_MAX)
             }
         }
     }

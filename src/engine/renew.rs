@@ -1,6 +1,7 @@
 //! Rule 2: renew. Rule 3: release. Only the holder, and only the tenure it means.
 
-use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Patch, Release, Renew, Tenure};
+use super::command::{Annotate, Answer, Firm, LeaseKey, Outcome, Release, Renew, Tenure};
+use super::details::Patch;
 use super::event::{Event, EventKind, TenureEnd};
 use super::lease::{Lease, LeaseTerms, Lifetime, Ownership, Token};
 use super::lease_terms::{Grace, Ttl};
@@ -8,7 +9,7 @@ use super::lock::Lock;
 use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Reason, Refusal, Way};
-use super::{Engine, EngineState};
+use super::state::{Engine, EngineState};
 use crate::time::Time;
 
 impl Engine {

@@ -14,7 +14,7 @@ use super::lock::Lock;
 use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason};
-use super::{Engine, EngineState};
+use super::state::{Engine, EngineState};
 use crate::time::Time;
 use std::sync::Arc;
 

@@ -1,14 +1,8 @@
 //! A session: one keep-alive renews all that hangs on it, at a cost that does not grow.
 
-use super::command::{Answer, EndSession, OpenSession, Outcome};
-use super::deadlines::Due;
-use super::event::{Event, EventKind, SessionEnd};
-use super::lease::{Ends, Lifetime, SessionId, Ticket, Token};
+use super::lease::{Ends, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
-use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
-use super::refusal::{Limit, Reason};
-use super::{Engine, EngineState};
 use crate::time::Time;
 use std::collections::BTreeSet;
 
@@ -41,118 +35,5 @@ impl Session {
         let expires_at = self.expires_at();
         let grace_until = expires_at + self.grace.span();
         Ends { expires_at, grace_until, ttl: self.ttl.unwrap_or(TTL_DEFAULT), grace: self.grace }
-    }
-}
-
-impl Engine {
-    pub(super) fn open_session(&mut self, ask: &OpenSession, events: &mut Vec<Event>) -> Answer {
-        let (open, max) = (self.books.sessions.len(), self.books.rules.sessions_max);
-        self.books.limit(open, max, Limit::Sessions)?;
-        self.books.tokens_left()?;
-        let id = self.books.mint.session();
-        let session = Session::new(ask.client.clone(), ask.ttl, ask.grace, self.books.clock);
-        self.books.book_session(id, &session);
-        self.books.sessions.insert(id, session);
-        let opened = EventKind::SessionOpened { session: id, client: ask.client.clone() };
-        self.books.tell(events, opened);
-        Ok(Outcome::SessionOpened(id))
-    }
-
-    pub(super) fn keep_alive(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
-        let now = self.books.clock;
-        let Some(session) = self.books.sessions.get_mut(&id) else {
-            if planted(Mutant::DeadSessionKept) {
-                return Ok(Outcome::KeptAlive(now));
-            }
-            return Err(self.books.refuse(Reason::NoSession(id)));
-        };
-        if session.ttl.is_some() && !planted(Mutant::KeepAliveForgets) {
-            self.books.agenda.remove(session.expires_at(), Due::Session(id));
-            session.renewed_at = now;
-            self.books.agenda.add(session.expires_at(), Due::Session(id));
-        }
-        let expires_at = session.expires_at();
-        self.books.tell(events, EventKind::SessionKept { session: id });
-        Ok(Outcome::KeptAlive(expires_at))
-    }
-
-    pub(super) fn end_session(&mut self, ask: &EndSession, events: &mut Vec<Event>) -> Answer {
-        let id = ask.session;
-        self.books.tokens_left()?;
-        let Some(session) = self.books.sessions.remove(&id) else {
-            return Err(self.books.refuse(Reason::NoSession(id)));
-        };
-        if session.ttl.is_some() {
-            self.books.agenda.remove(session.expires_at(), Due::Session(id));
-        }
-        match ask.end {
-            SessionEnd::Closed => self.close_session(id, session, events),
-            SessionEnd::Expired => {
-                self.expire_session(id, session, events);
-                // Without a grace the leases are over already.
-                self.settle(self.books.clock, events);
-            }
-        }
-        Ok(Outcome::SessionEnded)
-    }
-
-    /// A clean end: waiters go, leases are released, and only then is anybody served.
-    fn close_session(&mut self, id: SessionId, session: Session, events: &mut Vec<Event>) {
-        if !planted(Mutant::SessionEndForgets) {
-            self.unqueue_all(session.waiters.iter(), events);
-        }
-        let ttl = session.ends().ttl;
-        for (name, token) in &session.leases {
-            self.give_back(name, *token, ttl, events);
-        }
-        let end = SessionEnd::Closed;
-        let over = EventKind::SessionOver { session: id, client: session.client, end };
-        self.books.tell(events, over);
-        let leases = session.leases.iter().map(|(name, _)| name);
-        for name in leases.chain(session.waiters.iter().map(|(name, _)| name)) {
-            self.serve(name, events);
-        }
-    }
-
-    /// A session was not kept alive: its waiters go, its leases are in grace.
-    pub(super) fn expire_session(
-        &mut self,
-        id: SessionId,
-        session: Session,
-        events: &mut Vec<Event>,
-    ) {
-        let ends = session.ends();
-        let expires_at = ends.expires_at.min(self.books.clock);
-        let (ttl, grace) = (ends.ttl, ends.grace);
-        let end = SessionEnd::Expired;
-        let over = EventKind::SessionOver { session: id, client: session.client, end };
-        self.books.tell(events, over);
-        self.unqueue_all(session.waiters.iter(), events);
-        for (name, token) in &session.leases {
-            let lock = self.locks.get_mut(name).expect("a session's lease has its lock");
-            let lease = lock.lease_mut(*token).expect("a session's lease is there");
-            // Rule 9: a stolen lock is kept from everybody until its lease begins.
-            let expires_at = expires_at.max(lease.acquired_at);
-            lease.life = Lifetime::Own { ttl, grace, expires_at };
-            lease.renewed_at = lease.renewed_at.max(session.renewed_at);
-            let holder = lease.holder.clone();
-            self.books.book(name, lease);
-            if expires_at <= self.books.clock {
-                let (name, token) = (name.clone(), *token);
-                self.books.tell(events, EventKind::Expired { name, holder, token });
-            }
-        }
-        for (name, _) in &session.waiters {
-            self.serve(name, events);
-        }
-    }
-}
-
-impl EngineState {
-    /// Enters a session where its end will be found.
-    pub(super) fn book_session(&mut self, id: SessionId, session: &Session) {
-        if session.ttl.is_some() {
-            self.agenda.add(session.expires_at(), Due::Session(id));
-        }
     }
 }

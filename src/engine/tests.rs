@@ -1,6 +1,7 @@
 //! Directed tests of single rules. The stories are in tests/stories, the model in tests/model.
 
 use super::*;
+use crate::time::{Span, Time};
 
 /// An engine, a clock that only the test moves, and the events of the last command.
 struct Lab {

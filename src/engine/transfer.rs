@@ -1,13 +1,14 @@
 //! A hold that changes its name, and rule 9: a hold that is taken away.
 
 use super::command::{Answer, IfExists, LeaseKey, Move, Outcome, Steal, Tenure};
+use super::details::Details;
 use super::event::{Event, EventKind, TenureEnd};
-use super::lease::{Details, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Token};
+use super::lease::{Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Token};
 use super::lock::Lock;
 use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
-use super::{Engine, EngineState};
+use super::state::{Engine, EngineState};
 use std::sync::Arc;
 
 impl Engine {

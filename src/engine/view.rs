@@ -1,8 +1,6 @@
 //! What can be seen of a lock: facts at a moment, owned, so that no lock is held while showing.
 
-use super::Engine;
 use super::lease::{Ends, Lease, Mode, Phase, Ticket, Token};
-use super::lock::Lock;
 use super::name::{ClientId, LockName};
 use crate::time::Time;
 
@@ -21,14 +19,6 @@ pub struct LockView {
     pub waiters: Vec<WaiterView>,
     /// Whether a lock below this name is held or waited for.
     pub has_below: bool,
-}
-
-/// One lock in place, at this moment: for who only looks, and copies what it needs.
-#[derive(Debug, Clone, Copy)]
-pub struct Glance<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) name: &'a LockName,
-    pub(super) lock: Option<&'a Lock>,
 }
 
 /// One who has the lock.
@@ -99,32 +89,5 @@ impl LockView {
     /// The holder that is this client, if it is one.
     pub fn held_by(&self, client: &ClientId) -> Option<&Holder> {
         self.holders.iter().find(|holder| holder.lease.holder == *client)
-    }
-}
-
-impl<'a> Glance<'a> {
-    /// Who has it, oldest first; empty when it is free.
-    pub fn leases(&self) -> &'a [Lease] {
-        self.lock.map_or(&[], Lock::leases)
-    }
-
-    /// Alone or with others, if anybody has it.
-    pub fn mode(&self) -> Mode {
-        self.lock.map_or(Mode::Exclusive, Lock::mode)
-    }
-
-    /// Whether anybody waits for it.
-    pub fn is_waited_for(&self) -> bool {
-        self.lock.is_some_and(|lock| !lock.line.is_empty())
-    }
-
-    /// Whether a lock below this name is held or waited for.
-    pub fn has_below(&self) -> bool {
-        self.engine.has_below(self.name.as_str())
-    }
-
-    /// When one of the leases was last renewed, by itself or with its session.
-    pub fn renewed_at(&self, lease: &Lease) -> Time {
-        self.engine.renewed_at(lease)
     }
 }

@@ -12,7 +12,7 @@ use super::process;
 use super::shared::{Fs, flat};
 use super::tree::{Link, LockPlace};
 use super::why;
-use crate::engine::lease::TEXT_BYTES_MAX;
+use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{
     Acquire, Annotate, Command, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime,
     LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Renew,

@@ -19,7 +19,7 @@ use super::stream;
 use super::tree::Place;
 use super::wait;
 use super::why;
-use crate::engine::lease::TEXT_BYTES_MAX;
+use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
 use crate::service::RequestError;
 use crate::status::{pretty, status_of};

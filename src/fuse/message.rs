@@ -1,7 +1,8 @@
 //! What a write to a lock's file means. One write is one message. Pure: it reads bytes only.
 
-use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
+use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::looks_like_a_duration;
+use crate::engine::limits::NOTE_BYTES_MAX;
 use crate::engine::{Grace, Mode, Token, Ttl};
 use serde_json::{Map, Value};
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 //!
 //! The parsers that belong to one layer (messages, requests) have theirs beside them.
 
-use latchfs::engine::command::{Annotate, EndSession, Patch, TextPatch};
+use latchfs::engine::command::{Annotate, EndSession};
+use latchfs::engine::details::{Patch, TextPatch};
 use latchfs::engine::event::SessionEnd;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_span};
 use latchfs::engine::{

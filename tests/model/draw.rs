@@ -2,13 +2,14 @@
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
-    LeaseKey, Leave, Move, Op, OpenSession, Outcome, Patch, QueuePolicy, Release, Renew, RequestId,
-    Reset, ResetScope, Rulebook, Steal, TextPatch,
+    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId, Reset,
+    ResetScope, Rulebook, Steal,
 };
+use super::super::details::{FileAttrs, FileType, Process};
+use super::super::details::{Patch, TextPatch};
 use super::super::event::{LeaveReason, SessionEnd};
 use super::super::lease::{
-    FileAttrs, FileType, LeaseTerms, Mode, OpenId, Ownership, Process, SessionId, StealReason,
-    Ticket, Token,
+    LeaseTerms, Mode, OpenId, Ownership, SessionId, StealReason, Ticket, Token,
 };
 use super::super::lease_terms::{Grace, Ttl};
 use super::super::{ClientId, Engine, LockName, Rules};

@@ -4,16 +4,18 @@
 use super::super::command::Firm;
 use super::super::command::{
     Acquire, Annotate, Answer, Command, EndSession, IdempotencyKey, IfExists, LeaseKey, Leave,
-    Move, Op, OpenSession, Outcome, Patch, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
-    ResetScope, Rulebook, Steal, Tenure, TextPatch,
+    Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
+    ResetScope, Rulebook, Steal, Tenure,
 };
+use super::super::details::Details;
+use super::super::details::{Patch, TextPatch};
 use super::super::event::{Event, EventKind, LeaveReason, SessionEnd, TenureEnd};
 use super::super::lease::{
-    Details, Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, SessionId, Ticket, Token,
+    Ends, Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, SessionId, Ticket, Token,
 };
-use super::super::lease::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 use super::super::lease_terms::{Grace, TTL_DEFAULT, Ttl};
 use super::super::limits::LimitedField;
+use super::super::limits::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 use super::super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::super::view::{Holder, LockView, WaiterView};
 use super::super::{ClientId, LockName, Rules};

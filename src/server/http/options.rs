@@ -3,9 +3,10 @@
 use super::parameters::{IDEMPOTENCY_KEY, Param, Place};
 use super::problem::{Done, Problem};
 use super::request_context::{BODY_BYTES_MAX, Call};
-use crate::engine::command::REQUEST_KEY_BYTES_MAX;
-use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
+use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
+use crate::engine::limits::NOTE_BYTES_MAX;
+use crate::engine::limits::REQUEST_KEY_BYTES_MAX;
 use crate::engine::{
     ClientId, Digest, Grace, IdempotencyKey, LockName, Mode, NameError, RequestId, ResetScope,
     SessionId, StealReason, Token, Ttl,

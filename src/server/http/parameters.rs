@@ -1,6 +1,7 @@
 //! What can be said in a request, option by option: how it is named, written and described.
 
-use crate::engine::lease::{NOTE_BYTES_MAX, TOKEN_MAX};
+use crate::engine::lease::TOKEN_MAX;
+use crate::engine::limits::NOTE_BYTES_MAX;
 use crate::engine::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
 use serde_json::{Value, json};
 
@@ -79,7 +80,7 @@ impl Shape {
             Self::Count => json!({ "type": "integer", "minimum": 1 }),
             Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
             Self::Tag => json!({ "type": "string", "example": "\"7\"" }),
-            Self::RequestId => text(crate::engine::command::REQUEST_KEY_BYTES_MAX),
+            Self::RequestId => text(crate::engine::limits::REQUEST_KEY_BYTES_MAX),
             Self::Consistency => json!({ "enum": ["linearizable", "local"] }),
             Self::Pairs => json!({
                 "type": "array",

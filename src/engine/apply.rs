@@ -1,0 +1,49 @@
+//! Carries a command out: each operation has its own module, and this one calls them.
+
+use super::command::{Answer, Command, Op, Outcome};
+use super::event::Event;
+use super::refusal::Reason;
+use super::state::Engine;
+use crate::time::Time;
+
+impl Engine {
+    /// Carries `command` out at `at`, and adds what happened to `events`.
+    ///
+    /// An `at` before the latest one counts as that: time never goes back.
+    pub fn apply(&mut self, at: Time, command: &Command, events: &mut Vec<Event>) -> Answer {
+        self.settle(at, events);
+        if let Some(part) = command.oversized() {
+            return Err(self.books.refuse(Reason::Oversized(part)));
+        }
+        if let Some(max) = self.books.longest.filter(|max| command.op.lasts() > *max) {
+            return Err(self.books.refuse(Reason::TooLong { max }));
+        }
+        let Some(request) = &command.request else {
+            return self.carry_out(command, events);
+        };
+        if let Some(answer) = self.replay(request, &command.op) {
+            return answer;
+        }
+        self.has_room_for_reply()?;
+        let outcome = self.carry_out(command, events)?;
+        self.books.remember(request, &outcome, command.rules);
+        Ok(outcome)
+    }
+
+    fn carry_out(&mut self, command: &Command, events: &mut Vec<Event>) -> Answer {
+        match &command.op {
+            Op::Settle => Ok(Outcome::Settled),
+            Op::Acquire(ask) => self.acquire(ask, command.rules, events),
+            Op::Renew(ask) => self.renew(ask, events),
+            Op::Annotate(ask) => self.annotate(ask, events),
+            Op::Release(ask) => self.release(ask, events),
+            Op::Leave(ask) => self.leave(ask, events),
+            Op::Move(ask) => self.transfer(ask, events),
+            Op::Steal(ask) => self.steal(ask, events),
+            Op::OpenSession(ask) => self.open_session(ask, events),
+            Op::KeepAlive(id) => self.keep_alive(*id, events),
+            Op::EndSession(ask) => self.end_session(ask, events),
+            Op::Reset(ask) => self.reset(ask, events),
+        }
+    }
+}
