@@ -3,12 +3,12 @@
 //! In this order, so that a crash anywhere leaves a chain that counts: the next journal is made,
 //! the new snapshot is written beside the old files, it gets its name, the old files go.
 
-use super::StateError;
+use super::dir::{Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::journal::{Journal, Records};
 use super::manifest::{Base, Claim};
 use super::recovery;
-use super::state_dir::{Dir, Durable};
+use super::storage_error::StateError;
 use std::sync::Arc;
 
 /// What a rotation left behind: the makings of the next snapshot.

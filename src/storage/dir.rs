@@ -1,8 +1,8 @@
 //! The directory: who has it, what lies in it, and how a file is put there whole.
 
-use super::StateError;
 use super::locked_dir::Role;
 use super::number_file::{NotASheet, Sheet, VERSION};
+use super::storage_error::StateError;
 use log::warn;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! The first 64 bytes of a journal and of a snapshot.
 
-use super::StateError;
+use super::storage_error::StateError;
 use crate::time::this_boot;
 use std::path::Path;
 

@@ -7,12 +7,11 @@
 //! The sum begins with a number that only this journal has. So bytes that somebody had us write
 //! as a part of a record, in the text of a lock say, can't pass for a record of their own.
 
-use super::StateError;
+use super::dir::{self, Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::manifest::SealedJournal;
 use super::preallocation::{self, RESERVE_BYTES};
-use super::recovery::LastJournal;
-use super::state_dir::{self, Dir, Durable};
+use super::storage_error::StateError;
 use crate::time::{Span, Time, boot_now};
 use log::warn;
 use std::fs::{File, OpenOptions};
@@ -39,6 +38,17 @@ pub(super) enum Space {
 
 /// What stands before each record.
 pub(super) const PREFIX_BYTES: usize = 16;
+
+/// The journal that was written last.
+#[derive(Debug)]
+pub(super) struct LastJournal {
+    pub(super) generation: u64,
+    pub(super) salt: u32,
+    pub(super) end: u64,
+    /// Behind the last byte: from `end` to here there are zeros.
+    pub(super) allocated: u64,
+    pub(super) next_seq: u64,
+}
 
 /// The journal that is being written.
 #[derive(Debug)]
@@ -80,7 +90,7 @@ impl Journal {
         let mut allocated = begin;
         let file = dir.replace_with(&path, durable, |file| {
             preallocation::disable_copy_on_write(file);
-            state_dir::write_parts(file, &[&header.to_bytes()])?;
+            dir::write_parts(file, &[&header.to_bytes()])?;
             if reserve {
                 allocated = preallocation::allocate(file, begin, begin + RESERVE_BYTES)?;
             }

@@ -6,12 +6,12 @@
 //! what was written after them may be there. All three are cut off. In any other case a record
 //! that can't be read with later ones behind it is damage.
 
-use super::StateError;
+use super::dir::{Dir, StateFiles};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
-use super::journal::{JournalReader, PREFIX_BYTES, Prefix, sum};
+use super::journal::{JournalReader, LastJournal, PREFIX_BYTES, Prefix, sum};
 use super::manifest::{Base, SealedJournal};
 use super::number_file::Sheet;
-use super::state_dir::{Dir, StateFiles};
+use super::storage_error::StateError;
 use log::{debug, info, warn};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -32,17 +32,6 @@ pub(super) struct RecoveredFiles {
     pub(super) next_seq: u64,
     pub(super) same_boot: bool,
     pub(super) clean: bool,
-}
-
-/// The journal that was written last.
-#[derive(Debug)]
-pub(super) struct LastJournal {
-    pub(super) generation: u64,
-    pub(super) salt: u32,
-    pub(super) end: u64,
-    /// Behind the last byte: from `end` to here there are zeros.
-    pub(super) allocated: u64,
-    pub(super) next_seq: u64,
 }
 
 /// The sequence number of the first record ever.

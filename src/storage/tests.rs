@@ -1,10 +1,13 @@
 //! What the files survive, and what they refuse to survive.
 
-use super::state_dir::crash;
+use super::dir::crash;
+use super::journal::{Journal, LastJournal, Space};
+use super::preallocation::RESERVE_BYTES;
 use super::*;
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -777,8 +780,7 @@ fn a_journal_that_cannot_be_cut_back_is_broken_for_good() {
     let sealed =
         unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK) };
     assert_eq!(sealed, 0, "a memfd can be sealed");
-    let last =
-        recovery::LastJournal { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
+    let last = LastJournal { generation: 1, salt: 5, end: 64, allocated: 100, next_seq: 1 };
     let mut journal = Journal::at(file, PathBuf::from("journal.1"), &last);
     for space in [Space::Reserve, Space::Ordinary] {
         let first = journal.append(&[b'x'; 100], space).expect_err("it may not grow").to_string();
