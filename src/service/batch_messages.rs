@@ -6,7 +6,9 @@
 //!
 //! Reading is strict: it never panics, and believes no length further than the bytes go.
 
-use super::{About, BackendKind, Children, Contact, List, ListPage, Unavailable};
+use super::backend_status::{About, BackendKind, Contact};
+use super::failure::Unavailable;
+use super::paging::{Children, List, ListPage};
 use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::engine::{
     Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView, Op, RequestId,

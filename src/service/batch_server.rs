@@ -3,14 +3,17 @@
 //! It knows how far each client has come. A batch that comes again, because its answer was lost,
 //! gets that answer; one that comes late, because the network kept it, is not carried out.
 
+use super::backend_status::About;
 use super::batch_idempotency::{BatchReplyCache, DuplicateBatch};
 use super::batch_messages::{
     ANSWER_BYTES_MAX, ANY_START, ASKS_MAX, BatchItem, FRAME_EVENTS_MAX, Frame, ItemReply, PAGE_MAX,
     RequestBatch, Stamp, decode_batch, encode_frame, encode_replies, encode_reply,
 };
 use super::event_log::EventWatch;
+use super::failure::Unavailable;
+use super::locks::Locks;
+use super::paging::{Children, List};
 use super::scoped_views;
-use super::{About, Children, List, Locks, Unavailable};
 use crate::engine::codec::Malformed;
 use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason};
 use crate::random::random;

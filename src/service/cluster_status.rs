@@ -2,7 +2,8 @@
 //! changed about them. Locks have nothing to do with it.
 
 pub use super::audit::AdminAction;
-use super::{Locks, Then, Unavailable};
+use super::callback::Then;
+use super::failure::Unavailable;
 use crate::time::Span;
 use std::fmt;
 use std::sync::Arc;
@@ -189,17 +190,5 @@ impl fmt::Display for Unchanged {
             Self::Refused(why) => f.write_str(why),
             Self::Unavailable(why) => why.fmt(f),
         }
-    }
-}
-
-impl Locks {
-    /// The nodes that decide together, if there can be several.
-    pub fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
-        self.0.council()
-    }
-
-    /// Whether the engine's time is known here: until then nothing can be shown or asked.
-    pub fn ready(&self) -> Result<(), Unavailable> {
-        self.0.ready()
     }
 }

@@ -1,9 +1,10 @@
 //! Commands that have to be decided although the journal cannot take them now: on a disk that is
 //! full a process may still close its files and die.
 
+use super::callback::Then;
 use super::counters::ServiceCounters;
 use super::event_log::Wakers;
-use super::{Then, Unavailable};
+use super::failure::Unavailable;
 use crate::engine::{Answer, Command};
 
 /// A command that is decided as soon as the journal takes it.

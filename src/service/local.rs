@@ -8,17 +8,18 @@
 //! the journal, and a restart comes to the same state by replaying it.
 
 use super::audit::Audit;
+use super::backend_status::{About, BackendKind, Contact};
+use super::callback::Then;
 use super::clock_mapping::ClockMapping;
 use super::counters::{Histogram, ServiceCounters};
 use super::deferred_commands::{Owed, Paid};
 use super::event_log::{EventLog, EventWatch, Wakers};
-use super::page_of_leases;
+use super::failure::Unavailable;
+use super::lock_service::{Done, LockService};
+use super::paging::page_of_leases;
+use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
 use super::replay;
 use super::timer::Alarm;
-use super::{
-    About, BackendKind, Children, Contact, Done, List, ListPage, LockService,
-    SESSION_LEASES_SHOWN_MAX, Then, Unavailable,
-};
 use crate::engine::{
     Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
     SessionId, SessionView, Token, codec,

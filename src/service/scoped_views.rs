@@ -4,7 +4,10 @@
 //!
 //! Prefixes come in order, and none lies within another.
 
-use super::{Children, List, ListPage, Locks, Then, Unavailable};
+use super::callback::Then;
+use super::failure::Unavailable;
+use super::locks::Locks;
+use super::paging::{Children, List, ListPage};
 use crate::engine::{Child, LockName, LockView, Mode};
 use std::vec::IntoIter;
 

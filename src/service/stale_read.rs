@@ -1,7 +1,10 @@
 //! What is known here, whether or not it is still so: for whoever would rather see something old
 //! than wait for a majority, and is told how old it is.
 
-use super::{List, ListPage, Locks, Unavailable};
+use super::failure::Unavailable;
+use super::locks::Locks;
+use super::paging::{List, ListPage};
+use super::scoped_views;
 use crate::engine::{Engine, LockName, LockView};
 use crate::time::{Span, Time};
 
@@ -45,9 +48,7 @@ impl Locks {
         match self.known(|engine, at| page(engine, at, &prefixes, &query)) {
             Some(known) => then(Ok(known)),
             None => {
-                super::scoped_views::list(self, prefixes, query, |page| {
-                    then(page.map(StaleRead::now))
-                });
+                scoped_views::list(self, prefixes, query, |page| then(page.map(StaleRead::now)));
             }
         }
     }

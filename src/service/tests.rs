@@ -8,8 +8,11 @@ use crate::engine::{
     OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, RequestId, Rules, Steal,
     StealReason, Tenure, Ttl, lease_terms,
 };
+use crate::engine::{Answer, Command, LockName, LockView};
 use crate::time::Span;
+use crate::time::Time;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
