@@ -1,11 +1,12 @@
 //! The thread that follows the server's events, and hands them on to whoever follows them here.
 
-use super::session_keep_alive::SessionKeepAlive;
+use super::session_state::SessionKeepAlive;
 use super::shared_state::Hub;
 use super::transport::{FrameStream, TransportError};
 use crate::engine::EventKind;
 use crate::random::jittered;
 use crate::service::batch_messages::{ANY_START, Frame, Stamp, take_frame};
+use crate::time::Time;
 use crate::time::{Span, boot_now};
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ fn follow(
     keeper: &SessionKeepAlive,
     stream: &mut dyn FrameStream,
     place: &mut StreamPosition,
-    asked_at: crate::time::Time,
+    asked_at: Time,
 ) -> TransportError {
     let mut bytes = Vec::new();
     loop {
@@ -109,7 +110,7 @@ fn hear(
     keeper: &SessionKeepAlive,
     frame: Frame,
     place: &mut StreamPosition,
-    asked_at: crate::time::Time,
+    asked_at: Time,
 ) {
     match frame {
         Frame::Begin(stamp, next) => begin(hub, &stamp, next, place, asked_at),
@@ -145,13 +146,7 @@ fn hear(
     }
 }
 
-fn begin(
-    hub: &Hub,
-    stamp: &Stamp,
-    next: u64,
-    place: &mut StreamPosition,
-    asked_at: crate::time::Time,
-) {
+fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut StreamPosition, asked_at: Time) {
     hub.hear(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
     if matches!(place.start, 0 | ANY_START) {

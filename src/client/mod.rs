@@ -1,361 +1,39 @@
-//! A remote door: the locks are decided by a server, and this is how they are asked for.
-//!
-//! Several servers may be the nodes of one cluster: `several` asks the one that answers.
-//!
-//! Three threads, each with a connection of its own: `lane` asks, in order; `session` keeps the
-//! session alive; `follow` reads the events. `hub` is what they share. What carries the bytes is
-//! behind `line`: HTTP in earnest (`http`), anything in tests.
+//! The client: a lock service that asks a server over HTTP, or any node of a cluster.
 //!
 //! No call waits longer than [`REPLY_DEADLINE`]. A request is repeated within that time, and has
 //! one effect however often it is: the server knows a batch by its number, and, where the server
 //! is killed in between, the engine knows a request that may not be done twice by its id.
+//!
+//! The modules in reading order:
+//!
+//! - `transport`, the connection to a server; `http_transport` over HTTP; `api_request`, `download`
+//!   and `server_probe` for single requests of the command line; `failover` over several servers.
+//! - `server_clock`, `sequence_mapping` (numbers of events here and there), `request_queue`,
+//!   `session_state`; `shared_state` is what the threads share.
+//! - Three threads, each with a connection of its own: `request_pipeline` asks, in order;
+//!   `session_keep_alive` keeps the session alive; `event_stream` reads the events.
+//! - `remote`, the lock service.
 
-mod server_clock;
 pub mod transport;
 pub mod http_transport;
 pub mod api_request;
 pub mod download;
-mod sequence_mapping;
 pub mod server_probe;
+mod failover;
+mod server_clock;
+mod sequence_mapping;
 mod request_queue;
+mod session_state;
 mod shared_state;
 mod request_pipeline;
 mod session_keep_alive;
 mod event_stream;
-mod failover;
+mod remote;
 
-use crate::engine::{
-    Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind, SessionId,
-    Token,
-};
-use crate::random::random;
-use crate::service::batch_messages::{BatchItem, ItemReply, Submission};
-use crate::service::event_log::EventWatch;
-use crate::service::{
-    About, CacheableView, Children, Contact, List, ListPage, LockService, RemoteStatus,
-    SessionOwner, Then, Unavailable,
-};
-use crate::time::{Span, Time, Wall, boot_now};
 pub use failover::{Failover, MakeServer, SERVERS_MAX};
-use parking_lot::Mutex;
-use request_queue::{Got, QueuedRequest};
-pub use session_keep_alive::Terms;
-use session_keep_alive::{SessionKeepAlive, SessionState};
-use shared_state::Hub;
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use transport::{Transport, TransportError};
-
-/// No answer takes longer, or it is none: a person who waits longer thinks that it hangs.
-pub const REPLY_DEADLINE: Span = Span::from_secs(2);
-
-/// The locks of a server.
-pub struct Remote {
-    hub: Arc<Hub>,
-    keeper: Arc<SessionKeepAlive>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Makes the ids of requests differ from those of any other door, and of each other.
-    door: u64,
-    requests: AtomicU64,
-}
-
-impl Remote {
-    /// Connects, and returns when requests are answered, events arrive and the session is open.
-    pub fn connect(server: Arc<dyn Transport>, terms: Option<Terms>) -> io::Result<Self> {
-        Self::connect_since(server, terms, None)
-    }
-
-    /// The same, following events from the server's number `since` on, if it still has them.
-    pub fn connect_since(
-        server: Arc<dyn Transport>,
-        terms: Option<Terms>,
-        since: Option<u64>,
-    ) -> io::Result<Self> {
-        let hub = Arc::new(Hub::new(server, SessionState::new(terms)));
-        let (keeper, keeping) = SessionKeepAlive::start(&hub)?;
-        let threads = vec![
-            request_pipeline::start(&hub)?,
-            event_stream::start(&hub, &keeper, since)?,
-            keeping,
-        ];
-        let threads = Mutex::new(threads);
-        let (door, requests) = (random(), AtomicU64::new(0));
-        Ok(Self { hub, keeper, threads, door, requests })
-    }
-
-    /// Waits until it can be used, as long as an answer may take.
-    pub fn is_ready(&self) -> bool {
-        self.hub.is_ready(boot_now() + REPLY_DEADLINE)
-    }
-
-    /// Why it can't be used, as long as an answer may take: the kind, and a sentence.
-    pub fn trouble(&self) -> Option<(RefusalKind, String)> {
-        if self.is_ready() {
-            return None;
-        }
-        let why = self.hub.last_trouble();
-        let why = why.unwrap_or_else(|| TransportError::Silent("it does not answer".to_owned()));
-        let (kind, next) = match why {
-            TransportError::Denied(_) => (
-                RefusalKind::Denied,
-                "name credentials that it knows by --token-file, or by --cert and --key",
-            ),
-            _ => (RefusalKind::ConsistencyUnavailable, "see whether it runs and can be reached"),
-        };
-        Some((kind, format!("the server {} can't be used: {why}; {next}", self.hub.name)))
-    }
-
-    /// How it stands with the server.
-    pub fn contact(&self) -> Contact {
-        self.hub.contact()
-    }
-
-    /// Ends the session, so that all that hangs on it is free at once, and asks nothing more.
-    pub fn close(&self) {
-        let mut threads = std::mem::take(&mut *self.threads.lock());
-        // The keeper ends the session first, which needs no other thread.
-        let Some(keeping) = threads.pop() else { return };
-        self.flush();
-        self.keeper.stop();
-        joined(keeping);
-        self.hub.stop();
-        threads.into_iter().for_each(joined);
-    }
-
-    /// Lets what was asked so far be asked.
-    fn flush(&self) {
-        let (send, done) = std::sync::mpsc::channel();
-        self.ask(BatchItem::Now, move |_| {
-            // Whoever waited has given up.
-            let _ = send.send(());
-        });
-        let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
-    }
-
-    fn ask(&self, ask: BatchItem, then: impl FnOnce(Got) + Send + 'static) {
-        let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: false });
-    }
-
-    /// Asks again until the server answers.
-    fn ask_until_answered(&self, ask: BatchItem, then: impl FnOnce(Got) + Send + 'static) {
-        let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: true });
-    }
-
-    /// The command, under a key if it must not be done twice.
-    fn named(&self, command: Command) -> Submission {
-        let Command { request, op, rules: _ } = command;
-        let key = request.map(|request| request.id.key);
-        let key = key.or_else(|| self.needs_key(&op).then(|| self.next_key()));
-        Submission { key, op }
-    }
-
-    fn needs_key(&self, op: &Op) -> bool {
-        // One that seemed to be away may carry out late what another has done long since; and who
-        // asks another hears what came of it the first time, not that there is nothing left to do.
-        let several = self.hub.server.is_several();
-        match op {
-            Op::Release(_) => several,
-            // Again by the same open file it is the same hold.
-            Op::Acquire(ask) => several || !matches!(ask.hold, Ownership::OpenFile(_)),
-            Op::Move(_) | Op::Steal(_) | Op::Reset(_) | Op::Annotate(_) => true,
-            _ => false,
-        }
-    }
-
-    fn next_key(&self) -> Arc<str> {
-        let count = self.requests.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}-{count}", self.door).into()
-    }
-}
-
-fn joined(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        log::error!("a thread of the remote door has panicked");
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// The tenure that a command names, if it only makes sense within that.
-fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
-    let key = match op {
-        Op::Renew(ask) => &ask.key,
-        Op::Annotate(ask) => &ask.key,
-        _ => return None,
-    };
-    Some((&key.name, key.token?))
-}
-
-impl LockService for Remote {
-    fn submit(&self, command: Command, then: Then<Result<crate::engine::Answer, Unavailable>>) {
-        let command = self.named(command);
-        let (hub, op) = (Arc::clone(&self.hub), command.op.clone());
-        self.ask(BatchItem::Submit(command), move |got| {
-            then(match got {
-                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                // Nobody answers, but the time of this tenure is over whatever would be said.
-                Err(why) => match tenure_named(&op) {
-                    Some((name, token)) if hub.is_lost(name, token) => {
-                        let (at, name) = (hub.clock.lock().now(), name.clone());
-                        let reason = Box::new(Reason::Expired { name, token });
-                        Ok(Err(Refusal { at, reason }))
-                    }
-                    _ => Err(why),
-                },
-            });
-        });
-    }
-
-    fn submit_until_answered(
-        &self,
-        command: Command,
-        then: Then<Result<crate::engine::Answer, Unavailable>>,
-    ) {
-        let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(BatchItem::Submit(self.named(command)), move |got| {
-            then(match got {
-                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::View(name.clone()), move |got| then(viewed(&hub, got)));
-    }
-
-    fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(BatchItem::View(name.clone()), move |got| then(viewed(&hub, got)));
-    }
-
-    fn leases(
-        &self,
-        session: SessionId,
-        after: Option<LockName>,
-        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
-    ) {
-        let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(BatchItem::Leases(session, after), move |got| {
-            then(match got {
-                Ok((ItemReply::Leases(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn look(&self, name: &LockName, then: Then<Result<CacheableView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::View(name.clone()), move |got| {
-            then(match got {
-                Ok((ItemReply::Viewed(view), stamp)) => {
-                    let as_of = hub.numbers.lock().here(stamp.start, stamp.next_event);
-                    Ok(CacheableView { view, as_of })
-                }
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::List(query), move |got| {
-            then(match got {
-                Ok((ItemReply::Listed(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::Children(query), move |got| {
-            then(match got {
-                Ok((ItemReply::Found(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn watch(&self, since: Option<u64>) -> EventWatch {
-        self.hub.feed.watch(since)
-    }
-
-    fn next_event(&self) -> u64 {
-        self.hub.feed.next()
-    }
-
-    fn bond(&self) -> Result<SessionOwner, Unavailable> {
-        self.hub.bond().map(SessionOwner::Kept).ok_or_else(|| self.hub.no_answer())
-    }
-
-    fn is_over(&self, session: SessionId) -> bool {
-        self.hub.is_session_over(session)
-    }
-
-    fn now(&self) -> Time {
-        self.hub.clock.lock().now()
-    }
-
-    fn wall(&self, at: Time) -> Wall {
-        self.hub.clock.lock().wall(at)
-    }
-
-    fn about(&self) -> About {
-        self.hub.about()
-    }
-
-    fn far(&self) -> Option<RemoteStatus> {
-        Some(self.hub.far())
-    }
-
-    fn counts(&self) -> Vec<(&'static str, u64)> {
-        let counts = &self.hub.counts;
-        [
-            ("server_requests_total", &counts.batches),
-            ("server_asks_total", &counts.asks),
-            ("server_repeats_total", &counts.repeats),
-            ("server_unanswered_total", &counts.unanswered),
-            ("server_breaks_total", &counts.breaks),
-            ("server_sessions_lost_total", &counts.sessions_lost),
-        ]
-        .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
-        .to_vec()
-    }
-}
-
-fn viewed(hub: &Hub, got: Got) -> Result<LockView, Unavailable> {
-    match got? {
-        (ItemReply::Viewed(view), _) => Ok(view),
-        (reply, _) => Err(odd(hub, reply)),
-    }
-}
-
-/// A reply that is none to what was asked, or that says that there is none.
-fn odd(hub: &Hub, reply: ItemReply) -> Unavailable {
-    match reply {
-        ItemReply::Unavailable(why) => why,
-        other => {
-            log::warn!("{} answered what was not asked: {other:?}", hub.name);
-            hub.no_answer()
-        }
-    }
-}
+pub use remote::Remote;
+pub use request_queue::REPLY_DEADLINE;
+pub use session_state::Terms;
 
 #[cfg(test)]
 mod tests;

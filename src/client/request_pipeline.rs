@@ -10,7 +10,7 @@
 
 use super::request_queue::{Leftover, QueuedRequest};
 use super::shared_state::Hub;
-use super::transport::TransportError;
+use super::transport::{ServerConnection, TransportError};
 use crate::engine::{Op, Outcome};
 use crate::random::{jittered, random};
 use crate::service::batch_messages::{
@@ -37,7 +37,7 @@ const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 /// The thread's own.
 struct Lane {
     hub: Arc<Hub>,
-    line: Box<dyn super::transport::ServerConnection>,
+    line: Box<dyn ServerConnection>,
     from: u64,
     number: u64,
 }

@@ -5,7 +5,6 @@
 //! whatever [`QueuedRequest::insists`]. They are *unconfirmed* from the first reply that is no answer (no
 //! quorum, a full disk, no credentials) until the answer, and go first in each batch.
 
-use super::REPLY_DEADLINE;
 use crate::engine::{
     LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, RefusalKind, Release,
     Ticket, Token,
@@ -15,6 +14,9 @@ use crate::service::Unavailable;
 use crate::service::batch_messages::{ASKS_MAX, BatchItem, ItemReply, Stamp};
 use crate::time::{Span, Time, boot_now};
 use std::collections::{BTreeMap, VecDeque};
+
+/// No answer takes longer, or it is none: a person who waits longer thinks that it hangs.
+pub const REPLY_DEADLINE: Span = Span::from_secs(2);
 
 /// Bound on the requests that are kept for a server that gives no answer: more open files than a
 /// machine has. Beyond it the oldest is dropped, and left to the comparison after a reconnect.

@@ -1,10 +1,10 @@
 //! What the threads of a remote door share: what is known of the server, and how it stands with
 //! it. No mutex is held while anybody is answered or woken.
 
-use super::request_queue::{Got, RequestQueue};
+use super::request_queue::{Got, QueuedRequest, RequestQueue, Then};
 use super::sequence_mapping::Numbers;
 use super::server_clock::ServerClock;
-use super::session_keep_alive::{SessionKeepAlive, SessionState};
+use super::session_state::{SessionKeepAlive, SessionState, surely_until};
 use super::transport::{ServerConnection, Transport, TransportError};
 use crate::engine::{
     ClientId, Event, EventKind, Lifetime, LockName, RefusalKind, SessionEnd, SessionId, Tenure,
@@ -371,7 +371,7 @@ impl Hub {
     /// A tenure that was begun or renewed by something first asked at `asked_at`.
     pub(super) fn keep_in_mind(&self, name: &LockName, tenure: &Tenure, asked_at: Time) {
         let until = match tenure.life {
-            Lifetime::Own { ttl, .. } => super::session_keep_alive::surely_until(asked_at, ttl),
+            Lifetime::Own { ttl, .. } => surely_until(asked_at, ttl),
             Lifetime::Session(_) => Time::NEVER,
         };
         let mut tenures = self.tenures.lock();
@@ -460,7 +460,7 @@ impl Hub {
     }
 
     /// Asks at once or never: nobody is kept waiting for a server that is away.
-    pub(super) fn ask(&self, asked: super::request_queue::QueuedRequest) {
+    pub(super) fn ask(&self, asked: QueuedRequest) {
         let away = !self.is_reached();
         if away && !asked.is_owed() {
             return self.refuse(asked.then);
@@ -472,7 +472,7 @@ impl Hub {
         self.refuse(then);
     }
 
-    pub(super) fn refuse(&self, then: Option<super::request_queue::Then>) {
+    pub(super) fn refuse(&self, then: Option<Then>) {
         if let Some(then) = then {
             self.counts.unanswered.fetch_add(1, Ordering::Relaxed);
             let no: Got = Err(self.no_answer());

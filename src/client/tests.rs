@@ -4,16 +4,19 @@ use super::transport::{FrameStream, ServerConnection, Transport, TransportError}
 use super::*;
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{
-    Acquire, Answer, ClientId, EventKind, Grace, LeaseKey, LeaseTerms, Mode, OpenId, Outcome,
-    Patch, QueuePolicy as InLine, Release, Renew, Rules, SessionId, Ttl,
+    Acquire, Answer, ClientId, EventKind, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenId,
+    Outcome, Ownership, Patch, QueuePolicy as InLine, Reason, Release, Renew, Rules, SessionId,
+    Token, Ttl,
 };
-use crate::service::Locks;
-use crate::service::batch_messages::{BatchResponse, encode_told};
+use crate::service::batch_messages::{BatchResponse, ItemReply, encode_told};
 use crate::service::batch_server::{BatchError, BatchServer, Limits};
+use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
+use crate::service::{Contact, List, LockService, Locks, SessionOwner, Unavailable};
+use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 
 /// What the network does.
 #[derive(Default)]

@@ -6,12 +6,17 @@ use super::tests::{
 };
 use super::*;
 use crate::engine::{
-    EventKind, Grace, LeaseKey, LeaseTerms, OpenId, Outcome, QueuePolicy as InLine, Release, Rules,
-    SessionId, SessionView, Ttl,
+    Child, Command, EventKind, Grace, LeaseKey, LeaseTerms, LockName, LockView, Op, OpenId,
+    Outcome, Ownership, QueuePolicy as InLine, Release, Rules, SessionId, SessionView, Ttl,
 };
-use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
+use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
+use crate::service::{About, Children, List, ListPage, LockService, Locks, Then, Unavailable};
+use crate::time::{Span, Time, Wall, boot_now};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An engine that has a name, as those of clusters have.
 struct Named(Arc<Local>, u64);

@@ -4,17 +4,14 @@
 use super::local::Local;
 use super::*;
 use crate::engine::{
-    Acquire, ClientId, Digest, EventKind, Grace, IdempotencyKey, LeaseKey, LeaseTerms, Mode, Op,
-    OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, RequestId, Rules, Steal,
-    StealReason, Tenure, Ttl, lease_terms,
+    Acquire, Answer, ClientId, Command, Digest, EventKind, Grace, IdempotencyKey, LeaseKey,
+    LeaseTerms, LockName, LockView, Mode, Op, OpenSession, Outcome, Ownership, Patch, Phase,
+    QueuePolicy, Release, RequestId, Rules, Steal, StealReason, Tenure, Ttl, lease_terms,
 };
-use crate::engine::{Answer, Command, LockName, LockView};
-use crate::time::Span;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// A directory that is gone when the test is over.
 struct ServiceScratch(PathBuf);
