@@ -4,27 +4,26 @@
 
 use super::client_history::{Lock, Sharing, StepKind, Who};
 use super::client_leases::{ClientLease, ClientSession, less, sharing};
+use super::node_messages::{NodeReply, NodeRequest};
 use super::planted_bugs::{PlantedBug, planted};
-use super::sim_types::{SimTypeConfig, now, sleep};
+use super::sim_types::{now, sleep};
 use super::violation::Promise;
 use super::virtual_clock::VirtualClock;
 use super::virtual_network::End;
-use super::virtual_node::{NodeReply, NodeRequest};
 use super::world::World;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, EndSession, Firm, Grace, Holder, LeaseKey,
-    LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
-    Patch, QueuePolicy, Reason, Release, Renew, RequestId, SessionEnd, Tenure, Token, Ttl,
+    Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, LeaseKey, LeaseTerms,
+    Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
+    QueuePolicy, Reason, Release, Renew, RequestId, Tenure, Token, Ttl,
 };
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
-use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
 /// How many locks all clients want.
 pub(super) const LOCKS: usize = 3;
 /// How long a client waits for an answer before it asks another node.
-const PATIENCE: Span = Span::from_millis(400);
+pub(super) const PATIENCE: Span = Span::from_millis(400);
 /// How often it asks.
 const TRIES: u32 = 8;
 /// The longest ttl of a lease.
@@ -32,16 +31,16 @@ const TTL_MAX: Span = Span::from_millis(2_500);
 /// A client process.
 pub(super) struct SimClient {
     pub(super) world: Arc<World>,
-    end: End,
+    pub(super) end: End,
     pub(super) clock: VirtualClock,
     /// The name of this life.
     pub(super) who: Who,
-    life: u32,
-    requests: u64,
+    pub(super) life: u32,
+    pub(super) requests: u64,
     /// Open files so far, of all its sessions.
     files: u64,
     /// Whom it asks first.
-    node: NodeId,
+    pub(super) node: NodeId,
     pub(super) session: Option<ClientSession>,
     pub(super) held: Vec<ClientLease>,
 }
@@ -149,7 +148,7 @@ impl SimClient {
     }
 
     /// A command under this key, which is for no other.
-    fn command(&self, key: &Arc<str>, op: Op) -> Command {
+    pub(super) fn command(&self, key: &Arc<str>, op: Op) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = crate::engine::IdempotencyKey { id, digest: Digest(0) };
         Command { request: Some(request), ..op.into() }
@@ -217,7 +216,7 @@ impl SimClient {
         self.take(lock, ask).await;
     }
 
-    async fn take(&mut self, lock: Lock, ask: Acquire) {
+    pub(super) async fn take(&mut self, lock: Lock, ask: Acquire) {
         let came = self.ask(Op::Acquire(ask.clone())).await;
         match &came.answer {
             Some(Ok(Outcome::Granted(tenure))) => {
@@ -273,7 +272,7 @@ impl SimClient {
 
     /// A request that means whatever the client holds by this name. A late copy of it only makes
     /// a lease last longer: no other request asks for a longer ttl.
-    fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
+    pub(super) fn by_name(&self, lock: Lock, line: QueuePolicy) -> Acquire {
         let ttl = Ttl::new(TTL_MAX).expect("long enough");
         let (hold, mode, term) =
             (Ownership::Client, Mode::Exclusive, LeaseTerms::Own(ttl, Grace::NONE));
@@ -466,45 +465,6 @@ impl SimClient {
             Some(_) => self.not_kept(lock, token, &came),
             None => self.world.record.history(|history| history.free(token, from)),
         }
-    }
-
-    /// Sends a release, does not wait for the answer, and acquires the lock again: the release may
-    /// arrive before that, later, or never.
-    async fn change_its_mind(&mut self, lock: Lock, release: Release) {
-        self.requests += 1;
-        let key = self.requests.to_string().into();
-        let request = NodeRequest::Submit(self.command(&key, Op::Release(release)));
-        let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
-        let later = world.dice.millis(0, 100);
-        SimTypeConfig::spawn(async move {
-            sleep(later).await;
-            world.ask(end, node, request, PATIENCE).await;
-        });
-        let ask = self.by_name(lock, QueuePolicy::Skip);
-        self.take(lock, ask).await;
-    }
-
-    /// Ends, with or without a word, and comes back under another name.
-    async fn die_or_end(&mut self) {
-        let Some(session) = &self.session else { return };
-        let id = session.id;
-        self.forget_all();
-        if self.world.dice.percent(50) {
-            let from = now();
-            self.world.record.history(|history| {
-                // Also what it does not know to hold: a copy of a refused request may have made
-                // a lock of its own hang on the session.
-                let mine = history.tenures.iter().filter(|(_, (_, who))| *who == self.who);
-                let mine: Vec<_> = mine.map(|(token, _)| *token).collect();
-                for token in mine {
-                    history.free(token, from);
-                }
-            });
-            self.ask(Op::EndSession(EndSession { session: id, end: SessionEnd::Closed })).await;
-        }
-        self.session = None;
-        self.life += 1;
-        self.who = format!("c{}.{}", self.end - 100, self.life).into();
     }
 }
 

@@ -1,18 +1,20 @@
-//! What a client does to locks besides taking and giving back: other modes, other names, and the
-//! acts of an administrator.
+//! What a client does besides taking and giving back: it changes modes and names, changes its
+//! mind, ends, and acts as an administrator.
 //!
 //! A refusal is not remembered under a request id, so a copy of a refused request may be carried
 //! out later. A client that can't know the state of its hold therefore gives it back.
 
-use super::client::{LOCKS, RequestResult, SimClient, name};
+use super::client::{LOCKS, PATIENCE, RequestResult, SimClient, name};
 use super::client_history::{Lock, ObservedReset, Sharing, StepKind, Who};
 use super::client_leases::{ClientLease, less, sharing};
-use super::sim_types::now;
+use super::node_messages::NodeRequest;
+use super::sim_types::{SimTypeConfig, now, sleep};
 use crate::engine::{
-    Acquire, ClientId, Grace, IfExists, LeaseTerms, Mode, Move, Op, Outcome, Ownership, Patch,
-    QueuePolicy, Reset as Sweep, ResetScope, Steal, StealReason, Ttl,
+    Acquire, ClientId, EndSession, Grace, IfExists, LeaseTerms, Mode, Move, Op, Outcome, Ownership,
+    Patch, QueuePolicy, Release, Reset as Sweep, ResetScope, SessionEnd, Steal, StealReason, Ttl,
 };
 use crate::time::Time;
+use openraft::type_config::TypeConfigExt;
 use std::sync::Arc;
 
 /// The client that resets.
@@ -162,6 +164,45 @@ impl SimClient {
                 history.left_open(lock, &Arc::from(ADMIN), came.from);
             }
         });
+    }
+
+    /// Ends, with or without a word, and comes back under another name.
+    pub(super) async fn die_or_end(&mut self) {
+        let Some(session) = &self.session else { return };
+        let id = session.id;
+        self.forget_all();
+        if self.world.dice.percent(50) {
+            let from = now();
+            self.world.record.history(|history| {
+                // Also what it does not know to hold: a copy of a refused request may have made
+                // a lock of its own hang on the session.
+                let mine = history.tenures.iter().filter(|(_, (_, who))| *who == self.who);
+                let mine: Vec<_> = mine.map(|(token, _)| *token).collect();
+                for token in mine {
+                    history.free(token, from);
+                }
+            });
+            self.ask(Op::EndSession(EndSession { session: id, end: SessionEnd::Closed })).await;
+        }
+        self.session = None;
+        self.life += 1;
+        self.who = format!("c{}.{}", self.end - 100, self.life).into();
+    }
+
+    /// Sends a release, does not wait for the answer, and acquires the lock again: the release may
+    /// arrive before that, later, or never.
+    pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
+        self.requests += 1;
+        let key = self.requests.to_string().into();
+        let request = NodeRequest::Submit(self.command(&key, Op::Release(release)));
+        let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
+        let later = world.dice.millis(0, 100);
+        SimTypeConfig::spawn(async move {
+            sleep(later).await;
+            world.ask(end, node, request, PATIENCE).await;
+        });
+        let ask = self.by_name(lock, QueuePolicy::Skip);
+        self.take(lock, ask).await;
     }
 }
 

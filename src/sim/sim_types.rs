@@ -1,9 +1,9 @@
 //! What openraft is told here: the entries of the cluster, on a runtime whose time is virtual.
 
-use super::virtual_state_machine::VirtualStateMachine;
 use crate::raft::types::{Answers, Proposal};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use openraft::type_config::TypeConfigExt;
+use openraft::vote::leader_id_adv::LeaderId;
 use openraft_rt_sim::SimRuntime;
 
 openraft::declare_raft_types!(
@@ -14,8 +14,8 @@ openraft::declare_raft_types!(
         AsyncRuntime = SimRuntime,
 );
 
-/// A node of the cluster.
-pub(super) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
+/// Who leads, and in which term.
+pub(super) type Leader = LeaderId<u64, u64>;
 
 /// Virtual time since the simulation began: what an observer's perfect clock would show.
 pub(super) fn now() -> Time {
@@ -26,6 +26,6 @@ pub(super) fn now() -> Time {
 }
 
 /// Lets virtual time pass.
-pub(super) async fn sleep(span: crate::time::Span) {
+pub(super) async fn sleep(span: Span) {
     SimTypeConfig::sleep(span.as_duration()).await;
 }

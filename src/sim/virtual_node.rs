@@ -1,30 +1,28 @@
 //! A node in a simulation: the replica and the clock of the cluster, openraft, and what makes
 //! entries of what is asked. One entry is on its way at a time, as in a real node.
 
+use super::node_messages::{NodeReply, NodeRequest, PendingCommand};
 use super::planted_bugs::{PlantedBug, planted};
 use super::recorder::CoveragePoint;
-use super::sim_types::{Raft, SimTypeConfig, now, sleep};
+use super::sim_types::{Leader, SimTypeConfig, now, sleep};
 use super::violation::Promise;
-use super::virtual_clock::VirtualClock;
+use super::virtual_links::Links;
 use super::virtual_log::VirtualLog;
-use super::virtual_network::Links;
-use super::virtual_state_machine::VirtualStateMachine;
-use super::world::World;
-use crate::engine::{Answer, Command, LockName, LockView, Op, Rules, codec};
+use super::virtual_state_machine::{Raft, VirtualStateMachine};
+use super::world::{Host, World};
+use crate::engine::{Command, LockName, Op, Rules, codec};
 use crate::raft::leader_clock::EngineClock;
-use crate::raft::replica::Replica;
 use crate::raft::types::{Answers, Commands, NodeId, Proposal};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::impls::{BasicNode, ProgressResponder};
 use openraft::raft::ReadPolicy;
 use openraft::type_config::TypeConfigExt;
-use openraft::vote::leader_id_adv::LeaderId;
 use openraft::{Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Notify, oneshot};
 
 /// Requests of one entry: few, so that there are many entries.
@@ -44,60 +42,6 @@ const TIME_LOOK: Span = Span::from_millis(500);
 /// How long after a failed attempt the next one is made.
 const AGAIN: Span = Span::from_millis(10);
 
-/// Who leads, and in which term.
-pub(super) type Leader = LeaderId<u64, u64>;
-
-/// What a node is asked.
-#[derive(Debug, Clone)]
-pub(super) enum NodeRequest {
-    /// By a client, who may ask any node.
-    Submit(Command),
-    /// By a node, to whom the client went.
-    Forwarded(Command),
-    /// By a client.
-    View(LockName),
-    /// By a node, for its reader: from which entry on what it sees is current.
-    ReadIndex,
-}
-
-/// What a node says.
-#[derive(Debug, Clone)]
-pub(super) enum NodeReply {
-    /// It has been carried out.
-    Answered(Answer),
-    /// What there was, and a time that the engine's had not passed when it was asked.
-    Seen(Box<LockView>, Time),
-    /// The entry, and the same time.
-    ReadAt(Option<u64>, Time),
-    /// It does not lead; perhaps it knows who does.
-    NotLeader(Option<NodeId>),
-    /// It may have been carried out, or may be later.
-    Unknown,
-    /// No such node runs.
-    Nobody,
-}
-
-/// A node that runs.
-pub(super) struct Host {
-    pub(super) id: NodeId,
-    pub(super) run: u64,
-    pub(super) raft: Raft,
-    pub(super) replica: Arc<Replica>,
-    world: Arc<World>,
-    clock: VirtualClock,
-    wall_ahead_ms: Arc<AtomicI64>,
-    desk: Mutex<VecDeque<PendingCommand>>,
-    bell: Notify,
-    /// Engine time, as this node has it while it leads in that term.
-    carried: Mutex<Option<(Leader, EngineClock)>>,
-    stopped: AtomicBool,
-}
-
-struct PendingCommand {
-    command: Command,
-    then: oneshot::Sender<NodeReply>,
-}
-
 /// The settings of a real cluster, but for the times: thrice as much happens in a second.
 fn config() -> Config {
     Config {
@@ -114,8 +58,25 @@ fn config() -> Config {
     }
 }
 
+impl World {
+    /// Starts the node of a machine.
+    pub(super) async fn start(self: &Arc<Self>, id: NodeId) {
+        match start(self, id).await {
+            Ok(host) => {
+                self.record.note(format_args!("node {id} starts"));
+                *self.seat(id).host.lock() = Some(Arc::clone(&host));
+                host.begin();
+            }
+            Err(why) => {
+                let what = format_args!("node {id} does not start: {why}");
+                self.record.violation(Promise::NodesStart, what);
+            }
+        }
+    }
+}
+
 /// Starts the node of a machine with what is on its disk, by the rules of a real start.
-pub(super) async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
+async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
     let seat = world.seat(id);
     let run = world.next_run(id);
     let disk = seat.disk.open();

@@ -18,6 +18,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+/// A node of the cluster.
+pub(super) type Raft = openraft::Raft<SimTypeConfig, VirtualStateMachine>;
+
 /// The replica of a node, and where its snapshots are.
 pub(super) struct VirtualStateMachine {
     pub(super) replica: Arc<Replica>,

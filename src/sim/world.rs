@@ -1,17 +1,21 @@
 //! All that there is in a simulation: machines, the nodes that run on them, the network between.
 
+use super::node_messages::PendingCommand;
 use super::recorder::{CoveragePoint, Record};
 use super::seeded_random::SeededRandom;
-use super::violation::Promise;
+use super::sim_types::Leader;
 use super::virtual_clock::VirtualClock;
 use super::virtual_disk::Disk;
 use super::virtual_network::Net;
-use super::virtual_node::{self, Host};
+use super::virtual_state_machine::Raft;
+use crate::raft::leader_clock::EngineClock;
+use crate::raft::replica::Replica;
 use crate::raft::types::{ClusterId, NodeId};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use tokio::sync::Notify;
 
 /// The world.
 pub(super) struct World {
@@ -31,8 +35,24 @@ pub(super) struct Seat {
     /// How far the wall clock was set away from the steady one, in milliseconds. Nothing may
     /// depend on it.
     pub(super) wall_ahead_ms: Arc<AtomicI64>,
-    host: Mutex<Option<Arc<Host>>>,
+    pub(super) host: Mutex<Option<Arc<Host>>>,
     pub(super) runs: AtomicU64,
+}
+
+/// A node that runs.
+pub(super) struct Host {
+    pub(super) id: NodeId,
+    pub(super) run: u64,
+    pub(super) raft: Raft,
+    pub(super) replica: Arc<Replica>,
+    pub(super) world: Arc<World>,
+    pub(super) clock: VirtualClock,
+    pub(super) wall_ahead_ms: Arc<AtomicI64>,
+    pub(super) desk: Mutex<VecDeque<PendingCommand>>,
+    pub(super) bell: Notify,
+    /// Engine time, as this node has it while it leads in that term.
+    pub(super) carried: Mutex<Option<(Leader, EngineClock)>>,
+    pub(super) stopped: AtomicBool,
 }
 
 impl World {
@@ -85,21 +105,6 @@ impl World {
             .filter_map(|host| Some((host.leads()?.term, host)))
             .max_by_key(|(term, _)| *term)
             .map(|(_, host)| host)
-    }
-
-    /// Starts the node of a machine.
-    pub(super) async fn start(self: &Arc<Self>, id: NodeId) {
-        match virtual_node::start(self, id).await {
-            Ok(host) => {
-                self.record.note(format_args!("node {id} starts"));
-                *self.seat(id).host.lock() = Some(Arc::clone(&host));
-                host.begin();
-            }
-            Err(why) => {
-                let what = format_args!("node {id} does not start: {why}");
-                self.record.violation(Promise::NodesStart, what);
-            }
-        }
     }
 
     /// The machine loses its power.
