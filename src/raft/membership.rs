@@ -7,7 +7,8 @@
 use super::leadership::{Metrics, metrics};
 use super::node_address::Station;
 use super::rpc::messages::RpcError;
-use super::types::{NodeId, Raft, TypeConfig};
+use super::state_machine::Raft;
+use super::types::{NodeId, TypeConfig};
 use crate::service::cluster_status::ClusterChange;
 use crate::time::Span;
 use openraft::ChangeMembers;

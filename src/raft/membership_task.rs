@@ -12,7 +12,7 @@ use super::peer_config::ask_leader;
 use super::peer_store::PeerStore;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::{RpcFailure, RpcIdentity};
-use super::types::Raft;
+use super::state_machine::Raft;
 use crate::time::{Span, boot_now, steady_now};
 use futures_util::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;

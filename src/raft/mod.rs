@@ -5,35 +5,41 @@
 //! with one node it is its own majority. Locks and Raft know nothing of each other here but
 //! [`Engine::apply`](crate::engine::Engine::apply).
 //!
-//! Where to look: `door` is what the edges ask; `desk` where requests wait, `proposer` what makes
-//! entries of them or sends them on (`forward`), `reader` what looks wait for; `log` and `snapshot`
-//! the disk, `syncs` how long it takes, `data` its directory, `book` the addresses in it; `machine`
-//! and `replica` carry entries out; `clock` what time it is, `reign` who leads, `elections` how
-//! often that changed; `peer` what nodes say to each other, `network` how openraft says it,
-//! `reception` who answers; `members` who is in the cluster, `report` how they stand, `peering` how
-//! one gets in, `watchman` what each looks after; `node` brings it all up; `kind` and `bytes` what
-//! an entry is.
+//! The modules in reading order:
+//!
+//! - Errors and types: `data_dir_error`, `fatal_error`, `types` (openraft's type configuration),
+//!   `entry_codec`.
+//! - The disk: `data_dir`, `fsync_latency`, `log`, `snapshot`.
+//! - The state: `leader_clock` (the engine's time on each node), `replica`, `state_machine`.
+//! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
+//! - Leadership: `staleness`, `elections`, `leadership`.
+//! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
+//!   entries).
+//! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
+//!   node), `membership_task`, `peer_service` (answers other nodes).
+//! - `node` starts all of it; `cluster_admin` and `raft_node` are what the front ends ask;
+//!   `restore` makes a cluster of a backup.
 
 mod data_dir_error;
+mod fatal_error;
 pub(crate) mod types;
 pub(crate) mod leader_clock;
+pub(crate) mod entry_codec;
 mod data_dir;
 mod fsync_latency;
-mod node_address;
-pub(crate) mod entry_codec;
-mod rpc;
+mod log;
 pub(crate) mod snapshot;
 pub(crate) mod replica;
+mod state_machine;
+mod node_address;
+mod rpc;
+mod peer_store;
 mod staleness;
 mod elections;
 mod proposal_queue;
 mod leadership;
 mod forward;
 mod membership;
-mod fatal_error;
-mod log;
-mod state_machine;
-mod peer_store;
 mod linearizable_read;
 mod proposer;
 mod status_report;
@@ -43,7 +49,7 @@ mod membership_task;
 mod peer_service;
 mod node;
 mod cluster_admin;
-mod lock_service;
+mod raft_node;
 mod restore;
 
 #[cfg(test)]
@@ -52,7 +58,7 @@ mod tests;
 mod tests_upgrade;
 
 pub use data_dir_error::{DataError, PeerError, Stop};
-pub use lock_service::RaftNode;
 pub use peer_config::{ElectionPace, Peering};
+pub use raft_node::RaftNode;
 pub use restore::restore;
 pub use rpc::mutual_tls::PeerFiles;

@@ -5,7 +5,7 @@ use super::data_dir_error::{DataError, PeerError, Stop};
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Herald, Stand, alone, metrics};
+use super::leadership::{Herald, Metrics, Stand, alone, metrics};
 use super::linearizable_read::{LinearizableReader, ReadQueue};
 use super::log::LogStore;
 use super::membership::{Members, best};
@@ -20,9 +20,10 @@ use super::replica::Replica;
 use super::rpc::accept;
 use super::rpc::rpc_client::RpcIdentity;
 use super::staleness::StalenessBound;
+use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
-use super::types::{ClusterId, Commands, NodeId, Proposal, Raft};
+use super::types::{ClusterId, Commands, NodeId, Proposal};
 use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
@@ -221,7 +222,7 @@ async fn hand_over(raft: &Raft) {
     let (true, Some(to)) = (raft.is_leader(), best(&metrics)) else { return };
     let patience = Some(HANDOVER_PATIENCE.as_duration());
     if raft.trigger().transfer_leader(to).await.is_ok() {
-        let leads = |now: &super::leadership::Metrics| now.current_leader == Some(to);
+        let leads = |now: &Metrics| now.current_leader == Some(to);
         // If that takes too long, the others will miss it.
         let _ = raft.wait(patience).metrics(leads, "another leads").await;
     }

@@ -17,7 +17,8 @@ use super::proposal_queue::{
 use super::replica::Replica;
 use super::rpc::messages::RpcError;
 use super::rpc::rpc_client::RpcFailure as CallTrouble;
-use super::types::{Answers, Commands, Raft};
+use super::state_machine::Raft;
+use super::types::{Answers, Commands};
 use crate::engine::Op;
 use crate::service::Unavailable;
 use crate::time::{Span, Time, boot_now, steady_now};

@@ -2,7 +2,7 @@
 
 use super::data_dir::sync_names;
 use super::data_dir_error::DataError;
-use super::lock_service::RaftNode;
+use super::raft_node::RaftNode;
 use crate::engine::Baseline;
 use crate::storage::locked_dir::Role;
 use std::fs;

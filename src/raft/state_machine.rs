@@ -16,6 +16,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// A node of the cluster.
+pub(super) type Raft = openraft::Raft<TypeConfig, StateMachine>;
+
 /// The replica, and where its snapshots are.
 pub(super) struct StateMachine {
     pub(super) replica: Arc<Replica>,

@@ -9,7 +9,8 @@ use super::node_address::Station;
 use super::replica::Replica;
 use super::rpc::messages::{RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcIdentity;
-use super::types::{ClusterId, NodeId, Raft, TypeConfig};
+use super::state_machine::Raft;
+use super::types::{ClusterId, LogId, NodeId, TypeConfig};
 use crate::engine::codec;
 use crate::service::cluster_status::{
     Behind, ClusterReport, Member, MemberStatus, Outlook, Standing,
@@ -58,7 +59,7 @@ impl Reporter {
             (ServerState::Candidate, _) => Standing::Candidate,
             (_, standing) => standing,
         };
-        let index = |id: Option<super::types::LogId>| id.map_or(0, |id| id.index);
+        let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
         member.term = metrics.current_term;
         member.leader = metrics.current_leader;
         member.last_log = metrics.last_log_index.unwrap_or_default();
@@ -117,7 +118,7 @@ impl Reporter {
         let metrics = metrics(&self.raft);
         let nodes: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
         let voters = voters(&metrics).len();
-        let index = |id: Option<super::types::LogId>| id.map_or(0, |id| id.index);
+        let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
         let last = metrics.last_log_index.unwrap_or_default();
         let other = |id: &NodeId| Behind {
             id: *id,

@@ -34,8 +34,6 @@ pub(crate) type Membership = StoredMembershipOf<TypeConfig>;
 pub(crate) type Meta = SnapshotMetaOf<TypeConfig>;
 /// A snapshot.
 pub(crate) type Snapshot = SnapshotOf<TypeConfig, Arc<[u8]>>;
-/// A node of the cluster.
-pub(super) type Raft = openraft::Raft<TypeConfig, super::state_machine::StateMachine>;
 
 /// Which cluster a log belongs to: drawn at random when it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

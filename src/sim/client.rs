@@ -12,9 +12,9 @@ use super::virtual_clock::VirtualClock;
 use super::virtual_network::End;
 use super::world::World;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, LeaseKey, LeaseTerms,
-    Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
-    QueuePolicy, Reason, Release, Renew, RequestId, Tenure, Token, Ttl,
+    Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, IdempotencyKey, LeaseKey,
+    LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
+    Patch, QueuePolicy, Reason, Release, Renew, RequestId, Tenure, Token, Ttl,
 };
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
@@ -150,7 +150,7 @@ impl SimClient {
     /// A command under this key, which is for no other.
     pub(super) fn command(&self, key: &Arc<str>, op: Op) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
-        let request = crate::engine::IdempotencyKey { id, digest: Digest(0) };
+        let request = IdempotencyKey { id, digest: Digest(0) };
         Command { request: Some(request), ..op.into() }
     }
 

@@ -1,6 +1,6 @@
 //! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
 
-use super::planted_bugs::{PlantedBug, planted};
+use super::planted_bugs::{PlantedBug, forgetful, planted};
 use super::recorder::{CoveragePoint, Record};
 use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
@@ -132,7 +132,7 @@ impl RaftStateMachine<SimTypeConfig> for VirtualStateMachine {
     async fn get_snapshot_builder(&mut self) -> VirtualSnapshotBuilder {
         let core = self.replica.look();
         let bytes = if planted(PlantedBug::SnapshotForgets) {
-            snapshot::to_bytes(core.cluster, &super::planted_bugs::forgetful(&core.engine))
+            snapshot::to_bytes(core.cluster, &forgetful(&core.engine))
         } else {
             snapshot::to_bytes(core.cluster, &core.engine)
         };

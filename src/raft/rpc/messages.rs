@@ -5,7 +5,9 @@ use crate::engine::Command;
 use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
 use crate::raft::node_address::Station;
-use crate::raft::types::{Answers, ClusterId, Entry, LogId, NodeId, Snapshot, TypeConfig, Vote};
+use crate::raft::types::{
+    Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
+};
 use crate::service::cluster_status::{ClusterChange, Member, Standing, Syncing};
 use crate::time::Time;
 use openraft::raft::{
@@ -300,7 +302,7 @@ impl Codec for Vote {
     }
 }
 
-impl Codec for crate::raft::types::Payload {
+impl Codec for Payload {
     fn put(&self, out: &mut Vec<u8>) {
         put_payload(self, out);
     }

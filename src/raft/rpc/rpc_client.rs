@@ -4,7 +4,7 @@
 use super::messages::{
     ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse, decode_answer, encode_letter,
 };
-use super::mutual_tls::PeerTls;
+use super::mutual_tls::{PeerTls, is_peers};
 use crate::os_error::said;
 use crate::raft::node_address::host_and_port;
 use crate::raft::types::{ClusterId, NodeId};
@@ -154,7 +154,7 @@ impl RpcConnection {
                 let name = tls.name(host).ok_or_else(|| wrong("its name can't be checked"))?;
                 let stream = tls.connects.connect(name, stream).await?;
                 let chain = stream.get_ref().1.peer_certificates();
-                if !chain.and_then(|chain| chain.first()).is_some_and(super::mutual_tls::is_peers) {
+                if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
                     return Err(wrong("its certificate is not one of a node"));
                 }
                 shake_hands(stream).await
