@@ -1,7 +1,7 @@
 //! The thread that follows the server's events, and hands them on to whoever follows them here.
 
 use super::session_state::SessionKeepAlive;
-use super::shared_state::Hub;
+use super::shared_state::ClientState;
 use super::transport::{FrameStream, TransportError};
 use crate::engine::EventKind;
 use crate::random::jittered;
@@ -26,7 +26,7 @@ struct StreamPosition {
 }
 
 pub(super) fn start(
-    hub: &Arc<Hub>,
+    hub: &Arc<ClientState>,
     keeper: &Arc<SessionKeepAlive>,
     since: Option<u64>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
@@ -61,7 +61,7 @@ pub(super) fn start(
 
 /// Reads until the stream ends.
 fn follow(
-    hub: &Hub,
+    hub: &ClientState,
     keeper: &SessionKeepAlive,
     stream: &mut dyn FrameStream,
     place: &mut StreamPosition,
@@ -90,7 +90,7 @@ fn follow(
 }
 
 /// Whether this is told by the engine that is asked.
-fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), TransportError> {
+fn is_ours(hub: &ClientState, frame: &Frame) -> Result<(), TransportError> {
     let Frame::Begin(stamp, _) = frame else { return Ok(()) };
     let engine = hub.engine();
     if engine == 0 || engine == stamp.engine {
@@ -106,7 +106,7 @@ fn is_ours(hub: &Hub, frame: &Frame) -> Result<(), TransportError> {
 }
 
 fn hear(
-    hub: &Hub,
+    hub: &ClientState,
     keeper: &SessionKeepAlive,
     frame: Frame,
     place: &mut StreamPosition,
@@ -146,7 +146,7 @@ fn hear(
     }
 }
 
-fn begin(hub: &Hub, stamp: &Stamp, next: u64, place: &mut StreamPosition, asked_at: Time) {
+fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition, asked_at: Time) {
     hub.hear(asked_at, stamp);
     let goes_on = place.start == stamp.start && place.next == next;
     if matches!(place.start, 0 | ANY_START) {

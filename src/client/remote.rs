@@ -2,9 +2,9 @@
 
 use super::event_stream;
 use super::request_pipeline;
-use super::request_queue::{Got, QueuedRequest, REPLY_DEADLINE};
+use super::request_queue::{ItemResult, QueuedRequest, REPLY_DEADLINE};
 use super::session_state::{SessionKeepAlive, SessionState, Terms};
-use super::shared_state::Hub;
+use super::shared_state::ClientState;
 use super::transport::{Transport, TransportError};
 use crate::engine::{
     Answer, Child, Command, LockName, LockView, Op, Ownership, Reason, Refusal, RefusalKind,
@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 
 /// The locks of a server.
 pub struct Remote {
-    pub(super) hub: Arc<Hub>,
+    pub(super) hub: Arc<ClientState>,
     keeper: Arc<SessionKeepAlive>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Makes the ids of requests differ from those of any other door, and of each other.
@@ -46,7 +46,7 @@ impl Remote {
         terms: Option<Terms>,
         since: Option<u64>,
     ) -> io::Result<Self> {
-        let hub = Arc::new(Hub::new(server, SessionState::new(terms)));
+        let hub = Arc::new(ClientState::new(server, SessionState::new(terms)));
         let (keeper, keeping) = SessionKeepAlive::start(&hub)?;
         let threads = vec![
             request_pipeline::start(&hub)?,
@@ -107,13 +107,13 @@ impl Remote {
         let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
     }
 
-    fn ask(&self, ask: BatchItem, then: impl FnOnce(Got) + Send + 'static) {
+    fn ask(&self, ask: BatchItem, then: impl FnOnce(ItemResult) + Send + 'static) {
         let until = boot_now() + REPLY_DEADLINE;
         self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: false });
     }
 
     /// Asks again until the server answers.
-    fn ask_until_answered(&self, ask: BatchItem, then: impl FnOnce(Got) + Send + 'static) {
+    fn ask_until_answered(&self, ask: BatchItem, then: impl FnOnce(ItemResult) + Send + 'static) {
         let until = boot_now() + REPLY_DEADLINE;
         self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: true });
     }
@@ -308,7 +308,7 @@ impl LockService for Remote {
     }
 }
 
-fn viewed(hub: &Hub, got: Got) -> Result<LockView, Unavailable> {
+fn viewed(hub: &ClientState, got: ItemResult) -> Result<LockView, Unavailable> {
     match got? {
         (ItemReply::Viewed(view), _) => Ok(view),
         (reply, _) => Err(odd(hub, reply)),
@@ -316,7 +316,7 @@ fn viewed(hub: &Hub, got: Got) -> Result<LockView, Unavailable> {
 }
 
 /// A reply that is none to what was asked, or that says that there is none.
-fn odd(hub: &Hub, reply: ItemReply) -> Unavailable {
+fn odd(hub: &ClientState, reply: ItemReply) -> Unavailable {
     match reply {
         ItemReply::Unavailable(why) => why,
         other => {

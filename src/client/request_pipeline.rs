@@ -8,8 +8,8 @@
 //!
 //! [`Queue`]: super::request_queue::Queue
 
-use super::request_queue::{Leftover, QueuedRequest};
-use super::shared_state::Hub;
+use super::request_queue::{BatchRemainder, QueuedRequest};
+use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
 use crate::engine::{Op, Outcome};
 use crate::random::{jittered, random};
@@ -36,13 +36,13 @@ const DENIED_PAUSE_MAX: Span = Span::from_millis(100);
 
 /// The thread's own.
 struct Lane {
-    hub: Arc<Hub>,
+    hub: Arc<ClientState>,
     line: Box<dyn ServerConnection>,
     from: u64,
     number: u64,
 }
 
-pub(super) fn start(hub: &Arc<Hub>) -> std::io::Result<std::thread::JoinHandle<()>> {
+pub(super) fn start(hub: &Arc<ClientState>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let (line, from) = (hub.server.line(), random());
     let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0 };
     let thread = std::thread::Builder::new().name("asks".to_owned());
@@ -201,7 +201,7 @@ impl Lane {
     }
 
     fn deliver(&self, batch: Vec<QueuedRequest>, told: BatchResponse, asked_at: Time) {
-        let mut left = Leftover::default();
+        let mut left = BatchRemainder::default();
         for (asked, reply) in batch.into_iter().zip(told.replies) {
             self.learn(&asked.ask, &reply, asked_at);
             left.sort(asked, reply, told.stamp);

@@ -30,10 +30,10 @@ const PAUSE_MIN: Span = Span::from_millis(20);
 const PAUSE_MAX: Span = Span::from_millis(500);
 
 /// A reply, and when it was given.
-pub(super) type Got = Result<(ItemReply, Stamp), Unavailable>;
+pub(super) type ItemResult = Result<(ItemReply, Stamp), Unavailable>;
 
 /// Where a reply goes.
-pub(super) type Then = Box<dyn FnOnce(Got) + Send>;
+pub(super) type Then = Box<dyn FnOnce(ItemResult) + Send>;
 
 /// Something that was asked.
 pub(super) struct QueuedRequest {
@@ -71,7 +71,7 @@ struct Delivered {
 
 /// What is left to do after the replies to a batch.
 #[derive(Default)]
-pub(super) struct Leftover {
+pub(super) struct BatchRemainder {
     unconfirmed: Vec<QueuedRequest>,
     /// Takes back what was given to callers that had stopped waiting.
     undo: Vec<Op>,
@@ -185,13 +185,13 @@ impl Delivered {
     }
 }
 
-impl FromIterator<QueuedRequest> for Leftover {
+impl FromIterator<QueuedRequest> for BatchRemainder {
     fn from_iter<T: IntoIterator<Item = QueuedRequest>>(unconfirmed: T) -> Self {
         Self { unconfirmed: unconfirmed.into_iter().collect(), ..Self::default() }
     }
 }
 
-impl Leftover {
+impl BatchRemainder {
     /// Hands a reply to its caller, or keeps the request to be repeated.
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
         if asked.is_unconfirmed_by(&reply) {
@@ -256,8 +256,8 @@ impl RequestQueue {
     }
 
     /// Keeps what the replies to a batch have left to do.
-    pub(super) fn keep(&mut self, left: Leftover) {
-        let Leftover { mut unconfirmed, undo, delivered, released, overtaken } = left;
+    pub(super) fn keep(&mut self, left: BatchRemainder) {
+        let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken } = left;
         for token in released {
             self.acquisitions.remove(&token);
         }
@@ -384,7 +384,7 @@ mod tests {
     fn answer_all(queue: &mut RequestQueue, mut reply: impl FnMut(&BatchItem) -> ItemReply) {
         let (now, wall) = (Time::ZERO, crate::time::Wall::now());
         let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
-        let mut left = Leftover::default();
+        let mut left = BatchRemainder::default();
         for asked in queue.take() {
             let reply = reply(&asked.ask);
             left.sort(asked, reply, stamp);

@@ -8,7 +8,7 @@ const RUNS_MAX: usize = 1_024;
 
 /// What has come of the server's events, and as what.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct SequenceMapping {
     /// The start of the server that they are of; 0 while the stream is cut.
     start: u64,
     /// The first number of each run there, and here.
@@ -19,7 +19,7 @@ pub(super) struct Numbers {
     next_here: u64,
 }
 
-impl Numbers {
+impl SequenceMapping {
     /// The stream goes on, or begins, at the event `next` of this start of the server.
     pub(super) fn begin(&mut self, start: u64, next: u64, next_here: u64) {
         *self = Self { start, runs: VecDeque::new(), next, next_here };
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_number_there_has_one_here() {
-        let mut numbers = Numbers::default();
+        let mut numbers = SequenceMapping::default();
         assert_eq!(numbers.here(0, 0), None, "nothing is followed yet");
         numbers.begin(5, 100, 7);
         assert_eq!(numbers.here(5, 100), Some(7));

@@ -2,7 +2,7 @@
 //! so that nothing else can hold it up, and on the boot clock, so that sleep counts.
 
 use super::session_state::{KeepAliveStep, SessionKeepAlive, Terms};
-use super::shared_state::Hub;
+use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
 use crate::engine::{EndSession, Op, OpenSession, Outcome, SessionEnd, SessionId};
 use crate::random::jittered;
@@ -24,7 +24,7 @@ const PRIORITY: libc::c_int = -10;
 
 impl SessionKeepAlive {
     pub(super) fn start(
-        hub: &Arc<Hub>,
+        hub: &Arc<ClientState>,
     ) -> std::io::Result<(Arc<Self>, std::thread::JoinHandle<()>)> {
         let keeper = Arc::new(Self { alarm: Alarm::new()?, stopped: AtomicBool::new(false) });
         // A door has one keeper.
@@ -38,7 +38,7 @@ impl SessionKeepAlive {
         Ok((keeper, thread))
     }
 
-    fn keep(&self, hub: &Arc<Hub>) {
+    fn keep(&self, hub: &Arc<ClientState>) {
         let mut line = hub.server.line();
         loop {
             if self.stopped.load(Ordering::Acquire) {
@@ -78,7 +78,7 @@ impl SessionKeepAlive {
 /// Asks on the keeper's own connection. It may be carried out again: keeping alive twice does no
 /// harm, and a session that was opened twice runs out.
 fn ask(
-    hub: &Hub,
+    hub: &ClientState,
     line: &mut dyn ServerConnection,
     asks: Vec<BatchItem>,
     patience: Span,
@@ -98,7 +98,7 @@ fn ask(
 }
 
 fn open(
-    hub: &Hub,
+    hub: &ClientState,
     line: &mut dyn ServerConnection,
     terms: &Terms,
     given_up: &[SessionId],
@@ -138,7 +138,7 @@ fn end_of(session: SessionId) -> Op {
 
 /// One sign of life. Whoever slept past the session's time asks once before it is given up.
 fn sign_of_life(
-    hub: &Hub,
+    hub: &ClientState,
     line: &mut dyn ServerConnection,
     id: SessionId,
     until: Time,
@@ -186,13 +186,17 @@ fn sign_of_life(
 }
 
 /// There was no answer: `Err` when by now it is too late for one.
-fn late(hub: &Hub, until: Time, trouble: TransportError) -> Result<TransportError, TransportError> {
+fn late(
+    hub: &ClientState,
+    until: Time,
+    trouble: TransportError,
+) -> Result<TransportError, TransportError> {
     hub.with_session(|session| session.unanswered = true);
     if boot_now() >= until { Err(trouble) } else { Ok(trouble) }
 }
 
 /// The last thing: all that hangs on the session is free at once.
-fn end(hub: &Hub, line: &mut dyn ServerConnection) {
+fn end(hub: &ClientState, line: &mut dyn ServerConnection) {
     let Some(id) = hub.with_session(|session| session.id.take()) else { return };
     let asks = vec![BatchItem::Submit(end_of(id).into())];
     if let Err(trouble) = ask(hub, line, asks, PATIENCE_MAX) {

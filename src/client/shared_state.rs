@@ -1,8 +1,8 @@
 //! What the threads of a remote door share: what is known of the server, and how it stands with
 //! it. No mutex is held while anybody is answered or woken.
 
-use super::request_queue::{Got, QueuedRequest, RequestQueue, Then};
-use super::sequence_mapping::Numbers;
+use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
+use super::sequence_mapping::SequenceMapping;
 use super::server_clock::ServerClock;
 use super::session_state::{SessionKeepAlive, SessionState, surely_until};
 use super::transport::{ServerConnection, Transport, TransportError};
@@ -25,11 +25,11 @@ use std::sync::{Arc, OnceLock};
 const TENURES_MAX: usize = 1 << 16;
 
 /// Shared by the threads of one remote door.
-pub(super) struct Hub {
+pub(super) struct ClientState {
     pub(super) server: Arc<dyn Transport>,
     pub(super) name: Arc<str>,
     pub(super) feed: Arc<EventLog>,
-    pub(super) numbers: Mutex<Numbers>,
+    pub(super) numbers: Mutex<SequenceMapping>,
     pub(super) clock: Mutex<ServerClock>,
     pub(super) queue: Mutex<RequestQueue>,
     /// There is something in the queue, or the end has come.
@@ -81,7 +81,7 @@ struct KnownTenure {
     until: Time,
 }
 
-impl Hub {
+impl ClientState {
     pub(super) fn new(server: Arc<dyn Transport>, session: SessionState) -> Self {
         let name: Arc<str> = server.name().into();
         let about = About {
@@ -475,7 +475,7 @@ impl Hub {
     pub(super) fn refuse(&self, then: Option<Then>) {
         if let Some(then) = then {
             self.counts.unanswered.fetch_add(1, Ordering::Relaxed);
-            let no: Got = Err(self.no_answer());
+            let no: ItemResult = Err(self.no_answer());
             then(no);
         }
     }

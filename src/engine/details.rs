@@ -18,12 +18,12 @@ pub struct Details {
     uid: u32,
     gid: u32,
     /// Never a box of nothing, so that equal details are equal.
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareDetails>>,
 }
 
 /// What few say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Rare {
+struct RareDetails {
     note: Option<Arc<str>>,
     text: Arc<[u8]>,
     process: Option<Process>,
@@ -207,10 +207,10 @@ impl Details {
         }
     }
 
-    fn amend(&mut self, change: impl FnOnce(&mut Rare)) {
+    fn amend(&mut self, change: impl FnOnce(&mut RareDetails)) {
         let rare = self.rare.get_or_insert_default();
         change(rare);
-        if **rare == Rare::default() {
+        if **rare == RareDetails::default() {
             self.rare = None;
         }
     }

@@ -1,6 +1,6 @@
 //! The nodes of the cluster, for the edges: asked from other threads, answered on the node's own.
 
-use super::node::Begun;
+use super::node::RunningNode;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcFailure;
 use crate::random::jittered;
@@ -20,7 +20,7 @@ const LEADER_PATIENCE: Span = Span::from_secs(5);
 const PAUSE: Span = Span::from_millis(50);
 
 /// Asks the nodes.
-pub(super) struct RaftClusterAdmin(pub(super) Begun);
+pub(super) struct RaftClusterAdmin(pub(super) RunningNode);
 
 impl ClusterAdmin for RaftClusterAdmin {
     fn report(&self, with_state: bool, then: Then<ClusterReport>) {
@@ -46,7 +46,7 @@ impl ClusterAdmin for RaftClusterAdmin {
     }
 }
 
-impl Begun {
+impl RunningNode {
     /// Has whoever leads change something.
     async fn change(&self, change: ClusterChange) -> Result<(), Unchanged> {
         let until = steady_now() + LEADER_PATIENCE;

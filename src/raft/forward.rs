@@ -1,7 +1,7 @@
 //! Sending on to whoever leads: what clients of this node ask.
 
 use super::leadership::metrics;
-use super::node_address::Station;
+use super::node_address::NodeAddress;
 use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
 use super::state_machine::Raft;
@@ -58,7 +58,7 @@ impl Forwarder {
         let metrics = metrics(&self.raft);
         let nobody = || RpcFailure::Turned(RpcError::NotLeader(None));
         let leader = metrics.current_leader.filter(|id| *id != metrics.id).ok_or_else(nobody)?;
-        let station = metrics.membership_config.get_node(&leader).and_then(Station::of);
+        let station = metrics.membership_config.get_node(&leader).and_then(NodeAddress::of);
         let station = station.ok_or_else(nobody)?;
         match &self.line {
             Some((id, line)) if *id == leader && line.address == station.address => {}

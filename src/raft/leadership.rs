@@ -28,9 +28,9 @@ const LOOK: Span = Span::from_secs(1);
 
 /// How this node stands to whoever orders what is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stand {
+pub(super) enum LeadershipRole {
     /// It leads, and may stamp.
-    Leads(Reign),
+    Leads(Leadership),
     /// Another does.
     Follows(NodeId),
     /// Nobody that it knows, or it leads and can't stamp yet.
@@ -39,25 +39,25 @@ pub(super) enum Stand {
 
 /// One leadership of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reign {
+pub(super) struct Leadership {
     /// Which: an entry is only taken in the leadership that it was stamped in.
     pub(super) id: Leader,
     pub(super) clock: EngineClock,
 }
 
 /// Follows who leads.
-pub(super) struct Herald {
+pub(super) struct LeadershipWatcher {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<LeaderClock>,
     pub(super) freshness: Arc<StalenessBound>,
     pub(super) elections: Arc<ElectionCounter>,
-    pub(super) stand: watch::Sender<Stand>,
+    pub(super) stand: watch::Sender<LeadershipRole>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
     pub(super) alone: Arc<AtomicBool>,
 }
 
-impl Herald {
+impl LeadershipWatcher {
     /// Follows until openraft ends.
     pub(super) async fn run(self) {
         let mut news = self.raft.server_metrics();
@@ -71,21 +71,23 @@ impl Herald {
             let before = *self.stand.borrow();
             let stand = match (leads, known.current_leader) {
                 (Some(leader), _) => match before {
-                    Stand::Leads(reign) if reign.id == leader => Stand::Leads(reign),
+                    LeadershipRole::Leads(reign) if reign.id == leader => {
+                        LeadershipRole::Leads(reign)
+                    }
                     _ => self.begin(leader).await,
                 },
-                (None, Some(leader)) if leader != *id => Stand::Follows(leader),
-                _ => Stand::Waits,
+                (None, Some(leader)) if leader != *id => LeadershipRole::Follows(leader),
+                _ => LeadershipRole::Waits,
             };
             self.enter(stand);
-            if leads.is_some() && stand == Stand::Waits {
+            if leads.is_some() && stand == LeadershipRole::Waits {
                 sleep(BARRIER_PAUSE.as_duration()).await;
                 continue;
             }
             // What is seen of openraft from two sides may be told in two steps.
             let looks_again = async {
                 // Who leads alone is asked by nobody to stop, and sleeps while nothing happens.
-                if self.alone.load(Ordering::SeqCst) && matches!(stand, Stand::Leads(_)) {
+                if self.alone.load(Ordering::SeqCst) && matches!(stand, LeadershipRole::Leads(_)) {
                     std::future::pending::<()>().await;
                 }
                 sleep(LOOK.as_duration()).await;
@@ -96,17 +98,17 @@ impl Herald {
                 again = looks_again => again,
             };
             if changed.is_err() {
-                return self.enter(Stand::Waits);
+                return self.enter(LeadershipRole::Waits);
             }
         }
     }
 
-    fn enter(&self, stand: Stand) {
+    fn enter(&self, stand: LeadershipRole) {
         match stand {
-            Stand::Leads(reign) => self.hands.lead(reign.clock),
-            Stand::Follows(_) | Stand::Waits => self.hands.follow(),
+            LeadershipRole::Leads(reign) => self.hands.lead(reign.clock),
+            LeadershipRole::Follows(_) | LeadershipRole::Waits => self.hands.follow(),
         }
-        if matches!(*self.stand.borrow(), Stand::Leads(_)) {
+        if matches!(*self.stand.borrow(), LeadershipRole::Leads(_)) {
             self.freshness.led(boot_now());
         }
         self.stand.send_if_modified(|before| {
@@ -117,33 +119,35 @@ impl Herald {
     }
 
     /// Begins to lead, if the others agree.
-    async fn begin(&self, id: Leader) -> Stand {
-        self.enter(Stand::Waits);
+    async fn begin(&self, id: Leader) -> LeadershipRole {
+        self.enter(LeadershipRole::Waits);
         let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
         match timeout(BARRIER_PATIENCE.as_duration(), barrier).await {
-            Ok(Ok(read)) if *read.committed_leader_id() == id => Stand::Leads(self.reign(id)),
+            Ok(Ok(read)) if *read.committed_leader_id() == id => {
+                LeadershipRole::Leads(self.reign(id))
+            }
             // Another has led meanwhile, or nobody answers.
-            Ok(Ok(_)) | Err(_) => Stand::Waits,
+            Ok(Ok(_)) | Err(_) => LeadershipRole::Waits,
             Ok(Err(error)) => {
                 log::debug!("it can't lead yet: {error}");
-                Stand::Waits
+                LeadershipRole::Waits
             }
         }
     }
 
     /// Time goes on where the last leader's would be now, as far as that is known.
-    fn reign(&self, id: Leader) -> Reign {
+    fn reign(&self, id: Leader) -> Leadership {
         let steady = steady_now();
         let engine = self.replica.look().time_at_least(steady);
-        Reign { id, clock: EngineClock::on(engine, steady) }
+        Leadership { id, clock: EngineClock::on(engine, steady) }
     }
 }
 
 /// The leadership that a node which is alone has from its start.
-pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Reign> {
+pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Leadership> {
     let id = raft.as_leader().ok()?.to_committed_leader_id();
     let engine = replica.look().engine.clock();
-    Some(Reign { id, clock: EngineClock::on(engine, steady_now()) })
+    Some(Leadership { id, clock: EngineClock::on(engine, steady_now()) })
 }
 
 /// What openraft says of who is in the cluster, and who leads.

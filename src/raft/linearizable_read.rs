@@ -3,7 +3,7 @@
 
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Reign, Stand, metrics};
+use super::leadership::{Leadership, LeadershipRole, metrics};
 use super::proposal_queue::{ANSWER_DEADLINE, PendingRead};
 use super::replica::Replica;
 use super::rpc::messages::{LeaderProgress, RpcError};
@@ -47,7 +47,7 @@ pub(super) struct LinearizableReader {
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<LeaderClock>,
     pub(super) freshness: Arc<StalenessBound>,
-    pub(super) stand: watch::Receiver<Stand>,
+    pub(super) stand: watch::Receiver<LeadershipRole>,
     /// A connection to whoever leads.
     pub(super) line: Turn<Forwarder>,
 }
@@ -110,8 +110,8 @@ impl LinearizableReader {
     /// Whether this node has known for long that there is no majority for it.
     pub(super) fn is_lost(&self) -> bool {
         let quiet = match *self.stand.borrow() {
-            Stand::Follows(_) | Stand::Waits => self.freshness.quiet(boot_now()),
-            Stand::Leads(_) => {
+            LeadershipRole::Follows(_) | LeadershipRole::Waits => self.freshness.quiet(boot_now()),
+            LeadershipRole::Leads(_) => {
                 let metrics = self.raft.metrics();
                 let metrics = metrics.borrow_watched();
                 let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
@@ -151,10 +151,10 @@ impl LinearizableReader {
         }
     }
 
-    async fn read_once(&self, stand: Stand, left: Span) -> Result<Time, Arc<str>> {
+    async fn read_once(&self, stand: LeadershipRole, left: Span) -> Result<Time, Arc<str>> {
         match stand {
-            Stand::Leads(reign) => self.lead(reign).await.map(|place| place.now),
-            Stand::Follows(_) => {
+            LeadershipRole::Leads(reign) => self.lead(reign).await.map(|place| place.now),
+            LeadershipRole::Follows(_) => {
                 let asked = boot_now();
                 // Whoever answers is the leader of this vote, or of a later one.
                 let vote = metrics(&self.raft).vote;
@@ -167,20 +167,20 @@ impl LinearizableReader {
                 self.replica.carried_out(place.index).await;
                 Ok(place.now)
             }
-            Stand::Waits => Err("nobody leads them".into()),
+            LeadershipRole::Waits => Err("nobody leads them".into()),
         }
     }
 
     /// For another node that wants to look: up to where it has to carry the log out.
     pub(super) async fn place(&self) -> Result<LeaderProgress, RpcError> {
-        let Stand::Leads(reign) = *self.stand.borrow() else {
+        let LeadershipRole::Leads(reign) = *self.stand.borrow() else {
             return Err(RpcError::NotLeader(None));
         };
         self.lead(reign).await.map_err(|_| RpcError::NotLeader(None))
     }
 
     /// What is due is done, and the others say that this node leads.
-    async fn lead(&self, reign: Reign) -> Result<LeaderProgress, Arc<str>> {
+    async fn lead(&self, reign: Leadership) -> Result<LeaderProgress, Arc<str>> {
         let now = reign.clock.at(steady_now());
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
             // Its entry is agreed on only if this node leads.
@@ -205,7 +205,7 @@ pub(super) type Written = Result<ClientWriteResponse<TypeConfig>, WriteError>;
 pub(super) type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
 
 /// Proposes an entry in one leadership, and in no other; returns when it is carried out here.
-pub(super) async fn propose(raft: &Raft, reign: Reign, commands: Arc<Commands>) -> Written {
+pub(super) async fn propose(raft: &Raft, reign: Leadership, commands: Arc<Commands>) -> Written {
     let (responder, _, written) = ProgressResponder::new();
     raft.write(Proposal::Commands(commands)).responder(responder).with_leader(reign.id).await?;
     match written.await {

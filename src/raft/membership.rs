@@ -5,7 +5,7 @@
 //! step. More than three vote only when somebody asks for it.
 
 use super::leadership::{Metrics, metrics};
-use super::node_address::Station;
+use super::node_address::NodeAddress;
 use super::rpc::messages::RpcError;
 use super::state_machine::Raft;
 use super::types::{NodeId, TypeConfig};
@@ -65,10 +65,10 @@ impl Members {
 
     /// Makes a node a learner, or one that is a member known by another address; and a voter, if
     /// it is time for that.
-    pub(super) async fn enroll(&self, id: NodeId, at: &Station) -> Result<(), RpcError> {
+    pub(super) async fn enroll(&self, id: NodeId, at: &NodeAddress) -> Result<(), RpcError> {
         let _turn = self.turn.lock().await;
         let metrics = self.lead()?;
-        let known = metrics.membership_config.get_node(&id).map(Station::of);
+        let known = metrics.membership_config.get_node(&id).map(NodeAddress::of);
         match known {
             Some(Some(known)) if known == *at => {}
             Some(_) => {
@@ -238,7 +238,7 @@ fn unknown(id: NodeId) -> RpcError {
 /// Where to ask instead.
 pub(super) fn leader_address(metrics: &Metrics) -> Option<Arc<str>> {
     let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
-    metrics.membership_config.get_node(&leader).and_then(Station::of).map(|at| at.address)
+    metrics.membership_config.get_node(&leader).and_then(NodeAddress::of).map(|at| at.address)
 }
 
 pub(super) fn voters(metrics: &Metrics) -> BTreeSet<NodeId> {

@@ -4,10 +4,10 @@
 use super::data_dir::Data;
 use super::data_dir_error::Stop;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Metrics, Stand, metrics};
+use super::leadership::{LeadershipRole, Metrics, metrics};
 use super::linearizable_read::LinearizableReader;
 use super::membership::Members;
-use super::node_address::Station;
+use super::node_address::NodeAddress;
 use super::peer_config::ask_leader;
 use super::peer_store::PeerStore;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
@@ -31,19 +31,19 @@ const VISIT_EVERY: Span = Span::from_secs(10);
 const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
 /// Looks after a node.
-pub(super) struct Watchman {
+pub(super) struct MembershipTask {
     pub(super) raft: Raft,
     pub(super) reader: Arc<LinearizableReader>,
     pub(super) members: Arc<Members>,
     pub(super) hands: Arc<LeaderClock>,
     pub(super) caller: Arc<RpcIdentity>,
-    pub(super) station: Station,
+    pub(super) station: NodeAddress,
     pub(super) seeds: Vec<String>,
     pub(super) removed: Arc<AtomicBool>,
     pub(super) book: Mutex<PeerStore>,
 }
 
-impl Watchman {
+impl MembershipTask {
     /// Watches until the node must stop: why.
     pub(super) async fn run(&self, data: &Mutex<Data>) -> Stop {
         let mut was_member = false;
@@ -82,7 +82,7 @@ impl Watchman {
 
     /// Whether this node follows, and has not heard for long what the leader's time is.
     fn has_old_time(&self) -> bool {
-        let follows = matches!(*self.reader.stand.borrow(), Stand::Follows(_));
+        let follows = matches!(*self.reader.stand.borrow(), LeadershipRole::Follows(_));
         follows && self.reader.replica.has_old_time()
     }
 
@@ -90,7 +90,7 @@ impl Watchman {
     async fn visit(&self) {
         let known = metrics(&self.raft);
         let others = known.membership_config.nodes().filter(|(id, _)| **id != known.id);
-        let calls = others.filter_map(|(id, node)| Some((*id, Station::of(node)?))).map(
+        let calls = others.filter_map(|(id, node)| Some((*id, NodeAddress::of(node)?))).map(
             async |(id, station)| {
                 let mut line = self.caller.line(id, &station.address);
                 let told = line.call(RpcRequest::Status(false), LOOK).await;
@@ -134,7 +134,7 @@ impl Watchman {
                         asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
                             asked.map(drop)
                         }
-                        _ = stand.wait_for(|stand| matches!(stand, Stand::Leads(_))) => continue,
+                        _ = stand.wait_for(|stand| matches!(stand, LeadershipRole::Leads(_))) => continue,
                     }
                 }
                 done => done.map_err(RpcFailure::Turned),
@@ -155,7 +155,7 @@ impl Watchman {
 
     /// Whether there is nothing to ask for: it votes, and is known by its address.
     fn is_done(&self, metrics: &Metrics) -> bool {
-        let known = metrics.membership_config.get_node(&metrics.id).and_then(Station::of);
+        let known = metrics.membership_config.get_node(&metrics.id).and_then(NodeAddress::of);
         let votes = metrics.membership_config.voter_ids().any(|id| id == metrics.id);
         votes && known.as_ref() == Some(&self.station)
     }
@@ -163,7 +163,7 @@ impl Watchman {
     /// Where others may be found.
     fn addresses(&self, metrics: &Metrics) -> Vec<String> {
         let others = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
-        let known = others.filter_map(|(_, node)| Station::of(node));
+        let known = others.filter_map(|(_, node)| NodeAddress::of(node));
         let mut all: Vec<_> = known.map(|station| station.address.to_string()).collect();
         all.extend(self.book.lock().addresses().map(str::to_owned));
         all.extend(self.seeds.iter().cloned());

@@ -1,6 +1,6 @@
 //! The network as openraft sees it: one link for each purpose and node.
 
-use super::node_address::Station;
+use super::node_address::NodeAddress;
 use super::replica::Replica;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
@@ -41,7 +41,7 @@ pub(super) struct PeerLink {
     replica: Arc<Replica>,
     removed: Arc<AtomicBool>,
     /// Where it was when the link was made.
-    known: Option<Station>,
+    known: Option<NodeAddress>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -54,7 +54,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             caller: self.caller.clone(),
             replica: Arc::clone(&self.replica),
             removed: Arc::clone(&self.removed),
-            known: Station::of(node),
+            known: NodeAddress::of(node),
         }
     }
 }
@@ -67,7 +67,7 @@ impl PeerLink {
     ) -> Result<RpcResponse, RPCError<TypeConfig>> {
         let unreachable = |why: &str| RPCError::from(Unreachable::from_string(why));
         let Some(caller) = &self.caller else { return Err(unreachable("this node is alone")) };
-        let at = self.replica.look().members().get_node(&self.to).and_then(Station::of);
+        let at = self.replica.look().members().get_node(&self.to).and_then(NodeAddress::of);
         let Some(at) = at.or_else(|| self.known.clone()) else {
             return Err(unreachable("nobody knows where it is"));
         };

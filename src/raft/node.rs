@@ -5,14 +5,14 @@ use super::data_dir_error::{DataError, PeerError, Stop};
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Herald, Metrics, Stand, alone, metrics};
+use super::leadership::{LeadershipRole, LeadershipWatcher, Metrics, alone, metrics};
 use super::linearizable_read::{LinearizableReader, ReadQueue};
 use super::log::LogStore;
 use super::membership::{Members, best};
-use super::membership_task::Watchman;
+use super::membership_task::MembershipTask;
 use super::network::Network;
 use super::peer_config::{ElectionPace, ListeningPeers, Peering};
-use super::peer_service::Reception;
+use super::peer_service::PeerService;
 use super::peer_store::PeerStore;
 use super::proposal_queue::ProposalQueue;
 use super::proposer::Proposer;
@@ -53,7 +53,7 @@ pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
 
 /// What has been started.
 pub(super) struct NodeHandle {
-    pub(super) shared: Begun,
+    pub(super) shared: RunningNode,
     pub(super) thread: JoinHandle<()>,
     /// Takes whoever is to be told of a failure.
     pub(super) failures: mpsc::Sender<OnFailure>,
@@ -61,7 +61,7 @@ pub(super) struct NodeHandle {
 
 /// What the edges need of a node that runs.
 #[derive(Clone)]
-pub(super) struct Begun {
+pub(super) struct RunningNode {
     pub(super) replica: Arc<Replica>,
     pub(super) desk: Arc<ProposalQueue>,
     pub(super) looks: Arc<ReadQueue>,
@@ -93,11 +93,11 @@ struct NodeParts {
 }
 
 /// What works on the thread.
-struct Works {
+struct NodeTasks {
     proposer: Proposer,
-    begun: Begun,
+    begun: RunningNode,
     data: Arc<Mutex<Data>>,
-    watchman: Option<Watchman>,
+    watchman: Option<MembershipTask>,
 }
 
 /// Starts the node whose data is in a directory, or a new one. Returns when it can be asked.
@@ -164,7 +164,7 @@ fn begin_or_join(
 /// What the thread does, from the start to the end.
 fn work(
     parts: NodeParts,
-    say: &mpsc::Sender<Result<Begun, DataError>>,
+    say: &mpsc::Sender<Result<RunningNode, DataError>>,
     on_failure: &mpsc::Receiver<OnFailure>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -173,7 +173,7 @@ fn work(
         Err(error) => return drop(say.send(Err(DataError::io(parts.data.path(), error)))),
     };
     // The directory stays locked until all that writes to it is gone.
-    let Works { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
+    let NodeTasks { proposer, begun, data, watchman } = match runtime.block_on(begin(parts)) {
         Ok(works) => works,
         Err(error) => return drop(say.send(Err(error))),
     };
@@ -229,7 +229,7 @@ async fn hand_over(raft: &Raft) {
 }
 
 /// Brings openraft up, and the node to where it was.
-async fn begin(parts: NodeParts) -> Result<Works, DataError> {
+async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     let NodeParts { data, heritage, log, machine, audit, trouble, peers } = parts;
     let replica = Arc::clone(&machine.replica);
     let path = data.path().to_path_buf();
@@ -266,13 +266,13 @@ async fn begin(parts: NodeParts) -> Result<Works, DataError> {
         return Err(PeerError::Deaf.into());
     }
     let hands = Arc::new(LeaderClock::default());
-    let mut stand = Stand::Waits;
+    let mut stand = LeadershipRole::Waits;
     if is_alone {
         if let (Some(peers), Some(caller)) = (&peers, &caller) {
             peers.refuse_strangers(caller).await?;
         }
         stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), heritage), &stopped).await?;
-        if let Stand::Leads(reign) = stand {
+        if let LeadershipRole::Leads(reign) = stand {
             hands.lead(reign.clock);
         }
     } else {
@@ -284,7 +284,7 @@ async fn begin(parts: NodeParts) -> Result<Works, DataError> {
         }
     }
     replica.go_live();
-    Ok(Makings {
+    Ok(NodeComponents {
         raft,
         replica,
         hands,
@@ -302,7 +302,7 @@ async fn begin(parts: NodeParts) -> Result<Works, DataError> {
 }
 
 /// What a node is put together from.
-struct Makings {
+struct NodeComponents {
     raft: Raft,
     replica: Arc<Replica>,
     hands: Arc<LeaderClock>,
@@ -314,10 +314,10 @@ struct Makings {
     removed: Arc<AtomicBool>,
     peers: Option<ListeningPeers>,
     is_alone: bool,
-    stand: Stand,
+    stand: LeadershipRole,
 }
 
-impl Makings {
+impl NodeComponents {
     fn reporter(&self, cluster: ClusterId) -> Arc<Reporter> {
         Arc::new(Reporter {
             cluster,
@@ -328,7 +328,7 @@ impl Makings {
         })
     }
 
-    fn put_together(self, cluster: ClusterId, node: NodeId) -> Works {
+    fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
         let reporter = self.reporter(cluster);
         let Self { raft, replica, hands, data, trouble, .. } = self;
         let Self { audit, caller, removed, peers, is_alone, stand, .. } = self;
@@ -347,7 +347,7 @@ impl Makings {
             stand: stand.clone(),
             line: Turn::new(forwarder()),
         });
-        let herald = Herald {
+        let herald = LeadershipWatcher {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
             hands: Arc::clone(&hands),
@@ -360,7 +360,7 @@ impl Makings {
         let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));
         tokio::spawn(async move { answering.run(&queue).await });
         let watchman = peers.zip(caller.clone()).map(|(peers, caller)| {
-            let reception = Reception {
+            let reception = PeerService {
                 cluster,
                 node,
                 raft: raft.clone(),
@@ -378,9 +378,9 @@ impl Makings {
             let (raft, reader) = (raft.clone(), Arc::clone(&reader));
             let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
             let members = Arc::clone(&members);
-            Watchman { raft, reader, members, hands, caller, station, seeds, removed, book }
+            MembershipTask { raft, reader, members, hands, caller, station, seeds, removed, book }
         });
-        let begun = Begun {
+        let begun = RunningNode {
             replica: Arc::clone(&replica),
             desk: Arc::clone(&desk),
             looks,
@@ -396,7 +396,7 @@ impl Makings {
         };
         let line = Turn::new(forwarder());
         let proposer = Proposer { raft, replica, desk, hands, stand, reader, line, trouble };
-        Works { proposer, begun, data, watchman }
+        NodeTasks { proposer, begun, data, watchman }
     }
 }
 
@@ -407,7 +407,7 @@ async fn begin_alone(
     data: &Mutex<Data>,
     (peers, heritage): (Option<&ListeningPeers>, Option<Baseline>),
     stopped: &impl Fn(String) -> DataError,
-) -> Result<Stand, DataError> {
+) -> Result<LeadershipRole, DataError> {
     lead(raft).await.map_err(stopped)?;
     let write = async |proposal| {
         let written = raft.client_write(proposal).await;
@@ -449,7 +449,7 @@ async fn begin_alone(
         let now = reign.clock.at(steady_now());
         write(Proposal::Commands(Arc::new(Commands { now, commands }))).await?;
     }
-    Ok(Stand::Leads(reign))
+    Ok(LeadershipRole::Leads(reign))
 }
 
 /// Waits until this node leads, and has carried out all that the log holds.
@@ -462,7 +462,7 @@ async fn lead(raft: &Raft) -> Result<(), String> {
     recovered.map(drop).map_err(|error| error.to_string())
 }
 
-impl Begun {
+impl RunningNode {
     /// Whether this node decides alone: then all that it has carried out is all that anybody was
     /// told. To be asked while the engine is looked at.
     pub(super) fn is_alone(&self) -> bool {

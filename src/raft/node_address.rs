@@ -13,7 +13,7 @@ const PART_BYTES_MAX: usize = 300;
 
 /// Where a node is to be found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Station {
+pub(super) struct NodeAddress {
     /// `HOST:PORT`, where its peers find it.
     pub(super) address: Arc<str>,
     /// Where clients find its server.
@@ -22,7 +22,7 @@ pub(super) struct Station {
     pub(super) name: Arc<str>,
 }
 
-impl Station {
+impl NodeAddress {
     /// A station of these parts, if each is a word.
     pub(super) fn new(address: &str, url: &str, name: &str) -> Option<Self> {
         let is_word = |text: &&str| {
@@ -46,13 +46,13 @@ impl Station {
     }
 }
 
-impl fmt::Display for Station {
+impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.address, self.url, self.name)
     }
 }
 
-impl Codec for Station {
+impl Codec for NodeAddress {
     fn put(&self, out: &mut Vec<u8>) {
         self.address.put(out);
         self.url.put(out);
@@ -82,13 +82,14 @@ mod tests {
 
     #[test]
     fn a_station_is_read_back() {
-        let station = Station::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
-        assert_eq!(Station::of(&station.to_node()), Some(station.clone()));
+        let station =
+            NodeAddress::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
+        assert_eq!(NodeAddress::of(&station.to_node()), Some(station.clone()));
         let mut bytes = Vec::new();
         station.put(&mut bytes);
-        assert_eq!(Station::take(&mut Decoder::new(&bytes)), Ok(station));
-        assert_eq!(Station::of(&BasicNode::default()), None);
-        assert_eq!(Station::of(&BasicNode { addr: "a:1 b c d".to_owned() }), None);
+        assert_eq!(NodeAddress::take(&mut Decoder::new(&bytes)), Ok(station));
+        assert_eq!(NodeAddress::of(&BasicNode::default()), None);
+        assert_eq!(NodeAddress::of(&BasicNode { addr: "a:1 b c d".to_owned() }), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! them.
 
 use super::data_dir_error::{DataError, PeerError};
-use super::node_address::{Station, host_and_port};
+use super::node_address::{NodeAddress, host_and_port};
 use super::rpc::accept;
 use super::rpc::messages::{ANYBODY, RpcError, RpcRequest, RpcResponse};
 use super::rpc::mutual_tls::{PeerFiles, PeerTls};
@@ -55,7 +55,7 @@ const JOIN_PAUSE: Span = Span::from_millis(250);
 /// The same, listening and with its certificates read.
 pub(super) struct ListeningPeers {
     pub(super) listener: TcpListener,
-    pub(super) station: Station,
+    pub(super) station: NodeAddress,
     pub(super) seeds: Vec<String>,
     pub(super) tls: PeerTls,
     pub(super) pace: ElectionPace,
@@ -81,7 +81,7 @@ impl Peering {
             None => heard.to_string(),
         };
         let station =
-            Station::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
+            NodeAddress::new(&address, &self.url, &self.name).ok_or(PeerError::Address(address))?;
         Ok(ListeningPeers { listener, station, seeds: self.seeds, tls, pace: self.pace })
     }
 }

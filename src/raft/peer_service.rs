@@ -1,7 +1,7 @@
 //! Who answers the calls of other nodes.
 
 use super::data_dir::Data;
-use super::leadership::{Stand, metrics};
+use super::leadership::{LeadershipRole, metrics};
 use super::linearizable_read::LinearizableReader;
 use super::membership::{Members, leader_address};
 use super::proposal_queue::ProposalQueue;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
 /// Answers the calls of other nodes.
-pub(super) struct Reception {
+pub(super) struct PeerService {
     pub(super) cluster: ClusterId,
     pub(super) node: NodeId,
     pub(super) raft: Raft,
@@ -29,11 +29,11 @@ pub(super) struct Reception {
     pub(super) reader: Arc<LinearizableReader>,
     pub(super) members: Arc<Members>,
     pub(super) reporter: Arc<Reporter>,
-    pub(super) stand: watch::Receiver<Stand>,
+    pub(super) stand: watch::Receiver<LeadershipRole>,
     pub(super) data: Arc<Mutex<Data>>,
 }
 
-impl accept::RpcHandler for Reception {
+impl accept::RpcHandler for PeerService {
     async fn answer(self: Arc<Self>, letter: Envelope) -> Result<RpcResponse, RpcError> {
         let Envelope { cluster, from, to, call } = letter;
         let is_anybodys = matches!(call, RpcRequest::Join(_) | RpcRequest::Status(_));
@@ -82,7 +82,7 @@ impl accept::RpcHandler for Reception {
     }
 }
 
-impl Reception {
+impl PeerService {
     /// Whoever was removed is told so, by a leader that surely leads.
     async fn refuse_strangers(&self, from: NodeId, call: &RpcRequest) -> Result<(), RpcError> {
         // Who leads knows better than this node who is a member.
@@ -93,7 +93,7 @@ impl Reception {
             return Ok(());
         }
         let is_member = || metrics(&self.raft).membership_config.get_node(&from).is_some();
-        if is_member() || !matches!(*self.stand.borrow(), Stand::Leads(_)) {
+        if is_member() || !matches!(*self.stand.borrow(), LeadershipRole::Leads(_)) {
             return Ok(());
         }
         self.reader.place().await?;
@@ -133,7 +133,7 @@ impl Reception {
     }
 
     async fn carry_out(&self, commands: Vec<Command>) -> Result<RpcResponse, RpcError> {
-        let Stand::Leads(reign) = *self.stand.borrow() else {
+        let LeadershipRole::Leads(reign) = *self.stand.borrow() else {
             return Err(RpcError::NotLeader(leader_address(&metrics(&self.raft))));
         };
         let (send, delivered) = oneshot::channel();

@@ -2,7 +2,7 @@
 //! somebody again. It decides nothing: a majority is always one of the voters in the log.
 
 use super::data_dir::replace;
-use super::node_address::Station;
+use super::node_address::NodeAddress;
 use super::types::{ClusterId, NodeId};
 use crate::os_error::said;
 use crate::time::{Span, Time, Wall};
@@ -29,7 +29,7 @@ pub(super) struct PeerStore {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PeerRecord {
-    station: Station,
+    station: NodeAddress,
     /// When it was seen, on the boot clock.
     seen: Time,
 }
@@ -60,7 +60,7 @@ impl PeerStore {
     }
 
     /// A node was found.
-    pub(super) fn see(&mut self, id: NodeId, station: Station, now: Time) {
+    pub(super) fn see(&mut self, id: NodeId, station: NodeAddress, now: Time) {
         let is_known = self.pages.get(&id).is_some_and(|page| page.station == station);
         if is_known || self.pages.len() < NODES_MAX || self.pages.contains_key(&id) {
             self.pages.insert(id, PeerRecord { station, seen: now });
@@ -109,7 +109,7 @@ fn read(bytes: &[u8], cluster: ClusterId, now: Time) -> Option<BTreeMap<NodeId, 
     }
     let page = |page: &Value| {
         let text = |field: &str| page[field].as_str();
-        let station = Station::new(text("address")?, text("url")?, text("name")?)?;
+        let station = NodeAddress::new(text("address")?, text("url")?, text("name")?)?;
         Some((page["id"].as_u64()?, PeerRecord { station, seen: now }))
     };
     book["peers"].as_array()?.iter().take(NODES_MAX).map(page).collect()
@@ -119,8 +119,8 @@ fn read(bytes: &[u8], cluster: ClusterId, now: Time) -> Option<BTreeMap<NodeId, 
 mod tests {
     use super::*;
 
-    fn station(n: u64) -> Station {
-        Station::new(&format!("10.0.0.{n}:7100"), "http://x:1", "box").expect("sound")
+    fn station(n: u64) -> NodeAddress {
+        NodeAddress::new(&format!("10.0.0.{n}:7100"), "http://x:1", "box").expect("sound")
     }
 
     #[test]

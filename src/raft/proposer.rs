@@ -9,7 +9,7 @@
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
-use super::leadership::{Reign, Stand};
+use super::leadership::{Leadership, LeadershipRole};
 use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
 use super::proposal_queue::{
     ANSWER_DEADLINE, BatchWaiters, NextBatch, ProposalBatch, ProposalQueue,
@@ -37,17 +37,17 @@ pub(super) struct Proposer {
     pub(super) replica: Arc<Replica>,
     pub(super) desk: Arc<ProposalQueue>,
     pub(super) hands: Arc<LeaderClock>,
-    pub(super) stand: watch::Receiver<Stand>,
+    pub(super) stand: watch::Receiver<LeadershipRole>,
     pub(super) reader: Arc<LinearizableReader>,
     pub(super) line: Turn<Forwarder>,
     pub(super) trouble: FatalError,
 }
 
 /// The time to stamp by, if this node leads.
-fn now(stand: Stand) -> Time {
+fn now(stand: LeadershipRole) -> Time {
     match stand {
-        Stand::Leads(reign) => reign.clock.at(steady_now()),
-        Stand::Follows(_) | Stand::Waits => Time::ZERO,
+        LeadershipRole::Leads(reign) => reign.clock.at(steady_now()),
+        LeadershipRole::Follows(_) | LeadershipRole::Waits => Time::ZERO,
     }
 }
 
@@ -78,8 +78,8 @@ impl Proposer {
     async fn rest(&self) -> Result<(), Arc<str>> {
         let mut stand = self.stand.clone();
         let due = match *stand.borrow_and_update() {
-            Stand::Leads(reign) => self.replica.next_deadline().map(|due| (reign, due)),
-            Stand::Follows(_) | Stand::Waits => None,
+            LeadershipRole::Leads(reign) => self.replica.next_deadline().map(|due| (reign, due)),
+            LeadershipRole::Follows(_) | LeadershipRole::Waits => None,
         };
         let wait = due.map(|(reign, due)| reign.clock.until(due, steady_now()));
         if let (Some((reign, _)), Some(Span::ZERO)) = (due, wait) {
@@ -108,7 +108,7 @@ impl Proposer {
     }
 
     /// Carries out what is due.
-    async fn tick(&self, reign: Reign) -> Result<(), Arc<str>> {
+    async fn tick(&self, reign: Leadership) -> Result<(), Arc<str>> {
         let now = reign.clock.at(steady_now());
         let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
         let came = self.write(reign, commands, &mut None).await?;
@@ -120,13 +120,17 @@ impl Proposer {
     }
 
     /// Carries out what was asked, and stamped when the node stood as `stamped`.
-    async fn carry_out(&self, batch: ProposalBatch, mut stamped: Stand) -> Result<(), Arc<str>> {
+    async fn carry_out(
+        &self,
+        batch: ProposalBatch,
+        mut stamped: LeadershipRole,
+    ) -> Result<(), Arc<str>> {
         let mut batch = batch;
         let until = batch.waiting.until.unwrap_or_else(|| steady_now() + ANSWER_DEADLINE);
         let until = self.reader.patience(until);
         loop {
             let stand = *self.stand.borrow();
-            if !matches!(stand, Stand::Leads(_)) {
+            if !matches!(stand, LeadershipRole::Leads(_)) {
                 batch = batch.turn_away(&RpcError::NotLeader(None));
             } else if stand != stamped {
                 // Each leadership stamps by a clock of its own.
@@ -171,7 +175,7 @@ impl Proposer {
 
     async fn try_once(
         &self,
-        stand: Stand,
+        stand: LeadershipRole,
         commands: &Arc<Commands>,
         waiting: &mut Option<BatchWaiters>,
         until: Time,
@@ -190,12 +194,12 @@ impl Proposer {
         }
         match stand {
             // It would be written here, and nobody could say what becomes of it.
-            Stand::Leads(_) if self.reader.is_lost() => {
+            LeadershipRole::Leads(_) if self.reader.is_lost() => {
                 Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }
-            Stand::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
-            Stand::Follows(_) => Ok(self.forward(commands, left).await),
-            Stand::Waits => Ok(ProposalOutcome::Nothing("nobody leads them".into())),
+            LeadershipRole::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
+            LeadershipRole::Follows(_) => Ok(self.forward(commands, left).await),
+            LeadershipRole::Waits => Ok(ProposalOutcome::Nothing("nobody leads them".into())),
         }
     }
 
@@ -222,7 +226,7 @@ impl Proposer {
     /// those who wait are told, and taken away.
     async fn write(
         &self,
-        reign: Reign,
+        reign: Leadership,
         commands: Arc<Commands>,
         waiting: &mut Option<BatchWaiters>,
     ) -> Result<ProposalOutcome, Arc<str>> {

@@ -6,8 +6,8 @@
 
 use super::cluster_admin::RaftClusterAdmin;
 use super::data_dir_error::{DataError, Stop};
-use super::node::{self, Begun, NodeHandle};
-use super::node_address::Station;
+use super::node::{self, NodeHandle, RunningNode};
+use super::node_address::NodeAddress;
 use super::peer_config::Peering;
 use crate::engine::{
     Answer, Baseline, Child, Command, Engine, LockName, LockView, SessionId, SessionView, Token,
@@ -36,7 +36,7 @@ pub struct RaftNode {
 }
 
 struct NodeShared {
-    node: Begun,
+    node: RunningNode,
     /// The moment that engine time and the boot clock are shown by.
     shown: Mutex<(Time, Time)>,
 }
@@ -309,7 +309,7 @@ impl LockService for RaftNode {
 
     fn urls(&self) -> Vec<String> {
         let core = self.shared.node.replica.look();
-        let stations = core.members().nodes().filter_map(|(_, node)| Station::of(node));
+        let stations = core.members().nodes().filter_map(|(_, node)| NodeAddress::of(node));
         stations.map(|station| station.url.to_string()).collect()
     }
 

@@ -5,7 +5,7 @@ use super::fsync_latency::FsyncLatency;
 use super::leadership::{Metrics, metrics};
 use super::log::LogStore;
 use super::membership::{heard, voters};
-use super::node_address::Station;
+use super::node_address::NodeAddress;
 use super::replica::Replica;
 use super::rpc::messages::{RpcRequest, RpcResponse};
 use super::rpc::rpc_client::RpcIdentity;
@@ -172,8 +172,8 @@ fn matched(metrics: &Metrics, id: NodeId) -> Option<u64> {
 /// What is known here of a node that has not answered.
 fn known(metrics: &Metrics, id: NodeId) -> Member {
     let node = metrics.membership_config.get_node(&id);
-    let station = node.and_then(Station::of);
-    let part = |part: fn(&Station) -> &Arc<str>| {
+    let station = node.and_then(NodeAddress::of);
+    let part = |part: fn(&NodeAddress) -> &Arc<str>| {
         station.as_ref().map_or_else(|| "".into(), |station| Arc::clone(part(station)))
     };
     let standing = match node {

@@ -23,14 +23,14 @@ const SWEEP: Span = Span::from_secs(60);
 /// The answers of all callers.
 #[derive(Debug, Default)]
 pub(super) struct BatchReplyCache {
-    callers: HashMap<Arc<str>, OfCaller>,
+    callers: HashMap<Arc<str>, CallerReplies>,
     bytes: usize,
     swept_at: Time,
 }
 
 /// The answers to the senders of one credential.
 #[derive(Debug, Default)]
-struct OfCaller {
+struct CallerReplies {
     senders: HashMap<u64, LastBatch>,
     /// Senders by when they last sent something.
     by_age: BTreeMap<u64, u64>,
@@ -125,7 +125,7 @@ impl BatchReplyCache {
         }
         self.swept_at = now;
         self.callers.retain(|_, of_caller| {
-            let old = |of: &OfCaller| of.oldest().is_some_and(|at| now.since(at) > AGE_MAX);
+            let old = |of: &CallerReplies| of.oldest().is_some_and(|at| now.since(at) > AGE_MAX);
             while old(of_caller) {
                 self.bytes -= of_caller.forget_oldest();
             }
@@ -134,7 +134,7 @@ impl BatchReplyCache {
     }
 }
 
-impl OfCaller {
+impl CallerReplies {
     fn oldest(&self) -> Option<Time> {
         let (_, from) = self.by_age.first_key_value()?;
         self.senders.get(from).map(|last| last.at)

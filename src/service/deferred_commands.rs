@@ -8,7 +8,7 @@ use super::failure::Unavailable;
 use crate::engine::{Answer, Command};
 
 /// A command that is decided as soon as the journal takes it.
-pub(super) struct Owed {
+pub(super) struct DeferredCommand {
     pub(super) command: Command,
     pub(super) then: Then<Result<Answer, Unavailable>>,
 }
@@ -16,9 +16,9 @@ pub(super) struct Owed {
 /// Owed commands that were decided, to be answered when no mutex is held.
 #[derive(Default)]
 #[must_use = "callers wait for their answers"]
-pub(super) struct Paid(pub(super) Vec<(Owed, Answer, Wakers)>);
+pub(super) struct DeferredAnswers(pub(super) Vec<(DeferredCommand, Answer, Wakers)>);
 
-impl Paid {
+impl DeferredAnswers {
     pub(super) fn answer(self, tally: &ServiceCounters) {
         for (owed, answer, wakers) in self.0 {
             wakers.wake();

@@ -16,10 +16,10 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The ring, shared by the one who publishes and all who follow.
 #[derive(Default)]
-pub struct EventLog(Mutex<Ring>);
+pub struct EventLog(Mutex<EventRing>);
 
 #[derive(Default)]
-struct Ring {
+struct EventRing {
     events: VecDeque<Event>,
     /// The number that the next event will get.
     next: u64,
@@ -193,7 +193,7 @@ impl EventWatch {
 
     /// How many were dropped before this reader came for them, the number of the next one, and
     /// where it is in the ring.
-    fn place_in(&self, ring: &Ring) -> (u64, u64, usize) {
+    fn place_in(&self, ring: &EventRing) -> (u64, u64, usize) {
         let oldest = ring.next - ring.events.len() as u64;
         let start = self.next.max(oldest);
         (oldest.saturating_sub(self.next), start, (start - oldest) as usize)

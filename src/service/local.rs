@@ -12,7 +12,7 @@ use super::backend_status::{About, BackendKind, Contact};
 use super::callback::Then;
 use super::clock_mapping::ClockMapping;
 use super::counters::{Histogram, ServiceCounters};
-use super::deferred_commands::{Owed, Paid};
+use super::deferred_commands::{DeferredAnswers, DeferredCommand};
 use super::event_log::{EventLog, EventWatch, Wakers};
 use super::failure::Unavailable;
 use super::lock_service::{Done, LockService};
@@ -78,7 +78,7 @@ struct LocalState {
     reserved: u64,
     /// Releases and the like that the journal could not take, oldest first. They go before
     /// everything that is asked after them.
-    owed: VecDeque<Owed>,
+    owed: VecDeque<DeferredCommand>,
 }
 
 /// Where a restart finds the state again.
@@ -186,7 +186,7 @@ impl LockService for Local {
     }
 
     fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.shared.owe(Owed { command, then });
+        self.shared.owe(DeferredCommand { command, then });
     }
 
     fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
@@ -304,7 +304,7 @@ impl LocalShared {
     }
 
     /// Decides a command now or as soon as the journal takes it.
-    fn owe(self: &Arc<Self>, owed: Owed) {
+    fn owe(self: &Arc<Self>, owed: DeferredCommand) {
         let mut core = self.core.lock();
         if let Store::Closed = core.state {
             drop(core);
@@ -317,8 +317,8 @@ impl LocalShared {
     }
 
     /// Decides what is owed, as far as the journal takes it; the timer tries the rest again.
-    fn pay(self: &Arc<Self>, core: &mut LocalState) -> Paid {
-        let mut paid = Paid::default();
+    fn pay(self: &Arc<Self>, core: &mut LocalState) -> DeferredAnswers {
+        let mut paid = DeferredAnswers::default();
         while let Some(owed) = core.owed.pop_front() {
             match self.decide(core, self.timeline.now(), &owed.command) {
                 (Ok(answer), wakers) => paid.0.push((owed, answer, wakers)),

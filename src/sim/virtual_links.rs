@@ -61,7 +61,7 @@ impl World {
 }
 
 /// Makes the links of one run of a node.
-pub(super) struct Links {
+pub(super) struct VirtualLinks {
     pub(super) world: Arc<World>,
     pub(super) from: NodeId,
     pub(super) run: u64,
@@ -75,7 +75,7 @@ pub(super) struct VirtualLink {
     to: NodeId,
 }
 
-impl RaftNetworkFactory<SimTypeConfig> for Links {
+impl RaftNetworkFactory<SimTypeConfig> for VirtualLinks {
     type Network = VirtualLink;
 
     async fn new_client(&mut self, to: NodeId, _: &BasicNode) -> VirtualLink {

@@ -30,7 +30,7 @@ impl NetworkFaults {
 }
 
 /// The network.
-pub(super) struct Net {
+pub(super) struct VirtualNetwork {
     state: Mutex<NetworkState>,
     dice: SeededRandom,
 }
@@ -41,7 +41,7 @@ struct NetworkState {
     cut: BTreeSet<(End, End)>,
 }
 
-impl Net {
+impl VirtualNetwork {
     pub(super) fn new(dice: &SeededRandom) -> Self {
         let state = NetworkState { weather: NetworkFaults::FAIR, cut: BTreeSet::new() };
         Self { state: Mutex::new(state), dice: dice.clone() }
@@ -95,7 +95,7 @@ mod tests {
     fn a_network_that_is_mended_loses_nothing() {
         let lost = |weather| {
             SimRuntime::with_seed(1).block_on(async move {
-                let net = Net::new(&SeededRandom::new(1));
+                let net = VirtualNetwork::new(&SeededRandom::new(1));
                 net.cut([(1, 2)]);
                 net.mend(weather);
                 let mut lost = 0;

@@ -6,7 +6,7 @@ use super::planted_bugs::{PlantedBug, planted};
 use super::recorder::CoveragePoint;
 use super::sim_types::{Leader, SimTypeConfig, now, sleep};
 use super::violation::Promise;
-use super::virtual_links::Links;
+use super::virtual_links::VirtualLinks;
 use super::virtual_log::VirtualLog;
 use super::virtual_state_machine::{Raft, VirtualStateMachine};
 use super::world::{Host, World};
@@ -90,7 +90,7 @@ async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
     }
     let replica = Arc::clone(&machine.replica);
     let log = VirtualLog { node: id, disk, record: Arc::clone(&world.record) };
-    let links = Links { world: Arc::clone(world), from: id, run };
+    let links = VirtualLinks { world: Arc::clone(world), from: id, run };
     let raft = Raft::new(id, Arc::new(config()), links, log, machine).await;
     let raft = raft.map_err(|error| error.to_string())?;
     Ok(Arc::new(Host {

@@ -6,7 +6,7 @@ use super::seeded_random::SeededRandom;
 use super::sim_types::Leader;
 use super::virtual_clock::VirtualClock;
 use super::virtual_disk::Disk;
-use super::virtual_network::Net;
+use super::virtual_network::VirtualNetwork;
 use super::virtual_state_machine::Raft;
 use crate::raft::leader_clock::EngineClock;
 use crate::raft::replica::Replica;
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 /// The world.
 pub(super) struct World {
     pub(super) dice: SeededRandom,
-    pub(super) net: Net,
+    pub(super) net: VirtualNetwork,
     pub(super) record: Arc<Record>,
     pub(super) cluster: ClusterId,
     seats: Mutex<BTreeMap<NodeId, Arc<Seat>>>,
@@ -57,7 +57,7 @@ pub(super) struct Host {
 
 impl World {
     pub(super) fn new(dice: &SeededRandom, nodes: u64, record: Record) -> Arc<Self> {
-        let (net, record) = (Net::new(dice), Arc::new(record));
+        let (net, record) = (VirtualNetwork::new(dice), Arc::new(record));
         let cluster = ClusterId(u128::from(dice.below(u64::MAX)));
         let (seats, machines, dice) = (Mutex::default(), 0.into(), dice.clone());
         let world = Arc::new(Self { dice, net, record, cluster, seats, machines });

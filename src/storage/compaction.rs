@@ -6,7 +6,7 @@
 use super::dir::{Dir, Durable};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::journal::{Journal, Records};
-use super::manifest::{Base, Claim};
+use super::manifest::{Base, SnapshotClaim};
 use super::recovery;
 use super::storage_error::StateError;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 #[must_use = "the journal is cut back by `compact`"]
 pub struct Sealed {
     dir: Arc<Dir>,
-    claim: Claim,
+    claim: SnapshotClaim,
     boot: BootId,
     generation: u64,
     next_seq: u64,
 }
 
 impl Sealed {
-    pub(super) fn new(dir: Arc<Dir>, claim: Claim, boot: BootId, next: &Journal) -> Self {
+    pub(super) fn new(dir: Arc<Dir>, claim: SnapshotClaim, boot: BootId, next: &Journal) -> Self {
         Self { dir, claim, boot, generation: next.generation(), next_seq: next.next_seq() }
     }
 

@@ -1,7 +1,7 @@
 //! The directory: who has it, what lies in it, and how a file is put there whole.
 
 use super::locked_dir::Role;
-use super::number_file::{NotASheet, Sheet, VERSION};
+use super::number_file::{NumberFile, NumberFileError, VERSION};
 use super::storage_error::StateError;
 use log::warn;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -86,7 +86,7 @@ impl Dir {
     }
 
     pub(super) fn clean(&self) -> PathBuf {
-        self.path.join(Sheet::CLEAN)
+        self.path.join(NumberFile::CLEAN)
     }
 
     pub(super) fn list(&self) -> Result<StateFiles, StateError> {
@@ -133,33 +133,35 @@ impl Dir {
         renamed
     }
 
-    pub(super) fn replace_sheet(&self, sheet: &Sheet) -> io::Result<()> {
+    pub(super) fn replace_sheet(&self, sheet: &NumberFile) -> io::Result<()> {
         let path = self.path.join(sheet.name());
         self.replace(&path, &[sheet.to_text().as_bytes()], Durable::Yes).map(drop)
     }
 
-    pub(super) fn write_sheet(&self, sheet: &Sheet) -> Result<(), StateError> {
+    pub(super) fn write_sheet(&self, sheet: &NumberFile) -> Result<(), StateError> {
         let path = self.path.join(sheet.name());
         self.replace_sheet(sheet).map_err(|error| StateError::io(&path, error))
     }
 
     /// Reads a sheet. `Ok(None)`: there is none.
-    pub(super) fn read_sheet(&self, name: &str) -> Result<Option<Sheet>, StateError> {
+    pub(super) fn read_sheet(&self, name: &str) -> Result<Option<NumberFile>, StateError> {
         let file = self.path.join(name);
         let text = match fs::read(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StateError::io(&file, error)),
         };
-        match Sheet::parse(name, &text) {
+        match NumberFile::parse(name, &text) {
             Ok(sheet) => Ok(Some(sheet)),
-            Err(NotASheet::Version(found)) => {
+            Err(NumberFileError::Version(found)) => {
                 Err(StateError::UnknownVersion { file, found, known: VERSION })
             }
-            Err(NotASheet::Damaged) if name == Sheet::TOKENS => {
+            Err(NumberFileError::Damaged) if name == NumberFile::TOKENS => {
                 Err(StateError::TokensDamaged(file))
             }
-            Err(NotASheet::Damaged) => Err(StateError::damaged(&file, 0, "it has the wrong sum")),
+            Err(NumberFileError::Damaged) => {
+                Err(StateError::damaged(&file, 0, "it has the wrong sum"))
+            }
         }
     }
 
@@ -204,7 +206,7 @@ const TEMPORARY: &str = ".tmp";
 impl StateFiles {
     fn add(&mut self, name: &str) {
         let whole = name.strip_suffix(TEMPORARY);
-        let ours = |name: &str| matches!(name, Sheet::TOKENS | Sheet::CLEAN);
+        let ours = |name: &str| matches!(name, NumberFile::TOKENS | NumberFile::CLEAN);
         match (generation_in(whole.unwrap_or(name)), whole) {
             (Some(_), Some(_)) => self.temporary.push(self.path.join(name)),
             (None, Some(whole)) if ours(whole) => self.temporary.push(self.path.join(name)),

@@ -23,7 +23,7 @@ pub(super) struct SealedJournal {
 
 /// What lies behind the journal that is being written.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
     /// Beside the mutex, because it is asked for after every record.
     base_bytes: AtomicU64,
@@ -32,9 +32,9 @@ pub(super) struct Chain {
 
 /// The right to make the next snapshot: nobody else has it until this is dropped.
 #[derive(Debug)]
-pub(super) struct Claim(Arc<Chain>);
+pub(super) struct SnapshotClaim(Arc<Manifest>);
 
-impl Chain {
+impl Manifest {
     pub(super) fn new(base: Option<Base>, parts: Vec<SealedJournal>) -> Self {
         let base_bytes = AtomicU64::new(base.map_or(0, |base| base.bytes));
         Self { files: Mutex::new((base, parts)), base_bytes, busy: AtomicBool::new(false) }
@@ -52,13 +52,13 @@ impl Chain {
         self.files.lock().1.push(part);
     }
 
-    pub(super) fn claim(chain: &Arc<Self>) -> Option<Claim> {
+    pub(super) fn claim(chain: &Arc<Self>) -> Option<SnapshotClaim> {
         let taken = chain.busy.swap(true, Ordering::Acquire);
-        (!taken).then(|| Claim(Arc::clone(chain)))
+        (!taken).then(|| SnapshotClaim(Arc::clone(chain)))
     }
 }
 
-impl Claim {
+impl SnapshotClaim {
     /// What the snapshot is to be made of.
     pub(super) fn files(&self) -> (Option<Base>, Vec<SealedJournal>) {
         self.0.files.lock().clone()
@@ -73,7 +73,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SnapshotClaim {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }

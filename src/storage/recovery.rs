@@ -10,7 +10,7 @@ use super::dir::{Dir, StateFiles};
 use super::header::{BootId, HEADER_BYTES, Header, Type};
 use super::journal::{JournalReader, LastJournal, PREFIX_BYTES, Prefix, sum};
 use super::manifest::{Base, SealedJournal};
-use super::number_file::Sheet;
+use super::number_file::NumberFile;
 use super::storage_error::StateError;
 use log::{debug, info, warn};
 use std::fs::{self, File, OpenOptions};
@@ -40,10 +40,10 @@ const FIRST_SEQ: u64 = 1;
 /// Reads everything, and cuts off what a crash left at the end.
 pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<RecoveredFiles, StateError> {
     let listing = dir.list()?;
-    let tokens = match dir.read_sheet(Sheet::TOKENS)? {
-        Some(Sheet::Tokens(ceiling)) => Some(ceiling),
+    let tokens = match dir.read_sheet(NumberFile::TOKENS)? {
+        Some(NumberFile::Tokens(ceiling)) => Some(ceiling),
         _ if listing.journals.is_empty() && listing.snapshots.is_empty() => None,
-        _ => return Err(StateError::TokensMissing(dir.path().join(Sheet::TOKENS))),
+        _ => return Err(StateError::TokensMissing(dir.path().join(NumberFile::TOKENS))),
     };
     let (mut base, mut snapshot, mut next_seq) = (None, None, FIRST_SEQ);
     if let Some(generation) = listing.snapshots.last().copied() {
@@ -57,11 +57,11 @@ pub(super) fn recover(dir: &Dir, boot: BootId) -> Result<RecoveredFiles, StateEr
     let journals = read_journals(dir, boot, &generations, next_seq)?;
     dir.remove_durably(&listing.older_than(first))?;
 
-    let mark = dir.read_sheet(Sheet::CLEAN)?;
+    let mark = dir.read_sheet(NumberFile::CLEAN)?;
     let last = journals.last();
     let same_boot = last.is_none_or(|last| last.boot.is(boot));
     let clean = match (last, mark) {
-        (Some(last), Some(Sheet::Clean(generation))) => {
+        (Some(last), Some(NumberFile::Clean(generation))) => {
             generation == last.generation && last.next_seq == next_seq
         }
         (Some(_), _) => false,

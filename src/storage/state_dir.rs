@@ -4,8 +4,8 @@ use super::compaction::{self, Sealed};
 use super::dir::{Dir, Durable};
 use super::header::BootId;
 use super::journal::{Journal, Records, Space};
-use super::manifest::{Chain, SealedJournal};
-use super::number_file::Sheet;
+use super::manifest::{Manifest, SealedJournal};
+use super::number_file::NumberFile;
 use super::preallocation::RESERVE_BYTES;
 use super::recovery;
 use super::storage_error::StateError;
@@ -29,7 +29,7 @@ pub struct StateDir {
     boot: BootId,
     tokens: u64,
     journal: Journal,
-    chain: Arc<Chain>,
+    chain: Arc<Manifest>,
     /// No rotation below this length of the journal: the last one has failed.
     rotation_from: u64,
 }
@@ -59,7 +59,7 @@ impl StateDir {
         let found = recovery::recover(&dir, boot)?;
         if found.fresh {
             // The tokens come first: a journal without them would be an error.
-            dir.write_sheet(&Sheet::Tokens(found.tokens))?;
+            dir.write_sheet(&NumberFile::Tokens(found.tokens))?;
         }
         let mut journal = match found.last {
             Some(ref last) if found.same_boot => Journal::resume(&dir, last)?,
@@ -83,7 +83,7 @@ impl StateDir {
             same_boot: found.same_boot,
             clean: found.clean,
         };
-        let chain = Arc::new(Chain::new(found.base, sealed));
+        let chain = Arc::new(Manifest::new(found.base, sealed));
         let state = Self { dir, boot, tokens: found.tokens, journal, chain, rotation_from: 0 };
         Ok((state, recovered))
     }
@@ -114,7 +114,7 @@ impl StateDir {
     /// Raises the ceiling of the tokens. It is on the disk when this returns.
     pub fn reserve_tokens(&mut self, ceiling: u64) -> io::Result<()> {
         if ceiling > self.tokens {
-            self.dir.replace_sheet(&Sheet::Tokens(ceiling))?;
+            self.dir.replace_sheet(&NumberFile::Tokens(ceiling))?;
             self.tokens = ceiling;
         }
         Ok(())
@@ -133,7 +133,7 @@ impl StateDir {
     /// Begins a new journal. What came before is to be made a snapshot by another thread, with
     /// the value given back; until that is done, or if it fails, the old files stay and count.
     pub fn rotate(&mut self) -> io::Result<Sealed> {
-        let Some(claim) = Chain::claim(&self.chain) else {
+        let Some(claim) = Manifest::claim(&self.chain) else {
             return Err(io::Error::other("the last rotation's snapshot is still being made"));
         };
         if let Err(error) = self.next_generation(Durable::No, true) {
@@ -150,7 +150,7 @@ impl StateDir {
         self.next_generation(Durable::Yes, false).map_err(|error| StateError::io(&path, error))?;
         let generation = self.journal.generation();
         compaction::write_snapshot(&self.dir, self.boot, &self.journal, snapshot)?;
-        self.dir.write_sheet(&Sheet::Clean(generation))?;
+        self.dir.write_sheet(&NumberFile::Clean(generation))?;
         let old = self.dir.list()?.older_than(generation);
         self.dir.remove_durably(&old)
     }

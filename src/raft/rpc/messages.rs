@@ -4,7 +4,7 @@
 use crate::engine::Command;
 use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
-use crate::raft::node_address::Station;
+use crate::raft::node_address::NodeAddress;
 use crate::raft::types::{
     Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
 };
@@ -69,9 +69,9 @@ pub(in crate::raft) enum RpcRequest {
     /// Up to where the log is to be carried out by whoever looks now.
     Read,
     /// To be one of the cluster: the first half, which gives a number.
-    Join(Station),
+    Join(NodeAddress),
     /// The second: the caller has its number on the disk, and listens.
-    Enroll(Station),
+    Enroll(NodeAddress),
     /// A change of who is in the cluster.
     Change(ClusterChange),
     /// How the one who is asked stands, and perhaps a sum of all that it knows.
@@ -377,7 +377,7 @@ mod tests {
             entries: vec![entry(EntryPayload::Blank), entry(EntryPayload::Normal(begin))],
             leader_commit: None,
         };
-        let at = Station::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
+        let at = NodeAddress::new("10.0.0.1:7100", "http://10.0.0.1:8080", "box").expect("sound");
         let mut ask = VoteRequest::new(vote, Some(id(4)));
         ask.leadership_transfer = true;
         let calls = [
