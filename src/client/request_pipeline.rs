@@ -4,9 +4,9 @@
 //! A batch that may have taken something is repeated, under its number, until its answer is
 //! known, however long the server is away. A caller that waited for it was told that there is no
 //! answer when its deadline had passed; what it got after that is given back. A part of a batch
-//! that the server could not decide is repeated in the batches that follow: see [`Queue`].
+//! that the server could not decide is repeated in the batches that follow: see [`RequestQueue`].
 //!
-//! [`Queue`]: super::request_queue::Queue
+//! [`RequestQueue`]: super::request_queue::RequestQueue
 
 use super::request_queue::{BatchRemainder, QueuedRequest};
 use super::shared_state::ClientState;

@@ -2,8 +2,8 @@
 //! caller waits.
 //!
 //! Some requests are repeated until the server answers: releases, departures from a queue, and
-//! whatever [`QueuedRequest::insists`]. They are *unconfirmed* from the first reply that is no answer (no
-//! quorum, a full disk, no credentials) until the answer, and go first in each batch.
+//! whatever [`QueuedRequest::insists`]. They are *unconfirmed* from the first reply that is no
+//! answer (no quorum, a full disk, no credentials) until the answer, and go first in each batch.
 
 use crate::engine::{
     LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, RefusalKind, Release,

@@ -381,12 +381,15 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
     (0..4).for_each(|_| wait_for(&door, &mut door.watch(None), kept));
     assert_eq!(session_of(&door), session);
     // Both are cut off, but b only waits, and has a longer session.
-    let over = |what: &EventKind| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
+    let over =
+        |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     let granted_at = std::thread::scope(|scope| {
         let served = scope.spawn(|| {
             let mut watch = world.local.watch(None);
             let b = client("b");
-            let is_b = |what: &EventKind| matches!(what, EventKind::Granted { holder, .. } if *holder == b);
+            let is_b = |what: &EventKind| {
+                matches!(what, EventKind::Granted { holder, .. } if *holder == b)
+            };
             loop {
                 if watch.take(usize::MAX).events.iter().any(|(_, event)| is_b(&event.what)) {
                     return boot_now();

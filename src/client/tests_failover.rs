@@ -217,7 +217,8 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     }
     // Whatever is asked next finds out.
     assert!(submit(&door, mkdir("other", "a")).is_err(), "it was for another engine");
-    let over = |what: &EventKind| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
+    let over =
+        |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     wait_for(&door, &mut watch, over);
     assert!(door.hub.is_ready(boot_now() + Span::from_secs(10)));
     assert_ne!(session_of(&door), session);

@@ -144,7 +144,7 @@ impl Engine {
         match ask.hold {
             // An open file that takes a lock over leaves it looking as its maker wanted it.
             Ownership::OpenFile(_) => {
-                Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details)
+                Patch { looks: None, ..ask.patch.clone() }.apply(&mut lease.details);
             }
             Ownership::Client | Ownership::Exclusive(_) => ask.patch.apply(&mut lease.details),
         }
@@ -166,10 +166,10 @@ impl Engine {
         Ok(Outcome::Renewed(tenure))
     }
 
-    /// Enters the request at the end of the queue. An open file that waits already keeps its
-    /// place, and what it asks for now is what it will get; so does whoever speaks for the client.
-    /// Another program of the client ([`Ownership::Exclusive`] of no open file) gets a place of its own: two
-    /// programs that share a place would both be told of the one grant.
+    /// Enters the request at the end of the queue. An open file that waits already keeps its place,
+    /// and what it asks for now is what it will get; so does whoever speaks for the client. Another
+    /// program of the client ([`Ownership::Exclusive`] of no open file) gets a place of its own:
+    /// two programs that share a place would both be told of the one grant.
     pub(super) fn join(
         &mut self,
         ask: &Acquire,

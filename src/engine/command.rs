@@ -52,10 +52,11 @@ pub struct IdempotencyKey {
 /// An id of a caller's choosing. Two callers may choose the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
-    /// The front end and the credential that it has authenticated, [`CALLER_BYTES_MAX`] at most.
-    /// The server sets it; it is never read from a request.
+    /// The front end and the credential that it has authenticated, at most
+    /// [`super::limits::CALLER_BYTES_MAX`] bytes. The server sets it; it is never read from a
+    /// request.
     pub caller: Arc<str>,
-    /// The key that the caller chose, [`REQUEST_KEY_BYTES_MAX`] at most.
+    /// The key that the caller chose, at most [`super::limits::REQUEST_KEY_BYTES_MAX`] bytes.
     pub key: Arc<str>,
 }
 

@@ -266,7 +266,7 @@ impl fmt::Display for Refusal {
             }
             Reason::TextTooLong(name) => {
                 write!(f, "the text of lock '{name}' would be longer than ")?;
-                write!(f, "{} bytes; keep it short", TEXT_BYTES_MAX)
+                write!(f, "{TEXT_BYTES_MAX} bytes; keep it short")
             }
         }
     }

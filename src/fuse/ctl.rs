@@ -384,11 +384,7 @@ fn acquire(fs: &Fs, caller: &Caller, fh: u64, ask: Acquiring, process: Option<Li
             client: caller.client.clone(),
             mode,
             // A loose acquire renews in whatever way the lock is held.
-            hold: if own.is_none() && by_name {
-                Ownership::Exclusive(None)
-            } else {
-                Ownership::Client
-            },
+            hold: if by_name && !is_own { Ownership::Exclusive(None) } else { Ownership::Client },
             term: term_of(&shared, &options),
             line: QueuePolicy::Skip,
             patch,

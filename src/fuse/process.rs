@@ -443,7 +443,7 @@ fn hear(fs: &Fs, what: EventKind) {
                     log::warn!("lock '{name}' of a process was taken away by {by}");
                 }
                 TenureEnd::Lapsed => {
-                    log::warn!("lock '{name}' of a process was not renewed in time")
+                    log::warn!("lock '{name}' of a process was not renewed in time");
                 }
                 TenureEnd::Replaced => follow(fs, &name, holder, binding.living),
                 TenureEnd::Released => {}

@@ -2,11 +2,11 @@
 //! leader's own steady clock from there.
 //!
 //! A stamp never runs ahead of real time: within a term it goes with one clock, and each new leader
-//! goes on from a [`LeaderReading`]: what the leader before it said its time was, and what has passed
-//! here since that was heard. The reading was taken before it was heard, so it is never ahead. So
-//! whatever happens in between (a restart, a pause, a wall clock that was set) makes leases last
-//! longer, never shorter, and a change of the leader by no more than the message took. No wall
-//! clock decides anything.
+//! goes on from a [`LeaderReading`]: what the leader before it said its time was, and what has
+//! passed here since that was heard. The reading was taken before it was heard, so it is never
+//! ahead. So whatever happens in between (a restart, a pause, a wall clock that was set) makes
+//! leases last longer, never shorter, and a change of the leader by no more than the message took.
+//! No wall clock decides anything.
 
 use super::types::Leader;
 use crate::time::{Span, Time, boot_now, steady_now};
@@ -118,7 +118,7 @@ impl LeaderClock {
             // Who led a moment ago has the tightest bound of all: nobody's time is ahead of it.
             TimeEstimate::Exactly(_) => {}
             TimeEstimate::Nothing | TimeEstimate::AtMost(_) => {
-                *known = TimeEstimate::AtMost(EngineClock::on(now, asked))
+                *known = TimeEstimate::AtMost(EngineClock::on(now, asked));
             }
         }
     }

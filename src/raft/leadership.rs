@@ -37,6 +37,13 @@ pub(super) enum LeadershipRole {
     Waits,
 }
 
+impl LeadershipRole {
+    /// Returns whether this node leads, and may stamp.
+    pub(super) const fn is_leader(&self) -> bool {
+        matches!(self, Self::Leads(_))
+    }
+}
+
 /// One leadership of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leadership {
@@ -87,7 +94,7 @@ impl LeadershipWatcher {
             // What is seen of openraft from two sides may be told in two steps.
             let looks_again = async {
                 // Who leads alone is asked by nobody to stop, and sleeps while nothing happens.
-                if self.alone.load(Ordering::SeqCst) && matches!(stand, LeadershipRole::Leads(_)) {
+                if self.alone.load(Ordering::SeqCst) && stand.is_leader() {
                     std::future::pending::<()>().await;
                 }
                 sleep(LOOK.as_duration()).await;
@@ -108,7 +115,7 @@ impl LeadershipWatcher {
             LeadershipRole::Leads(reign) => self.hands.lead(reign.clock),
             LeadershipRole::Follows(_) | LeadershipRole::Waits => self.hands.follow(),
         }
-        if matches!(*self.stand.borrow(), LeadershipRole::Leads(_)) {
+        if self.stand.borrow().is_leader() {
             self.freshness.led(boot_now());
         }
         self.stand.send_if_modified(|before| {

@@ -134,7 +134,7 @@ impl MembershipTask {
                         asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
                             asked.map(drop)
                         }
-                        _ = stand.wait_for(|stand| matches!(stand, LeadershipRole::Leads(_))) => continue,
+                        _ = stand.wait_for(LeadershipRole::is_leader) => continue,
                     }
                 }
                 done => done.map_err(RpcFailure::Turned),

@@ -239,9 +239,8 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     };
     let (fresh, identity) = (log.is_empty(), data.identity);
     let tls = peers.as_ref().map(|peers| Some(peers.tls.clone()));
-    let caller = tls.map(|tls| {
-        Arc::new(RpcIdentity { cluster: Some(identity.cluster), node: identity.node, tls })
-    });
+    let (cluster, node) = (Some(identity.cluster), identity.node);
+    let caller = tls.map(|tls| Arc::new(RpcIdentity { cluster, node, tls }));
     let (removed, gauges) = (Arc::<AtomicBool>::default(), Gauges::of(&log));
     let network = Network {
         caller: caller.clone(),

@@ -93,7 +93,7 @@ impl PeerService {
             return Ok(());
         }
         let is_member = || metrics(&self.raft).membership_config.get_node(&from).is_some();
-        if is_member() || !matches!(*self.stand.borrow(), LeadershipRole::Leads(_)) {
+        if is_member() || !self.stand.borrow().is_leader() {
             return Ok(());
         }
         self.reader.place().await?;

@@ -130,7 +130,7 @@ impl Proposer {
         let until = self.reader.patience(until);
         loop {
             let stand = *self.stand.borrow();
-            if !matches!(stand, LeadershipRole::Leads(_)) {
+            if !stand.is_leader() {
                 batch = batch.turn_away(&RpcError::NotLeader(None));
             } else if stand != stamped {
                 // Each leadership stamps by a clock of its own.

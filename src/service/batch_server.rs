@@ -207,7 +207,7 @@ impl BatchServerState {
         match ask {
             BatchItem::Submit(submission) => self.submit(submission.into_command(caller), then),
             BatchItem::View(name) => {
-                locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)))
+                locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
             }
             BatchItem::List(query) => {
                 locks.list(query, |page| then(or_not(page, ItemReply::Listed)));
@@ -236,7 +236,7 @@ impl BatchServerState {
         match ask {
             BatchItem::View(name) => {
                 scoped_views::lead(locks, name, prefixes, |view| {
-                    then(or_not(view, ItemReply::Viewed))
+                    then(or_not(view, ItemReply::Viewed));
                 });
             }
             BatchItem::List(query) => {
@@ -255,7 +255,7 @@ impl BatchServerState {
                 then(ItemReply::About(about));
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.ask(caller, ask, then)
+                self.ask(caller, ask, then);
             }
         }
     }

@@ -20,10 +20,10 @@
 //!
 //! - What is written down: `violation`, `client_history`, `recorder` (the trace). `planted_bugs`
 //!   are what the simulator must find.
-//! - What is virtual: `seeded_random`, `sim_types` (openraft's type configuration), `virtual_clock`,
-//!   `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's storage),
-//!   `virtual_network`; `world` holds all of it, `virtual_links` carry messages,
-//!   and `virtual_node` makes entries of `node_messages`.
+//! - What is virtual: `seeded_random`, `sim_types` (openraft's type configuration),
+//!   `virtual_clock`, `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's
+//!   storage), `virtual_network`; `world` holds all of it, `virtual_links` carry messages, and
+//!   `virtual_node` makes entries of `node_messages`.
 //! - The clients: `client_leases`, `client`, `client_beliefs`, `client_actions`, `queued_client`.
 //! - `faults` breaks things, `linearizability` and `promises` check the history, and `simulation`
 //!   is one run.

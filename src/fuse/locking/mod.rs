@@ -397,7 +397,7 @@ fn hear(
             table.granted(open.number, waited.map(|(ticket, _)| ticket), key, todo);
         }
         EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
-            table.moved(*token, name, todo)
+            table.moved(*token, name, todo);
         }
         EventKind::Ended { end: TenureEnd::Replaced, name, token, .. }
             if table.is_known(*token) =>

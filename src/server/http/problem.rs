@@ -27,9 +27,9 @@ struct Parts {
 /// What a handler comes to.
 pub(super) type Done<T = Response> = Result<T, Problem>;
 
-/// The status code of a kind: section 7 of the design. [`RefusalKind::Denied`] is 401 where nobody said
-/// who asks, which [`Problem::unknown`] says; [`RefusalKind::Invalid`] is 422 where an Idempotency-Key was
-/// used before for another request.
+/// The status code of a kind: section 7 of the design. [`RefusalKind::Denied`] is 401 where nobody
+/// said who asks, which [`Problem::unknown`] says; [`RefusalKind::Invalid`] is 422 where an
+/// Idempotency-Key was used before for another request.
 pub(super) const fn status_of(kind: RefusalKind) -> StatusCode {
     match kind {
         RefusalKind::LockConflict => StatusCode::CONFLICT,
