@@ -10,7 +10,7 @@
 //! - who was in line first is served first;
 //! - a request that was sent again has one effect and one answer;
 //! - no lease ends before its time, and nothing that was promised is lost: there is an order in
-//!   which all that the clients saw can have happened, one thing at a time (`linear`);
+//!   which all that the clients saw can have happened, one thing at a time (`linearizability`);
 //! - nodes that have applied as much are in the same state, byte for byte;
 //! - when all is mended the cluster works again.
 //!

@@ -1,5 +1,5 @@
-//! Nodes that speak with each other: what is said (`words`), a connection (`line`), who listens
-//! (`listen`), and the certificates of both (`tls`).
+//! Calls between the nodes of a cluster: `mutual_tls` (the certificates of both), `messages`,
+//! `accept` (the server) and `rpc_client`.
 //!
 //! One call is one request of HTTP/1.1 on a connection that is kept. Each says which cluster it is
 //! of, who calls and whom: a node that has another's address must not be taken for it.
