@@ -11,12 +11,12 @@ pub(crate) mod server_tls;
 mod token_file;
 mod authentication;
 
-pub use authentication::{Credentials, CredentialsError, Gate, Unknown};
+pub use authentication::{AuthenticationError, Authenticator, Credentials, CredentialsError};
 pub use server_tls::{TlsError, TlsFiles};
 pub use token_file::TokensError;
 
 use crate::engine::{ClientId, Event, Hold, LockName, Op, SessionId, Term, Ticket, What};
-use permissions::{Client, Locks, Operation, Request, Right};
+use permissions::{AccessRequest, ClientRule, LockRule, Operation, Right};
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Grant {
     /// What it is called in the log and in refusals; stable for a credential.
     pub name: String,
     /// The clients that it may speak as.
-    pub clients: Vec<Pattern>,
+    pub clients: Vec<ClientPattern>,
     /// It may see and touch locks whose names begin with one of these; `""` is every lock.
     pub prefixes: Vec<String>,
     /// Whether it may take a live lock from its holder.
@@ -64,27 +64,28 @@ impl Credential {
     }
 }
 
-/// Which clients: one, or all that begin so.
+/// Matches client ids: exactly one, or all with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pattern {
+pub enum ClientPattern {
     /// This one.
     Exactly(String),
     /// Whatever begins so: `laptop1:*`, `*`.
     Beginning(String),
 }
 
-/// What a command leans on that does not say whose it is. Only the door knows.
+/// A session or queue place that a command names instead of its client. Only the service knows its
+/// owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Anonymous {
+pub enum UnnamedOwner {
     /// A session.
     Session(SessionId),
     /// A place in a line.
     Place(LockName, Ticket),
 }
 
-/// How much of something may be seen.
+/// How much of the lock space a grant may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
+pub enum Visibility {
     /// All of it.
     All,
     /// Names that begin with one of these, and what leads there.
@@ -116,7 +117,7 @@ pub enum Denial {
     Peer,
 }
 
-impl Pattern {
+impl ClientPattern {
     /// The pattern that `text` writes.
     pub fn parse(text: &str) -> Self {
         match text.strip_suffix('*') {
@@ -139,7 +140,7 @@ impl Grant {
         Self {
             credential: Credential::Unneeded,
             name: "everybody".to_owned(),
-            clients: vec![Pattern::Beginning(String::new())],
+            clients: vec![ClientPattern::Beginning(String::new())],
             prefixes: vec![String::new()],
             steal: true,
             cluster: true,
@@ -160,7 +161,7 @@ impl Grant {
 
     /// What a user of this machine may do, whom the kernel has named: act as these clients, on
     /// all locks, and steal if that user is root or runs the daemon.
-    pub fn of_user(uid: u32, clients: Vec<Pattern>, steal: bool) -> Self {
+    pub fn of_user(uid: u32, clients: Vec<ClientPattern>, steal: bool) -> Self {
         Self {
             credential: Credential::User,
             name: format!("uid {uid}"),
@@ -187,24 +188,24 @@ impl Grant {
             Right::Known | Right::Steal | Right::Cluster => {}
         }
         match rule.locks {
-            Locks::All if !self.may_see_all() => Err(Denial::AllLocks),
-            Locks::AllOrCluster if !self.may_see_all() && !self.cluster => Err(Denial::Nodes),
+            LockRule::All if !self.may_see_all() => Err(Denial::AllLocks),
+            LockRule::AllOrCluster if !self.may_see_all() && !self.cluster => Err(Denial::Nodes),
             _ => Ok(()),
         }
     }
 
     /// Decides by the table whether it may make `request`. `owners` are the clients behind the
     /// sessions and places in a queue that the request names, see [`anonymous`].
-    pub fn may(&self, request: &Request<'_>, owners: &[ClientId]) -> Result<(), Denial> {
+    pub fn may(&self, request: &AccessRequest<'_>, owners: &[ClientId]) -> Result<(), Denial> {
         self.may_begin(request.operation)?;
         let rule = request.operation.rule();
         owners.iter().try_for_each(|owner| self.may_speak_as(owner))?;
         match rule.client {
-            Client::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
-            Client::Owner if owners.is_empty() => return Err(Denial::Unnamed),
-            Client::Any | Client::Owner => {}
+            ClientRule::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
+            ClientRule::Owner if owners.is_empty() => return Err(Denial::Unnamed),
+            ClientRule::Any | ClientRule::Owner => {}
         }
-        if rule.locks == Locks::Named {
+        if rule.locks == LockRule::Named {
             request.locks[0].ok_or(Denial::Unnamed)?;
             request.locks.iter().flatten().try_for_each(|lock| self.may_touch(lock))?;
         }
@@ -213,8 +214,10 @@ impl Grant {
 
     /// Whether it may do all that commands and queries can ask for.
     pub fn may_everything(&self) -> bool {
-        let anybody =
-            |pattern: &Pattern| matches!(pattern, Pattern::Beginning(text) if text.is_empty());
+        let anybody = |pattern: &ClientPattern| match pattern {
+            ClientPattern::Beginning(text) => text.is_empty(),
+            ClientPattern::Exactly(_) => false,
+        };
         let is_known = self.credential != Credential::Missing;
         is_known && self.steal && self.may_see_all() && self.clients.iter().any(anybody)
     }
@@ -262,23 +265,23 @@ impl Grant {
     }
 
     /// What it may see of the lock `name`. What only leads to what it may see is shown as that.
-    pub fn sight_of(&self, name: &LockName) -> Sight {
+    pub fn sight_of(&self, name: &LockName) -> Visibility {
         if self.may_see(name.as_str()) {
-            return Sight::All;
+            return Visibility::All;
         }
         Self::within(self.narrowed(&format!("{name}/")))
     }
 
     /// What it may see of the names that begin with `wanted`.
-    pub fn sight(&self, wanted: &str) -> Sight {
+    pub fn sight(&self, wanted: &str) -> Visibility {
         if self.may_see(wanted) {
-            return Sight::All;
+            return Visibility::All;
         }
         Self::within(self.narrowed(wanted))
     }
 
-    fn within(prefixes: Vec<String>) -> Sight {
-        if prefixes.is_empty() { Sight::Nothing } else { Sight::Within(prefixes) }
+    fn within(prefixes: Vec<String>) -> Visibility {
+        if prefixes.is_empty() { Visibility::Nothing } else { Visibility::Within(prefixes) }
     }
 
     /// What it may see of the names that begin with `wanted`: prefixes, in order, of which none
@@ -302,29 +305,29 @@ impl Grant {
     /// The only client that it names in full, if there is only one.
     pub fn only_client(&self) -> Option<&str> {
         let mut exact = self.clients.iter().filter_map(|pattern| match pattern {
-            Pattern::Exactly(client) => Some(client.as_str()),
-            Pattern::Beginning(_) => None,
+            ClientPattern::Exactly(client) => Some(client.as_str()),
+            ClientPattern::Beginning(_) => None,
         });
         exact.next().filter(|_| exact.next().is_none())
     }
 
     /// Whether it may submit `op`. `owners` are the clients behind what [`anonymous`] names.
     pub fn may_submit(&self, op: &Op, owners: &[ClientId]) -> Result<(), Denial> {
-        self.may(&Request::of_op(op), owners)
+        self.may(&AccessRequest::of_op(op), owners)
     }
 }
 
 /// What `op` leans on without saying whose it is.
-pub fn anonymous(op: &Op) -> Vec<Anonymous> {
-    let of_hold = |hold: Hold| hold.open().map(|open| Anonymous::Session(open.session));
+pub fn anonymous(op: &Op) -> Vec<UnnamedOwner> {
+    let of_hold = |hold: Hold| hold.open().map(|open| UnnamedOwner::Session(open.session));
     let of_term = |term: Option<Term>| match term {
-        Some(Term::Session(id)) => Some(Anonymous::Session(id)),
+        Some(Term::Session(id)) => Some(UnnamedOwner::Session(id)),
         Some(Term::Own(..)) | None => None,
     };
     match op {
-        Op::KeepAlive(id) => vec![Anonymous::Session(*id)],
-        Op::EndSession(ask) => vec![Anonymous::Session(ask.session)],
-        Op::Leave(ask) => vec![Anonymous::Place(ask.name.clone(), ask.ticket)],
+        Op::KeepAlive(id) => vec![UnnamedOwner::Session(*id)],
+        Op::EndSession(ask) => vec![UnnamedOwner::Session(ask.session)],
+        Op::Leave(ask) => vec![UnnamedOwner::Place(ask.name.clone(), ask.ticket)],
         Op::Acquire(ask) => of_hold(ask.hold).into_iter().chain(of_term(Some(ask.term))).collect(),
         Op::Renew(ask) => of_term(ask.term).into_iter().collect(),
         Op::Steal(ask) => of_term(Some(ask.term)).into_iter().collect(),
@@ -402,7 +405,7 @@ mod tests {
         Grant {
             credential: Credential::Token,
             name: "laptop1".to_owned(),
-            clients: vec![Pattern::parse("laptop1"), Pattern::parse("laptop1:*")],
+            clients: vec![ClientPattern::parse("laptop1"), ClientPattern::parse("laptop1:*")],
             prefixes: vec!["team/".to_owned(), "home".to_owned()],
             steal: false,
             cluster: false,
@@ -459,10 +462,10 @@ mod tests {
         let end = EndSession { session, end: SessionEnd::Closed };
         let leave = Leave { name: name("home"), ticket: Ticket::named(3), why: Why::Asked };
         for (op, leans_on) in [
-            (Op::KeepAlive(session), Anonymous::Session(session)),
-            (Op::EndSession(end), Anonymous::Session(session)),
-            (acquire("home", "laptop1", Term::Session(session)), Anonymous::Session(session)),
-            (Op::Leave(leave), Anonymous::Place(name("home"), Ticket::named(3))),
+            (Op::KeepAlive(session), UnnamedOwner::Session(session)),
+            (Op::EndSession(end), UnnamedOwner::Session(session)),
+            (acquire("home", "laptop1", Term::Session(session)), UnnamedOwner::Session(session)),
+            (Op::Leave(leave), UnnamedOwner::Place(name("home"), Ticket::named(3))),
         ] {
             assert_eq!(anonymous(&op), [leans_on]);
             assert_eq!(laptop().may_submit(&op, &[client("laptop1:bob")]), Ok(()));
@@ -475,16 +478,19 @@ mod tests {
     #[test]
     fn what_leads_to_what_may_be_seen_is_seen_as_that() {
         let grant = laptop();
-        let within = |prefix: &str| Sight::Within(vec![prefix.to_owned()]);
-        assert_eq!(grant.sight_of(&name("team/x")), Sight::All);
+        let within = |prefix: &str| Visibility::Within(vec![prefix.to_owned()]);
+        assert_eq!(grant.sight_of(&name("team/x")), Visibility::All);
         assert_eq!(grant.sight_of(&name("team")), within("team/"));
-        assert_eq!(grant.sight_of(&name("tea")), Sight::Nothing);
-        assert_eq!(grant.sight_of(&name("other")), Sight::Nothing);
-        assert_eq!(grant.sight("team/"), Sight::All);
+        assert_eq!(grant.sight_of(&name("tea")), Visibility::Nothing);
+        assert_eq!(grant.sight_of(&name("other")), Visibility::Nothing);
+        assert_eq!(grant.sight("team/"), Visibility::All);
         assert_eq!(grant.sight("hom"), within("home"));
-        assert_eq!(grant.sight(""), Sight::Within(vec!["home".to_owned(), "team/".to_owned()]));
-        assert_eq!(grant.sight("other/"), Sight::Nothing);
-        assert_eq!(Grant::nothing().sight(""), Sight::Nothing);
+        assert_eq!(
+            grant.sight(""),
+            Visibility::Within(vec!["home".to_owned(), "team/".to_owned()])
+        );
+        assert_eq!(grant.sight("other/"), Visibility::Nothing);
+        assert_eq!(Grant::nothing().sight(""), Visibility::Nothing);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `completions` and `man`: made from the same definitions that the commands are read by.
 
 use super::Cli;
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult};
 use super::output;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -25,22 +25,22 @@ pub(super) struct ManArgs {
     command: Option<String>,
 }
 
-pub(super) fn completions(args: &CompletionsArgs) -> Done {
+pub(super) fn completions(args: &CompletionsArgs) -> CliResult {
     output::write(&script(args.shell))
 }
 
-pub(super) fn man(args: &ManArgs) -> Done {
+pub(super) fn man(args: &ManArgs) -> CliResult {
     let page = match &args.command {
         None => whole_page(),
         Some(name) => command_page(name),
     };
     match page {
         Ok(Some(page)) => output::write(&page),
-        Ok(None) => Err(Failure::usage(format!(
+        Ok(None) => Err(CliError::usage(format!(
             "there is no command '{}'; see 'latchfs --help'",
             args.command.as_deref().unwrap_or_default()
         ))),
-        Err(error) => Err(Failure::output(&error)),
+        Err(error) => Err(CliError::output(&error)),
     }
 }
 

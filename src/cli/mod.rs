@@ -32,7 +32,7 @@ mod run;
 mod umount;
 
 use clap::{Parser, Subcommand};
-use exit::{Done, Exit, Failure};
+use exit::{CliError, CliResult, Exit};
 use log::LevelFilter;
 use std::io::Write;
 use std::process::ExitCode;
@@ -137,11 +137,11 @@ Examples:
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Mount a directory in which files are locks
     #[command(after_long_help = MOUNT_EXAMPLES)]
     Mount(mount::MountArgs),
@@ -210,38 +210,38 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Done {
+fn run(command: &CliCommand) -> CliResult {
     match command {
-        Command::Mount(args) => mount::run(args),
-        Command::Serve(args) => serve::run(args),
-        Command::Cert(args) => cert::run(args),
-        Command::Cluster(args) => cluster::run(args),
-        Command::Umount(args) => umount::run(args),
-        Command::Ls(args) => ls::run(args),
-        Command::Status(args) => lock_commands::status(args),
-        Command::Acquire(args) => lock_commands::acquire(args),
-        Command::Wait(args) => lock_commands::wait(args),
-        Command::Renew(args) => lock_commands::renew(args),
-        Command::Release(args) => lock_commands::release(args),
-        Command::Steal(args) => lock_commands::steal(args),
-        Command::Events(args) => events::run(args),
-        Command::Run(args) => run::run(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Sim(args) => sim::run(args),
-        Command::Completions(args) => generate::completions(args),
-        Command::Man(args) => generate::man(args),
+        CliCommand::Mount(args) => mount::run(args),
+        CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Cert(args) => cert::run(args),
+        CliCommand::Cluster(args) => cluster::run(args),
+        CliCommand::Umount(args) => umount::run(args),
+        CliCommand::Ls(args) => ls::run(args),
+        CliCommand::Status(args) => lock_commands::status(args),
+        CliCommand::Acquire(args) => lock_commands::acquire(args),
+        CliCommand::Wait(args) => lock_commands::wait(args),
+        CliCommand::Renew(args) => lock_commands::renew(args),
+        CliCommand::Release(args) => lock_commands::release(args),
+        CliCommand::Steal(args) => lock_commands::steal(args),
+        CliCommand::Events(args) => events::run(args),
+        CliCommand::Run(args) => run::run(args),
+        CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Sim(args) => sim::run(args),
+        CliCommand::Completions(args) => generate::completions(args),
+        CliCommand::Man(args) => generate::man(args),
     }
 }
 
 /// Says a failure on standard error, and gives its exit code.
-fn tell(failure: &Failure) -> Exit {
+fn tell(failure: &CliError) -> Exit {
     match failure {
-        Failure::Said(exit, sentence) => {
+        CliError::Said(exit, sentence) => {
             output::say(sentence);
             *exit
         }
-        Failure::Silent(exit) => *exit,
-        Failure::Pipe => Exit::Done,
+        CliError::Silent(exit) => *exit,
+        CliError::Pipe => Exit::Done,
     }
 }
 
@@ -262,8 +262,8 @@ fn misused(error: &clap::Error) -> ExitCode {
 }
 
 /// The log goes to standard error. A daemon without terminal tells more, and when.
-fn start_log(command: &Command) {
-    let in_log_file = matches!(command, Command::Mount(args) if args.detached);
+fn start_log(command: &CliCommand) {
+    let in_log_file = matches!(command, CliCommand::Mount(args) if args.detached);
     let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
     let mut log = env_logger::Builder::new();
     log.filter_level(level).filter_module("fuser", LevelFilter::Error).parse_default_env();
@@ -301,8 +301,8 @@ mod tests {
             let parsed = Cli::try_parse_from(arguments(&plist));
             commands.push(
                 match parsed.unwrap_or_else(|error| panic!("{path:?}: {error}")).command {
-                    Command::Serve(_) => "serve",
-                    Command::Run(_) => "run",
+                    CliCommand::Serve(_) => "serve",
+                    CliCommand::Run(_) => "run",
                     other => panic!("{path:?}: {other:?}"),
                 },
             );

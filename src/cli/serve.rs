@@ -2,18 +2,18 @@
 //! same server beside its mounts.
 
 use super::background;
-use super::exit::{Done, Exit, Failure};
-use super::mount::{Shown, absolute, warn};
+use super::exit::{CliError, CliResult, Exit};
+use super::mount::{DurationArg, absolute, warn};
 use super::output;
 use super::peer_options::PeerArgs;
 use super::print_permissions;
 use super::signals::{self, Hangup};
-use super::storage_options::{self, KeepArgs};
+use super::storage_options::{self, StorageArgs};
 use crate::auth::{Credentials, TlsFiles};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::Stop;
-use crate::server::http::{HttpConfig, Listen, Server, StartError};
+use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
 use crate::service::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,15 +35,15 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     access: AccessArgs,
     /// How long a lease lasts unrenewed, unless a client says otherwise
-    #[arg(long, value_name = "DURATION", default_value_t = Shown(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(Shown))]
-    ttl: Shown<Ttl>,
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
+        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+    ttl: DurationArg<Ttl>,
     /// How long after that only its holder may take it back
-    #[arg(long, value_name = "DURATION", default_value_t = Shown(GRACE_DEFAULT),
-        value_parser = |text: &str| Grace::parse(text).map(Shown))]
-    grace: Shown<Grace>,
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
+        value_parser = |text: &str| Grace::parse(text).map(DurationArg))]
+    grace: DurationArg<Grace>,
     #[command(flatten)]
-    keep: KeepArgs,
+    keep: StorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
     /// Print who may do what, by which credentials, and end
@@ -73,7 +73,11 @@ pub(super) struct AccessArgs {
 
 impl AccessArgs {
     /// What the server needs to know; of a daemon that may change its directory.
-    pub(super) fn config(&self, listen: Listen, (ttl, grace): (Ttl, Grace)) -> Done<HttpConfig> {
+    pub(super) fn config(
+        &self,
+        listen: Listen,
+        (ttl, grace): (Ttl, Grace),
+    ) -> CliResult<HttpConfig> {
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {
             (Some(cert), Some(key)) => {
@@ -114,8 +118,8 @@ fn open_to(port: &str) -> String {
     format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }
 
-/// What the server's own thread waits for.
-enum News {
+/// Events that the main thread of the server waits for.
+enum ServeEvent {
     /// A signal says that it is to end.
     End,
     /// Tokens and certificates are to be read again.
@@ -124,7 +128,7 @@ enum News {
     Failed(Stop),
 }
 
-pub(super) fn run(args: &ServeArgs) -> Done {
+pub(super) fn run(args: &ServeArgs) -> CliResult {
     if args.print_permissions {
         return output::write(&print_permissions::table());
     }
@@ -134,15 +138,15 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     let peering = args.peers.peering(&kept, (scheme, args.listen))?;
     warn(kept.warning());
     let (send, news) = mpsc::channel();
-    let tell = |news: fn() -> News| {
+    let tell = |news: fn() -> ServeEvent| {
         let send = send.clone();
         // A failure to send means that nobody needs to know any more.
         move || drop(send.send(news()))
     };
-    signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
-        .map_err(|error| Failure::system("signals can't be waited for", &error))?;
+    signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))
+        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     let decider = kept.open_with_peers(peering)?;
-    decider.on_failure(move |why| drop(send.send(News::Failed(why))));
+    decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = start(decider.locks(), &config).and_then(|server| {
         let line = match args.line_listen {
             Some(listen) => Some(start_line(decider.locks(), listen, &config, &server)?),
@@ -151,9 +155,9 @@ pub(super) fn run(args: &ServeArgs) -> Done {
         background::notify_manager();
         let ended = loop {
             match news.recv() {
-                Ok(News::Reload) => reload(&server),
-                Ok(News::Failed(why)) => break Err(storage_options::failed(&why)),
-                Ok(News::End) | Err(_) => break Ok(()),
+                Ok(ServeEvent::Reload) => reload(&server),
+                Ok(ServeEvent::Failed(why)) => break Err(storage_options::failed(&why)),
+                Ok(ServeEvent::End) | Err(_) => break Ok(()),
             }
         };
         line.iter().for_each(LineServer::drain);
@@ -166,7 +170,7 @@ pub(super) fn run(args: &ServeArgs) -> Done {
 }
 
 /// Reads tokens and certificates again, and says it when something is wrong with them.
-pub(super) fn reload(server: &Server) {
+pub(super) fn reload(server: &HttpServer) {
     match server.reload() {
         Ok(()) => output::say("tokens and certificates were read again"),
         Err(error) => output::say(&format!("all stays as it was: {error}")),
@@ -174,8 +178,8 @@ pub(super) fn reload(server: &Server) {
 }
 
 /// Begins a server, and says where it listens.
-pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
-    let server = Server::start(locks, config).map_err(|error| refused(&error))?;
+pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> {
+    let server = HttpServer::start(locks, config).map_err(|error| refused(&error))?;
     let (ttl, grace) = (config.ttl.span(), config.grace.span());
     let scheme = match (&config.listen, &config.credentials.tls) {
         (Listen::Unix(..), _) => "unix:",
@@ -192,30 +196,30 @@ fn start_line(
     locks: Locks,
     listen: SocketAddr,
     config: &HttpConfig,
-    server: &Server,
-) -> Done<LineServer> {
+    server: &HttpServer,
+) -> CliResult<LineServer> {
     let HttpConfig { ttl, grace, insecure, .. } = *config;
     let config = LineConfig { listen, ttl, grace, gate: server.gate(), insecure };
     let line = LineServer::start(locks, config).map_err(|error| {
         let exit = match error {
-            line::StartError::Open(_) => Exit::Usage,
-            line::StartError::Listen(..) | line::StartError::System(_) => Exit::Unavailable,
+            line::LineStartError::Open(_) => Exit::Usage,
+            line::LineStartError::Listen(..) | line::LineStartError::System(_) => Exit::Unavailable,
         };
-        Failure::Said(exit, error.to_string())
+        CliError::Said(exit, error.to_string())
     })?;
     server.add_metrics(line.metrics());
     output::line(&format!("latchfs: taking lines on {}", line.address()))?;
     Ok(line)
 }
 
-fn refused(error: &StartError) -> Failure {
+fn refused(error: &HttpStartError) -> CliError {
     let exit = match error {
-        StartError::Open(_) => Exit::Usage,
-        StartError::Listen(..) | StartError::System(_) | StartError::Credentials(_) => {
+        HttpStartError::Open(_) => Exit::Usage,
+        HttpStartError::Listen(..) | HttpStartError::System(_) | HttpStartError::Credentials(_) => {
             Exit::Unavailable
         }
     };
-    Failure::Said(exit, error.to_string())
+    CliError::Said(exit, error.to_string())
 }
 
 #[cfg(test)]

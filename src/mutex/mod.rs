@@ -29,7 +29,7 @@
 mod lock_file;
 mod thread_ownership;
 
-use lock_file::Wait;
+use lock_file::WaitLimit;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
@@ -37,16 +37,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use thread_ownership::{Hold, Place, Registered};
+use thread_ownership::{ProcessLock, Reentry, ThreadHold};
 
-pub use thread_ownership::Mode;
+pub use thread_ownership::MutexMode;
 
 use crate::time::{Span, boot_now};
 
 /// One lock of one mount.
 pub struct Mutex {
-    place: Arc<Place>,
-    hooks: Arc<Hooks>,
+    place: Arc<ProcessLock>,
+    hooks: Arc<Listeners>,
 }
 
 /// What a listener is told, in the order in which it happens.
@@ -86,21 +86,21 @@ pub enum Unexpected {
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard<'a> {
     mutex: &'a Mutex,
-    hold: Arc<Hold>,
+    hold: Arc<ThreadHold>,
     /// Not to be sent: re-entrance is counted by thread.
     thread: PhantomData<*const ()>,
 }
 
-type Hook<T> = Arc<dyn Fn(T) + Send + Sync>;
+type Callback<T> = Arc<dyn Fn(T) + Send + Sync>;
 
-/// Whom to tell.
+/// Callbacks of one mutex.
 #[derive(Default)]
-struct Hooks {
-    listeners: parking_lot::RwLock<Vec<Hook<Notice>>>,
-    handlers: parking_lot::RwLock<Vec<Hook<Unexpected>>>,
+struct Listeners {
+    listeners: parking_lot::RwLock<Vec<Callback<Notice>>>,
+    handlers: parking_lot::RwLock<Vec<Callback<Unexpected>>>,
 }
 
-impl Hooks {
+impl Listeners {
     fn notice(&self, notice: Notice) {
         let listeners = self.listeners.read().clone();
         for listener in listeners {
@@ -127,7 +127,7 @@ impl Hooks {
 impl Mutex {
     /// The lock `name` of the latchfs that is mounted at `dir`. Nothing is locked yet.
     pub fn open(dir: impl AsRef<Path>, name: &str) -> io::Result<Self> {
-        Ok(Self { place: Place::open(dir.as_ref(), name)?, hooks: Arc::default() })
+        Ok(Self { place: ProcessLock::open(dir.as_ref(), name)?, hooks: Arc::default() })
     }
 
     /// Calls `listener` whenever this mutex waits, is granted, or is lost. It is called by the
@@ -143,40 +143,40 @@ impl Mutex {
 
     /// Takes the lock, alone; waits in line until it is there.
     pub fn lock(&self) -> io::Result<Guard<'_>> {
-        self.enter(Mode::Exclusive, Wait::Ever).and_then(granted)
+        self.enter(MutexMode::Exclusive, WaitLimit::Ever).and_then(granted)
     }
 
     /// Takes the lock, alone, if that is possible at once.
     pub fn try_lock(&self) -> io::Result<Option<Guard<'_>>> {
-        self.enter(Mode::Exclusive, Wait::No)
+        self.enter(MutexMode::Exclusive, WaitLimit::No)
     }
 
     /// Takes the lock, alone, if that is possible within `patience`; waits in line meanwhile.
     pub fn lock_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
-        self.enter(Mode::Exclusive, within(patience))
+        self.enter(MutexMode::Exclusive, within(patience))
     }
 
     /// Takes the lock together with others that only read; waits in line until it is there.
     pub fn read(&self) -> io::Result<Guard<'_>> {
-        self.enter(Mode::Shared, Wait::Ever).and_then(granted)
+        self.enter(MutexMode::Shared, WaitLimit::Ever).and_then(granted)
     }
 
     /// The same, if that is possible at once.
     pub fn try_read(&self) -> io::Result<Option<Guard<'_>>> {
-        self.enter(Mode::Shared, Wait::No)
+        self.enter(MutexMode::Shared, WaitLimit::No)
     }
 
     /// The same, if that is possible within `patience`, as [`Mutex::lock_timeout`] does it.
     pub fn read_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
-        self.enter(Mode::Shared, within(patience))
+        self.enter(MutexMode::Shared, within(patience))
     }
 
-    fn enter(&self, mode: Mode, wait: Wait) -> io::Result<Option<Guard<'_>>> {
+    fn enter(&self, mode: MutexMode, wait: WaitLimit) -> io::Result<Option<Guard<'_>>> {
         let guard = |hold| Guard { mutex: self, hold, thread: PhantomData };
         let thread = thread::current().id();
         let is_first = match self.place.reenter(thread, mode)? {
-            Registered::Already(hold) => return Ok(Some(guard(hold))),
-            Registered::No { is_first } => is_first,
+            Reentry::Already(hold) => return Ok(Some(guard(hold))),
+            Reentry::No { is_first } => is_first,
         };
         let taken = self.take(mode, wait, is_first);
         let hold = match taken {
@@ -191,7 +191,12 @@ impl Mutex {
         Ok(Some(guard(hold)))
     }
 
-    fn take(&self, mode: Mode, wait: Wait, is_first: bool) -> io::Result<Option<Arc<Hold>>> {
+    fn take(
+        &self,
+        mode: MutexMode,
+        wait: WaitLimit,
+        is_first: bool,
+    ) -> io::Result<Option<Arc<ThreadHold>>> {
         if is_first
             && self.hooks.handles()
             && let Some(token) = self.place.held_by_this_process()?
@@ -203,12 +208,12 @@ impl Mutex {
             return Ok(None);
         };
         let hooks = (!self.hooks.is_empty()).then(|| Arc::clone(&self.hooks));
-        Hold::new(&self.place, file, mode, hooks).map(Some)
+        ThreadHold::new(&self.place, file, mode, hooks).map(Some)
     }
 }
 
-fn within(patience: Duration) -> Wait {
-    Wait::Until(boot_now() + Span::from(patience))
+fn within(patience: Duration) -> WaitLimit {
+    WaitLimit::Until(boot_now() + Span::from(patience))
 }
 
 /// Who waits for ever comes back with the lock, or with an error.
@@ -224,7 +229,7 @@ impl Guard<'_> {
     }
 
     /// How it is held.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> MutexMode {
         self.hold.mode
     }
 

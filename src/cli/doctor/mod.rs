@@ -6,9 +6,9 @@ mod servers;
 mod mounts;
 mod state_dirs;
 
-use super::exit::{Done, Exit, Failure};
-use super::output::{self, Colour, Look};
-use super::server_options::KeyArgs;
+use super::exit::{CliError, CliResult, Exit};
+use super::output::{self, Colour, TerminalStyle};
+use super::server_options::ServerKeyArgs;
 pub(super) use machine::request_timeout;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
     server: Option<String>,
     #[command(flatten)]
-    key: KeyArgs,
+    key: ServerKeyArgs,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -89,7 +89,7 @@ impl Finding {
     }
 }
 
-pub(super) fn run(args: &DoctorArgs) -> Done {
+pub(super) fn run(args: &DoctorArgs) -> CliResult {
     let (of_mounts, abouts) = mounts::mounts();
     let mut findings = Vec::new();
     // A container that asks a server needs no device.
@@ -115,10 +115,10 @@ pub(super) fn run(args: &DoctorArgs) -> Done {
     if args.json {
         output::json(&to_json(&findings))?;
     } else {
-        output::write(&to_text(&findings, Look::of_stdout()))?;
+        output::write(&to_text(&findings, TerminalStyle::of_stdout()))?;
     }
     let is_wrong = findings.iter().any(Finding::is_wrong);
-    if is_wrong { Err(Failure::Silent(Exit::Findings)) } else { Ok(()) }
+    if is_wrong { Err(CliError::Silent(Exit::Findings)) } else { Ok(()) }
 }
 
 fn to_json(findings: &[Finding]) -> Value {
@@ -137,7 +137,7 @@ fn to_json(findings: &[Finding]) -> Value {
     })
 }
 
-fn to_text(findings: &[Finding], look: Look) -> String {
+fn to_text(findings: &[Finding], look: TerminalStyle) -> String {
     let lines = findings.iter().map(|finding| {
         let (says, check) = (output::harmless(&finding.says), finding.check);
         let level = finding.level.as_str();
@@ -168,7 +168,7 @@ odd    server clock: it is 3s ahead
 wrong  mount: /locks is stale
        mend: latchfs umount /locks
 ";
-        assert_eq!(to_text(&findings, Look::Plain), expected);
+        assert_eq!(to_text(&findings, TerminalStyle::Plain), expected);
         let json = to_json(&findings);
         assert_eq!((&json["ok"], &json["findings"][0]["ok"]), (&json!(false), &json!(true)));
         assert_eq!(json["findings"][2]["mend"], "latchfs umount /locks");

@@ -3,8 +3,8 @@
 
 use super::Finding;
 use crate::cli::cluster::votes;
-use crate::cli::exit::Done;
-use crate::cli::server_options::KeyArgs;
+use crate::cli::exit::CliResult;
+use crate::cli::server_options::ServerKeyArgs;
 use crate::client::api_request::fetch;
 use crate::time::Span;
 use serde_json::Value;
@@ -21,7 +21,7 @@ const SYNC_MAX: Span = Span::from_millis(20);
 const CHECK: &str = "cluster";
 
 /// What the first of these servers shows that is a node of a cluster.
-pub(super) fn of_nodes(urls: &[&str], key: &KeyArgs) -> Done<Vec<Finding>> {
+pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
         // Whoever gives no answer has a finding already; who is no node, or may not say, has none.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {

@@ -1,13 +1,13 @@
 //! The door for other machines: batches of requests and a stream of events, in bytes of our own
 //! (`locks::wire`). It is for `latchfs` itself; programs use the API.
 
-use super::app_state::Phase;
+use super::app_state::ShutdownPhase;
 use super::keep_alive;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, Response, text};
-use super::routes::{Act, act, doc};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{RequestContext, Response, text};
+use super::routes::{Endpoint, act, doc};
 use super::schema::Schema;
-use crate::auth::permissions::{Locks, Operation, Request};
+use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial};
 use crate::engine::Op;
 use crate::service::batch_messages::{Ask, BATCH_BYTES_MAX, Batch};
@@ -28,7 +28,7 @@ use tokio::sync::{Notify, oneshot};
 const KIND: &str = "application/x-latchfs";
 
 /// The door for other machines: for latchfs itself, and so not in the document.
-pub(super) static ACTS: &[(&str, Act)] = &[
+pub(super) static ACTS: &[(&str, Endpoint)] = &[
     (
         "/door/v1/ask",
         act(
@@ -51,7 +51,7 @@ pub(super) static ACTS: &[(&str, Act)] = &[
 ];
 
 /// `POST /door/v1/ask`: a batch, and its answer.
-async fn ask(mut call: Call) -> Done<Response> {
+async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
     // What is told has a time on it, by which the other side counts.
     call.app.locks.ready().map_err(Failure::Unavailable)?;
@@ -85,7 +85,7 @@ fn is_sign_of_life(asks: &[Ask]) -> bool {
     asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
 }
 
-fn turned<T>(why: Turned) -> Done<T> {
+fn turned<T>(why: Turned) -> HandlerResult<T> {
     Err(match why {
         Turned::Late => Problem::plain(
             StatusCode::CONFLICT,
@@ -103,9 +103,9 @@ fn turned<T>(why: Turned) -> Done<T> {
 }
 
 /// What of a batch this caller may not, or not all of it.
-async fn limits(call: &Call, batch: &Batch) -> Limits {
+async fn limits(call: &RequestContext, batch: &Batch) -> Limits {
     let mut limits = Limits::default();
-    let serves = call.app.phase() == Phase::Serving;
+    let serves = call.app.phase() == ShutdownPhase::Serving;
     if serves && call.grant.may_everything() {
         return limits;
     }
@@ -154,7 +154,7 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
 /// The row of the table of permissions for a part of a batch.
 pub(super) fn operation_of(ask: &Ask) -> Operation {
     match ask {
-        Ask::Submit(command) => Request::of_op(&command.op).operation,
+        Ask::Submit(command) => AccessRequest::of_op(&command.op).operation,
         Ask::View(_) => Operation::LookUpLock,
         Ask::List(_) | Ask::Children(_) => Operation::ListLocks,
         Ask::About => Operation::ShowCounts,
@@ -165,12 +165,12 @@ pub(super) fn operation_of(ask: &Ask) -> Operation {
 }
 
 /// What a question may not show to this caller, or only in part.
-fn sight(call: &Call, ask: &Ask) -> Option<Sight> {
+fn sight(call: &RequestContext, ask: &Ask) -> Option<Sight> {
     let (grant, operation) = (&call.grant, operation_of(ask));
     if let Err(denial) = grant.may_begin(operation) {
         return Some(Sight::Nothing(no(&denial)));
     }
-    if operation.rule().locks != Locks::Visible {
+    if operation.rule().locks != LockRule::Visible {
         return None;
     }
     match ask {
@@ -187,7 +187,7 @@ fn sight(call: &Call, ask: &Ask) -> Option<Sight> {
 }
 
 /// While the server drains nothing is granted any more.
-async fn may_submit(call: &Call, op: &Op, serves: bool) -> Result<(), Unavailable> {
+async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), Unavailable> {
     if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
         return Err(Unavailable::Closing);
     }
@@ -203,7 +203,7 @@ fn no(why: &dyn Display) -> Unavailable {
 }
 
 /// `GET /door/v1/events?start=&since=`: events as they happen, and a sign of life now and then.
-fn events(call: &Call) -> Done<Response> {
+fn events(call: &RequestContext) -> HandlerResult<Response> {
     let query = call.head.uri.query().unwrap_or_default();
     let number = |name: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -223,16 +223,16 @@ fn events(call: &Call) -> Done<Response> {
     let waking = Arc::clone(&news);
     following.watch.wake_by(Arc::new(move || waking.notify_one()));
     let phase = call.app.follow_phase();
-    let first = next_frame(State { following, news, phase });
+    let first = next_frame(EventFrames { following, news, phase });
     let kind = HeaderValue::from_static(KIND);
-    Ok(text(StatusCode::OK, kind, Body::new(Frames(Box::pin(first)))))
+    Ok(text(StatusCode::OK, kind, Body::new(FramedBody(Box::pin(first)))))
 }
 
-fn limit(sight: auth::Sight, denied: impl FnOnce() -> Unavailable) -> Option<Sight> {
+fn limit(sight: auth::Visibility, denied: impl FnOnce() -> Unavailable) -> Option<Sight> {
     match sight {
-        auth::Sight::All => None,
-        auth::Sight::Within(prefixes) => Some(Sight::Within(prefixes)),
-        auth::Sight::Nothing => Some(Sight::Nothing(denied())),
+        auth::Visibility::All => None,
+        auth::Visibility::Within(prefixes) => Some(Sight::Within(prefixes)),
+        auth::Visibility::Nothing => Some(Sight::Nothing(denied())),
     }
 }
 
@@ -243,45 +243,47 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
     ))
 }
 
-type Next = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, State)> + Send>>;
+/// The pending next frame, with the stream's state.
+type NextFrame = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, EventFrames)> + Send>>;
 
-struct State {
+/// State of one event stream.
+struct EventFrames {
     following: Following,
     news: Arc<Notify>,
-    phase: tokio::sync::watch::Receiver<Phase>,
+    phase: tokio::sync::watch::Receiver<ShutdownPhase>,
 }
 
 /// The next frame; none when the server ends.
-async fn next_frame(mut state: State) -> (Option<Vec<u8>>, State) {
+async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
     loop {
         if let Some(frame) = state.following.frame() {
             return (Some(frame), state);
         }
         let woken = tokio::select! {
-            () = state.news.notified() => Woken::News,
-            () = tokio::time::sleep(BEAT.as_duration()) => Woken::Silence,
+            () = state.news.notified() => StreamWake::News,
+            () = tokio::time::sleep(BEAT.as_duration()) => StreamWake::Silence,
             // An error means that the server is gone.
-            _ = state.phase.wait_for(|phase| *phase == Phase::Closing) => Woken::End,
+            _ = state.phase.wait_for(|phase| *phase == ShutdownPhase::Closing) => StreamWake::End,
         };
         match woken {
-            Woken::News => {}
-            Woken::Silence => return (Some(state.following.beat()), state),
-            Woken::End => return (None, state),
+            StreamWake::News => {}
+            StreamWake::Silence => return (Some(state.following.beat()), state),
+            StreamWake::End => return (None, state),
         }
     }
 }
 
-/// What ends a pause of the stream.
-enum Woken {
+/// Why an idle event stream wakes.
+enum StreamWake {
     News,
     Silence,
     End,
 }
 
-/// Frames as a body.
-struct Frames(Next);
+/// Frames as a response body.
+struct FramedBody(NextFrame);
 
-impl hyper::body::Body for Frames {
+impl hyper::body::Body for FramedBody {
     type Data = Bytes;
     type Error = Infallible;
 

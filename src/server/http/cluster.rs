@@ -1,12 +1,12 @@
 //! The nodes that decide together: how they stand, and what may be changed about them.
 
-use super::options::Options;
+use super::options::RequestOptions;
 use super::parameters::{FORCE, NODE_ID, STATE, TO};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, json, told};
-use super::routes::{Act, act, doc};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{RequestContext, json, told};
+use super::routes::{Endpoint, act, doc};
 use super::schema::Schema;
-use crate::auth::connection_limits::Origin;
+use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
 use crate::service::cluster_status::{Act as Audited, Change, Council, Node, Report, Unchanged};
 use crate::service::{Failure, Unavailable};
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 const CHANGED: (u16, Schema) = (200, Schema::Changed);
 
 /// At `/cluster`.
-pub(super) const SHOW: &[Act] = &[act(
+pub(super) const SHOW: &[Endpoint] = &[act(
     Method::GET,
     Operation::ShowCluster,
     |call| Box::pin(show(call)),
@@ -33,7 +33,7 @@ pub(super) const SHOW: &[Act] = &[act(
 )];
 
 /// At `/cluster/transfer`.
-pub(super) const TRANSFER: &[Act] = &[act(
+pub(super) const TRANSFER: &[Endpoint] = &[act(
     Method::POST,
     Operation::TransferLeader,
     |call| Box::pin(transfer(call)),
@@ -41,7 +41,7 @@ pub(super) const TRANSFER: &[Act] = &[act(
 )];
 
 /// At `/cluster/nodes/{node}`.
-pub(super) const REMOVE: &[Act] = &[act(
+pub(super) const REMOVE: &[Endpoint] = &[act(
     Method::DELETE,
     Operation::RemoveNode,
     |call| Box::pin(remove(call)),
@@ -55,7 +55,7 @@ pub(super) const REMOVE: &[Act] = &[act(
 )];
 
 /// At `/cluster/nodes/{node}/promote`.
-pub(super) const PROMOTE: &[Act] = &[act(
+pub(super) const PROMOTE: &[Endpoint] = &[act(
     Method::POST,
     Operation::PromoteNode,
     |call| Box::pin(promote(call)),
@@ -69,8 +69,8 @@ pub(super) const PROMOTE: &[Act] = &[act(
 )];
 
 /// GET /cluster.
-async fn show(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+async fn show(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let council = council(&call)?;
     let (then, report) = oneshot::channel();
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
@@ -119,33 +119,33 @@ fn micros(span: Span) -> u64 {
 }
 
 /// POST /cluster/transfer.
-async fn transfer(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+async fn transfer(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     change(&call, Change::Transfer { to: options.to }).await
 }
 
 /// POST /cluster/nodes/{node}/promote.
-async fn promote(mut call: Call) -> Done {
+async fn promote(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     change(&call, Change::Promote { id, force: options.force }).await
 }
 
 /// DELETE /cluster/nodes/{node}.
-async fn remove(mut call: Call) -> Done {
+async fn remove(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    Options::read(&mut call).await?;
+    RequestOptions::read(&mut call).await?;
     change(&call, Change::Remove { id }).await
 }
 
 /// The node that the path names.
-fn id_of(call: &Call) -> Done<u64> {
+fn id_of(call: &RequestContext) -> HandlerResult<u64> {
     let part = call.head.uri.path().split('/').nth(3).unwrap_or_default();
     part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
 }
 
 /// Changes the cluster, with an entry in the audit log before and after.
-async fn change(call: &Call, change: Change) -> Done {
+async fn change(call: &RequestContext, change: Change) -> HandlerResult {
     let council = council(call)?;
     audit(call, &*council, change, "begun");
     let (then, changed) = oneshot::channel();
@@ -162,13 +162,13 @@ async fn change(call: &Call, change: Change) -> Done {
     })
 }
 
-fn audit(call: &Call, council: &dyn Council, change: Change, outcome: &str) {
+fn audit(call: &RequestContext, council: &dyn Council, change: Change, outcome: &str) {
     let (what, node) = match change {
         Change::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
         Change::Remove { id } => (Operation::RemoveNode, Some(id)),
         Change::Transfer { to } => (Operation::TransferLeader, to),
     };
-    let origin = call.head.extensions.get::<Arc<Origin>>();
+    let origin = call.head.extensions.get::<Arc<ConnectionOrigin>>();
     let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
     council.audit(&Audited {
         what: what.rule().name,
@@ -180,7 +180,7 @@ fn audit(call: &Call, council: &dyn Council, change: Change, outcome: &str) {
     });
 }
 
-fn council(call: &Call) -> Done<Arc<dyn Council>> {
+fn council(call: &RequestContext) -> HandlerResult<Arc<dyn Council>> {
     call.app.locks.council().ok_or_else(|| {
         let why = "this server is no node of a cluster; start it with --data and --peer-listen";
         Problem::plain(StatusCode::CONFLICT, why)

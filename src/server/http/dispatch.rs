@@ -3,16 +3,16 @@
 //! All of that is done at once, and only the act itself may take its time: what waits for it is
 //! small, for a server may wait for thousands.
 
-use super::app_state::App;
+use super::app_state::AppState;
 use super::batch_endpoint;
 use super::caller;
 use super::keep_alive;
 use super::lock_resource;
 use super::problem::Problem;
-use super::request_context::{Answering, Call, Response};
-use super::routes::{Act, ROUTES, Route, STEAL};
+use super::request_context::{HandlerFuture, RequestContext, Response};
+use super::routes::{Endpoint, ROUTES, Route, STEAL};
 use crate::auth::Grant;
-use crate::auth::connection_limits::{Asking, Origin};
+use crate::auth::connection_limits::{ConnectionOrigin, RequestSlot};
 use crate::auth::permissions::Right;
 use crate::engine::Kind;
 use axum::Router;
@@ -27,17 +27,17 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 /// The router of the table.
-pub(super) fn router(app: &Arc<App>) -> Router {
+pub(super) fn router(app: &Arc<AppState>) -> Router {
     let mut router = Router::new();
     let mut first = 0;
     for route in ROUTES {
-        let acts = Acts::Of(route, first);
+        let acts = PathEndpoints::Of(route, first);
         first += route.acts.len();
         let Some(pattern) = route.pattern else { continue };
-        router = router.route_service(pattern, Resource { app: Arc::clone(app), acts });
+        router = router.route_service(pattern, PathService { app: Arc::clone(app), acts });
     }
     for (pattern, act) in batch_endpoint::ACTS {
-        let resource = Resource { app: Arc::clone(app), acts: Acts::Door(act) };
+        let resource = PathService { app: Arc::clone(app), acts: PathEndpoints::Door(act) };
         router = router.route_service(pattern, resource);
     }
     router.fallback(|request: Request| async move {
@@ -45,25 +45,25 @@ pub(super) fn router(app: &Arc<App>) -> Router {
     })
 }
 
-/// What is at a path.
+/// The service at one path.
 #[derive(Clone)]
-struct Resource {
-    app: Arc<App>,
-    acts: Acts,
+struct PathService {
+    app: Arc<AppState>,
+    acts: PathEndpoints,
 }
 
-/// What can be done there.
+/// The endpoints at one path.
 #[derive(Clone, Copy)]
-enum Acts {
+enum PathEndpoints {
     /// What the table says, and the number of the first of it, by which they are counted.
     Of(&'static Route, usize),
     /// By latchfs itself.
-    Door(&'static Act),
+    Door(&'static Endpoint),
 }
 
-impl Acts {
+impl PathEndpoints {
     /// What a request asks for, and its number.
-    fn choose(self, request: &Request) -> Result<(&'static Act, Option<usize>), Problem> {
+    fn choose(self, request: &Request) -> Result<(&'static Endpoint, Option<usize>), Problem> {
         let (acts, first) = match self {
             Self::Of(route, first) if is_steal(request) => (STEAL, Some(first + route.acts.len())),
             Self::Of(route, first) => (route.acts, Some(first)),
@@ -86,7 +86,7 @@ fn is_steal(request: &Request) -> bool {
     request.method() == Method::POST && lock_resource::steal_of(request.uri().path()).is_some()
 }
 
-impl Service<Request> for Resource {
+impl Service<Request> for PathService {
     type Response = Response;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
@@ -121,12 +121,12 @@ impl Service<Request> for Resource {
 
 /// Has a request answered, if there may be another of its address, and who asks may ask at all.
 fn begin(
-    act: &'static Act,
-    app: Arc<App>,
+    act: &'static Endpoint,
+    app: Arc<AppState>,
     request: Request,
-) -> Result<(Answering, Asking), Problem> {
+) -> Result<(HandlerFuture, RequestSlot), Problem> {
     let (head, body) = request.into_parts();
-    let origin = head.extensions.get::<Arc<Origin>>();
+    let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
     let Some(asking) = origin.and_then(|origin| origin.peer.ask()) else {
         let detail = "too many requests of this address wait for an answer; try again later";
         return Err(Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail));
@@ -142,7 +142,7 @@ fn begin(
         Err(problem) => return Err(problem),
     };
     grant.may_begin(act.operation).map_err(|denial| Problem::denied(&denial))?;
-    Ok(((act.run)(Call { app, grant, act, head, body: Mutex::new(body) }), asking))
+    Ok(((act.run)(RequestContext { app, grant, act, head, body: Mutex::new(body) }), asking))
 }
 
 /// Whether a browser says that the page of another site has made it ask. A browser may reach

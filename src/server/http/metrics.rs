@@ -1,11 +1,11 @@
 //! `/metrics`: what the engine counts, and what was asked of this server.
 
-use super::app_state::App;
-use super::options::Options;
-use super::problem::Done;
-use super::request_context::{Call, text};
-use super::routes::{Act, ROUTES};
-use crate::metrics::Page;
+use super::app_state::AppState;
+use super::options::RequestOptions;
+use super::problem::HandlerResult;
+use super::request_context::{RequestContext, text};
+use super::routes::{Endpoint, ROUTES};
+use crate::metrics::MetricsPage;
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
 use axum::http::{HeaderValue, StatusCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ const CODES: [u16; 21] = [
     503, 0,
 ];
 
-/// Requests by what was asked and how it was answered.
-pub(super) struct Requests(Vec<[AtomicU64; CODES.len()]>);
+/// Counts of requests by endpoint and status code.
+pub(super) struct RequestCounts(Vec<[AtomicU64; CODES.len()]>);
 
-impl Default for Requests {
+impl Default for RequestCounts {
     fn default() -> Self {
         let acts: usize = ROUTES.iter().map(|route| route.acts.len()).sum();
         Self((0..acts).map(|_| <[AtomicU64; CODES.len()]>::default()).collect())
     }
 }
 
-impl Requests {
+impl RequestCounts {
     /// Counts an answer to the act with this number in the table.
     pub(super) fn count(&self, act: usize, code: StatusCode) {
         let code = CODES.iter().position(|known| *known == code.as_u16());
@@ -36,19 +36,19 @@ impl Requests {
 }
 
 /// All acts of the table, in order.
-pub(super) fn acts() -> impl Iterator<Item = (&'static str, &'static Act)> {
+pub(super) fn acts() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
     ROUTES.iter().flat_map(|route| route.acts.iter().map(|act| (route.path, act)))
 }
 
 /// GET /metrics.
-pub(super) async fn show(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(text(StatusCode::OK, kind, page(&call.app)))
 }
 
-fn page(app: &App) -> String {
-    let mut page = Page::of(&app.locks);
+fn page(app: &AppState) -> String {
+    let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
         (
@@ -83,7 +83,7 @@ fn page(app: &App) -> String {
 }
 
 /// How this node stands.
-fn of_node(page: &mut Page, own: &Member) {
+fn of_node(page: &mut MetricsPage, own: &Member) {
     let leads = u64::from(own.standing == Standing::Leader);
     let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
     for (name, help, value) in [
@@ -100,7 +100,7 @@ fn of_node(page: &mut Page, own: &Member) {
 }
 
 /// What this node knows of all.
-fn of_nodes(page: &mut Page, outlook: &Outlook) {
+fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
     page.family("latchfs_cluster_nodes", "Nodes, by whether they vote or only learn.", "gauge");
     page.line("role=\"voter\"", outlook.voters as u64);
     page.line("role=\"learner\"", outlook.learners as u64);

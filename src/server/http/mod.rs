@@ -43,6 +43,6 @@ mod workers;
 mod server;
 
 pub(crate) use batch_endpoint::batch_requests;
-pub use listener::{Listen, Users};
+pub use listener::{Listen, UserGrants};
 pub(crate) use routes::requests;
-pub use server::{HttpConfig, Server, StartError};
+pub use server::{HttpConfig, HttpServer, HttpStartError};

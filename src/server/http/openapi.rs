@@ -1,11 +1,11 @@
 //! `/openapi.json`: the table of routes as a document.
 
 use super::metrics::acts;
-use super::options::Options;
-use super::parameters::{IDEMPOTENCY_KEY, Param, Place};
-use super::problem::Done;
-use super::request_context::{Call, text};
-use super::routes::Act;
+use super::options::RequestOptions;
+use super::parameters::{IDEMPOTENCY_KEY, Param, ParamPlace};
+use super::problem::HandlerResult;
+use super::request_context::{RequestContext, text};
+use super::routes::Endpoint;
 use super::schema::{NAMED, Schema};
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
@@ -19,8 +19,8 @@ const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
 
 /// GET /openapi.json.
-pub(super) async fn show(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("application/json");
     Ok(text(StatusCode::OK, kind, DOCUMENT.as_str()))
 }
@@ -51,7 +51,7 @@ fn document() -> Value {
     })
 }
 
-fn operation(act: &Act) -> Value {
+fn operation(act: &Endpoint) -> Value {
     let doc = &act.doc;
     let mut operation = json!({
         "operationId": doc.id,
@@ -59,7 +59,8 @@ fn operation(act: &Act) -> Value {
         "parameters": doc.params.iter().map(parameter).collect::<Vec<_>>(),
         "responses": answers(act),
     });
-    let options: Vec<_> = doc.params.iter().filter(|param| param.place == Place::Option).collect();
+    let options: Vec<_> =
+        doc.params.iter().filter(|param| param.place == ParamPlace::Option).collect();
     if !options.is_empty() {
         let members: Map<_, _> =
             options.iter().map(|param| (param.name.to_owned(), described(param))).collect();
@@ -76,9 +77,9 @@ fn operation(act: &Act) -> Value {
 
 fn parameter(param: &Param) -> Value {
     let place = match param.place {
-        Place::Path => "path",
-        Place::Option | Place::Query => "query",
-        Place::Header => "header",
+        ParamPlace::Path => "path",
+        ParamPlace::Option | ParamPlace::Query => "query",
+        ParamPlace::Header => "header",
     };
     json!({
         "name": param.name,
@@ -95,7 +96,7 @@ fn described(param: &Param) -> Value {
     schema
 }
 
-fn answers(act: &Act) -> Value {
+fn answers(act: &Endpoint) -> Value {
     let answer = |code: u16, schema: Schema| {
         let meaning = StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason());
         let body = json!({ schema.media(): { "schema": schema.reference() } });
@@ -135,7 +136,7 @@ mod tests {
         for (path, act) in acts() {
             assert!(seen.insert(act.doc.id), "{path}: {}", act.doc.id);
             let needs = path.contains('{');
-            let has = act.doc.params.iter().any(|param| param.place == Place::Path);
+            let has = act.doc.params.iter().any(|param| param.place == ParamPlace::Path);
             assert_eq!(needs, has, "{path}");
         }
     }

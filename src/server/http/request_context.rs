@@ -1,10 +1,10 @@
 //! One request on its way to a handler, and what handlers read from it and answer with.
 
-use super::app_state::App;
-use super::problem::{Done, Problem};
-use super::routes::Act;
-use crate::auth::permissions::{Operation, Request as Asked};
-use crate::auth::{self, Anonymous, Grant};
+use super::app_state::AppState;
+use super::problem::{HandlerResult, Problem};
+use super::routes::Endpoint;
+use crate::auth::permissions::{AccessRequest as Asked, Operation};
+use crate::auth::{self, Grant, UnnamedOwner};
 use crate::engine::{
     ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
     SessionView,
@@ -26,8 +26,8 @@ use tokio::sync::oneshot;
 /// What is sent back.
 pub(super) type Response = axum::http::Response<Body>;
 
-/// A handler at work.
-pub(super) type Answering = Pin<Box<dyn Future<Output = Done> + Send>>;
+/// The future of a running handler.
+pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
 /// The longest body that makes sense: a note of 1 KiB, names and clients, several times over.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -36,21 +36,21 @@ pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 /// another could have.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// One request.
-pub(super) struct Call {
-    pub(super) app: Arc<App>,
+/// One request, with the state that its handler needs.
+pub(super) struct RequestContext {
+    pub(super) app: Arc<AppState>,
     /// What the caller may do.
     pub(super) grant: Arc<Grant>,
     /// What was asked for.
-    pub(super) act: &'static Act,
+    pub(super) act: &'static Endpoint,
     pub(super) head: Parts,
     /// Nothing shares a body; the mutex says so to the compiler.
     pub(super) body: Mutex<Body>,
 }
 
-impl Call {
+impl RequestContext {
     /// The whole body, if it is not too long and comes in time.
-    pub(super) async fn bytes(&mut self, max: usize) -> Done<axum::body::Bytes> {
+    pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
         let body = std::mem::take(self.body.get_mut());
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
         match whole.await {
@@ -68,14 +68,14 @@ impl Call {
     }
 }
 
-impl Call {
+impl RequestContext {
     /// Whether the caller may make a request that names no session.
-    fn may(&self, request: &Asked<'_>) -> Done<()> {
+    fn may(&self, request: &Asked<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Looks at one lock, if the caller may.
-    pub(super) async fn view(&self, name: &LockName) -> Done<LockView> {
+    pub(super) async fn view(&self, name: &LockName) -> HandlerResult<LockView> {
         self.may(&Asked::of_lock(Operation::ShowLock, name))?;
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
@@ -83,7 +83,7 @@ impl Call {
     }
 
     /// Looks at one lock as it is known here, if the caller may.
-    pub(super) async fn known(&self, name: &LockName) -> Done<Known<LockView>> {
+    pub(super) async fn known(&self, name: &LockName) -> HandlerResult<Known<LockView>> {
         self.may(&Asked::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
         self.app.locks.known_view(name, |known| drop(then.send(known)));
@@ -91,7 +91,7 @@ impl Call {
     }
 
     /// Has a command decided, if the caller may submit it.
-    pub(super) async fn decide(&self, op: Op, request: Option<Request>) -> Done<Outcome> {
+    pub(super) async fn decide(&self, op: Op, request: Option<Request>) -> HandlerResult<Outcome> {
         if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
             self.grants()?;
         }
@@ -108,7 +108,7 @@ impl Call {
     }
 
     /// Whether the caller may submit `op`.
-    pub(super) async fn check(&self, op: &Op) -> Done<()> {
+    pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
         for anonymous in auth::anonymous(op) {
             actors.push(match self.known_actor(&anonymous) {
@@ -120,21 +120,21 @@ impl Call {
     }
 
     /// Whose a session is, if that is known. Most keep one alive that was opened here.
-    fn known_actor(&self, anonymous: &Anonymous) -> Option<ClientId> {
+    fn known_actor(&self, anonymous: &UnnamedOwner) -> Option<ClientId> {
         match anonymous {
-            Anonymous::Session(id) => self.app.chronicle.client_of(*id),
-            Anonymous::Place(..) => None,
+            UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
+            UnnamedOwner::Place(..) => None,
         }
     }
 
     /// Whose a session or a place in a line is.
-    async fn actor(&self, anonymous: Anonymous) -> Done<ClientId> {
+    async fn actor(&self, anonymous: UnnamedOwner) -> HandlerResult<ClientId> {
         let reason = match anonymous {
-            Anonymous::Session(id) => match self.client_of(id).await? {
+            UnnamedOwner::Session(id) => match self.client_of(id).await? {
                 Some(client) => return Ok(client),
                 None => Reason::NoSession(id),
             },
-            Anonymous::Place(name, ticket) => {
+            UnnamedOwner::Place(name, ticket) => {
                 let view = self.view(&name).await?;
                 let mut waiters = view.waiters.into_iter();
                 match waiters.find(|waiter| waiter.ticket == ticket) {
@@ -148,7 +148,7 @@ impl Call {
     }
 
     /// Whose a session is that was not opened here.
-    async fn client_of(&self, id: SessionId) -> Done<Option<ClientId>> {
+    async fn client_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
             self.app.chronicle.open(id, client.clone());
@@ -157,7 +157,7 @@ impl Call {
     }
 
     /// Looks at a session.
-    pub(super) async fn session(&self, id: SessionId) -> Done<Option<SessionView>> {
+    pub(super) async fn session(&self, id: SessionId) -> HandlerResult<Option<SessionView>> {
         let (then, view) = oneshot::channel();
         self.app.locks.session(id, |view| drop(then.send(view)));
         told(view.await)
@@ -167,7 +167,7 @@ impl Call {
 /// What the door said, or that it said nothing.
 pub(super) fn told<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
-) -> Done<T> {
+) -> HandlerResult<T> {
     // Whoever drops the question without an answer is closing.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
     answer.map_err(|unavailable| Failure::Unavailable(unavailable).into())

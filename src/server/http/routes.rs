@@ -15,7 +15,7 @@ use super::parameters::{
     IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
     REENTRANT, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
-use super::request_context::{Answering, Call};
+use super::request_context::{HandlerFuture, RequestContext};
 use super::schema::Schema;
 use super::sessions;
 use super::single_lock_api;
@@ -29,22 +29,22 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     /// As the router matches it; `None`: it is a part of the route before.
     pub(super) pattern: Option<&'static str>,
-    pub(super) acts: &'static [Act],
+    pub(super) acts: &'static [Endpoint],
 }
 
 /// One method at a path.
-pub(super) struct Act {
+pub(super) struct Endpoint {
     pub(super) method: Method,
-    pub(super) doc: Doc,
+    pub(super) doc: EndpointDoc,
     /// The row of the table of permissions by which it is decided.
     pub(super) operation: Operation,
     /// Whether it may be to keep a session alive, and no more.
     pub(super) keeps: bool,
-    pub(super) run: fn(Call) -> Answering,
+    pub(super) run: fn(RequestContext) -> HandlerFuture,
 }
 
-/// What the document says of an act.
-pub(super) struct Doc {
+/// The documentation of an endpoint in the OpenAPI document.
+pub(super) struct EndpointDoc {
     pub(super) id: &'static str,
     pub(super) summary: &'static str,
     pub(super) params: &'static [Param],
@@ -59,13 +59,13 @@ pub(super) struct Doc {
 pub(super) const fn act(
     method: Method,
     operation: Operation,
-    run: fn(Call) -> Answering,
-    doc: Doc,
-) -> Act {
-    Act { method, doc, operation, keeps: false, run }
+    run: fn(RequestContext) -> HandlerFuture,
+    doc: EndpointDoc,
+) -> Endpoint {
+    Endpoint { method, doc, operation, keeps: false, run }
 }
 
-impl Act {
+impl Endpoint {
     pub(super) const fn keeps(mut self) -> Self {
         self.keeps = true;
         self
@@ -79,8 +79,8 @@ pub(super) const fn doc(
     params: &'static [Param],
     (code, schema): (u16, Schema),
     problems: &'static [u16],
-) -> Doc {
-    Doc { id, summary, params, code, schema, problems }
+) -> EndpointDoc {
+    EndpointDoc { id, summary, params, code, schema, problems }
 }
 
 /// Every request that has a path, and the row of the table of permissions that decides it.
@@ -317,7 +317,7 @@ pub(super) static ROUTES: &[Route] = &[
 
 const SEED_STATUS: (u16, Schema) = (200, Schema::SeedStatus);
 
-const LOCK: &[Act] = &[
+const LOCK: &[Endpoint] = &[
     act(
         Method::GET,
         Operation::ShowLock,
@@ -381,7 +381,7 @@ const LOCK: &[Act] = &[
     ),
 ];
 
-pub(super) const STEAL: &[Act] = &[act(
+pub(super) const STEAL: &[Endpoint] = &[act(
     Method::POST,
     Operation::Steal,
     |call| Box::pin(lock_resource::steal(call)),
@@ -394,7 +394,7 @@ pub(super) const STEAL: &[Act] = &[act(
     ),
 )];
 
-const SESSIONS: &[Act] = &[
+const SESSIONS: &[Endpoint] = &[
     act(
         Method::GET,
         Operation::ShowSession,
@@ -421,7 +421,7 @@ const SESSIONS: &[Act] = &[
     ),
 ];
 
-const METRICS: &[Act] = &[act(
+const METRICS: &[Endpoint] = &[act(
     Method::GET,
     Operation::ShowMetrics,
     |call| Box::pin(metrics::show(call)),
@@ -434,7 +434,7 @@ const METRICS: &[Act] = &[act(
     ),
 )];
 
-const PAGE: &[Act] = &[act(
+const PAGE: &[Endpoint] = &[act(
     Method::GET,
     Operation::ShowPage,
     |call| Box::pin(page::show(call)),

@@ -6,11 +6,11 @@
 //! A request with an Idempotency-Key keeps its place when the connection closes: the key names
 //! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat.
 
-use super::app_state::{Phase, entered};
+use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
 use super::lock_resource;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, told};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{RequestContext, told};
 use crate::engine::{
     Acquire, ClientId, Event, Hold, Kind, LeaseKey, Leave, Line, LockName, Op, Outcome, Refusal,
     Release, Replay, Request, Tenure, Term, Ticket, Token, What, Why,
@@ -36,40 +36,40 @@ const KEPT: Span = Span::from_secs(30);
 /// Events taken at a time.
 const BATCH: usize = 256;
 
-/// Who waits, by the place in line.
-pub(super) struct Places {
+/// All queue places with waiting requests, by ticket.
+pub(super) struct QueuePlaces {
     locks: Locks,
     own: Weak<Self>,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// There is one while anybody waits.
     watch: Option<Watch>,
-    places: HashMap<Ticket, Place>,
+    places: HashMap<Ticket, QueuePlace>,
     waiting: usize,
     /// Tells apart those who share a place: several requests of one client are one in the line.
     next: u64,
 }
 
-/// One place.
+/// One queue place and the requests that wait for it.
 #[derive(Default)]
-struct Place {
-    told: Vec<(u64, oneshot::Sender<Fate>)>,
-    claims: Arc<Claims>,
+struct QueuePlace {
+    told: Vec<(u64, oneshot::Sender<PlaceOutcome>)>,
+    claims: Arc<SharedClaims>,
 }
 
-/// Those who share a place: what it is served with is given back when none of them took it.
+/// The requests that share a place: its grant is released when none of them took it.
 #[derive(Default)]
-struct Claims {
+struct SharedClaims {
     open: AtomicUsize,
     taken: AtomicBool,
 }
 
-/// What became of a place.
+/// The outcome of a queue place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum PlaceOutcome {
     /// It was served.
     Served(Token),
     /// It is gone.
@@ -79,14 +79,14 @@ enum Fate {
 }
 
 /// The outcome of entering a request that may wait.
-enum Entered {
-    Waits(Box<Waiter>),
+enum EnterOutcome {
+    Waits(Box<PlaceGuard>),
     Decided(Outcome),
 }
 
-type Entering = Result<Entered, Refusal>;
+type EnterResult = Result<EnterOutcome, Refusal>;
 
-impl Places {
+impl QueuePlaces {
     pub(super) fn new(locks: Locks) -> Arc<Self> {
         Arc::new_cyclic(|own| {
             let (own, state) = (Weak::clone(own), Mutex::default());
@@ -95,7 +95,7 @@ impl Places {
     }
 
     /// Follows a place that `ask` has taken; `before` is a watch from before that.
-    fn follow(self: &Arc<Self>, ask: &Acquire, ticket: Ticket, before: &mut Watch) -> Waiter {
+    fn follow(self: &Arc<Self>, ask: &Acquire, ticket: Ticket, before: &mut Watch) -> PlaceGuard {
         let (sender, told) = oneshot::channel();
         let mut state = self.state.lock();
         if state.watch.is_none() {
@@ -110,21 +110,24 @@ impl Places {
         drop(state);
         self.look_back(ticket, before);
         let (places, ask) = (Arc::clone(self), ask.clone());
-        Waiter { places, ask, ticket, number, told, claims }
+        PlaceGuard { places, ask, ticket, number, told, claims }
     }
 
-    /// Asks for a lock. A request that waits has its [`Waiter`] as soon as it has a place, so that
-    /// the place is left also when the connection closes before the answer arrives.
-    fn enter(self: &Arc<Self>, ask: &Acquire) -> oneshot::Receiver<Result<Entering, Unavailable>> {
+    /// Asks for a lock. A request that waits has its [`PlaceGuard`] as soon as it has a place, so
+    /// that the place is left also when the connection closes before the answer arrives.
+    fn enter(
+        self: &Arc<Self>,
+        ask: &Acquire,
+    ) -> oneshot::Receiver<Result<EnterResult, Unavailable>> {
         let (then, answer) = oneshot::channel();
         let (places, asked) = (Arc::clone(self), ask.clone());
         let mut before = self.locks.watch(None);
         self.locks.submit(Op::Acquire(ask.clone()), move |answer| {
             let entered = |outcome| match outcome {
                 Outcome::Waiting { ticket, .. } => {
-                    Entered::Waits(Box::new(places.follow(&asked, ticket, &mut before)))
+                    EnterOutcome::Waits(Box::new(places.follow(&asked, ticket, &mut before)))
                 }
-                outcome => Entered::Decided(outcome),
+                outcome => EnterOutcome::Decided(outcome),
             };
             drop(then.send(answer.map(|answer| answer.map(entered))));
         });
@@ -147,7 +150,7 @@ impl Places {
         loop {
             let batch = before.take(BATCH);
             let fate = batch.events.iter().find_map(|(_, event)| fate_of(event, ticket));
-            if let Some(fate) = fate.or((batch.lost > 0).then_some(Fate::Unknown)) {
+            if let Some(fate) = fate.or((batch.lost > 0).then_some(PlaceOutcome::Unknown)) {
                 if let Some(place) = self.state.lock().places.remove(&ticket) {
                     place.tell(fate);
                 }
@@ -162,12 +165,12 @@ impl Places {
     /// Tells whom the events concern. Runs on the thread that decided a command.
     fn pump(&self) {
         let mut state = self.state.lock();
-        let State { watch: Some(watch), places, .. } = &mut *state else { return };
+        let QueueState { watch: Some(watch), places, .. } = &mut *state else { return };
         loop {
             let batch = watch.take(BATCH);
             if batch.lost > 0 {
                 for (_, place) in places.drain() {
-                    place.tell(Fate::Unknown);
+                    place.tell(PlaceOutcome::Unknown);
                 }
             }
             for (_, event) in &batch.events {
@@ -195,13 +198,13 @@ impl Places {
         }
     }
 
-    fn count(self: &Arc<Self>) -> Option<Counted> {
+    fn count(self: &Arc<Self>) -> Option<WaitSlot> {
         let mut state = self.state.lock();
         if state.waiting >= WAITING_MAX {
             return None;
         }
         state.waiting += 1;
-        Some(Counted(Arc::clone(self)))
+        Some(WaitSlot(Arc::clone(self)))
     }
 
     /// How many requests wait.
@@ -210,8 +213,8 @@ impl Places {
     }
 }
 
-impl Place {
-    fn tell(self, fate: Fate) {
+impl QueuePlace {
+    fn tell(self, fate: PlaceOutcome) {
         for (_, told) in self.told {
             // Who does not listen any more looks for itself.
             let _ = told.send(fate);
@@ -219,10 +222,10 @@ impl Place {
     }
 }
 
-/// One request that waits, counted as long as this lives.
-struct Counted(Arc<Places>);
+/// One counted waiting request; dropping it frees the slot.
+struct WaitSlot(Arc<QueuePlaces>);
 
-impl Drop for Counted {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.waiting -= 1;
@@ -233,7 +236,7 @@ impl Drop for Counted {
     }
 }
 
-type Told = oneshot::Receiver<Fate>;
+type OutcomeReceiver = oneshot::Receiver<PlaceOutcome>;
 
 fn ticket_of(event: &Event) -> Option<Ticket> {
     match &event.what {
@@ -244,34 +247,34 @@ fn ticket_of(event: &Event) -> Option<Ticket> {
     }
 }
 
-fn fate_of(event: &Event, ticket: Ticket) -> Option<Fate> {
+fn fate_of(event: &Event, ticket: Ticket) -> Option<PlaceOutcome> {
     match &event.what {
         What::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
-            Some(Fate::Served(*token))
+            Some(PlaceOutcome::Served(*token))
         }
-        What::Left { ticket: gone, why, .. } if *gone == ticket => Some(Fate::Gone(*why)),
+        What::Left { ticket: gone, why, .. } if *gone == ticket => Some(PlaceOutcome::Gone(*why)),
         _ => None,
     }
 }
 
-/// A place that is given up when this is dropped before anybody took what it was served with.
-struct Waiter {
-    places: Arc<Places>,
+/// A queue place; dropping it before the grant is taken leaves the queue.
+struct PlaceGuard {
+    places: Arc<QueuePlaces>,
     ask: Acquire,
     ticket: Ticket,
     number: u64,
-    told: Told,
-    claims: Arc<Claims>,
+    told: OutcomeReceiver,
+    claims: Arc<SharedClaims>,
 }
 
-impl Waiter {
+impl PlaceGuard {
     /// What the place was served with has been shown to who asked, or there is nothing to take.
     fn take(&self) {
         self.claims.taken.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Waiter {
+impl Drop for PlaceGuard {
     fn drop(&mut self) {
         let others = self.claims.open.fetch_sub(1, Ordering::Relaxed) > 1;
         if others || self.claims.taken.load(Ordering::Relaxed) {
@@ -282,7 +285,7 @@ impl Drop for Waiter {
         // Served before this line: `told` says so. Served after it: `after` does.
         let mut after = locks.watch(None);
         self.places.pump();
-        if let Ok(Fate::Served(token)) = self.told.try_recv() {
+        if let Ok(PlaceOutcome::Served(token)) = self.told.try_recv() {
             return give_back(&locks, &name, &client, token);
         }
         self.places.unfollow(ticket, self.number);
@@ -290,7 +293,7 @@ impl Drop for Waiter {
         self.places.locks.submit_until_answered(Op::Leave(leave), move |_| {
             let events = after.take(usize::MAX).events;
             let fate = events.iter().find_map(|(_, event)| fate_of(event, ticket));
-            if let Some(Fate::Served(token)) = fate {
+            if let Some(PlaceOutcome::Served(token)) = fate {
                 give_back(&locks, &name, &client, token);
             }
         });
@@ -305,7 +308,7 @@ fn give_back(locks: &Locks, name: &LockName, client: &ClientId, token: Token) {
 }
 
 /// Waits in line for what `ask` asks for, and answers when it is there or the wait is over.
-pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done {
+pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
@@ -319,25 +322,25 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
         let mut waiter = match place.take() {
             Some(waiter) => waiter,
             None => match told(places.enter(&ask).await)?.map_err(Failure::Refused)? {
-                Entered::Waits(waiter) => waiter,
-                Entered::Decided(outcome) => return served(call, &ask, &outcome).await,
+                EnterOutcome::Waits(waiter) => waiter,
+                EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
             },
         };
         let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(Fate::Unknown),
-            () = entered(&mut phase, Phase::Draining) => return Err(Problem::closing()),
+            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
+            () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match fate {
-            Fate::Served(token) => {
+            PlaceOutcome::Served(token) => {
                 let shown = show(call, &waiter.ask, token).await;
                 waiter.take();
                 return shown;
             }
-            Fate::Gone(why) => {
+            PlaceOutcome::Gone(why) => {
                 waiter.take();
                 return Err(in_vain(call, &waiter.ask, why).await);
             }
-            Fate::Unknown => {
+            PlaceOutcome::Unknown => {
                 let mut before = call.app.locks.watch(None);
                 if waits(call, &ask.name, waiter.ticket).await? {
                     place = Some(Box::new(places.follow(&ask, waiter.ticket, &mut before)));
@@ -354,11 +357,11 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
 
 /// Waits for what the request `request` asks for. Its place outlives this connection.
 pub(super) async fn wait_by_id(
-    call: &Call,
+    call: &RequestContext,
     mut ask: Acquire,
     patience: Span,
     request: Request,
-) -> Done {
+) -> HandlerResult {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
@@ -396,20 +399,20 @@ pub(super) async fn wait_by_id(
         waiter.take();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(Fate::Unknown),
-            () = tokio::time::sleep(half_kept), if left > KEPT => Fate::Unknown,
-            () = entered(&mut phase, Phase::Draining) => return Err(Problem::closing()),
+            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
+            () = tokio::time::sleep(half_kept), if left > KEPT => PlaceOutcome::Unknown,
+            () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match fate {
-            Fate::Served(token) => return show(call, &ask, token).await,
-            Fate::Gone(why) => return Err(in_vain(call, &ask, why).await),
-            Fate::Unknown => {}
+            PlaceOutcome::Served(token) => return show(call, &ask, token).await,
+            PlaceOutcome::Gone(why) => return Err(in_vain(call, &ask, why).await),
+            PlaceOutcome::Unknown => {}
         }
     }
 }
 
 /// Whether the place `ticket` is still in the queue of a lock.
-async fn waits(call: &Call, name: &LockName, ticket: Ticket) -> Done<bool> {
+async fn waits(call: &RequestContext, name: &LockName, ticket: Ticket) -> HandlerResult<bool> {
     let view = call.view(name).await?;
     Ok(view.waiters.iter().any(|waiter| waiter.ticket == ticket))
 }
@@ -424,7 +427,7 @@ fn lost_sight(name: &LockName) -> Problem {
     Problem::of(Kind::ConsistencyUnavailable, detail)
 }
 
-async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
+async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> HandlerResult {
     match outcome {
         Outcome::Granted(tenure) => {
             lock_resource::show_tenure(call, &ask.name, tenure, false).await
@@ -435,7 +438,7 @@ async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
 }
 
 /// Shows what a place was served with.
-async fn show(call: &Call, ask: &Acquire, token: Token) -> Done {
+async fn show(call: &RequestContext, ask: &Acquire, token: Token) -> HandlerResult {
     let now = call.app.locks.now();
     let life = ask.term.begin(now);
     let tenure = Tenure { token, life, acquired_at: now, acquisition: 0 };
@@ -443,7 +446,7 @@ async fn show(call: &Call, ask: &Acquire, token: Token) -> Done {
 }
 
 /// Why there is no lock at the end of a wait.
-async fn in_vain(call: &Call, ask: &Acquire, why: Why) -> Problem {
+async fn in_vain(call: &RequestContext, ask: &Acquire, why: Why) -> Problem {
     let session = match ask.term {
         Term::Session(id) if why == Why::SessionOver => Some(id),
         _ => None,
@@ -478,9 +481,9 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    fn places() -> Arc<Places> {
+    fn places() -> Arc<QueuePlaces> {
         let local = Local::in_memory(Rules::default()).expect("a thread can be started");
-        Places::new(Locks::new(Arc::new(local)))
+        QueuePlaces::new(Locks::new(Arc::new(local)))
     }
 
     fn ask(client: &str, line: Line) -> Acquire {
@@ -496,24 +499,24 @@ mod tests {
         }
     }
 
-    fn submit(places: &Places, op: Op) -> Outcome {
+    fn submit(places: &QueuePlaces, op: Op) -> Outcome {
         let (send, answer) = mpsc::channel();
         places.locks.submit(op, move |answer| send.send(answer).expect("it is waited for"));
         answer.recv().expect("an answer").expect("it is there").expect("nobody is in the way")
     }
 
-    fn look(places: &Places) -> LockView {
+    fn look(places: &QueuePlaces) -> LockView {
         let (send, view) = mpsc::channel();
         let name = LockName::parse("build").expect("valid");
         places.locks.view(&name, move |view| send.send(view).expect("it is waited for"));
         view.recv().expect("an answer").expect("it is there")
     }
 
-    fn stand(places: &Arc<Places>, client: &str) -> Waiter {
+    fn stand(places: &Arc<QueuePlaces>, client: &str) -> PlaceGuard {
         stand_by(places, &ask(client, Line::Join(None)))
     }
 
-    fn stand_by(places: &Arc<Places>, ask: &Acquire) -> Waiter {
+    fn stand_by(places: &Arc<QueuePlaces>, ask: &Acquire) -> PlaceGuard {
         let mut before = places.locks.watch(None);
         let outcome = submit(places, Op::Acquire(ask.clone()));
         let Outcome::Waiting { ticket, .. } = outcome else { panic!("{outcome:?}") };

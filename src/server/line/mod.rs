@@ -15,7 +15,7 @@ mod text_connection;
 mod line_server;
 
 use crate::auth::permissions::Operation;
-pub use line_server::{LineConfig, LineServer, StartError};
+pub use line_server::{LineConfig, LineServer, LineStartError};
 
 /// The first word of each line, and the row of the table of permissions that decides it.
-pub(crate) const WORDS: [(&str, Operation); 6] = request::Request::WORDS;
+pub(crate) const WORDS: [(&str, Operation); 6] = request::LineRequest::WORDS;
