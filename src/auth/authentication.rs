@@ -1,6 +1,6 @@
 //! Who asks: by a bearer token, by a client's certificate, or anybody.
 
-use super::Grant;
+use super::grant::Grant;
 use super::server_tls::{ClientCertPolicy, TlsError, TlsFiles};
 use super::token_file::{Tokens, TokensError};
 use parking_lot::RwLock;

@@ -1,6 +1,6 @@
 //! Who is connected, and the limits on that.
 
-use super::Grant;
+use super::grant::Grant;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! TLS: the server's certificate, and what a client's certificate says.
 
-use super::{ClientPattern, Credential, Grant};
+use super::grant::{ClientPattern, Credential, Grant};
 use crate::os_error::said;
 use rustls::RootCertStore;
 use rustls::crypto::ring;

@@ -1,7 +1,7 @@
 //! The file of bearer tokens: who each is, as which clients it may speak, which locks it may
 //! touch. A token is compared by its digest, with all of them, in constant time.
 
-use super::{ClientPattern, Credential, Grant};
+use super::grant::{ClientPattern, Credential, Grant};
 use crate::os_error::said;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};

@@ -1,7 +1,7 @@
 //! `cluster reset`, `backup` and `restore`: what concerns all locks at once.
 
+use super::environment::own_client;
 use super::exit::{CliError, CliResult, Exit};
-use super::mount::own_client;
 use super::output;
 use super::server_options::{self, ServerKeyArgs};
 use crate::client::download::download;

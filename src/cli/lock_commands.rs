@@ -2,9 +2,10 @@
 
 use super::exit::{CliError, CliResult, Exit};
 use super::mount_client::{LockClient, own_status};
+use super::name_argument::{NameArg, parsed};
 use super::output::{self, TerminalStyle};
 use super::status_table::{Status, page};
-use super::target::{self, CommandTarget, NameArg, TargetArgs};
+use super::target::{CommandTarget, TargetArgs};
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{Grace, Kind, LockName, Ttl};
 use crate::holder_id::Maker;
@@ -254,7 +255,7 @@ pub(super) fn steal(args: &StealArgs) -> CliResult {
 
 pub(super) fn status(args: &StatusArgs) -> CliResult {
     if args.stale {
-        let name = target::parsed(&args.lock.name.name)?;
+        let name = parsed(&args.lock.name.name)?;
         let known = args.lock.target.stale()?.status(&name)?;
         if !args.lock.json {
             known.warn();

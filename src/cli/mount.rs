@@ -1,13 +1,16 @@
 //! `mount`: the engine, the mounts on it, and the end of both.
 
+use super::access_options::AccessArgs;
+use super::argument_types::{DurationArg, address};
 use super::background;
+use super::environment::{host, server_of_environment};
 use super::exit::{CliError, CliResult, Exit};
+use super::http_server;
 use super::output;
-use super::serve::{self, AccessArgs};
 use super::server_options::{self, ServerKeyArgs};
 use super::signals::{self, Hangup};
+use super::startup_warnings::warn;
 use super::storage_options::{self, StorageArgs, StorageChoice};
-use super::target::server_of_environment;
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
@@ -21,7 +24,7 @@ use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::service::Locks;
 use clap::ValueEnum;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -113,22 +116,6 @@ enum HoldArg {
     Session,
 }
 
-/// A duration that is shown as people write it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DurationArg<T>(pub(super) T);
-
-impl std::fmt::Display for DurationArg<Ttl> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.span().fmt(f)
-    }
-}
-
-impl std::fmt::Display for DurationArg<Grace> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.span().fmt(f)
-    }
-}
-
 /// The address at which a mount serves HTTP.
 #[derive(Debug, Clone)]
 enum HttpAddress {
@@ -146,7 +133,7 @@ fn place(text: &str) -> Result<HttpAddress, String> {
             let path = std::path::absolute(path).map_err(|error| said(&error))?;
             Ok(HttpAddress::Unix(path))
         }
-        None => serve::address(text).map(HttpAddress::Tcp),
+        None => address(text).map(HttpAddress::Tcp),
     }
 }
 
@@ -237,7 +224,7 @@ fn serve(
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let ended = mount_all(args, each).and_then(|mounts| {
-        let server = http.map(|config| serve::start(locks.clone(), &config)).transpose()?;
+        let server = http.map(|config| http_server::start(locks.clone(), &config)).transpose()?;
         let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
         server.into_iter().for_each(HttpServer::drain);
         ended.and(unmount_all(&mounts))
@@ -338,7 +325,7 @@ fn until_the_end(
     while left > 0 {
         match news.recv() {
             Ok(MountEvent::Gone) => left -= 1,
-            Ok(MountEvent::Reload) => server.into_iter().for_each(serve::reload),
+            Ok(MountEvent::Reload) => server.into_iter().for_each(http_server::reload),
             Ok(MountEvent::Failed(why)) => return Err(storage_options::failed(&why)),
             Ok(MountEvent::End) | Err(_) => break,
         }
@@ -412,74 +399,6 @@ fn clients(args: &MountArgs) -> CliResult<Vec<ClientId>> {
         _ => Err(CliError::usage(format!(
             "{clients} times --client for {dirs} directories; give one for all, or one for each"
         ))),
-    }
-}
-
-fn host() -> CliResult<ClientId> {
-    let name = host_name();
-    ClientId::parse(name.trim()).map_err(|_| {
-        CliError::usage("this host has no usable name; say who this client is by --client NAME")
-    })
-}
-
-#[cfg(target_os = "linux")]
-pub(super) fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
-}
-
-#[cfg(not(target_os = "linux"))]
-#[allow(unsafe_code)]
-pub(super) fn host_name() -> String {
-    let mut bytes = [0_u8; 256];
-    // SAFETY: at most as many bytes are written as there are.
-    let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
-    let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
-    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
-}
-
-/// The client of whoever runs this process: its host and user.
-pub(super) fn own_client() -> CliResult<ClientId> {
-    Ok(mount::client_of_user(&host()?))
-}
-
-/// The state directory: `None` for none.
-pub(super) fn state_dir(said: Option<&std::ffi::OsStr>) -> CliResult<Option<PathBuf>> {
-    match said {
-        Some(none) if none == "none" => Ok(None),
-        Some(dir) if dir.is_empty() => {
-            Err(CliError::usage("--state needs a directory, or the word 'none'"))
-        }
-        Some(dir) => absolute(Path::new(dir)).map(Some),
-        None => default_state_dir().map(Some),
-    }
-}
-
-fn default_state_dir() -> CliResult<PathBuf> {
-    if is_root() {
-        return Ok("/var/lib/latchfs".into());
-    }
-    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let state = home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state")));
-    state.map(|state| state.join("latchfs")).ok_or_else(|| {
-        CliError::usage("there is no HOME to keep the state in; name a place by --state DIR")
-    })
-}
-
-pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {
-    std::path::absolute(path)
-        .map_err(|error| CliError::system("the current directory can't be found", &error))
-}
-
-/// Says what the user should know before relying on this mount.
-pub(super) fn warn(of_state: Option<String>) {
-    if let Some(warning) = of_state {
-        output::say(&warning);
-    }
-    if let Some(seconds) = super::doctor::request_timeout() {
-        output::say(&format!(
-            "fs.fuse.default_request_timeout is {seconds}: whoever waits longer for a lock kills \
-             the whole mount; set it to 0 by 'sysctl fs.fuse.default_request_timeout=0'"
-        ));
     }
 }
 

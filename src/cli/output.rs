@@ -1,6 +1,6 @@
 //! Standard output and standard error: sentences, JSON, and colour where a person looks.
 
-use super::exit::{CliError, CliResult};
+use super::exit::{CliError, CliResult, Exit};
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 
@@ -83,6 +83,18 @@ pub(super) fn say(sentence: &str) {
 /// Without control characters: what others wrote into a note must not steer this terminal.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Says a failure on standard error, and gives its exit code.
+pub(super) fn tell(failure: &CliError) -> Exit {
+    match failure {
+        CliError::Said(exit, sentence) => {
+            say(sentence);
+            *exit
+        }
+        CliError::Silent(exit) => *exit,
+        CliError::Pipe => Exit::Done,
+    }
 }
 
 #[cfg(test)]

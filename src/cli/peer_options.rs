@@ -1,8 +1,8 @@
 //! The options by which a durable server becomes one of several.
 
+use super::argument_types::address;
+use super::environment::{absolute, host_name};
 use super::exit::{CliError, CliResult};
-use super::mount::{absolute, host_name};
-use super::serve::address;
 use super::storage_options::StorageChoice;
 use crate::raft::{Pace, PeerFiles, Peering};
 use crate::server::http::ca;

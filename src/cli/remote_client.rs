@@ -3,8 +3,8 @@
 
 use super::exit::{CliError, CliResult, Exit};
 use super::mount_client::LockClient;
+use super::name_argument::not_a_name;
 use super::server_options;
-use super::target::not_a_name;
 use crate::client::http_transport::Access;
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};

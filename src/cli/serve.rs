@@ -1,23 +1,24 @@
 //! `serve`: the engine and the HTTP server, and the end of both. `mount --listen` begins the
 //! same server beside its mounts.
 
+use super::access_options::AccessArgs;
+use super::argument_types::{DurationArg, address};
 use super::background;
 use super::exit::{CliError, CliResult, Exit};
-use super::mount::{DurationArg, absolute, warn};
+use super::http_server::{reload, start};
 use super::output;
 use super::peer_options::PeerArgs;
 use super::print_permissions;
 use super::signals::{self, Hangup};
+use super::startup_warnings::warn;
 use super::storage_options::{self, StorageArgs};
-use crate::auth::{Credentials, TlsFiles};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::Stop;
-use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
+use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
 use crate::service::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::mpsc;
 
 /// The seed's port, for those who are on this machine.
@@ -49,73 +50,6 @@ pub(super) struct ServeArgs {
     /// Print who may do what, by which credentials, and end
     #[arg(long)]
     print_permissions: bool,
-}
-
-/// Who may ask, and how connections are encrypted.
-#[derive(Debug, clap::Args)]
-pub(super) struct AccessArgs {
-    /// Bearer tokens and what each may do, in TOML; read again at SIGHUP
-    #[arg(long, value_name = "FILE")]
-    tokens: Option<PathBuf>,
-    /// Encrypt by this certificate, in PEM; read again at SIGHUP
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// The key of the certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Let clients show certificates that this one has signed
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    client_ca: Option<PathBuf>,
-    /// Be open to a network without tokens or without TLS
-    #[arg(long)]
-    insecure: bool,
-}
-
-impl AccessArgs {
-    /// What the server needs to know; of a daemon that may change its directory.
-    pub(super) fn config(
-        &self,
-        listen: Listen,
-        (ttl, grace): (Ttl, Grace),
-    ) -> CliResult<HttpConfig> {
-        let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
-        let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {
-            (Some(cert), Some(key)) => {
-                Some(TlsFiles { cert, key, client_ca: whole(&self.client_ca)? })
-            }
-            _ => None,
-        };
-        let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
-        Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
-    }
-}
-
-/// The address that `--listen` names.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        let next = match text.rsplit_once(':') {
-            _ if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() => {
-                let ip = text.trim_matches(['[', ']']);
-                let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-                format!("write {ip}:8080, with a port")
-            }
-            None if text.parse::<u16>().is_ok() => open_to(text),
-            Some(("" | "*", port)) if port.parse::<u16>().is_ok() => open_to(port),
-            Some(("localhost", port)) if port.parse::<u16>().is_ok() => {
-                format!("write 127.0.0.1:{port}")
-            }
-            Some((host, port)) if port.parse::<u16>().is_ok() && !host.contains(':') => {
-                format!("a name such as '{host}' is not looked up; write the IP address")
-            }
-            _ => "write it like 127.0.0.1:8080 or [::1]:8080".to_owned(),
-        };
-        format!("it is no IP:PORT; {next}")
-    })
-}
-
-/// Who names only a port has to say for whom.
-fn open_to(port: &str) -> String {
-    format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }
 
 /// Events that the main thread of the server waits for.
@@ -169,28 +103,6 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     served.and(closed)
 }
 
-/// Reads tokens and certificates again, and says it when something is wrong with them.
-pub(super) fn reload(server: &HttpServer) {
-    match server.reload() {
-        Ok(()) => output::say("tokens and certificates were read again"),
-        Err(error) => output::say(&format!("all stays as it was: {error}")),
-    }
-}
-
-/// Begins a server, and says where it listens.
-pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> {
-    let server = HttpServer::start(locks, config).map_err(|error| refused(&error))?;
-    let (ttl, grace) = (config.ttl.span(), config.grace.span());
-    let scheme = match (&config.listen, &config.credentials.tls) {
-        (Listen::Unix(..), _) => "unix:",
-        (Listen::Tcp(_), Some(_)) => "https://",
-        (Listen::Tcp(_), None) => "http://",
-    };
-    let address = server.address();
-    output::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
-    Ok(server)
-}
-
 /// Begins to serve lines beside a server, and says where.
 fn start_line(
     locks: Locks,
@@ -210,42 +122,4 @@ fn start_line(
     server.add_metrics(line.metrics());
     output::line(&format!("latchfs: taking lines on {}", line.address()))?;
     Ok(line)
-}
-
-fn refused(error: &HttpStartError) -> CliError {
-    let exit = match error {
-        HttpStartError::Open(_) => Exit::Usage,
-        HttpStartError::Listen(..) | HttpStartError::System(_) | HttpStartError::Credentials(_) => {
-            Exit::Unavailable
-        }
-    };
-    CliError::Said(exit, error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_an_ip_and_a_port() {
-        for good in ["127.0.0.1:8080", "[::1]:0", "0.0.0.0:65535"] {
-            assert_eq!(address(good).map(|address| address.to_string()), Ok(good.to_owned()));
-        }
-        for (wrong, next) in [
-            ("localhost:8080", "write 127.0.0.1:8080"),
-            (":8080", "write 127.0.0.1:8080 for this machine alone, 0.0.0.0:8080"),
-            ("8080", "write 127.0.0.1:8080 for"),
-            ("*:80", "0.0.0.0:80 for others"),
-            ("10.0.0.1", "write 10.0.0.1:8080"),
-            ("::1", "write [::1]:8080"),
-            ("[::1]", "write [::1]:8080"),
-            ("box.local:8080", "'box.local' is not looked up"),
-            ("nonsense", "like 127.0.0.1:8080 or [::1]:8080"),
-            ("127.0.0.1:99999", "like 127.0.0.1:8080"),
-            ("", "like 127.0.0.1:8080"),
-        ] {
-            let said = address(wrong).expect_err(wrong);
-            assert!(said.starts_with("it is no IP:PORT; ") && said.contains(next), "{said}");
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! Where a daemon keeps what a restart needs, and the engine that keeps it there: a state
 //! directory, a data directory, or nothing.
 
+use super::environment::{absolute, state_dir};
 use super::exit::{CliError, CliResult};
-use super::mount::{absolute, state_dir};
 use crate::engine::{Grace, Rules, Ttl};
 use crate::raft::{Node, Peering, Stop};
 use crate::service::local::Local;

@@ -4,13 +4,14 @@
 //! the current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
 //! names a mount and so comes before the current directory and before `LATCHFS_SERVER`.
 
+use super::environment::{own_client, server_of_environment};
 use super::exit::{CliError, CliResult};
-use super::mount;
 use super::mount_client::{ControlFile, LockClient};
+use super::name_argument::{not_a_name, parsed};
 use super::remote_client::RemoteClient;
 use super::server_options::ServerKeyArgs;
 use super::stale_option::StaleServers;
-use crate::engine::{ClientId, LockName, NameError};
+use crate::engine::{ClientId, LockName};
 use crate::fuse::mountinfo;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -87,7 +88,7 @@ impl TargetArgs {
         let servers = self.server_for(None)?.ok_or_else(|| {
             CliError::usage("--stale asks a server for what it knows; name one by --server URL")
         })?;
-        let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
+        let client = self.client.clone().map_or_else(own_client, Ok)?;
         Ok(StaleServers { servers, key: &self.key, client })
     }
 
@@ -97,7 +98,7 @@ impl TargetArgs {
     }
 
     fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
-        let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
+        let client = self.client.clone().map_or_else(own_client, Ok)?;
         Ok(RemoteClient::new(self.key.access(url)?, client))
     }
 
@@ -152,15 +153,6 @@ impl TargetArgs {
         })?;
         Ok(Some(resolved))
     }
-}
-
-/// `LATCHFS_SERVER`; an empty one counts as none.
-pub(super) fn server_of_environment() -> CliResult<Option<String>> {
-    let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
-        return Ok(None);
-    };
-    let text = url.into_string();
-    text.map(Some).map_err(|_| CliError::usage("LATCHFS_SERVER is not UTF-8; name a URL there"))
 }
 
 /// Whether the current directory or `name` lies in a mount.
@@ -240,32 +232,6 @@ fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> CliResult<LockName
         _ => given,
     };
     LockName::parse_bytes(name.as_bytes()).map_err(|error| not_a_name(given, error))
-}
-
-/// The lock of a server that an argument means.
-pub(super) fn parsed(given: &OsStr) -> CliResult<LockName> {
-    LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
-}
-
-/// What, why, and what to write instead.
-pub(super) fn not_a_name(given: &OsStr, error: NameError) -> CliError {
-    let next = match error {
-        NameError::Empty => "write one slash between parts, and none around them: team/build",
-        NameError::TooLong => "choose a shorter one",
-        NameError::NotUtf8 => "write it in UTF-8",
-        NameError::Control => "leave out line ends, tabs and the like",
-        NameError::Dots => "write it whole, as from the top of a mount: team/build",
-        NameError::Reserved => "let it begin otherwise",
-    };
-    CliError::usage(format!("'{}' is not the name of a lock: {error}; {next}", given.display()))
-}
-
-/// The name of a lock as an argument.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct NameArg {
-    /// The lock: its name, or a path below the mount
-    #[arg(value_name = "NAME")]
-    pub(super) name: OsString,
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(super) fn run(args: &UmountArgs) -> CliResult {
     for dir in &args.dirs {
         if let Err(failure) = unmount(dir, args.unseal) {
             if failed.is_err() {
-                super::tell(&failure);
+                output::tell(&failure);
             } else {
                 failed = Err(failure);
             }

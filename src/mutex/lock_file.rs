@@ -1,6 +1,5 @@
 //! The file of a lock: open it, lock it by flock(2), and wait for a change of it by poll(2).
 
-use super::thread_ownership::MutexMode;
 use crate::time::{Span, Time, boot_now};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, PipeReader};
@@ -10,6 +9,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+
+/// Exclusive or shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MutexMode {
+    /// Nobody else has it.
+    Exclusive,
+    /// Others may have it in this mode.
+    Shared,
+}
 
 /// How long to wait for a lock.
 #[derive(Debug, Clone, Copy)]

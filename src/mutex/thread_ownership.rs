@@ -1,7 +1,7 @@
 //! What the mutexes of one process on one lock share: which thread holds it, and how often.
 
-use super::lock_file::{await_change, is_stopped, see, token_of};
-use super::{Listeners, Notice, Unexpected};
+use super::lock_file::{MutexMode, await_change, is_stopped, see, token_of};
+use super::notice::{Listeners, Notice, Unexpected};
 use crate::engine::LockName;
 use crate::holder_id::Maker;
 use parking_lot::Mutex;
@@ -13,15 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
-
-/// Exclusive or shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MutexMode {
-    /// Nobody else has it.
-    Exclusive,
-    /// Others may have it in this mode.
-    Shared,
-}
 
 /// All locks that this process has a mutex for.
 static PLACES: LazyLock<Mutex<HashMap<PathBuf, Weak<ProcessLock>>>> = LazyLock::new(Mutex::default);

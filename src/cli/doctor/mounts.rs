@@ -1,6 +1,6 @@
 //! The mounts that there are.
 
-use super::Finding;
+use super::finding::Finding;
 use super::servers;
 use crate::cli::mount_client::{ControlFile, LockClient};
 use crate::fuse::mountinfo::{self, Life};

@@ -1,6 +1,6 @@
 //! Servers: the one that is named, and those behind mounts.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::cli::exit::CliResult;
 use crate::cli::server_options::ServerKeyArgs;
 use crate::client::http_transport::Http;

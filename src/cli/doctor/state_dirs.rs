@@ -1,8 +1,8 @@
 //! Where mounts keep what a restart needs.
 
-use super::Finding;
+use super::finding::Finding;
+use crate::cli::environment::state_dir;
 use crate::cli::exit::CliResult;
-use crate::cli::mount::state_dir;
 use crate::os_error::said;
 use crate::service::Stands;
 use serde_json::Value;

@@ -3,8 +3,8 @@
 use super::app_state::AppState;
 use super::problem::{HandlerResult, Problem};
 use super::routes::Endpoint;
-use crate::auth::permissions::{AccessRequest as Asked, Operation};
-use crate::auth::{self, Grant, UnnamedOwner};
+use crate::auth::permissions::{AccessRequest, Operation};
+use crate::auth::{Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, LockName, LockView, Op, Outcome, Reason, Refusal, Request, SessionId,
     SessionView,
@@ -70,13 +70,13 @@ impl RequestContext {
 
 impl RequestContext {
     /// Whether the caller may make a request that names no session.
-    fn may(&self, request: &Asked<'_>) -> HandlerResult<()> {
+    fn may(&self, request: &AccessRequest<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Looks at one lock, if the caller may.
     pub(super) async fn view(&self, name: &LockName) -> HandlerResult<LockView> {
-        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
+        self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
         told(view.await)
@@ -84,7 +84,7 @@ impl RequestContext {
 
     /// Looks at one lock as it is known here, if the caller may.
     pub(super) async fn known(&self, name: &LockName) -> HandlerResult<Known<LockView>> {
-        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
+        self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
         self.app.locks.known_view(name, |known| drop(then.send(known)));
         told(known.await)
@@ -110,26 +110,26 @@ impl RequestContext {
     /// Whether the caller may submit `op`.
     pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
-        for anonymous in auth::anonymous(op) {
-            actors.push(match self.known_actor(&anonymous) {
+        for owner in unnamed_owners(op) {
+            actors.push(match self.known_actor(&owner) {
                 Some(client) => client,
-                None => Box::pin(self.actor(anonymous)).await?,
+                None => Box::pin(self.actor(owner)).await?,
             });
         }
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Whose a session is, if that is known. Most keep one alive that was opened here.
-    fn known_actor(&self, anonymous: &UnnamedOwner) -> Option<ClientId> {
-        match anonymous {
+    fn known_actor(&self, owner: &UnnamedOwner) -> Option<ClientId> {
+        match owner {
             UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
             UnnamedOwner::Place(..) => None,
         }
     }
 
     /// Whose a session or a place in a line is.
-    async fn actor(&self, anonymous: UnnamedOwner) -> HandlerResult<ClientId> {
-        let reason = match anonymous {
+    async fn actor(&self, owner: UnnamedOwner) -> HandlerResult<ClientId> {
+        let reason = match owner {
             UnnamedOwner::Session(id) => match self.client_of(id).await? {
                 Some(client) => return Ok(client),
                 None => Reason::NoSession(id),

@@ -3,7 +3,7 @@
 use super::followers::{FollowersFull, LineFollowers};
 use super::request::{LineReply, LineRequest};
 use crate::auth::connection_limits::ConnectionLimits;
-use crate::auth::permissions::{AccessRequest as Asked, Operation};
+use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Authenticator, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Firm, Grace, Hold, Kind, LeaseKey, Line, LockName, Mode, Op, Patch,
@@ -146,7 +146,7 @@ impl LineService {
 
     /// Who has a lock. In grace it is still its owner's, for nobody else may take it.
     async fn owner(&self, grant: &Grant, name: &LockName) -> LineReply {
-        if let Err(denial) = grant.may(&Asked::of_lock(Operation::ShowLock, name), &[]) {
+        if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
             log::info!("a line is refused: {denial}");
             return LineReply::Error;
         }
