@@ -453,12 +453,12 @@ mod tests {
             (acquire("home", "laptop1", Term::Session(session)), UnnamedOwner::Session(session)),
             (Op::Leave(leave), UnnamedOwner::Place(name("home"), Ticket::named(3))),
         ] {
-            assert_eq!(anonymous(&op), [leans_on]);
+            assert_eq!(unnamed_owners(&op), [leans_on]);
             assert_eq!(laptop().may_submit(&op, &[client("laptop1:bob")]), Ok(()));
             let denied = laptop().may_submit(&op, &[client("x")]);
             assert_eq!(denied, Err(Denial::Client(client("x"))));
         }
-        assert_eq!(anonymous(&acquire("a", "a", Term::Own(TTL_DEFAULT, GRACE_DEFAULT))), []);
+        assert_eq!(unnamed_owners(&acquire("a", "a", Term::Own(TTL_DEFAULT, GRACE_DEFAULT))), []);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! What all requests share.
 
-use super::events::STREAMS_MAX;
 use super::history::EventHistory;
-use super::metrics::RequestCounts;
-use super::wait_for_lock::QueuePlaces;
+use super::queue_places::QueuePlaces;
+use super::request_counts::RequestCounts;
 use crate::auth::Authenticator;
 use crate::auth::connection_limits::ConnectionLimits;
 use crate::engine::{Grace, Ttl};
@@ -15,6 +14,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use tokio::sync::{Semaphore, watch};
+
+/// Streams of events at once: each is told of every change.
+pub(super) const STREAMS_MAX: usize = 1_000;
 
 /// Adds to a page of metrics.
 pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
@@ -58,7 +60,12 @@ pub(super) enum ShutdownPhase {
 }
 
 impl AppState {
-    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Authenticator>) -> Self {
+    pub(super) fn new(
+        locks: Locks,
+        (ttl, grace): (Ttl, Grace),
+        gate: Arc<Authenticator>,
+        requests: RequestCounts,
+    ) -> Self {
         let (phase, _) = watch::channel(ShutdownPhase::Serving);
         let begun = Wall::now();
         Self {
@@ -71,7 +78,7 @@ impl AppState {
             peers: ConnectionLimits::default(),
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            requests: RequestCounts::default(),
+            requests,
             quiet: Arc::default(),
             more_metrics: Mutex::default(),
             instance: format!("{:x}.{:x}", begun.secs, begun.nanos),

@@ -1,12 +1,12 @@
 //! What an administrator does to all locks: a reset, a backup.
 
-use super::event_replay;
-use super::event_replay::unexpected;
+use super::endpoint::{Endpoint, doc, endpoint};
+use super::event_replay::{self, unexpected};
 use super::options::{RequestOptions, request_id};
 use super::parameters::{ALL, CLIENT, IDEMPOTENCY_KEY, KEEP, OF, REASON};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, Response, json, text, told};
-use super::routes::{Endpoint, act, doc};
+use super::request_context::{RequestContext, told};
+use super::response::{Response, json, text};
 use super::schema::Schema;
 use crate::auth::permissions::Operation;
 use crate::engine::{Op, Outcome, Reset};
@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 /// What can be done at `/reset`.
-pub(super) const RESET: &[Endpoint] = &[act(
+pub(super) const RESET: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::Reset,
     |call| Box::pin(reset(call)),
@@ -30,7 +30,7 @@ pub(super) const RESET: &[Endpoint] = &[act(
 )];
 
 /// What can be done at `/backup`.
-pub(super) const BACKUP: &[Endpoint] = &[act(
+pub(super) const BACKUP: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::BackUp,
     |call| Box::pin(back_up(call)),

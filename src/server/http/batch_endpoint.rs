@@ -2,10 +2,11 @@
 //! (`locks::wire`). It is for `latchfs` itself; programs use the API.
 
 use super::app_state::ShutdownPhase;
+use super::endpoint::{Endpoint, doc, endpoint};
 use super::keep_alive;
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, Response, text};
-use super::routes::{Endpoint, act, doc};
+use super::request_context::RequestContext;
+use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial};
@@ -28,10 +29,10 @@ use tokio::sync::{Notify, oneshot};
 const KIND: &str = "application/x-latchfs";
 
 /// The door for other machines: for latchfs itself, and so not in the document.
-pub(super) static ACTS: &[(&str, Endpoint)] = &[
+pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
     (
         "/door/v1/ask",
-        act(
+        endpoint(
             Method::POST,
             Operation::SendBatch,
             |call| Box::pin(ask(call)),
@@ -41,7 +42,7 @@ pub(super) static ACTS: &[(&str, Endpoint)] = &[
     ),
     (
         "/door/v1/events",
-        act(
+        endpoint(
             Method::GET,
             Operation::FollowEvents,
             |call| Box::pin(ready(events(&call))),

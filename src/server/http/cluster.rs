@@ -1,10 +1,11 @@
 //! The nodes that decide together: how they stand, and what may be changed about them.
 
+use super::endpoint::{Endpoint, doc, endpoint};
 use super::options::RequestOptions;
 use super::parameters::{FORCE, NODE_ID, STATE, TO};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, json, told};
-use super::routes::{Endpoint, act, doc};
+use super::request_context::{RequestContext, told};
+use super::response::json;
 use super::schema::Schema;
 use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
@@ -19,7 +20,7 @@ use tokio::sync::oneshot;
 const CHANGED: (u16, Schema) = (200, Schema::Changed);
 
 /// At `/cluster`.
-pub(super) const SHOW: &[Endpoint] = &[act(
+pub(super) const SHOW: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowCluster,
     |call| Box::pin(show(call)),
@@ -33,7 +34,7 @@ pub(super) const SHOW: &[Endpoint] = &[act(
 )];
 
 /// At `/cluster/transfer`.
-pub(super) const TRANSFER: &[Endpoint] = &[act(
+pub(super) const TRANSFER: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::TransferLeader,
     |call| Box::pin(transfer(call)),
@@ -41,7 +42,7 @@ pub(super) const TRANSFER: &[Endpoint] = &[act(
 )];
 
 /// At `/cluster/nodes/{node}`.
-pub(super) const REMOVE: &[Endpoint] = &[act(
+pub(super) const REMOVE: &[Endpoint] = &[endpoint(
     Method::DELETE,
     Operation::RemoveNode,
     |call| Box::pin(remove(call)),
@@ -55,7 +56,7 @@ pub(super) const REMOVE: &[Endpoint] = &[act(
 )];
 
 /// At `/cluster/nodes/{node}/promote`.
-pub(super) const PROMOTE: &[Endpoint] = &[act(
+pub(super) const PROMOTE: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::PromoteNode,
     |call| Box::pin(promote(call)),

@@ -3,8 +3,9 @@
 
 use super::grant_response::{GrantResponse, tagged};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, Response, json};
-use super::sessions;
+use super::request_context::RequestContext;
+use super::response::{Response, json};
+use super::session_json;
 use crate::engine::{ClientId, LockName, Outcome, Replay};
 use crate::status::status_of;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -47,8 +48,8 @@ pub(super) async fn opened(
     let (Outcome::SessionOpened(id), Some(ends)) = (&replay.first, &replay.ends) else {
         return Err(unexpected(&replay.first));
     };
-    let first = sessions::opened(*id, client, ends.ttl, ends.grace);
-    let current = call.session(*id).await?.map(|view| sessions::shown(call, *id, &view));
+    let first = session_json::opened(*id, client, ends.ttl, ends.grace);
+    let current = call.session(*id).await?.map(|view| session_json::shown(call, *id, &view));
     Ok(marked(StatusCode::CREATED, &first, Some(current.unwrap_or_default())))
 }
 

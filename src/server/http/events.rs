@@ -1,10 +1,11 @@
 //! What happens, as it happens: server-sent events, resumable by the id of the last one seen.
 
-use super::app_state::{AppState, ShutdownPhase, entered};
+use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
 use super::options::RequestOptions;
 use super::parameters::LAST_EVENT_ID;
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, text};
+use super::request_context::RequestContext;
+use super::response::text;
 use crate::auth::Grant;
 use crate::engine::{Event, Kind, What};
 use crate::event_json::{event_of, lost};
@@ -19,9 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
-
-/// Streams at once: each is told of every change.
-pub(super) const STREAMS_MAX: usize = 1_000;
 
 /// Events written at a time.
 const BATCH: usize = 256;

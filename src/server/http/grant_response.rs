@@ -1,6 +1,6 @@
 //! Answers that are made often, written without looking at the lock again.
 
-use super::request_context::{Response, text};
+use super::response::{Response, text};
 use crate::engine::{ClientId, Ends, Life, LockName, LockView, Tenure, Token};
 use crate::service::Locks;
 use crate::time::Time;

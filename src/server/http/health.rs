@@ -2,7 +2,8 @@
 
 use super::app_state::ShutdownPhase;
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, Response, json};
+use super::request_context::RequestContext;
+use super::response::{Response, json};
 use crate::service::Failure;
 use axum::http::StatusCode;
 use serde_json::json;

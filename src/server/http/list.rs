@@ -2,7 +2,8 @@
 
 use super::options::{Consistency, RequestOptions};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, json, told};
+use super::request_context::{RequestContext, told};
+use super::response::json;
 use crate::engine::{LockName, LockView, Phase, Token};
 use crate::service::{List, Page, scoped_views};
 use crate::status::status_of;

@@ -1,19 +1,18 @@
 //! One lock: its status, acquire, renew, release, steal.
 
-use super::app_state::ShutdownPhase;
-use super::event_replay;
-use super::event_replay::unexpected;
-use super::grant_response::{self, GrantResponse};
+use super::event_replay::{self, unexpected};
+use super::grant_response::tagged;
 use super::list::aged;
+use super::lock_grant::granted;
 use super::options::{Consistency, RequestOptions, name_in, request_id};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, json};
+use super::request_context::RequestContext;
+use super::response::json;
 use super::wait_for_lock;
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Hold, Holder, LeaseKey, Life, Line, LockName, Mode, Op,
-    Outcome, Patch, Release, Renew, Request, SessionId, Steal, Tenure, Term, Token, Ttl,
+    Outcome, Patch, Release, Renew, Request, SessionId, Steal, Term, Token, Ttl,
 };
-use crate::service::Failure;
 use crate::status::status_of;
 use axum::http::StatusCode;
 use serde_json::json;
@@ -42,7 +41,7 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let view = call.view(&name).await?;
     let response = json(StatusCode::OK, &status_of(&view, |at| call.app.locks.wall(at)));
     Ok(match view.holder() {
-        Some(holder) => grant_response::tagged(response, holder.lease.token),
+        Some(holder) => tagged(response, holder.lease.token),
         None => response,
     })
 }
@@ -221,48 +220,6 @@ fn patch_of(options: &RequestOptions) -> Patch {
     Patch { note: options.note.clone(), ..Patch::default() }
 }
 
-/// The answer to a lock that was granted, renewed or stolen.
-pub(super) async fn granted(
-    call: &RequestContext,
-    of: (&LockName, &ClientId),
-    outcome: &Outcome,
-) -> HandlerResult {
-    let (tenure, renewed) = match outcome {
-        Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
-        Outcome::Renewed(tenure) => (tenure, true),
-        Outcome::Replayed(first) => return Box::pin(event_replay::granted(call, of, first)).await,
-        other => return Err(unexpected(other)),
-    };
-    match GrantResponse::of(&call.app.locks, of, tenure, renewed) {
-        Some(granted) => Ok(granted.into_response()),
-        // It hangs on a session, whose end only the engine knows.
-        None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
-    }
-}
-
-/// Shows a tenure as it stands now.
-pub(super) async fn show_tenure(
-    call: &RequestContext,
-    name: &LockName,
-    tenure: &Tenure,
-    renewed: bool,
-) -> HandlerResult {
-    if let Life::Session(id) = tenure.life {
-        call.app.chronicle.hang(id, tenure.token);
-    }
-    let view = call.view(name).await?;
-    let granted = GrantResponse::in_view(&call.app.locks, &view, tenure, renewed);
-    granted.map(GrantResponse::into_response).ok_or_else(|| over(name, tenure))
-}
-
-/// It was granted, and is over already.
-fn over(name: &LockName, tenure: &Tenure) -> Problem {
-    let (name, token) = (name.clone(), tenure.token);
-    let reason = Box::new(crate::engine::Reason::Expired { name, token });
-    let at = tenure.acquired_at;
-    Problem::from_failure(&Failure::Refused(crate::engine::Refusal { at, reason }))
-}
-
 impl RequestContext {
     /// What keeps a new lease alive.
     pub(super) fn term(
@@ -275,10 +232,5 @@ impl RequestContext {
             Some(session) => Term::Session(session),
             None => Term::Own(ttl.unwrap_or(self.app.ttl), grace.unwrap_or(self.app.grace)),
         }
-    }
-
-    /// Grants nothing once the server is on its way out.
-    pub(super) fn grants(&self) -> HandlerResult<()> {
-        if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
 }

@@ -1,53 +1,30 @@
 //! `/metrics`: what the engine counts, and what was asked of this server.
 
 use super::app_state::AppState;
+use super::endpoint::Endpoint;
 use super::options::RequestOptions;
 use super::problem::HandlerResult;
-use super::request_context::{RequestContext, text};
-use super::routes::{Endpoint, ROUTES};
+use super::request_context::RequestContext;
+use super::response::text;
 use crate::metrics::MetricsPage;
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
 use axum::http::{HeaderValue, StatusCode};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// The codes that answers have; what is not among them is counted as the last.
-const CODES: [u16; 21] = [
-    200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 415, 422, 429, 431, 500,
-    503, 0,
-];
-
-/// Counts of requests by endpoint and status code.
-pub(super) struct RequestCounts(Vec<[AtomicU64; CODES.len()]>);
-
-impl Default for RequestCounts {
-    fn default() -> Self {
-        let acts: usize = ROUTES.iter().map(|route| route.acts.len()).sum();
-        Self((0..acts).map(|_| <[AtomicU64; CODES.len()]>::default()).collect())
-    }
-}
-
-impl RequestCounts {
-    /// Counts an answer to the act with this number in the table.
-    pub(super) fn count(&self, act: usize, code: StatusCode) {
-        let code = CODES.iter().position(|known| *known == code.as_u16());
-        let counter = code.unwrap_or(CODES.len() - 1);
-        self.0[act][counter].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// All acts of the table, in order.
-pub(super) fn acts() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
-    ROUTES.iter().flat_map(|route| route.acts.iter().map(|act| (route.path, act)))
-}
-
-/// GET /metrics.
-pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
+/// GET /metrics, with the counts of all `endpoints`.
+pub(super) async fn show(
+    mut call: RequestContext,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+) -> HandlerResult {
     RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    Ok(text(StatusCode::OK, kind, page(&call.app)))
+    Ok(text(StatusCode::OK, kind, page(&call.app, endpoints)))
 }
 
-fn page(app: &AppState) -> String {
+fn page(
+    app: &AppState,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+) -> String {
     let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
@@ -66,12 +43,12 @@ fn page(app: &AppState) -> String {
         of_nodes(&mut page, &council.outlook());
     }
     page.family("latchfs_http_requests_total", "Requests, by route and code.", "counter");
-    for ((path, act), counters) in acts().zip(&app.requests.0) {
-        for (code, counter) in CODES.iter().zip(counters) {
-            let count = counter.load(Ordering::Relaxed);
+    for ((path, endpoint), counts) in endpoints.zip(app.requests.by_endpoint()) {
+        for (code, count) in counts {
             if count > 0 {
-                let code = if *code == 0 { "other".to_owned() } else { code.to_string() };
-                let labels = format!("method=\"{}\",route=\"{path}\",code=\"{code}\"", act.method);
+                let code = if code == 0 { "other".to_owned() } else { code.to_string() };
+                let labels =
+                    format!("method=\"{}\",route=\"{path}\",code=\"{code}\"", endpoint.method);
                 page.line(&labels, count);
             }
         }

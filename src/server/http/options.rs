@@ -1,6 +1,6 @@
 //! The options of a request, read once: from the query, and from a body of JSON or a form.
 
-use super::parameters::{IDEMPOTENCY_KEY, Param, ParamPlace};
+use super::parameters::{IDEMPOTENCY_KEY, IF_MATCH as IF_MATCH_PARAM, Param, ParamPlace};
 use super::problem::{HandlerResult, Problem};
 use super::request_context::{BODY_BYTES_MAX, RequestContext};
 use crate::engine::command::REQUEST_KEY_BYTES_MAX;
@@ -80,7 +80,7 @@ impl RequestOptions {
     pub(super) async fn read(call: &mut RequestContext) -> HandlerResult<Self> {
         let is_keyed = call.head.headers.contains_key(IDEMPOTENCY_KEY.name);
         let mut options = Self { is_keyed, ..Self::default() };
-        let params = call.act.doc.params;
+        let params = call.params;
         let takes_body = params.iter().any(|param| param.place == ParamPlace::Option);
         if takes_body && !call.body.get_mut().is_end_stream() {
             let body = Box::pin(call.bytes(BODY_BYTES_MAX)).await?;
@@ -90,12 +90,11 @@ impl RequestOptions {
             options.read_form(params, query.as_bytes())?;
         }
         if let Some(tag) = call.head.headers.get(IF_MATCH)
-            && params.iter().any(|param| param.name == super::parameters::IF_MATCH.name)
+            && params.iter().any(|param| param.name == IF_MATCH_PARAM.name)
         {
             let token = tag_of(tag.as_bytes())?;
             options.token = token.or(options.token);
-            options
-                .keep(super::parameters::IF_MATCH.name, token.map_or(0, Token::as_u64).to_string());
+            options.keep(IF_MATCH_PARAM.name, token.map_or(0, Token::as_u64).to_string());
         }
         Ok(options)
     }

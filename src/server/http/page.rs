@@ -2,7 +2,8 @@
 
 use super::options::RequestOptions;
 use super::problem::HandlerResult;
-use super::request_context::{RequestContext, json, text};
+use super::request_context::RequestContext;
+use super::response::{json, text};
 use crate::auth::permissions::Operation;
 use axum::http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};

@@ -1,6 +1,6 @@
 //! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
 
-use super::request_context::Response;
+use super::response::Response;
 use crate::auth::Denial;
 use crate::engine::{Conflict, Kind, Reason, Way};
 use crate::service::{Failure, Unavailable};

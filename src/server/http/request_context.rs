@@ -1,8 +1,8 @@
 //! One request on its way to a handler, and what handlers read from it and answer with.
 
-use super::app_state::AppState;
+use super::app_state::{AppState, ShutdownPhase};
+use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
-use super::routes::Endpoint;
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
@@ -12,19 +12,14 @@ use crate::engine::{
 use crate::service::stale_read::Known;
 use crate::service::{Failure, Unavailable};
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
-use serde_json::Value;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// What is sent back.
-pub(super) type Response = axum::http::Response<Body>;
 
 /// The future of a running handler.
 pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
@@ -41,8 +36,8 @@ pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
     /// What the caller may do.
     pub(super) grant: Arc<Grant>,
-    /// What was asked for.
-    pub(super) act: &'static Endpoint,
+    /// The parameters of the endpoint.
+    pub(super) params: &'static [Param],
     pub(super) head: Parts,
     /// Nothing shares a body; the mutex says so to the compiler.
     pub(super) body: Mutex<Body>,
@@ -105,6 +100,11 @@ impl RequestContext {
             answer.await
         };
         told(answer)?.map_err(|refusal| Failure::Refused(refusal).into())
+    }
+
+    /// Grants nothing once the server is on its way out.
+    pub(super) fn grants(&self) -> HandlerResult<()> {
+        if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
 
     /// Whether the caller may submit `op`.
@@ -171,18 +171,4 @@ pub(super) fn told<T>(
     // Whoever drops the question without an answer is closing.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
     answer.map_err(|unavailable| Failure::Unavailable(unavailable).into())
-}
-
-/// JSON with a status code.
-pub(super) fn json(status: StatusCode, value: &Value) -> Response {
-    text(status, HeaderValue::from_static("application/json"), format!("{value}\n"))
-}
-
-/// Text of some type, which nobody may keep: the next moment may show another.
-pub(super) fn text(status: StatusCode, kind: HeaderValue, body: impl Into<Body>) -> Response {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

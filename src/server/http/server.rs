@@ -4,6 +4,8 @@ use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
 use super::dispatch;
 use super::listener::{AcceptedStream, BoundListener, Listen, ServerStream};
+use super::request_counts::RequestCounts;
+use super::routes::endpoints;
 use super::workers::{WorkerChoice, Workers};
 use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::{Authenticator, Credentials, CredentialsError, Grant};
@@ -114,7 +116,8 @@ impl HttpServer {
             Arc::new(Authenticator::new(credentials.clone()).map_err(HttpStartError::Credentials)?);
         let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
-        let app = Arc::new(AppState::new(locks, (config.ttl, config.grace), gate));
+        let requests = RequestCounts::new(endpoints().count());
+        let app = Arc::new(AppState::new(locks, (config.ttl, config.grace), gate, requests));
         let workers = Workers::start(Arc::clone(&app.quiet)).map_err(HttpStartError::System)?;
         let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));

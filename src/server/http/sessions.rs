@@ -1,18 +1,16 @@
 //! Sessions: open, keep alive with one call, look at, end.
 
-use super::event_replay;
-use super::event_replay::unexpected;
+use super::event_replay::{self, unexpected};
 use super::grant_response::serialized;
 use super::keep_alive;
 use super::options::{RequestOptions, request_id};
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, json};
+use super::request_context::RequestContext;
+use super::response::json;
+use super::session_json::{opened, pair, shown};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::engine::lease::TOKEN_MAX;
-use crate::engine::{
-    ClientId, EndSession, Grace, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd,
-    SessionId, SessionView, Token, Ttl,
-};
+use crate::engine::{EndSession, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd, SessionId};
 use crate::service::Failure;
 use crate::time::Time;
 use axum::http::StatusCode;
@@ -54,17 +52,6 @@ pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// What is answered to whoever has opened a session.
-pub(super) fn opened(id: SessionId, client: &ClientId, ttl: Ttl, grace: Grace) -> Value {
-    json!({
-        "session": id.as_u64(),
-        "client": client.as_str(),
-        "expires_in_ms": ttl.span().as_millis(),
-        "ttl_ms": ttl.span().as_millis(),
-        "grace_ms": grace.span().as_millis(),
-    })
-}
-
 /// POST /sessions/{session}/keepalive.
 pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
@@ -85,10 +72,6 @@ pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-fn pair((name, token): &(LockName, Token)) -> Value {
-    json!({ "name": name.as_str(), "token": token.as_u64() })
-}
-
 /// GET /sessions/{session}.
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
@@ -101,22 +84,6 @@ pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let owner = std::slice::from_ref(&view.client);
     call.grant.may(&request, owner).map_err(|denial| Problem::denied(&denial))?;
     Ok(json(StatusCode::OK, &shown(&call, id, &view)))
-}
-
-/// A session as it is now.
-pub(super) fn shown(call: &RequestContext, id: SessionId, view: &SessionView) -> Value {
-    let lasts = view.ends.expires_at != Time::NEVER;
-    let left = view.ends.left(call.app.locks.now()).as_millis();
-    json!({
-        "session": id.as_u64(),
-        "client": view.client.as_str(),
-        "expires_in_ms": lasts.then_some(left),
-        "ttl_ms": view.ends.ttl.span().as_millis(),
-        "grace_ms": view.ends.grace.span().as_millis(),
-        "held": view.leases.iter().map(pair).collect::<Vec<_>>(),
-        "held_in_all": view.held,
-        "waiting": view.waiting,
-    })
 }
 
 /// DELETE /sessions/{session}.

@@ -4,7 +4,8 @@ use super::event_replay::unexpected;
 use super::grant_response::serialized;
 use super::options::RequestOptions;
 use super::problem::{HandlerResult, Problem};
-use super::request_context::{RequestContext, json};
+use super::request_context::RequestContext;
+use super::response::json;
 use crate::engine::{
     Acquire, Hold, LeaseKey, Life, Line, LockName, Mode, Op, Outcome, Patch, Phase, Release, Term,
 };

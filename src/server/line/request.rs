@@ -59,17 +59,17 @@ pub(super) enum LineReply {
     NotLeader,
 }
 
-impl LineRequest {
-    /// The first word of each line, and the row of the table of permissions that decides it.
-    pub(super) const WORDS: [(&str, Operation); 6] = [
-        ("LOCK", Operation::Acquire),
-        ("RENEW", Operation::Renew),
-        ("UNLOCK", Operation::Release),
-        ("OWN", Operation::ShowLock),
-        ("REGISTER", Operation::FollowAll),
-        ("AUTH", Operation::Authenticate),
-    ];
+/// The first word of each line, and the row of the table of permissions that decides it.
+pub(crate) const WORDS: [(&str, Operation); 6] = [
+    ("LOCK", Operation::Acquire),
+    ("RENEW", Operation::Renew),
+    ("UNLOCK", Operation::Release),
+    ("OWN", Operation::ShowLock),
+    ("REGISTER", Operation::FollowAll),
+    ("AUTH", Operation::Authenticate),
+];
 
+impl LineRequest {
     /// The row of the table of permissions that decides it.
     pub(super) const fn operation(&self) -> Operation {
         match self {
