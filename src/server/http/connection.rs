@@ -166,10 +166,10 @@ pub(super) async fn serve(
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
             Ok(Some(HttpVersion::One)) => {
-                serve_one(Socket::new(stream), service(None), phase).await
+                serve_one(Socket::new(stream), service(None), phase).await;
             }
             Ok(Some(HttpVersion::Two)) => {
-                serve_two(Socket::new(stream), service(None), phase).await
+                serve_two(Socket::new(stream), service(None), phase).await;
             }
             // It has gone without a word, or said nothing in time.
             Ok(None) | Err(_) => {}

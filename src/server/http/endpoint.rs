@@ -17,7 +17,7 @@ pub(super) struct Endpoint {
     pub(super) run: fn(RequestContext) -> HandlerFuture,
 }
 
-/// The documentation of an endpoint in the OpenAPI document.
+/// The documentation of an endpoint in the `OpenAPI` document.
 pub(super) struct EndpointDoc {
     pub(super) id: &'static str,
     pub(super) summary: &'static str,

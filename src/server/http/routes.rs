@@ -1,4 +1,4 @@
-//! The table of routes, from which the router (`dispatch`) and the OpenAPI document are made.
+//! The table of routes, from which the router (`dispatch`) and the `OpenAPI` document are made.
 
 use super::backup_routes;
 use super::batch_endpoint;
