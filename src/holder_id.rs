@@ -8,7 +8,8 @@
 use crate::time::this_boot;
 use std::fmt;
 #[cfg(target_os = "linux")]
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

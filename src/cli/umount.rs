@@ -4,9 +4,9 @@ use super::exit::{CliError, CliResult};
 #[cfg(target_os = "linux")]
 use super::mount_client::{ControlFile, LockClient};
 use super::output;
-use crate::fuse::device;
 #[cfg(target_os = "linux")]
-use crate::fuse::device::{DEVICE, Gone};
+use crate::fuse::device::DEVICE;
+use crate::fuse::device::{self, Gone};
 use crate::fuse::mountinfo::{self, Life};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
