@@ -1,4 +1,5 @@
-//! `cluster`: the nodes that decide together, and what is changed about them.
+//! `cluster`: shows the nodes, and changes their membership: promotes a learner, removes a node,
+//! hands leadership over.
 
 use super::backup_restore;
 use super::exit::CliResult;

@@ -1,5 +1,6 @@
-//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by the
-//! door of that server. What lasts as long as this process hangs on a session of its own.
+//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by that
+//! server. A lease that lasts as long as this process hangs on a session of its own, which a
+//! keep-alive thread renews.
 
 use super::exit::{CliError, CliResult, Exit};
 use super::mount_client::LockClient;

@@ -120,13 +120,13 @@ fn server(access: &Access) -> CliResult<Arc<dyn Server>> {
         }
         urls => {
             let servers: CliResult<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
-            Ok(Arc::new(Several::learning(servers?, learner(access))))
+            Ok(Arc::new(Several::learning(servers?, server_maker(access))))
         }
     }
 }
 
 /// Makes servers of the URLs that a server tells, with the same credentials.
-fn learner(access: &Access) -> MakeServer {
+fn server_maker(access: &Access) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
         let is_safe = urls(&access.url).iter().all(|known| may_learn(known, url));

@@ -1,5 +1,5 @@
-//! `--stale`: what a node knows, however old. It answers at once, and asks no other node: also when
-//! there is no majority.
+//! `--stale`: a stale read. A node answers at once with its local state, however old that is, and
+//! asks no other node: also when there is no majority.
 
 use super::exit::CliResult;
 use super::mount_client::{PAGE, show_place};

@@ -1,4 +1,4 @@
-//! Rule 10: a repeated request has one effect, and gets the first answer.
+//! The idempotency table (rule 10): a repeated request has one effect, and gets the first answer.
 //!
 //! Only what was done is remembered. A refusal had no effect, so repeating the request can do no
 //! harm, and remembering it would let a client that is refused fill the memory.

@@ -1,4 +1,5 @@
-//! What the mutexes of one process on one lock share: which thread holds it, and how often.
+//! The state that all mutexes of one process on one lock share: which thread holds it, and how
+//! often. A thread that would deadlock with itself gets an error.
 
 use super::lock_file::{MutexMode, await_change, is_stopped, see, token_of};
 use super::notice::{Listeners, Notice, Unexpected};

@@ -1,4 +1,7 @@
-//! What happens, as it happens: server-sent events, resumable by the id of the last one seen.
+//! Server-sent events, as they happen, resumable by the id of the last one seen.
+//!
+//! Back-pressure: a stream takes events from the event log no faster than its reader takes them
+//! from the stream. A reader that is too far behind for that bounded log learns how many it lost.
 
 use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
 use super::options::RequestOptions;

@@ -1,4 +1,4 @@
-//! Connections that only keep a session alive: one thread serves them all, many at a time.
+//! The keep-alive thread: it serves all connections that only keep a session alive, many at a time.
 //!
 //! Ten thousand sessions ask once a millisecond, each by a connection of its own. To wake up for
 //! each of them, with nothing of the server in the processor's caches, costs several times what
