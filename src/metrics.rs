@@ -7,12 +7,12 @@ use std::fmt::Write;
 
 /// A page of metrics, written from top to bottom.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct MetricsPage {
     text: String,
     family: String,
 }
 
-impl Page {
+impl MetricsPage {
     /// A page that begins with what the engine behind `locks` counts.
     pub fn of(locks: &Locks) -> Self {
         let mut page = Self::default();

@@ -1,4 +1,4 @@
-//! What is to differ from others, and from one time to the next. Never a part of what is decided.
+//! Random ids, and jitter for the backoff of retries. No decision of the engine depends on either.
 
 use crate::time::Span;
 use std::hash::{BuildHasher, RandomState};

@@ -337,6 +337,62 @@ fn crates_have_one_owner() {
     );
 }
 
+/// A word of the field, and the file where its behaviour is: the file's name, its header, or a type
+/// or function in it carries the word.
+const FIELD_WORDS: &[(&str, &str)] = &[
+    ("heartbeat", "src/raft/network.rs"),
+    ("keep-alive", "src/client/session_keep_alive.rs"),
+    ("keep-alive", "src/server/http/keep_alive.rs"),
+    ("partition", "tests/cluster/partitions.rs"),
+    ("failover", "src/client/failover.rs"),
+    ("retry", "src/client/request_pipeline.rs"),
+    ("backoff", "src/client/request_pipeline.rs"),
+    ("quorum", "src/raft/linearizable_read.rs"),
+    ("latency", "src/raft/fsync_latency.rs"),
+    ("stale read", "src/service/stale_read.rs"),
+    ("idempotency", "src/engine/idempotency.rs"),
+    ("deadlock", "src/mutex/thread_ownership.rs"),
+    ("fsync", "src/raft/fsync_latency.rs"),
+    ("learner", "src/raft/membership.rs"),
+    ("back-pressure", "src/server/http/events.rs"),
+    ("split brain", "tests/cluster/partitions.rs"),
+    ("membership", "src/raft/membership.rs"),
+];
+
+/// The text in lower case, with a space for each mark within a word.
+fn plain(text: &str) -> String {
+    text.to_lowercase().replace(['-', '_'], " ")
+}
+
+/// Whether a line is of a header, or defines a type or a function whose name has `word`.
+fn names_word(line: &str, word: &str) -> bool {
+    if let Some(header) = line.strip_prefix("//!") {
+        return plain(header).contains(word);
+    }
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+    let kinds = ["fn", "struct", "enum", "trait", "type"];
+    let mut defined = words.by_ref().skip_while(|word| ["const", "async"].contains(word));
+    let is_definition = defined.next().is_some_and(|kind| kinds.contains(&kind));
+    let name = defined.next().unwrap_or_default();
+    let name = name.split(['(', '<', '{', ';', ':']).next().unwrap_or_default();
+    // The name of a type has no marks between its words.
+    is_definition && (plain(name).contains(word) || plain(name).contains(&word.replace(' ', "")))
+}
+
+#[test]
+fn field_words_find_their_place() {
+    let sources = sources();
+    for (word, path) in FIELD_WORDS {
+        let source = sources.iter().find(|source| source.path == *path);
+        let source = source.unwrap_or_else(|| panic!("'{word}': there is no {path}"));
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let word = plain(word);
+        let is_found = plain(file).contains(&word)
+            || source.text.lines().any(|line| names_word(line.trim_start(), &word));
+        assert!(is_found, "no header, type or function of {path} names '{word}'");
+    }
+}
+
 #[test]
 fn unsafe_code_says_why_it_is_sound() {
     none("each unsafe block has a SAFETY line right above", |source, found| {

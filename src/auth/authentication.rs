@@ -1,7 +1,7 @@
 //! Who asks: by a bearer token, by a client's certificate, or anybody.
 
-use super::Grant;
-use super::server_tls::{Certified, TlsError, TlsFiles};
+use super::grant::Grant;
+use super::server_tls::{ClientCertPolicy, TlsError, TlsFiles};
 use super::token_file::{Tokens, TokensError};
 use parking_lot::RwLock;
 use rustls::ServerConfig;
@@ -51,9 +51,9 @@ impl Credentials {
     }
 }
 
-/// Why nobody is known.
+/// Why a caller could not be authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unknown {
+pub enum AuthenticationError {
     /// Nothing was shown.
     Nothing,
     /// The token that was shown is not among those that are known.
@@ -62,30 +62,31 @@ pub enum Unknown {
     Certificate,
 }
 
-/// What is checked at the door of a server.
-pub struct Gate {
+/// Authenticates callers: by a bearer token, a client certificate, or the socket's user.
+pub struct Authenticator {
     files: Credentials,
     /// Whoever has no credentials, where none are wanted.
     anyone: Arc<Grant>,
-    known: RwLock<Known>,
+    known: RwLock<LoadedCredentials>,
 }
 
+/// The token table and TLS configuration that were read last.
 #[derive(Clone)]
-struct Known {
+struct LoadedCredentials {
     tokens: Option<Arc<Tokens>>,
     tls: Option<Arc<ServerConfig>>,
 }
 
-impl Gate {
+impl Authenticator {
     /// Reads the files.
     pub fn new(files: Credentials) -> Result<Self, CredentialsError> {
-        let known = RwLock::new(Known::load(&files)?);
+        let known = RwLock::new(LoadedCredentials::load(&files)?);
         Ok(Self { files, anyone: Arc::new(Grant::everything()), known })
     }
 
     /// Reads all files again. If one is wrong, all stays as it was.
     pub fn reload(&self) -> Result<(), CredentialsError> {
-        let known = Known::load(&self.files)?;
+        let known = LoadedCredentials::load(&self.files)?;
         if let Some(tokens) = &known.tokens {
             log::info!("{} tokens were read again", tokens.len());
         }
@@ -103,16 +104,18 @@ impl Gate {
         &self,
         secret: Option<&[u8]>,
         certified: Option<&Arc<Grant>>,
-    ) -> Result<Arc<Grant>, Unknown> {
+    ) -> Result<Arc<Grant>, AuthenticationError> {
         if !self.files.identify() {
             return Ok(Arc::clone(certified.unwrap_or(&self.anyone)));
         }
         let tokens = self.known.read().tokens.clone();
         match (tokens, secret, certified) {
-            (Some(tokens), Some(secret), _) => tokens.grant(secret).ok_or(Unknown::Token),
+            (Some(tokens), Some(secret), _) => {
+                tokens.grant(secret).ok_or(AuthenticationError::Token)
+            }
             (_, _, Some(grant)) => Ok(Arc::clone(grant)),
-            (Some(_), None, None) => Err(Unknown::Nothing),
-            (None, _, None) => Err(Unknown::Certificate),
+            (Some(_), None, None) => Err(AuthenticationError::Nothing),
+            (None, _, None) => Err(AuthenticationError::Certificate),
         }
     }
 
@@ -127,7 +130,7 @@ impl Gate {
     }
 }
 
-impl Known {
+impl LoadedCredentials {
     fn load(files: &Credentials) -> Result<Self, CredentialsError> {
         let tokens = match &files.tokens {
             None => None,
@@ -136,7 +139,8 @@ impl Known {
                 Some(Arc::new(Tokens::read(path).map_err(refused)?))
             }
         };
-        let certified = if tokens.is_some() { Certified::OrToken } else { Certified::Always };
+        let certified =
+            if tokens.is_some() { ClientCertPolicy::OrToken } else { ClientCertPolicy::Always };
         let tls = match &files.tls {
             None => None,
             Some(files) => Some(files.load(certified).map_err(CredentialsError::Tls)?),

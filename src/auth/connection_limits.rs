@@ -1,6 +1,6 @@
 //! Who is connected, and the limits on that.
 
-use super::Grant;
+use super::grant::Grant;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
@@ -20,55 +20,55 @@ pub(crate) const CONNECTIONS_PER_PEER_MAX: usize = CONNECTIONS_MAX * 3 / 4;
 /// host has programs that wait.
 pub(crate) const REQUESTS_PER_PEER_MAX: usize = 4_096;
 
-/// Where a connection comes from.
+/// The peer of a connection: an IP address, or a local user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum PeerIdentity {
     /// An address.
     Address(IpAddr),
     /// A user of this machine, by a Unix socket.
     User(u32),
 }
 
-/// All who are connected.
+/// Counts connections and open requests by peer, and enforces their limits.
 #[derive(Default)]
-pub(crate) struct Peers {
-    known: Mutex<HashMap<Source, Arc<Peer>>>,
+pub(crate) struct ConnectionLimits {
+    known: Mutex<HashMap<PeerIdentity, Arc<PeerUsage>>>,
     connections: AtomicUsize,
     /// Told when a connection has ended.
     ended: Notify,
 }
 
-/// One address, or one user.
-pub(crate) struct Peer {
-    pub(crate) source: Source,
+/// The connections and open requests of one peer.
+pub(crate) struct PeerUsage {
+    pub(crate) source: PeerIdentity,
     connections: AtomicUsize,
     requests: AtomicUsize,
 }
 
-/// What all requests of one connection have in common.
-pub(crate) struct Origin {
-    pub(crate) peer: Arc<Peer>,
+/// The peer and the certified grant that all requests of one connection share.
+pub(crate) struct ConnectionOrigin {
+    pub(crate) peer: Arc<PeerUsage>,
     /// What the client's certificate, or the user at the other end, allows.
     pub(crate) certified: Option<Arc<Grant>>,
 }
 
-/// One connection, counted as long as this lives.
-pub(crate) struct Connected<'a> {
-    peers: &'a Peers,
-    source: Source,
-    peer: Arc<Peer>,
+/// One counted connection; dropping it frees the slot.
+pub(crate) struct ConnectionSlot<'a> {
+    peers: &'a ConnectionLimits,
+    source: PeerIdentity,
+    peer: Arc<PeerUsage>,
 }
 
-/// One request, counted as long as this lives.
-pub(crate) struct Asking(Arc<Peer>);
+/// One counted request; dropping it frees the slot.
+pub(crate) struct RequestSlot(Arc<PeerUsage>);
 
-impl Peers {
+impl ConnectionLimits {
     /// Counts a connection, if there may be another.
-    pub(crate) fn admit(&self, source: Source) -> Option<Connected<'_>> {
+    pub(crate) fn admit(&self, source: PeerIdentity) -> Option<ConnectionSlot<'_>> {
         let mut known = self.known.lock();
         let peer = known.entry(source).or_insert_with(|| {
             let (connections, requests) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            Arc::new(Peer { source, connections, requests })
+            Arc::new(PeerUsage { source, connections, requests })
         });
         let all = self.connections.load(Ordering::Relaxed);
         let own = peer.connections.load(Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Peers {
         }
         self.connections.fetch_add(1, Ordering::Relaxed);
         peer.connections.fetch_add(1, Ordering::Relaxed);
-        Some(Connected { peers: self, source, peer: Arc::clone(peer) })
+        Some(ConnectionSlot { peers: self, source, peer: Arc::clone(peer) })
     }
 
     /// How many connections there are.
@@ -97,14 +97,14 @@ impl Peers {
     }
 }
 
-impl Connected<'_> {
+impl ConnectionSlot<'_> {
     /// Whose it is.
-    pub(crate) fn peer(&self) -> &Arc<Peer> {
+    pub(crate) fn peer(&self) -> &Arc<PeerUsage> {
         &self.peer
     }
 }
 
-impl Drop for Connected<'_> {
+impl Drop for ConnectionSlot<'_> {
     fn drop(&mut self) {
         let mut known = self.peers.known.lock();
         if self.peer.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -116,16 +116,16 @@ impl Drop for Connected<'_> {
     }
 }
 
-impl Peer {
+impl PeerUsage {
     /// Counts a request, if there may be another.
-    pub(crate) fn ask(self: &Arc<Self>) -> Option<Asking> {
+    pub(crate) fn ask(self: &Arc<Self>) -> Option<RequestSlot> {
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
-        let asking = Asking(Arc::clone(self));
+        let asking = RequestSlot(Arc::clone(self));
         (before < REQUESTS_PER_PEER_MAX).then_some(asking)
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
@@ -134,7 +134,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl Drop for Asking {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         self.0.requests.fetch_sub(1, Ordering::Relaxed);
     }
@@ -145,13 +145,13 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn address(number: u8) -> Source {
-        Source::Address(Ipv4Addr::new(10, 0, 0, number).into())
+    fn address(number: u8) -> PeerIdentity {
+        PeerIdentity::Address(Ipv4Addr::new(10, 0, 0, number).into())
     }
 
     #[test]
     fn one_address_can_not_take_all_connections() {
-        let peers = Peers::default();
+        let peers = ConnectionLimits::default();
         let many: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX).map(|_| peers.admit(address(1))).collect();
         assert!(many.iter().all(Option::is_some));
         assert!(peers.admit(address(1)).is_none());
@@ -167,9 +167,9 @@ mod tests {
 
     #[test]
     fn requests_of_one_address_are_counted() {
-        let peers = Peers::default();
+        let peers = ConnectionLimits::default();
         let (one, two) = (peers.admit(address(1)), peers.admit(address(1)));
-        let peer = |connected: &Option<Connected<'_>>| {
+        let peer = |connected: &Option<ConnectionSlot<'_>>| {
             Arc::clone(connected.as_ref().expect("there is room").peer())
         };
         let asked: Vec<_> = (0..REQUESTS_PER_PEER_MAX).map(|_| peer(&one).ask()).collect();

@@ -10,16 +10,16 @@ pub struct Rule {
     /// The operation as it is printed.
     pub name: &'static str,
     /// Which client the caller must be allowed to speak as.
-    pub client: Client,
+    pub client: ClientRule,
     /// Which locks the caller must be allowed to see and touch.
-    pub locks: Locks,
+    pub locks: LockRule,
     /// The right that the credentials must have.
     pub right: Right,
 }
 
 /// Which client the caller must be allowed to speak as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client {
+pub enum ClientRule {
     /// None: the operation acts for no client.
     Any,
     /// The client that the request names, and the owner of the session that it names, if any.
@@ -30,7 +30,7 @@ pub enum Client {
 
 /// Which locks the caller must be allowed to see and touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Locks {
+pub enum LockRule {
     /// None: the operation concerns no lock.
     Any,
     /// The lock, or each of the locks, that the request names.
@@ -75,8 +75,8 @@ macro_rules! operations {
                 match self {
                     $(Self::$operation => Rule {
                         name: $name,
-                        client: Client::$client,
-                        locks: Locks::$locks,
+                        client: ClientRule::$client,
+                        locks: LockRule::$locks,
                         right: Right::$right,
                     },)+
                 }
@@ -126,7 +126,7 @@ operations! {
 
 /// A request as the table sees it: the operation, and the client and the locks that it names.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct AccessRequest<'a> {
     /// What is asked.
     pub operation: Operation,
     /// For which client.
@@ -135,7 +135,7 @@ pub struct Request<'a> {
     pub locks: [Option<&'a LockName>; 2],
 }
 
-impl<'a> Request<'a> {
+impl<'a> AccessRequest<'a> {
     /// A request that names one lock and no client.
     pub const fn of_lock(operation: Operation, lock: &'a LockName) -> Self {
         Self { operation, client: None, locks: [Some(lock), None] }
@@ -175,7 +175,7 @@ impl<'a> Request<'a> {
     }
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for ClientRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Any => "-",
@@ -185,7 +185,7 @@ impl fmt::Display for Client {
     }
 }
 
-impl fmt::Display for Locks {
+impl fmt::Display for LockRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Any => "-",

@@ -1,6 +1,6 @@
 //! TLS: the server's certificate, and what a client's certificate says.
 
-use super::{Credential, Grant, Pattern};
+use super::grant::{ClientPattern, Credential, Grant};
 use crate::os_error::said;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
@@ -46,7 +46,7 @@ impl std::error::Error for TlsError {}
 
 /// Whether a client must have a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Certified {
+pub(super) enum ClientCertPolicy {
     /// It must.
     Always,
     /// It may show a token instead.
@@ -55,7 +55,7 @@ pub(super) enum Certified {
 
 impl TlsFiles {
     /// What rustls needs.
-    pub(super) fn load(&self, certified: Certified) -> Result<Arc<ServerConfig>, TlsError> {
+    pub(super) fn load(&self, certified: ClientCertPolicy) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.cert)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| unread(&self.key, &e))?;
         let wrong = |error: rustls::Error| TlsError::Wrong(error.to_string());
@@ -73,8 +73,8 @@ impl TlsFiles {
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 let verifier = match certified {
-                    Certified::Always => verifier,
-                    Certified::OrToken => verifier.allow_unauthenticated(),
+                    ClientCertPolicy::Always => verifier,
+                    ClientCertPolicy::OrToken => verifier.allow_unauthenticated(),
                 };
                 let verifier =
                     verifier.build().map_err(|error| TlsError::Wrong(error.to_string()))?;
@@ -121,9 +121,9 @@ pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     names.retain(|name| !name.is_empty());
     names.dedup();
     let name = names.first()?.clone();
-    let users = names.iter().map(|name| Pattern::Beginning(format!("{name}:")));
+    let users = names.iter().map(|name| ClientPattern::Beginning(format!("{name}:")));
     // The one that it is comes first, so that a request need not say it.
-    let clients = names.iter().cloned().map(Pattern::Exactly).chain(users).collect();
+    let clients = names.iter().cloned().map(ClientPattern::Exactly).chain(users).collect();
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
     Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false })
 }

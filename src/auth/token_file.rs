@@ -1,7 +1,7 @@
 //! The file of bearer tokens: who each is, as which clients it may speak, which locks it may
 //! touch. A token is compared by its digest, with all of them, in constant time.
 
-use super::{Credential, Grant, Pattern};
+use super::grant::{ClientPattern, Credential, Grant};
 use crate::os_error::said;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -44,14 +44,14 @@ pub enum TokensError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Whole {
+struct TokenFile {
     #[serde(default)]
-    token: Vec<Entry>,
+    token: Vec<TokenEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TokenEntry {
     name: String,
     secret: Option<String>,
     sha256: Option<String>,
@@ -97,7 +97,7 @@ impl Tokens {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let whole: Whole = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let whole: TokenFile = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         if whole.token.is_empty() {
             return Err("there is no [[token]] in it, so nobody could do anything".to_owned());
         }
@@ -134,7 +134,7 @@ impl Tokens {
     }
 }
 
-impl Entry {
+impl TokenEntry {
     fn read(self) -> Result<([u8; 32], Grant), String> {
         let digest = match (&self.secret, &self.sha256) {
             (Some(secret), None) if secret.len() < SECRET_BYTES_MIN => {
@@ -153,7 +153,7 @@ impl Entry {
         if self.locks.len() > PREFIXES_MAX {
             return Err(format!("locks names at most {PREFIXES_MAX} beginnings of names"));
         }
-        let clients = self.clients.iter().map(|text| Pattern::parse(text)).collect();
+        let clients = self.clients.iter().map(|text| ClientPattern::parse(text)).collect();
         let Self { name, locks: prefixes, steal, cluster, .. } = self;
         let credential = Credential::Token;
         Ok((digest, Grant { credential, name, clients, prefixes, steal, cluster }))

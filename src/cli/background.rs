@@ -3,7 +3,7 @@
 //! The daemon reports through its standard output, which is a pipe to the one who waits: the
 //! lines to show, then [`READY`]. If the pipe ends without that word, the lines are why not.
 
-use super::exit::{Done, Exit, Failure};
+use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::os_error::said;
 use std::ffi::OsStr;
@@ -26,14 +26,14 @@ pub(super) const READY: &str = "ready";
 const LOG: &str = "latchfs.log";
 
 /// Starts the daemon with this process's own arguments; returns when it is ready.
-pub(super) fn start(state: Option<&Path>) -> Done {
+pub(super) fn start(state: Option<&Path>) -> CliResult {
     let mut child = spawn(state).map_err(|error| {
-        Failure::system("the daemon can't be started in the background", &error)
+        CliError::system("the daemon can't be started in the background", &error)
     })?;
     let mut report = String::new();
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_string(&mut report)
-            .map_err(|error| Failure::system("the daemon's report can't be read", &error))?;
+            .map_err(|error| CliError::system("the daemon's report can't be read", &error))?;
     }
     match report.strip_suffix(&format!("{READY}\n")) {
         Some(lines) => output::write(lines),
@@ -71,14 +71,14 @@ fn open_log(state: &Path) -> io::Result<File> {
 }
 
 /// What the daemon said instead of being ready, with its exit code.
-fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> Failure {
+fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> CliError {
     let code = child.wait().ok().and_then(|status| status.code());
     for line in report.lines() {
         output::say(line);
     }
     match code.and_then(|code| Exit::of_code(u8::try_from(code).ok()?)) {
-        Some(exit) if !report.is_empty() => Failure::Silent(exit),
-        _ => Failure::unavailable(match state {
+        Some(exit) if !report.is_empty() => CliError::Silent(exit),
+        _ => CliError::unavailable(match state {
             Some(state) => {
                 format!("the daemon ended at once; see {}", state.join(LOG).display())
             }
@@ -115,9 +115,9 @@ fn send_ready(socket: &[u8]) -> io::Result<()> {
 
 /// In the daemon: tells the one who waits that it may go, and lets go of the terminal.
 #[allow(unsafe_code)]
-pub(super) fn ready() -> Done {
+pub(super) fn ready() -> CliResult {
     output::line(READY)?;
-    let away = |error: io::Error| Failure::system("the daemon can't leave its terminal", &error);
+    let away = |error: io::Error| CliError::system("the daemon can't leave its terminal", &error);
     // No directory may be kept busy by a daemon that happens to have been started in it.
     std::env::set_current_dir("/").map_err(away)?;
     let null = OpenOptions::new().write(true).open("/dev/null").map_err(away)?;

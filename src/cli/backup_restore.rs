@@ -1,9 +1,9 @@
 //! `cluster reset`, `backup` and `restore`: what concerns all locks at once.
 
-use super::exit::{Done, Exit, Failure};
-use super::mount::own_client;
+use super::environment::own_client;
+use super::exit::{CliError, CliResult, Exit};
 use super::output;
-use super::server_options::{self, KeyArgs};
+use super::server_options::{self, ServerKeyArgs};
 use crate::client::download::download;
 use crate::client::http_transport::{Http, ServerAccess};
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
@@ -67,9 +67,9 @@ pub(super) struct RestoreArgs {
 }
 
 /// Takes from clients what they hold and wait for.
-pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &KeyArgs) -> Done {
+pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
     let reason = StealReason::parse(&args.reason).ok_or_else(|| {
-        Failure::usage("a reset needs a short reason, which the holders will read")
+        CliError::usage("a reset needs a short reason, which the holders will read")
     })?;
     let by = match &args.client {
         Some(client) => client.clone(),
@@ -85,21 +85,21 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &KeyArgs) -> Done
     // Whoever asked waits below.
     remote.submit(op.into(), Box::new(move |answer| drop(send.send(answer))));
     let failed =
-        |failure: Unanswered| Err(Failure::Said(Exit::of(failure.kind()), failure.to_string()));
+        |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
     match answer.recv() {
         Ok(Ok(Ok(Outcome::Reset { holds, waits }))) => {
             output::line(&format!("took away {holds} held locks and {waits} places in line"))
         }
-        Ok(Ok(Ok(_))) => Err(Failure::unavailable("the server answered what was not asked")),
+        Ok(Ok(Ok(_))) => Err(CliError::unavailable("the server answered what was not asked")),
         Ok(Ok(Err(refusal))) => failed(Unanswered::Refused(refusal)),
         Ok(Err(why)) => failed(Unanswered::Unavailable(why)),
-        Err(_) => Err(Failure::unavailable("the server was not asked; try again")),
+        Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
     }
 }
 
 /// Writes all that a server knows to a file.
-pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &KeyArgs) -> Done {
-    let mut last = Failure::usage("--server names no server");
+pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &ServerKeyArgs) -> CliResult {
+    let mut last = CliError::usage("--server names no server");
     for url in server_options::urls(&servers.join(",")) {
         let access = key.access(url)?;
         match fetch(&access) {
@@ -110,8 +110,8 @@ pub(super) fn back_up(args: &BackupArgs, servers: &[String], key: &KeyArgs) -> D
     Err(last)
 }
 
-fn fetch(access: &ServerAccess) -> Done<Vec<u8>> {
-    let server = Http::new(access).map_err(|error| Failure::usage(error.to_string()))?;
+fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
+    let server = Http::new(access).map_err(|error| CliError::usage(error.to_string()))?;
     let watched = io::stderr().is_terminal();
     let come = |bytes: usize, of: Option<u64>| {
         if watched {
@@ -124,14 +124,14 @@ fn fetch(access: &ServerAccess) -> Done<Vec<u8>> {
         eprint!("\r\x1b[K");
     }
     bytes.map_err(|trouble| {
-        Failure::unavailable(format!("{} gives no backup: {trouble}", access.url))
+        CliError::unavailable(format!("{} gives no backup: {trouble}", access.url))
     })
 }
 
 /// Puts a backup in its place, if it can be read.
-fn keep(file: &Path, url: &str, bytes: &[u8]) -> Done {
+fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     let backup = backup::read(bytes).map_err(|error| {
-        Failure::unavailable(format!("what {url} has sent can't be used: {error}"))
+        CliError::unavailable(format!("what {url} has sent can't be used: {error}"))
     })?;
     let beside = file.with_extension("part");
     let written = OpenOptions::new()
@@ -148,7 +148,7 @@ fn keep(file: &Path, url: &str, bytes: &[u8]) -> Done {
         });
     if let Err(error) = written {
         let _ = fs::remove_file(&beside);
-        return Err(Failure::system(&format!("{} can't be written", file.display()), &error));
+        return Err(CliError::system(&format!("{} can't be written", file.display()), &error));
     }
     let Backup { taken, engine, .. } = backup;
     output::line(&format!(
@@ -162,16 +162,16 @@ fn keep(file: &Path, url: &str, bytes: &[u8]) -> Done {
 }
 
 /// Begins a new cluster with what a backup has.
-pub(super) fn restore(args: &RestoreArgs) -> Done {
+pub(super) fn restore(args: &RestoreArgs) -> CliResult {
     let file = args.file.display();
     let bytes = fs::read(&args.file)
-        .map_err(|error| Failure::system(&format!("{file} can't be read"), &error))?;
+        .map_err(|error| CliError::system(&format!("{file} can't be read"), &error))?;
     let Backup { taken, engine, .. } = backup::read(&bytes)
-        .map_err(|error| Failure::unavailable(format!("{file} can't be restored: {error}")))?;
+        .map_err(|error| CliError::unavailable(format!("{file} can't be restored: {error}")))?;
     let hold_off = match args.hold_off {
         _ if args.old_holders_are_gone => Span::ZERO,
         Some(span) if span == Span::ZERO || span > TTL_MAX => {
-            return Err(Failure::usage(format!(
+            return Err(CliError::usage(format!(
                 "--hold-off is the longest ttl that any client had: more than nothing, {TTL_MAX} \
                  at most; --old-holders-are-gone says that nobody holds anything"
             )));
@@ -181,10 +181,11 @@ pub(super) fn restore(args: &RestoreArgs) -> Done {
     };
     let secs = u64::try_from(Wall::now().secs).unwrap_or(0);
     let heritage = engine.heritage(secs, hold_off).ok_or_else(|| {
-        Failure::unavailable("all tokens below 2^53 would be used up; is the clock right?")
+        CliError::unavailable("all tokens below 2^53 would be used up; is the clock right?")
     })?;
     let tokens_from = heritage.tokens_from;
-    raft::restore(&args.data, heritage).map_err(|error| Failure::unavailable(error.to_string()))?;
+    raft::restore(&args.data, heritage)
+        .map_err(|error| CliError::unavailable(error.to_string()))?;
     output::line(&format!(
         "restored {} from the backup of {taken}: nothing is held, and tokens go on at \
          {tokens_from}",

@@ -1,8 +1,8 @@
 //! `cert`: a small certificate authority for the machines of a home.
 
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult};
 use super::output;
-use crate::server::http::ca::{self, Made, Whose};
+use crate::server::http::ca::{self, CertFiles, CertSubject};
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ pub(super) struct CertArgs {
     #[arg(long, value_name = "DIR", default_value = "latchfs-certs", global = true)]
     dir: PathBuf,
     #[command(subcommand)]
-    what: What,
+    what: CertCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum CertCommand {
     /// The authority itself: ca.pem for every machine, ca.key for nobody
     Ca,
     /// A server, under the names and addresses by which clients find it
@@ -56,19 +56,19 @@ fn file_name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-pub(super) fn run(args: &CertArgs) -> Done {
+pub(super) fn run(args: &CertArgs) -> CliResult {
     let whose = match &args.what {
-        What::Ca => Whose::Authority,
-        What::Server { names } => Whose::Server(names.clone()),
-        What::Peer { names } => Whose::Peer(names.clone()),
-        What::Secret => {
+        CertCommand::Ca => CertSubject::Authority,
+        CertCommand::Server { names } => CertSubject::Server(names.clone()),
+        CertCommand::Peer { names } => CertSubject::Peer(names.clone()),
+        CertCommand::Secret => {
             let file = ca::make_secret(&args.dir);
-            let file = file.map_err(|error| Failure::unavailable(error.to_string()))?;
+            let file = file.map_err(|error| CliError::unavailable(error.to_string()))?;
             return output::line(&format!("made {}", file.display()));
         }
-        What::Client { name } => Whose::Client(name.clone()),
+        CertCommand::Client { name } => CertSubject::Client(name.clone()),
     };
-    let Made { cert, key } =
-        ca::make(&args.dir, &whose).map_err(|error| Failure::unavailable(error.to_string()))?;
+    let CertFiles { cert, key } =
+        ca::make(&args.dir, &whose).map_err(|error| CliError::unavailable(error.to_string()))?;
     output::line(&format!("made {} and {}", cert.display(), key.display()))
 }

@@ -324,7 +324,8 @@ fn descendants() -> Vec<libc::pid_t> {
     found.split_off(1)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
 

@@ -1,9 +1,10 @@
-//! `cluster`: the nodes that decide together, and what is changed about them.
+//! `cluster`: shows the nodes, and changes their membership: promotes a learner, removes a node,
+//! hands leadership over.
 
 use super::backup_restore;
-use super::exit::Done;
+use super::exit::CliResult;
 use super::output;
-use super::server_options::{self, KeyArgs};
+use super::server_options::{self, ServerKeyArgs};
 use crate::time::Span;
 use clap::Subcommand;
 use serde_json::Value;
@@ -29,7 +30,7 @@ const HEAD: [&str; 11] = [
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
-    what: What,
+    what: ClusterCommand,
     /// A node's server; of several, separated by commas, the first that answers
     #[arg(
         long,
@@ -42,14 +43,14 @@ pub(super) struct ClusterArgs {
     )]
     server: Vec<String>,
     #[command(flatten)]
-    key: KeyArgs,
+    key: ServerKeyArgs,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ClusterCommand {
     /// Show all nodes, and how each stands
     Status {
         /// Also a sum of all that each knows: nodes that have applied the same entry have the same
@@ -94,31 +95,31 @@ enum What {
     },
 }
 
-pub(super) fn run(args: &ClusterArgs) -> Done {
+pub(super) fn run(args: &ClusterArgs) -> CliResult {
     match &args.what {
-        What::Status { state } => {
+        ClusterCommand::Status { state } => {
             let path = if *state { "/cluster?state=true" } else { "/cluster" };
             let report = args.ask("GET", path)?;
             if args.json { output::json(&report) } else { output::write(&table(&report)) }
         }
-        What::Join { id, force } => {
+        ClusterCommand::Join { id, force } => {
             let path = format!("/cluster/nodes/{id}/promote?force={force}");
             args.change("POST", &path, &format!("node {id} votes"))
         }
-        What::Leave => {
+        ClusterCommand::Leave => {
             let report = args.ask("GET", "/cluster")?;
             let id = report["asked"].as_u64().unwrap_or_default();
             let path = format!("/cluster/nodes/{id}");
             args.change("DELETE", &path, &format!("node {id} has left, and ends"))
         }
-        What::Remove { id } => {
+        ClusterCommand::Remove { id } => {
             let path = format!("/cluster/nodes/{id}");
             args.change("DELETE", &path, &format!("node {id} is removed"))
         }
-        What::Reset(reset) => backup_restore::reset(reset, &args.server, &args.key),
-        What::Backup(backup) => backup_restore::back_up(backup, &args.server, &args.key),
-        What::Restore(restore) => backup_restore::restore(restore),
-        What::Transfer { id } => {
+        ClusterCommand::Reset(reset) => backup_restore::reset(reset, &args.server, &args.key),
+        ClusterCommand::Backup(backup) => backup_restore::back_up(backup, &args.server, &args.key),
+        ClusterCommand::Restore(restore) => backup_restore::restore(restore),
+        ClusterCommand::Transfer { id } => {
             let to = id.map_or_else(String::new, |id| format!("?to={id}"));
             let path = format!("/cluster/transfer{to}");
             args.change("POST", &path, "another node leads")
@@ -127,13 +128,13 @@ pub(super) fn run(args: &ClusterArgs) -> Done {
 }
 
 impl ClusterArgs {
-    fn change(&self, method: &str, path: &str, done: &str) -> Done {
+    fn change(&self, method: &str, path: &str, done: &str) -> CliResult {
         let answer = self.ask(method, path)?;
         if self.json { output::json(&answer) } else { output::line(done) }
     }
 
     /// Asks the first server that answers.
-    fn ask(&self, method: &str, path: &str) -> Done<Value> {
+    fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
         let answer =
             server_options::ask_first(&self.server.join(","), &self.key, method, path, PATIENCE);
         answer.map(|(_, answer)| answer)

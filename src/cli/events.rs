@@ -1,6 +1,6 @@
 //! `events`: what happens, line by line, until Ctrl-C or until nobody reads any more.
 
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult};
 use super::mount_client::no_answer;
 use super::output;
 use super::output::harmless;
@@ -37,7 +37,7 @@ pub(super) struct EventsArgs {
     since: Option<u64>,
 }
 
-pub(super) fn run(args: &EventsArgs) -> Done {
+pub(super) fn run(args: &EventsArgs) -> CliResult {
     if let Some(direct) = args.target.direct()? {
         return follow(args, &direct.locks(args.since)?);
     }
@@ -68,7 +68,7 @@ pub(super) fn run(args: &EventsArgs) -> Done {
 }
 
 /// The same from a server.
-fn follow(args: &EventsArgs, locks: &Locks) -> Done {
+fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
     let mut watch = locks.watch(args.since);
     let (send, news) = std::sync::mpsc::channel();
     watch.wake_by(std::sync::Arc::new(move || {
@@ -101,7 +101,7 @@ fn follow(args: &EventsArgs, locks: &Locks) -> Done {
 
 /// Waits until there is something to read, or nobody to read what would be written.
 #[allow(unsafe_code)]
-fn wait(stream: &File) -> Done {
+fn wait(stream: &File) -> CliResult {
     let mut files = [
         libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 },
@@ -109,13 +109,13 @@ fn wait(stream: &File) -> Done {
     // SAFETY: two valid pollfds that live until the call returns. An error is a signal's, and the
     // read that follows finds nothing then.
     unsafe { libc::poll(files.as_mut_ptr(), 2, -1) };
-    if files[1].revents & libc::POLLERR != 0 { Err(Failure::Pipe) } else { Ok(()) }
+    if files[1].revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
 
-fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> Done {
+fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> CliResult {
     let mut buffer = vec![0; BUFFER_BYTES];
     match stream.read(&mut buffer) {
-        Ok(0) => Err(Failure::unavailable(format!("the events of {} have ended", dir.display()))),
+        Ok(0) => Err(CliError::unavailable(format!("the events of {} have ended", dir.display()))),
         Ok(count) => {
             unfinished.extend_from_slice(&buffer[..count]);
             Ok(())

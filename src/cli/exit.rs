@@ -97,9 +97,9 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command has not done what was asked.
+/// Why a command failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CliError {
     /// To be said to the user.
     Said(Exit, String),
     /// All has been said, or there is nothing to say.
@@ -108,10 +108,10 @@ pub(super) enum Failure {
     Pipe,
 }
 
-/// What a command comes to.
-pub(super) type Done<T = ()> = Result<T, Failure>;
+/// The result of a command.
+pub(super) type CliResult<T = ()> = Result<T, CliError>;
 
-impl Failure {
+impl CliError {
     /// Something that the user has to say differently.
     pub(super) fn usage(sentence: impl Into<String>) -> Self {
         Self::Said(Exit::Usage, sentence.into())
@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_reader_that_has_gone_is_no_error() {
-        let gone = Failure::output(&io::ErrorKind::BrokenPipe.into());
-        assert!(matches!(gone, Failure::Pipe));
-        let full = Failure::output(&io::ErrorKind::StorageFull.into());
-        assert!(matches!(full, Failure::Said(Exit::Unavailable, _)));
+        let gone = CliError::output(&io::ErrorKind::BrokenPipe.into());
+        assert!(matches!(gone, CliError::Pipe));
+        let full = CliError::output(&io::ErrorKind::StorageFull.into());
+        assert!(matches!(full, CliError::Said(Exit::Unavailable, _)));
     }
 }

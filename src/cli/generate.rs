@@ -1,9 +1,8 @@
 //! `completions` and `man`: made from the same definitions that the commands are read by.
 
-use super::Cli;
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult};
 use super::output;
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::fmt::Write;
@@ -25,28 +24,30 @@ pub(super) struct ManArgs {
     command: Option<String>,
 }
 
-pub(super) fn completions(args: &CompletionsArgs) -> Done {
-    output::write(&script(args.shell))
+/// Prints the completions of the command line `root`.
+pub(super) fn completions(args: &CompletionsArgs, root: Command) -> CliResult {
+    output::write(&script(args.shell, root))
 }
 
-pub(super) fn man(args: &ManArgs) -> Done {
+/// Prints the manual page of the command line `root`, or of one of its commands.
+pub(super) fn man(args: &ManArgs, root: Command) -> CliResult {
     let page = match &args.command {
-        None => whole_page(),
-        Some(name) => command_page(name),
+        None => whole_page(root),
+        Some(name) => command_page(name, root),
     };
     match page {
         Ok(Some(page)) => output::write(&page),
-        Ok(None) => Err(Failure::usage(format!(
+        Ok(None) => Err(CliError::usage(format!(
             "there is no command '{}'; see 'latchfs --help'",
             args.command.as_deref().unwrap_or_default()
         ))),
-        Err(error) => Err(Failure::output(&error)),
+        Err(error) => Err(CliError::output(&error)),
     }
 }
 
-fn script(shell: Shell) -> String {
+fn script(shell: Shell, mut root: Command) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "latchfs", &mut script);
+    clap_complete::generate(shell, &mut root, "latchfs", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
@@ -55,8 +56,7 @@ const SECTION: &str = ".SH";
 const SUBSECTION: &str = ".SS";
 
 /// The program and all its commands on one page.
-fn whole_page() -> io::Result<Option<String>> {
-    let mut root = Cli::command();
+fn whole_page(mut root: Command) -> io::Result<Option<String>> {
     root.build();
     let mut page = head(&root, "LATCHFS")?;
     page += &body(&root, SECTION)?;
@@ -69,8 +69,7 @@ fn whole_page() -> io::Result<Option<String>> {
     Ok(Some(page))
 }
 
-fn command_page(name: &str) -> io::Result<Option<String>> {
-    let mut root = Cli::command();
+fn command_page(name: &str, mut root: Command) -> io::Result<Option<String>> {
     root.build();
     let Some(command) = shown(&root).find(|command| command.get_name() == name) else {
         return Ok(None);
@@ -138,6 +137,8 @@ fn shown(root: &Command) -> impl Iterator<Item = &Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::command_line::Cli;
+    use clap::CommandFactory;
     use std::path::Path;
 
     /// What lies in contrib is what the program prints; `UPDATE=1 cargo test` writes it anew.
@@ -153,14 +154,14 @@ mod tests {
 
     #[test]
     fn completions_in_contrib_are_current() {
-        holds("completions/latchfs.bash", &script(Shell::Bash));
-        holds("completions/_latchfs", &script(Shell::Zsh));
-        holds("completions/latchfs.fish", &script(Shell::Fish));
+        holds("completions/latchfs.bash", &script(Shell::Bash, Cli::command()));
+        holds("completions/_latchfs", &script(Shell::Zsh, Cli::command()));
+        holds("completions/latchfs.fish", &script(Shell::Fish, Cli::command()));
     }
 
     #[test]
     fn the_manual_in_contrib_is_current() {
-        holds("man/latchfs.1", &whole_page().expect("rendered").expect("there"));
+        holds("man/latchfs.1", &whole_page(Cli::command()).expect("rendered").expect("there"));
     }
 
     #[test]
@@ -178,9 +179,9 @@ mod tests {
     #[test]
     fn each_command_has_a_page() {
         for command in shown(&Cli::command()) {
-            let page = command_page(command.get_name()).expect("rendered");
+            let page = command_page(command.get_name(), Cli::command()).expect("rendered");
             assert!(page.is_some_and(|page| page.contains(".SH NAME")), "{}", command.get_name());
         }
-        assert!(command_page("no-such-command").expect("rendered").is_none());
+        assert!(command_page("no-such-command", Cli::command()).expect("rendered").is_none());
     }
 }

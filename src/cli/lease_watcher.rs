@@ -5,8 +5,8 @@
 //! until the time that it says, counted from before it asked; a look that fails says nothing, and
 //! takes nothing back.
 
-use super::exit::Done;
-use super::mount_client::{Ask, no_answer};
+use super::exit::CliResult;
+use super::mount_client::{LockClient, no_answer};
 use crate::engine::LockName;
 use crate::time::{Span, Time, boot_now};
 use serde_json::{Value, json};
@@ -26,33 +26,33 @@ const LOOK_MIN: Span = Span::from_millis(100);
 /// More than a status has that is not shared by hundreds; then it is read in parts.
 const STATUS_BYTES: usize = 16 << 10;
 
-/// What is known of a tenure, and who looks after it.
-pub(super) struct Tenure {
+/// Watches one lease on a thread of its own.
+pub(super) struct LeaseWatcher {
     /// Until when it is surely ours, in nanoseconds of the boot clock. 0: it is over.
     sure: Arc<AtomicU64>,
-    sight: Sight,
+    sight: LeaseReader,
     /// Between two looks.
     period: Span,
 }
 
-/// Looks at one tenure.
-pub(super) struct Sight {
-    through: Through,
+/// Reads the remaining time of one lease.
+pub(super) struct LeaseReader {
+    through: StatusSource,
     token: u64,
 }
 
-/// What one looks through.
-enum Through {
+/// The source of a lock's status: a mount or a server.
+enum StatusSource {
     /// A mount's file, below `dir`. `file` is `None` after a failure: another daemon may serve the
     /// mount by now.
     Mount { dir: PathBuf, path: PathBuf, file: Option<File> },
     /// A server's answers.
-    Server { ask: Arc<dyn Ask>, name: LockName },
+    Server { ask: Arc<dyn LockClient>, name: LockName },
 }
 
-impl Tenure {
+impl LeaseWatcher {
     /// What a first look shows.
-    pub(super) fn seen(mut sight: Sight, ttl: Span) -> Done<Self> {
+    pub(super) fn seen(mut sight: LeaseReader, ttl: Span) -> CliResult<Self> {
         let sure = Arc::new(AtomicU64::new(sight.look()?.as_nanos()));
         let period = Span::from_nanos(ttl.as_nanos() / 10).as_duration();
         let period = period.clamp(LOOK_MIN.as_duration(), LOOK_MAX.as_duration()).into();
@@ -61,9 +61,9 @@ impl Tenure {
 
     /// Looks from now on, on a thread of its own: a daemon that is stopped answers late, and the
     /// rest goes on. Calls `woken` when what is known has become less.
-    pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> Known {
+    pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> LeaseValidity {
         let Self { sure, mut sight, period } = self;
-        let known = Known { sure: Arc::clone(&sure), period };
+        let known = LeaseValidity { sure: Arc::clone(&sure), period };
         thread::spawn(move || {
             loop {
                 sight.rest(period);
@@ -78,13 +78,13 @@ impl Tenure {
     }
 }
 
-/// What is known of a tenure, as it is now.
-pub(super) struct Known {
+/// Until when the watched lease is surely ours.
+pub(super) struct LeaseValidity {
     sure: Arc<AtomicU64>,
     period: Span,
 }
 
-impl Known {
+impl LeaseValidity {
     /// Until when it is surely ours, on the boot clock. `Time::ZERO`: it is over.
     pub(super) fn sure(&self) -> Time {
         Time::from_nanos(self.sure.load(Ordering::Acquire))
@@ -96,22 +96,22 @@ impl Known {
     }
 }
 
-impl Sight {
+impl LeaseReader {
     /// On the tenure `token` of a lock of the mount at `dir`.
     pub(super) fn of_mount(dir: &Path, name: &LockName, token: u64) -> Self {
         // So written, a name is a file whatever lies below it.
         let name = name.as_str().replace('%', "%25").replace('/', "%2F");
         let path = dir.join(".latchfs/status").join(format!("%2F{name}"));
-        Self { through: Through::Mount { dir: dir.into(), path, file: None }, token }
+        Self { through: StatusSource::Mount { dir: dir.into(), path, file: None }, token }
     }
 
     /// On the tenure `token` of a lock of a server.
-    pub(super) fn of_server(ask: Arc<dyn Ask>, name: &LockName, token: u64) -> Self {
-        Self { through: Through::Server { ask, name: name.clone() }, token }
+    pub(super) fn of_server(ask: Arc<dyn LockClient>, name: &LockName, token: u64) -> Self {
+        Self { through: StatusSource::Server { ask, name: name.clone() }, token }
     }
 
     /// Until when the tenure is surely ours, counted from before asking. `Time::ZERO`: it is over.
-    fn look(&mut self) -> Done<Time> {
+    fn look(&mut self) -> CliResult<Time> {
         let asked_at = boot_now();
         let status = self.through.status()?;
         let more = status["holders"].as_array().into_iter().flatten();
@@ -124,9 +124,9 @@ impl Sight {
     #[allow(unsafe_code)]
     fn rest(&self, period: Span) {
         let file = match &self.through {
-            Through::Server { .. } => return thread::sleep(period.as_duration()),
-            Through::Mount { file: None, .. } => return thread::sleep(LOOK_MIN.as_duration()),
-            Through::Mount { file: Some(file), .. } => file,
+            StatusSource::Server { .. } => return thread::sleep(period.as_duration()),
+            StatusSource::Mount { file: None, .. } => return thread::sleep(LOOK_MIN.as_duration()),
+            StatusSource::Mount { file: Some(file), .. } => file,
         };
         let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
         // SAFETY: one valid pollfd, which lives through the call.
@@ -138,9 +138,9 @@ impl Sight {
     }
 }
 
-impl Through {
+impl StatusSource {
     /// The lock's status as it is now.
-    fn status(&mut self) -> Done<Value> {
+    fn status(&mut self) -> CliResult<Value> {
         match self {
             Self::Server { ask, name } => {
                 let mut answer = ask.wait(&json!({"do": "status", "name": name.as_str()}))?;
@@ -188,8 +188,10 @@ mod tests {
         let say = |text: &str| std::fs::write(&status, text).expect("ours");
         say(r#"{"token": 7, "expires_in_ms": 60000}"#);
         let asked_at = boot_now();
-        let sight = Sight::of_mount(&dir, &name, 7);
-        let Ok(mut seen) = Tenure::seen(sight, Span::from_secs(60)) else { panic!("readable") };
+        let sight = LeaseReader::of_mount(&dir, &name, 7);
+        let Ok(mut seen) = LeaseWatcher::seen(sight, Span::from_secs(60)) else {
+            panic!("readable")
+        };
         let sure = Time::from_nanos(seen.sure.load(Ordering::Relaxed));
         assert!(sure >= asked_at + Span::from_secs(60) && sure < boot_now() + Span::from_secs(60));
         assert_eq!(seen.period, LOOK_MAX);
@@ -197,13 +199,13 @@ mod tests {
         say(r#"{"token": 3, "expires_in_ms": 1,
                 "holders": [{"token": 3, "expires_in_ms": 1},
                             {"token": 7, "expires_in_ms": 50}]}"#);
-        let look = |seen: &mut Tenure| seen.sight.look().ok();
+        let look = |seen: &mut LeaseWatcher| seen.sight.look().ok();
         assert!(look(&mut seen).expect("readable") >= asked_at + Span::from_millis(50));
         say(r#"{"token": 8, "expires_in_ms": 60000}"#);
         assert_eq!(look(&mut seen), Some(Time::ZERO));
         say("no JSON");
         assert_eq!(look(&mut seen), None);
-        let Through::Mount { file, .. } = &seen.sight.through else { panic!("a mount") };
+        let StatusSource::Mount { file, .. } = &seen.sight.through else { panic!("a mount") };
         assert!(file.is_none(), "opened anew the next time");
         std::fs::remove_dir_all(&dir).expect("ours");
     }

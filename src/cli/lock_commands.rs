@@ -1,10 +1,11 @@
 //! `acquire`, `renew`, `release`, `steal`, `status`: one lock, one request, one answer.
 
-use super::exit::{Done, Exit, Failure};
-use super::mount_client::{Ask, own_status};
-use super::output::{self, Look};
+use super::exit::{CliError, CliResult, Exit};
+use super::mount_client::{LockClient, own_status};
+use super::name_argument::{NameArg, parsed};
+use super::output::{self, TerminalStyle};
 use super::status_table::{Status, page};
-use super::target::{self, Asking, NameArg, TargetArgs};
+use super::target::{CommandTarget, TargetArgs};
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{Grace, LockName, RefusalKind, Ttl};
 use crate::holder_id::Maker;
@@ -133,7 +134,7 @@ struct TokenArg {
     token: Option<u64>,
 }
 
-pub(super) fn acquire(args: &AcquireArgs) -> Done {
+pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
     let how = json!({"mode": mode, "reentrant": args.reentrant, "parent": true});
     let status = change(&args.lock, "acquire", &[&args.term.json(), &how])?;
@@ -141,24 +142,24 @@ pub(super) fn acquire(args: &AcquireArgs) -> Done {
     tell(&args.lock, &status, if is_new { "acquired" } else { "renewed" })
 }
 
-pub(super) fn wait(args: &WaitArgs) -> Done {
+pub(super) fn wait(args: &WaitArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
     let wait = args.timeout.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
     let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "parent": true});
-    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);
     let answer = ask.wait(&request)?;
     ask.close();
     tell(&args.lock, &own_status(answer), "acquired")
 }
 
-pub(super) fn renew(args: &RenewArgs) -> Done {
+pub(super) fn renew(args: &RenewArgs) -> CliResult {
     let status = change(&args.lock, "renew", &[&args.term.json(), &args.token.json()])?;
     tell(&args.lock, &status, "renewed")
 }
 
-pub(super) fn release(args: &ReleaseArgs) -> Done {
-    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+pub(super) fn release(args: &ReleaseArgs) -> CliResult {
+    let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let token = match args.token.token {
         None if !args.any => Some(token_of_shell(&*ask, &name)?),
         token => token,
@@ -175,7 +176,7 @@ pub(super) fn release(args: &ReleaseArgs) -> Done {
 }
 
 /// The token of the lease that a release from this shell means: rule 3 of the design.
-fn token_of_shell(ask: &dyn Ask, name: &LockName) -> Done<u64> {
+fn token_of_shell(ask: &dyn LockClient, name: &LockName) -> CliResult<u64> {
     let mut answer = ask.ask(&request("status", name.as_str(), &[]))?;
     let (status, you) = (answer["status"].take(), answer["you"].take());
     let shell = Maker::running(parent_id());
@@ -191,7 +192,7 @@ fn token_of_shell(ask: &dyn Ask, name: &LockName) -> Done<u64> {
         Some((token, maker)) => not_from_here(name, *token, *maker),
         None => not_held(name, &status, &you),
     };
-    Err(Failure::Said(Exit::of(RefusalKind::LockNotHeld), sentence))
+    Err(CliError::Said(Exit::of(RefusalKind::LockNotHeld), sentence))
 }
 
 /// The leases of a client among the holders of a lock: their tokens, and which process made them.
@@ -237,7 +238,7 @@ fn not_held(name: &LockName, status: &Value, you: &Value) -> String {
     }
 }
 
-pub(super) fn steal(args: &StealArgs) -> Done {
+pub(super) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
     let reason = json!({"reason": args.reason, "parent": true});
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
@@ -252,16 +253,16 @@ pub(super) fn steal(args: &StealArgs) -> Done {
     tell(&args.lock, &status, "stole")
 }
 
-pub(super) fn status(args: &StatusArgs) -> Done {
+pub(super) fn status(args: &StatusArgs) -> CliResult {
     if args.stale {
-        let name = target::parsed(&args.lock.name.name)?;
+        let name = parsed(&args.lock.name.name)?;
         let known = args.lock.target.stale()?.status(&name)?;
         if !args.lock.json {
             known.warn();
         }
         return shown(args, &known.it);
     }
-    let Asking { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
+    let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let status = ask.status(&request("status", name.as_str(), &[]));
     // Also, and above all, when there is no answer.
     let contact = ask.about().ok().map(|mut about| about["contact"].take());
@@ -273,11 +274,11 @@ pub(super) fn status(args: &StatusArgs) -> Done {
     shown(args, &status?)
 }
 
-fn shown(args: &StatusArgs, status: &Value) -> Done {
+fn shown(args: &StatusArgs, status: &Value) -> CliResult {
     if args.lock.json {
         return output::json(status);
     }
-    output::write(&page(Status(status), Look::of_stdout()))
+    output::write(&page(Status(status), TerminalStyle::of_stdout()))
 }
 
 /// How long a stolen lock may not be used yet: what its lease has beyond a whole ttl.
@@ -287,7 +288,7 @@ fn before_use(status: Status<'_>) -> Option<Duration> {
     (!wait.is_zero()).then_some(wait.min(STEAL_WAIT_MAX))
 }
 
-fn tell(args: &LockArgs, status: &Value, how: &str) -> Done {
+fn tell(args: &LockArgs, status: &Value, how: &str) -> CliResult {
     if args.json {
         return output::json(status);
     }
@@ -295,13 +296,13 @@ fn tell(args: &LockArgs, status: &Value, how: &str) -> Done {
     output::line(&format!("{how} {}: {}", status.text("name"), status.terms()))
 }
 
-fn show(args: &LockArgs) -> Done<Value> {
+fn show(args: &LockArgs) -> CliResult<Value> {
     change(args, "status", &[])
 }
 
 /// Sends the request `what` about a lock, with all fields of `more` that are not null.
-fn change(args: &LockArgs, what: &str, more: &[&Value]) -> Done<Value> {
-    let Asking { ask, name, .. } = args.target.asking(&args.name.name)?;
+fn change(args: &LockArgs, what: &str, more: &[&Value]) -> CliResult<Value> {
+    let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
     ask.status(&request(what, name.as_str(), more))
 }
 

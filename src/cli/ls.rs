@@ -1,7 +1,7 @@
 //! `ls`: what is held, and by whom.
 
-use super::exit::Done;
-use super::output::{self, Look};
+use super::exit::CliResult;
+use super::output::{self, TerminalStyle};
 use super::status_table::table;
 use super::target::TargetArgs;
 use serde_json::Value;
@@ -30,8 +30,8 @@ pub(super) struct ListArgs {
     stale: bool,
 }
 
-pub(super) fn run(args: &ListArgs) -> Done {
-    let look = Look::of_stdout();
+pub(super) fn run(args: &ListArgs) -> CliResult {
+    let look = TerminalStyle::of_stdout();
     if args.stale {
         let known = args.target.stale()?.list(&args.prefix)?;
         if args.json {
@@ -48,7 +48,7 @@ pub(super) fn run(args: &ListArgs) -> Done {
         let changed = before.as_ref() != Some(&facts);
         match look {
             // On a terminal the times count down; elsewhere only a change is worth a table.
-            Look::Terminal if args.watch && !args.json => {
+            TerminalStyle::Terminal if args.watch && !args.json => {
                 output::write(&format!("{REDRAW}{}", table(&locks, look)))?;
             }
             _ if args.json && changed => output::json(&Value::Array(locks))?,

@@ -1,334 +1,45 @@
-//! The command line: what can be said, and to whom it is handed.
+//! The command line.
+//!
+//! Where to look: `exit` and `output` say how a command ends; `target` finds the mount or the
+//! server that a command is about, and `mount_client` and `remote_client` speak with it; each
+//! command has a module of its own, and `command_line` names them all.
 
-#[cfg_attr(not(target_os = "linux"), path = "supervisor_elsewhere.rs")]
-mod supervisor;
-mod status_table;
 mod exit;
 mod output;
 mod signals;
-mod server_options;
-mod children;
-mod mount_client;
 mod background;
+mod children;
+#[cfg_attr(not(target_os = "linux"), path = "supervisor_elsewhere.rs")]
+mod supervisor;
+mod name_argument;
+mod argument_types;
+mod environment;
+mod startup_warnings;
 mod storage_options;
-mod mount;
-mod generate;
-mod cert;
-mod peer_options;
-mod print_permissions;
+mod access_options;
+mod http_server;
+mod server_options;
+mod mount_client;
 mod remote_client;
-mod backup_restore;
-mod cluster;
-mod doctor;
-mod serve;
-mod sim;
 mod stale_option;
 mod target;
+mod status_table;
+mod mount;
+mod peer_options;
+mod print_permissions;
+mod serve;
+mod umount;
 mod ls;
 mod lock_commands;
 mod events;
 mod lease_watcher;
 mod run;
-mod umount;
+mod cert;
+mod backup_restore;
+mod cluster;
+mod doctor;
+mod sim;
+mod generate;
+mod command_line;
 
-use clap::{Parser, Subcommand};
-use exit::{Done, Exit, Failure};
-use log::LevelFilter;
-use std::io::Write;
-use std::process::ExitCode;
-
-const ABOUT: &str = "A directory in which a file is a lock";
-
-const LONG_ABOUT: &str = "\
-A directory in which a file is a lock.
-
-Create a file there and you hold the lock; write to it or touch it and you renew; remove it and \
-you release; read it and you see the status. Any program that can make a file, a directory or a \
-symlink can use it.";
-
-const EXAMPLES: &str = "\
-Examples:
-  latchfs mount ./locks                      mount, until Ctrl-C
-  latchfs run build -- ./build               wait for the lock, run, release it
-  if mkdir locks/build; then ./build; rmdir locks/build; fi
-  cat locks/build                            the holder, and for how long
-  latchfs ls --watch                         all locks that are held
-  latchfs acquire build --ttl 5m --note hi   like mkdir, with a ttl and a note
-  latchfs steal build --reason 'host died'   take it from its holder";
-
-const MOUNT_EXAMPLES: &str = "\
-Examples:
-  latchfs mount ./locks                     mount, until Ctrl-C
-  latchfs mount /locks --background         return when it can be used
-  latchfs mount a b --client x --client y   two clients of one engine
-  latchfs mount /locks --state none         keep nothing, and grant nothing for a minute
-  latchfs mount /locks --server http://box:8080   the locks of a server";
-
-const SERVE_EXAMPLES: &str = "\
-Examples:
-  latchfs serve                                 on http://127.0.0.1:8080, until Ctrl-C
-  curl -X POST 'localhost:8080/lock?client=laptop1&ttl=30s'
-  curl -X POST 'localhost:8080/locks/team/build?client=laptop1&wait=10m'
-  curl -N localhost:8080/events                 what happens, as it happens";
-
-const CERT_EXAMPLES: &str = "\
-Examples:
-  latchfs cert ca
-  latchfs cert server box.local 192.168.1.2
-  latchfs cert client laptop1                   it may speak as laptop1 and laptop1:USER
-  latchfs serve --listen 0.0.0.0:8443 --tls-cert latchfs-certs/server.pem \\
-    --tls-key latchfs-certs/server.key --client-ca latchfs-certs/ca.pem";
-
-const LS_EXAMPLES: &str = "\
-Examples:
-  latchfs ls         all locks that are held, in grace, or waited for
-  latchfs ls team/   those whose names begin so
-  latchfs ls --json | jq -r '.[] | select(.phase == \"grace\").name'";
-
-const EVENTS_EXAMPLES: &str = "\
-Examples:
-  latchfs events            all that happens from now on
-  latchfs events team/      to locks whose names begin so
-  latchfs events --since 0 --json | jq -c 'select(.event == \"stolen\")'";
-
-const ACQUIRE_EXAMPLES: &str = "\
-Examples:
-  latchfs acquire build && { ./build; latchfs release build; }
-  latchfs acquire deploy --ttl 10m --note 'release 1.4'
-  latchfs acquire build --json | jq .token   the fencing token
-  latchfs acquire build --reentrant          renews it if you have it already";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  latchfs run build -- ./build               waits in line, runs, releases
-  latchfs run build --wait 10m -- ./build    exits with 75 when it has waited so long
-  latchfs run build --try -- ./build         exits with 75 if another has it
-  latchfs run backup --slot 2026-01-15 -- ./backup   on one of many hosts, once
-
-The command finds LATCHFS_LOCK, LATCHFS_TOKEN and LATCHFS_DIR in its environment. Its exit code \
-is given back. If the lock is lost, it and all that it started is ended, and the exit code is 76.";
-
-/// Shown at the end of `cluster --help`.
-const CLUSTER_EXAMPLES: &str = "\
-Nodes are started by 'latchfs serve --data DIR --peer-listen ADDRESS', the second and all others
-with '--seed HOST:PORT' of one that is there. Examples:
-  latchfs cluster status --server http://box1:8080,http://box2:8080
-  latchfs cluster transfer         before the leader is restarted
-  latchfs cluster remove 7         when its data is lost; it may join again as a new node";
-
-const SIM_EXAMPLES: &str = "\
-Examples:
-  latchfs sim --seed 7                     three nodes, for 20 virtual seconds
-  latchfs sim --seed 7 --nodes 5 --trace   all that happened, line by line
-  for n in $(seq 100); do latchfs sim --seed $n --json; done | jq .violations";
-
-/// The whole command line.
-#[derive(Debug, Parser)]
-#[command(
-    name = "latchfs",
-    version,
-    about = ABOUT,
-    long_about = LONG_ABOUT,
-    after_long_help = format!("{EXAMPLES}\n\n{}", Exit::table()),
-    // Without a line between the three, all of it fits a screen.
-    help_template = "{about-with-newline}{usage-heading} {usage}\n{all-args}{after-help}",
-    max_term_width = 100,
-    disable_help_subcommand = true
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Mount a directory in which files are locks
-    #[command(after_long_help = MOUNT_EXAMPLES)]
-    Mount(mount::MountArgs),
-    /// Serve locks to other machines over HTTP
-    #[command(after_long_help = SERVE_EXAMPLES)]
-    Serve(serve::ServeArgs),
-    /// Make a certificate authority, and what it signs: a server, clients
-    #[command(after_long_help = CERT_EXAMPLES)]
-    Cert(cert::CertArgs),
-    /// Show the nodes that decide together, and change who they are
-    #[command(after_long_help = CLUSTER_EXAMPLES)]
-    Cluster(cluster::ClusterArgs),
-    /// Unmount it; a busy mount is detached, a stale one removed
-    Umount(umount::UmountArgs),
-    /// Show what is held, and by whom
-    #[command(after_long_help = LS_EXAMPLES)]
-    Ls(ls::ListArgs),
-    /// Show one lock, also a free one
-    Status(lock_commands::StatusArgs),
-    /// Take a lock, or renew it if you have it already
-    #[command(after_long_help = ACQUIRE_EXAMPLES)]
-    Acquire(lock_commands::AcquireArgs),
-    /// Wait in line for a lock, and have it when this returns
-    Wait(lock_commands::WaitArgs),
-    /// Make a lease last for another ttl
-    Renew(lock_commands::RenewArgs),
-    /// Give a lock back
-    Release(lock_commands::ReleaseArgs),
-    /// Take a lock from its holder; root and whoever mounted may
-    ///
-    /// The holder is told, the reason is logged, and for a second nobody may use the lock:
-    /// this command answers when you may.
-    Steal(lock_commands::StealArgs),
-    /// Show what happens as it happens, until Ctrl-C
-    #[command(after_long_help = EVENTS_EXAMPLES)]
-    Events(events::EventsArgs),
-    /// Run a command under a lock: wait for it, keep it while the command runs, give it back
-    #[command(after_long_help = RUN_EXAMPLES)]
-    Run(run::RunArgs),
-    /// Look at all that a mount needs, and say what to mend
-    Doctor(doctor::DoctorArgs),
-    /// Try a whole cluster on virtual time, with all that may go wrong
-    ///
-    /// Nodes crash, disks lose what was not synced, the network splits, and clients ask for locks
-    /// meanwhile. If they saw anything that must not be it is said, and the exit code is 1.
-    #[command(after_long_help = SIM_EXAMPLES)]
-    Sim(sim::SimArgs),
-    /// Print what a shell needs to complete these commands
-    Completions(generate::CompletionsArgs),
-    /// Print the manual page: 'latchfs man | man -l -'
-    // The short list of commands fits a screen, and whoever packages this knows of it.
-    #[command(hide = true)]
-    Man(generate::ManArgs),
-}
-
-/// Runs the command line of this process.
-pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return misused(&error),
-    };
-    start_log(&cli.command);
-    match run(&cli.command) {
-        Ok(()) => Exit::Done.into(),
-        Err(failure) => tell(&failure).into(),
-    }
-}
-
-fn run(command: &Command) -> Done {
-    match command {
-        Command::Mount(args) => mount::run(args),
-        Command::Serve(args) => serve::run(args),
-        Command::Cert(args) => cert::run(args),
-        Command::Cluster(args) => cluster::run(args),
-        Command::Umount(args) => umount::run(args),
-        Command::Ls(args) => ls::run(args),
-        Command::Status(args) => lock_commands::status(args),
-        Command::Acquire(args) => lock_commands::acquire(args),
-        Command::Wait(args) => lock_commands::wait(args),
-        Command::Renew(args) => lock_commands::renew(args),
-        Command::Release(args) => lock_commands::release(args),
-        Command::Steal(args) => lock_commands::steal(args),
-        Command::Events(args) => events::run(args),
-        Command::Run(args) => run::run(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Sim(args) => sim::run(args),
-        Command::Completions(args) => generate::completions(args),
-        Command::Man(args) => generate::man(args),
-    }
-}
-
-/// Says a failure on standard error, and gives its exit code.
-fn tell(failure: &Failure) -> Exit {
-    match failure {
-        Failure::Said(exit, sentence) => {
-            output::say(sentence);
-            *exit
-        }
-        Failure::Silent(exit) => *exit,
-        Failure::Pipe => Exit::Done,
-    }
-}
-
-/// clap's own answers: the help, the version, or what was wrong.
-fn misused(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        // Whoever closed the pipe has read enough.
-        let _ = error.print();
-        return Exit::Done.into();
-    }
-    let text = error.to_string();
-    let _ = match text.strip_prefix("error: ") {
-        Some(wrong) => write!(std::io::stderr().lock(), "latchfs: {wrong}"),
-        // Nothing was said, so all that can be is shown.
-        None => write!(std::io::stderr().lock(), "{text}"),
-    };
-    Exit::Usage.into()
-}
-
-/// The log goes to standard error. A daemon without terminal tells more, and when.
-fn start_log(command: &Command) {
-    let in_log_file = matches!(command, Command::Mount(args) if args.detached);
-    let level = if in_log_file { LevelFilter::Info } else { LevelFilter::Warn };
-    let mut log = env_logger::Builder::new();
-    log.filter_level(level).filter_module("fuser", LevelFilter::Error).parse_default_env();
-    if !in_log_file {
-        log.format(|out, record| writeln!(out, "latchfs: {}", record.args()));
-    }
-    log.init();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definitions_are_sound() {
-        Cli::command().debug_assert();
-    }
-
-    /// The arguments that a property list of `contrib/launchd` has launchd start a program with.
-    fn arguments(plist: &str) -> Vec<&str> {
-        let (_, rest) = plist.split_once("<key>ProgramArguments</key>").expect("it starts one");
-        let (array, _) = rest.split_once("</array>").expect("the arguments are a list");
-        let lines = array.lines().map(str::trim).filter_map(|line| line.strip_prefix("<string>"));
-        lines.filter_map(|line| line.strip_suffix("</string>")).collect()
-    }
-
-    #[test]
-    fn launchd_is_told_what_is_understood() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/contrib/launchd");
-        let mut commands = Vec::new();
-        for file in std::fs::read_dir(folder).expect("it is there") {
-            let path = file.expect("readable").path();
-            let plist = std::fs::read_to_string(&path).expect("text");
-            let parsed = Cli::try_parse_from(arguments(&plist));
-            commands.push(
-                match parsed.unwrap_or_else(|error| panic!("{path:?}: {error}")).command {
-                    Command::Serve(_) => "serve",
-                    Command::Run(_) => "run",
-                    other => panic!("{path:?}: {other:?}"),
-                },
-            );
-        }
-        commands.sort_unstable();
-        assert_eq!(commands, ["run", "serve"]);
-    }
-
-    #[test]
-    fn the_short_help_fits_a_screen() {
-        let help = Cli::command().render_help().to_string();
-        assert!(help.lines().count() <= 24, "{help}");
-    }
-
-    #[test]
-    fn the_long_help_ends_with_the_exit_codes() {
-        let help = Cli::command().render_long_help().to_string();
-        assert!(help.trim_end().ends_with(Exit::table().as_str()), "{help}");
-    }
-
-    #[test]
-    fn durations_are_checked_at_once() {
-        let wrong = |args: &[&str]| Cli::try_parse_from(args).expect_err("refused").to_string();
-        let short = wrong(&["latchfs", "mount", "x", "--ttl", "500ms"]);
-        assert!(short.contains("a ttl is at least 1s"), "{short}");
-        let odd = wrong(&["latchfs", "acquire", "x", "--ttl", "60"]);
-        assert!(odd.contains("a duration reads like"), "{odd}");
-    }
-}
+pub use command_line::main;

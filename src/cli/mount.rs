@@ -1,13 +1,16 @@
 //! `mount`: the engine, the mounts on it, and the end of both.
 
+use super::access_options::AccessArgs;
+use super::argument_types::{DurationArg, address};
 use super::background;
-use super::exit::{Done, Exit, Failure};
+use super::environment::{host, server_of_environment};
+use super::exit::{CliError, CliResult, Exit};
+use super::http_server;
 use super::output;
-use super::serve::{self, AccessArgs};
-use super::server_options::{self, KeyArgs};
+use super::server_options::{self, ServerKeyArgs};
 use super::signals::{self, Hangup};
-use super::storage_options::{self, KeepArgs, Kept};
-use super::target::server_of_environment;
+use super::startup_warnings::warn;
+use super::storage_options::{self, StorageArgs, StorageChoice};
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
@@ -17,11 +20,11 @@ use crate::fuse::mount::{
 };
 use crate::os_error::said;
 use crate::raft::Stop;
-use crate::server::http::{HttpConfig, Listen, Server};
+use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::service::Locks;
 use clap::ValueEnum;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -40,13 +43,13 @@ pub(super) struct MountArgs {
     #[arg(long, value_enum, default_value = "user")]
     owner: OwnerArg,
     /// How long a lease lasts unrenewed, unless a program says otherwise
-    #[arg(long, value_name = "DURATION", default_value_t = Shown(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(Shown))]
-    ttl: Shown<Ttl>,
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
+        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+    ttl: DurationArg<Ttl>,
     /// How long after that only its holder may take it back
-    #[arg(long, value_name = "DURATION", default_value_t = Shown(GRACE_DEFAULT),
-        value_parser = |text: &str| Grace::parse(text).map(Shown))]
-    grace: Shown<Grace>,
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
+        value_parser = |text: &str| Grace::parse(text).map(DurationArg))]
+    grace: DurationArg<Grace>,
     /// What 'cat NAME' shows: the status as JSON, or the text that was written
     #[arg(long, value_enum, default_value = "status")]
     content: ContentArg,
@@ -61,17 +64,17 @@ pub(super) struct MountArgs {
     no_allow_other: bool,
     /// Serve HTTP as well: unix:PATH, for this machine's users, or an address, by --tokens
     #[arg(long, value_name = "ADDRESS", conflicts_with = "server", value_parser = place)]
-    listen: Option<Place>,
+    listen: Option<HttpAddress>,
     /// Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here
     /// [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
-    key: KeyArgs,
+    key: ServerKeyArgs,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
-    keep: KeepArgs,
+    keep: StorageArgs,
     /// Mount on a directory with entries, which are hidden; it is not sealed either, so programs
     /// can make files in it while nothing is mounted, and lock nothing by them
     #[arg(long)]
@@ -113,25 +116,9 @@ enum HoldArg {
     Session,
 }
 
-/// A duration that is shown as people write it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shown<T>(pub(super) T);
-
-impl std::fmt::Display for Shown<Ttl> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.span().fmt(f)
-    }
-}
-
-impl std::fmt::Display for Shown<Grace> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.span().fmt(f)
-    }
-}
-
-/// Where a mount serves HTTP.
+/// The address at which a mount serves HTTP.
 #[derive(Debug, Clone)]
-enum Place {
+enum HttpAddress {
     /// At an address.
     Tcp(SocketAddr),
     /// At a Unix socket.
@@ -139,19 +126,19 @@ enum Place {
 }
 
 /// The place that `--listen` names.
-fn place(text: &str) -> Result<Place, String> {
+fn place(text: &str) -> Result<HttpAddress, String> {
     match text.strip_prefix("unix:") {
         Some("") => Err("name a file, such as unix:/run/latchfs.sock".to_owned()),
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| said(&error))?;
-            Ok(Place::Unix(path))
+            Ok(HttpAddress::Unix(path))
         }
-        None => serve::address(text).map(Place::Tcp),
+        None => address(text).map(HttpAddress::Tcp),
     }
 }
 
-/// What the daemon waits for.
-enum News {
+/// Events that the main thread of the daemon waits for.
+enum MountEvent {
     /// A signal says that it is to end.
     End,
     /// A mount is gone.
@@ -162,7 +149,7 @@ enum News {
     Failed(Stop),
 }
 
-pub(super) fn run(args: &MountArgs) -> Done {
+pub(super) fn run(args: &MountArgs) -> CliResult {
     let clients = clients(args)?;
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
@@ -178,7 +165,7 @@ pub(super) fn run(args: &MountArgs) -> Done {
         warn(warning);
     }
     let done = serve(args, clients, &kept, server.as_deref());
-    if let (true, Err(Failure::Said(_, sentence))) = (args.detached, &done) {
+    if let (true, Err(CliError::Said(_, sentence))) = (args.detached, &done) {
         // The one who waits says it to the user; the log gets it by main.
         output::line(sentence)?;
     }
@@ -186,7 +173,7 @@ pub(super) fn run(args: &MountArgs) -> Done {
 }
 
 /// The server whose locks are mounted: the one that `--server` names, else the environment's.
-fn server_url(args: &MountArgs) -> Done<Option<String>> {
+fn server_url(args: &MountArgs) -> CliResult<Option<String>> {
     if args.server.is_some() {
         return Ok(args.server.clone());
     }
@@ -206,20 +193,25 @@ fn server_url(args: &MountArgs) -> Done<Option<String>> {
     Ok((!engine_here).then_some(url))
 }
 
-fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&str>) -> Done {
+fn serve(
+    args: &MountArgs,
+    clients: Vec<ClientId>,
+    kept: &StorageChoice,
+    server: Option<&str>,
+) -> CliResult {
     let (send, news) = mpsc::channel();
-    let tell = |news: fn() -> News| {
+    let tell = |news: fn() -> MountEvent| {
         let send = send.clone();
         // The channel outlives both: a failure to send means that nobody needs to know any more.
         move || drop(send.send(news()))
     };
     let http = listening(args, &clients)?;
     let hangup = match args.listen {
-        Some(_) => Hangup::Calls(Box::new(tell(|| News::Reload))),
+        Some(_) => Hangup::Calls(Box::new(tell(|| MountEvent::Reload))),
         None => Hangup::Ends,
     };
-    signals::on_end(hangup, tell(|| News::End))
-        .map_err(|error| Failure::system("signals can't be waited for", &error))?;
+    signals::on_end(hangup, tell(|| MountEvent::End))
+        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     for dir in &args.dirs {
         mount::check(dir, args.nonempty).map_err(|error| refused(&error))?;
     }
@@ -228,13 +220,13 @@ fn serve(args: &MountArgs, clients: Vec<ClientId>, kept: &Kept, server: Option<&
     }
     let decider = kept.open()?;
     let failed = send.clone();
-    decider.on_failure(move |why| drop(failed.send(News::Failed(why))));
+    decider.on_failure(move |why| drop(failed.send(MountEvent::Failed(why))));
     let locks = decider.locks();
     let each = clients.into_iter().map(|client| (client, locks.clone()));
     let ended = mount_all(args, each).and_then(|mounts| {
-        let server = http.map(|config| serve::start(locks.clone(), &config)).transpose()?;
+        let server = http.map(|config| http_server::start(locks.clone(), &config)).transpose()?;
         let ended = until_the_end(args, &mounts, server.as_ref(), (&send, &news));
-        server.into_iter().for_each(Server::drain);
+        server.into_iter().for_each(HttpServer::drain);
         ended.and(unmount_all(&mounts))
     });
     ended.and(decider.close())
@@ -245,16 +237,16 @@ fn serve_remote(
     args: &MountArgs,
     clients: &[ClientId],
     url: &str,
-    send: &Sender<News>,
-    news: &Receiver<News>,
-) -> Done {
+    send: &Sender<MountEvent>,
+    news: &Receiver<MountEvent>,
+) -> CliResult {
     let access = args.key.access(url)?;
     let (ttl, grace) = (args.ttl.0, args.grace.0);
     let connect = |client: &ClientId| {
         let terms = Terms { client: client.clone(), ttl, grace };
         server_options::connect(&access, Some(terms))
     };
-    let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<Done<_>>()?;
+    let doors: Vec<Arc<Remote>> = clients.iter().map(connect).collect::<CliResult<_>>()?;
     let locks = doors.iter().map(|door| Locks::new(Arc::clone(door) as _));
     let served = mount_all(args, clients.iter().cloned().zip(locks)).and_then(|mounts| {
         until_the_end(args, &mounts, None, (send, news))?;
@@ -268,11 +260,11 @@ fn serve_remote(
 
 /// How the HTTP server beside the mounts is made, if one is wanted. It never lets a user of this
 /// machine do more than the mounts let that user do.
-fn listening(args: &MountArgs, clients: &[ClientId]) -> Done<Option<HttpConfig>> {
+fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpConfig>> {
     let listen = match args.listen.clone() {
         None => return Ok(None),
-        Some(Place::Tcp(address)) => Listen::Tcp(address),
-        Some(Place::Unix(path)) => {
+        Some(HttpAddress::Tcp(address)) => Listen::Tcp(address),
+        Some(HttpAddress::Unix(path)) => {
             let each = args.dirs.iter().zip(clients);
             let mounts: Vec<_> =
                 each.map(|(dir, client)| config(args, dir.clone(), client.clone())).collect();
@@ -281,7 +273,7 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> Done<Option<HttpConfig>>
     };
     let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
     if let (Listen::Tcp(address), false) = (&config.listen, config.credentials.identify()) {
-        return Err(Failure::usage(format!(
+        return Err(CliError::usage(format!(
             "every user of this machine could release everybody's locks by {address}; say who may \
              ask by --tokens or --client-ca, or name a Unix socket by --listen unix:PATH, where a \
              user may do what it may do by the mount"
@@ -294,7 +286,7 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> Done<Option<HttpConfig>>
 fn mount_all(
     args: &MountArgs,
     each: impl Iterator<Item = (ClientId, Locks)>,
-) -> Done<Vec<Mounted>> {
+) -> CliResult<Vec<Mounted>> {
     let mut mounts = Vec::new();
     for (dir, (client, locks)) in args.dirs.iter().zip(each) {
         let config = config(args, dir.clone(), client);
@@ -318,12 +310,12 @@ fn mount_all(
 fn until_the_end(
     args: &MountArgs,
     mounts: &[Mounted],
-    server: Option<&Server>,
-    (send, news): (&Sender<News>, &Receiver<News>),
-) -> Done {
+    server: Option<&HttpServer>,
+    (send, news): (&Sender<MountEvent>, &Receiver<MountEvent>),
+) -> CliResult {
     for mounted in mounts {
         let send = send.clone();
-        mounted.on_end(move || drop(send.send(News::Gone)));
+        mounted.on_end(move || drop(send.send(MountEvent::Gone)));
     }
     if args.detached {
         background::ready()?;
@@ -332,17 +324,17 @@ fn until_the_end(
     let mut left = mounts.len();
     while left > 0 {
         match news.recv() {
-            Ok(News::Gone) => left -= 1,
-            Ok(News::Reload) => server.into_iter().for_each(serve::reload),
-            Ok(News::Failed(why)) => return Err(storage_options::failed(&why)),
-            Ok(News::End) | Err(_) => break,
+            Ok(MountEvent::Gone) => left -= 1,
+            Ok(MountEvent::Reload) => server.into_iter().for_each(http_server::reload),
+            Ok(MountEvent::Failed(why)) => return Err(storage_options::failed(&why)),
+            Ok(MountEvent::End) | Err(_) => break,
         }
     }
     Ok(())
 }
 
 /// Unmounts all, also when one fails; the first failure is told at the end.
-fn unmount_all(mounts: &[Mounted]) -> Done {
+fn unmount_all(mounts: &[Mounted]) -> CliResult {
     let mut failed = Ok(());
     for mounted in mounts {
         let dir = mounted.dir().display();
@@ -352,7 +344,7 @@ fn unmount_all(mounts: &[Mounted]) -> Done {
             }
             Ok(Unmounted::Now(Gone::Clean) | Unmounted::Before) => {}
             Err(error) => {
-                failed = failed.and(Err(Failure::unavailable(format!(
+                failed = failed.and(Err(CliError::unavailable(format!(
                     "{dir} can't be unmounted: {}; try 'latchfs umount {dir}'",
                     said(&error)
                 ))));
@@ -398,90 +390,22 @@ fn mounted_line(mounted: &Mounted, config: &MountConfig) -> String {
 }
 
 /// One client for each DIR.
-fn clients(args: &MountArgs) -> Done<Vec<ClientId>> {
+fn clients(args: &MountArgs) -> CliResult<Vec<ClientId>> {
     let (dirs, clients) = (args.dirs.len(), args.clients.len());
     match args.clients.as_slice() {
         [] => Ok(vec![host()?; dirs]),
         [one] => Ok(vec![one.clone(); dirs]),
         each if clients == dirs => Ok(each.to_vec()),
-        _ => Err(Failure::usage(format!(
+        _ => Err(CliError::usage(format!(
             "{clients} times --client for {dirs} directories; give one for all, or one for each"
         ))),
     }
 }
 
-fn host() -> Done<ClientId> {
-    let name = host_name();
-    ClientId::parse(name.trim()).map_err(|_| {
-        Failure::usage("this host has no usable name; say who this client is by --client NAME")
-    })
-}
-
-#[cfg(target_os = "linux")]
-pub(super) fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
-}
-
-#[cfg(not(target_os = "linux"))]
-#[allow(unsafe_code)]
-pub(super) fn host_name() -> String {
-    let mut bytes = [0_u8; 256];
-    // SAFETY: at most as many bytes are written as there are.
-    let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
-    let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
-    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
-}
-
-/// The client of whoever runs this process: its host and user.
-pub(super) fn own_client() -> Done<ClientId> {
-    Ok(mount::client_of_user(&host()?))
-}
-
-/// The state directory: `None` for none.
-pub(super) fn state_dir(said: Option<&std::ffi::OsStr>) -> Done<Option<PathBuf>> {
-    match said {
-        Some(none) if none == "none" => Ok(None),
-        Some(dir) if dir.is_empty() => {
-            Err(Failure::usage("--state needs a directory, or the word 'none'"))
-        }
-        Some(dir) => absolute(Path::new(dir)).map(Some),
-        None => default_state_dir().map(Some),
-    }
-}
-
-fn default_state_dir() -> Done<PathBuf> {
-    if is_root() {
-        return Ok("/var/lib/latchfs".into());
-    }
-    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let state = home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state")));
-    state.map(|state| state.join("latchfs")).ok_or_else(|| {
-        Failure::usage("there is no HOME to keep the state in; name a place by --state DIR")
-    })
-}
-
-pub(super) fn absolute(path: &Path) -> Done<PathBuf> {
-    std::path::absolute(path)
-        .map_err(|error| Failure::system("the current directory can't be found", &error))
-}
-
-/// Says what the user should know before relying on this mount.
-pub(super) fn warn(of_state: Option<String>) {
-    if let Some(warning) = of_state {
-        output::say(&warning);
-    }
-    if let Some(seconds) = super::doctor::request_timeout() {
-        output::say(&format!(
-            "fs.fuse.default_request_timeout is {seconds}: whoever waits longer for a lock kills \
-             the whole mount; set it to 0 by 'sysctl fs.fuse.default_request_timeout=0'"
-        ));
-    }
-}
-
-fn refused(error: &MountError) -> Failure {
+fn refused(error: &MountError) -> CliError {
     let exit = match error {
         MountError::DeviceDenied | MountError::AllowOther => Exit::Denied,
         _ => Exit::Unavailable,
     };
-    Failure::Said(exit, error.to_string())
+    CliError::Said(exit, error.to_string())
 }

@@ -2,7 +2,7 @@
 //!
 //! That is the mount's `.latchfs/ctl`, or (see `direct`) a server.
 
-use super::exit::{Done, Exit, Failure};
+use super::exit::{CliError, CliResult, Exit};
 use crate::engine::RefusalKind;
 use crate::fuse::mountinfo;
 use serde_json::{Value, json};
@@ -18,29 +18,29 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Locks in one answer to a list.
 pub(super) const PAGE: usize = 1_000;
 
-/// Whom commands ask.
-pub(super) trait Ask: Send + Sync {
+/// Sends the requests of commands to a mount or a server.
+pub(super) trait LockClient: Send + Sync {
     /// The answer to a request; a refusal is a failure with its sentence.
-    fn ask(&self, request: &Value) -> Done<Value>;
+    fn ask(&self, request: &Value) -> CliResult<Value>;
 
     /// The answer to a request, however long it takes: a place in line.
-    fn wait(&self, request: &Value) -> Done<Value>;
+    fn wait(&self, request: &Value) -> CliResult<Value>;
 
     /// Nothing will be asked any more: what hangs on this process is free at once.
     fn close(&self) {}
 
     /// What the daemon tells about itself.
-    fn about(&self) -> Done<Value> {
+    fn about(&self) -> CliResult<Value> {
         self.ask(&json!({"do": "about"}))
     }
 
     /// The status of a lock that a request leads to.
-    fn status(&self, request: &Value) -> Done<Value> {
+    fn status(&self, request: &Value) -> CliResult<Value> {
         self.ask(request).map(own_status)
     }
 
     /// The statuses of all locks whose names begin with `prefix`.
-    fn list(&self, prefix: &str) -> Done<Vec<Value>> {
+    fn list(&self, prefix: &str) -> CliResult<Vec<Value>> {
         let mut all = Vec::new();
         let mut after = Value::Null;
         loop {
@@ -95,20 +95,20 @@ pub(super) fn show_place(status: &mut Value, you: &Value) {
 
 /// The control file of a mount.
 #[derive(Debug, Clone)]
-pub(super) struct Ctl {
+pub(super) struct ControlFile {
     dir: PathBuf,
 }
 
-impl Ctl {
+impl ControlFile {
     /// That of the mount at `dir`.
     pub(super) fn of(dir: PathBuf) -> Self {
         Self { dir }
     }
 
-    fn read(&self, answer: io::Result<Vec<u8>>) -> Done<Value> {
+    fn read(&self, answer: io::Result<Vec<u8>>) -> CliResult<Value> {
         let answer = answer.map_err(|error| no_answer(&self.dir, &error))?;
         serde_json::from_slice(&answer).map_err(|_| {
-            Failure::unavailable(format!(
+            CliError::unavailable(format!(
                 "the daemon of {} answered what this program does not understand; \
                  see whether both are of the same version",
                 self.dir.display()
@@ -117,14 +117,14 @@ impl Ctl {
     }
 }
 
-impl Ask for Ctl {
-    fn wait(&self, request: &Value) -> Done<Value> {
+impl LockClient for ControlFile {
+    fn wait(&self, request: &Value) -> CliResult<Value> {
         let path = self.dir.join(".latchfs/ctl");
         let answer = exchange(&path, &request.to_string());
         understand(self.read(answer)?)
     }
 
-    fn ask(&self, request: &Value) -> Done<Value> {
+    fn ask(&self, request: &Value) -> CliResult<Value> {
         let (send, answer) = mpsc::channel();
         let (path, request) = (self.dir.join(".latchfs/ctl"), request.to_string());
         let dir = self.dir.display();
@@ -132,9 +132,9 @@ impl Ask for Ctl {
         let asked = thread::Builder::new().name("ask".into()).spawn(move || {
             let _ = send.send(exchange(&path, &request));
         });
-        asked.map_err(|error| Failure::system("no thread can be made", &error))?;
+        asked.map_err(|error| CliError::system("no thread can be made", &error))?;
         let Ok(answer) = answer.recv_timeout(PATIENCE) else {
-            return Err(Failure::unavailable(format!(
+            return Err(CliError::unavailable(format!(
                 "the daemon of {dir} does not answer, so the outcome is unknown; \
                  see whether it is stopped, or start it again"
             )));
@@ -156,35 +156,35 @@ fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
 }
 
 /// An answer, or the failure that it tells.
-fn understand(answer: Value) -> Done<Value> {
+fn understand(answer: Value) -> CliResult<Value> {
     if answer["ok"] == Value::Bool(true) {
         return Ok(answer);
     }
     let kind = RefusalKind::ALL.into_iter().find(|kind| answer["kind"] == kind.as_str());
     let exit = kind.map_or(Exit::Unavailable, Exit::of);
     let sentence = answer["message"].as_str().unwrap_or("the daemon refused, and did not say why");
-    Err(Failure::Said(exit, sentence.to_owned()))
+    Err(CliError::Said(exit, sentence.to_owned()))
 }
 
 /// What it means that the control file can't be used.
-pub(super) fn no_answer(dir: &Path, error: &io::Error) -> Failure {
+pub(super) fn no_answer(dir: &Path, error: &io::Error) -> CliError {
     let shown = dir.display();
     match error.raw_os_error() {
-        _ if mountinfo::is_dead(error) => Failure::unavailable(format!(
+        _ if mountinfo::is_dead(error) => CliError::unavailable(format!(
             "the daemon of {shown} is gone; start it again by 'latchfs mount {shown}', \
              or clean up by 'latchfs umount {shown}'"
         )),
-        Some(libc::EACCES) => Failure::Said(
+        Some(libc::EACCES) => CliError::Said(
             Exit::Denied,
             format!(
                 "{shown} serves only the user who mounted it; \
                  let that user mount it with --allow-other"
             ),
         ),
-        Some(libc::ENOENT) => Failure::unavailable(format!(
+        Some(libc::ENOENT) => CliError::unavailable(format!(
             "{shown} has no .latchfs/ctl; see whether a latchfs of this version is mounted there"
         )),
-        _ => Failure::system(&format!("{shown}/.latchfs/ctl can't be used"), error),
+        _ => CliError::system(&format!("{shown}/.latchfs/ctl can't be used"), error),
     }
 }
 
@@ -197,16 +197,16 @@ mod tests {
         let refused = understand(
             json!({"ok": false, "kind": "E_LOCK_CONFLICT", "message": "lock 'x' is held by y"}),
         );
-        let Err(Failure::Said(exit, sentence)) = refused else { panic!("refused") };
+        let Err(CliError::Said(exit, sentence)) = refused else { panic!("refused") };
         assert_eq!((exit, sentence.as_str()), (Exit::Conflict, "lock 'x' is held by y"));
-        assert!(matches!(understand(json!({})), Err(Failure::Said(Exit::Unavailable, _))));
+        assert!(matches!(understand(json!({})), Err(CliError::Said(Exit::Unavailable, _))));
         assert!(understand(json!({"ok": true})).is_ok());
     }
 
     #[test]
     fn what_the_kernel_says_becomes_a_sentence() {
         let told = |code| match no_answer(Path::new("/l"), &io::Error::from_raw_os_error(code)) {
-            Failure::Said(exit, sentence) => (exit, sentence),
+            CliError::Said(exit, sentence) => (exit, sentence),
             other => panic!("{other:?} says nothing"),
         };
         assert!(told(libc::ENOTCONN).1.contains("is gone"));
@@ -248,12 +248,12 @@ mod tests {
     /// Three pages of one lock each.
     struct Pages;
 
-    impl Ask for Pages {
-        fn wait(&self, request: &Value) -> Done<Value> {
+    impl LockClient for Pages {
+        fn wait(&self, request: &Value) -> CliResult<Value> {
             self.ask(request)
         }
 
-        fn ask(&self, request: &Value) -> Done<Value> {
+        fn ask(&self, request: &Value) -> CliResult<Value> {
             Ok(match request["after"].as_str() {
                 None => json!({"ok": true, "locks": [{"name": "a"}], "next": "a"}),
                 Some("a") => json!({"ok": true, "locks": [{"name": "b"}], "next": "b"}),

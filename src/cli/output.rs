@@ -1,6 +1,6 @@
 //! Standard output and standard error: sentences, JSON, and colour where a person looks.
 
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult, Exit};
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 
@@ -17,16 +17,16 @@ pub(super) enum Colour {
     Faint,
 }
 
-/// Whether colours and cursor movements are wanted.
+/// Whether the terminal takes colours and cursor movements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum TerminalStyle {
     /// Text and nothing else.
     Plain,
     /// Escape sequences too.
     Terminal,
 }
 
-impl Look {
+impl TerminalStyle {
     /// As fits standard output.
     pub(super) fn of_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -49,30 +49,30 @@ impl Look {
 }
 
 /// Writes `text` to standard output, at once.
-pub(super) fn write(text: &str) -> Done {
+pub(super) fn write(text: &str) -> CliResult {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|error| Failure::output(&error))
+        .map_err(|error| CliError::output(&error))
 }
 
 /// Writes a line to standard output, at once.
-pub(super) fn line(text: &str) -> Done {
+pub(super) fn line(text: &str) -> CliResult {
     write(&format!("{text}\n"))
 }
 
 /// Writes JSON to standard output, on several lines.
-pub(super) fn json(value: &Value) -> Done {
+pub(super) fn json(value: &Value) -> CliResult {
     line(&format!("{value:#}"))
 }
 
 /// Waits, but not for longer than there is somebody to read what comes next.
 #[allow(unsafe_code)]
-pub(super) fn pause(millis: libc::c_int) -> Done {
+pub(super) fn pause(millis: libc::c_int) -> CliResult {
     let mut out = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     // SAFETY: one valid pollfd that lives until the call returns.
     let found = unsafe { libc::poll(&raw mut out, 1, millis) };
-    if found > 0 && out.revents & libc::POLLERR != 0 { Err(Failure::Pipe) } else { Ok(()) }
+    if found > 0 && out.revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
 
 /// Says a sentence on standard error. Whoever closed it does not want to know.
@@ -85,14 +85,26 @@ pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Says a failure on standard error, and gives its exit code.
+pub(super) fn tell(failure: &CliError) -> Exit {
+    match failure {
+        CliError::Said(exit, sentence) => {
+            say(sentence);
+            *exit
+        }
+        CliError::Silent(exit) => *exit,
+        CliError::Pipe => Exit::Done,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn colour_is_for_terminals() {
-        assert_eq!(Look::Plain.paint(Colour::Red, "no"), "no");
-        assert_eq!(Look::Terminal.paint(Colour::Red, "no"), "\x1b[31mno\x1b[0m");
+        assert_eq!(TerminalStyle::Plain.paint(Colour::Red, "no"), "no");
+        assert_eq!(TerminalStyle::Terminal.paint(Colour::Red, "no"), "\x1b[31mno\x1b[0m");
     }
 
     #[test]

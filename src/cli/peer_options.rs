@@ -1,9 +1,9 @@
 //! The options by which a durable server becomes one of several.
 
-use super::exit::{Done, Failure};
-use super::mount::{absolute, host_name};
-use super::serve::address;
-use super::storage_options::Kept;
+use super::argument_types::address;
+use super::environment::{absolute, host_name};
+use super::exit::{CliError, CliResult};
+use super::storage_options::StorageChoice;
 use crate::raft::{ElectionPace, PeerFiles, Peering};
 use crate::server::http::ca;
 use std::net::SocketAddr;
@@ -57,12 +57,12 @@ impl PeerArgs {
     /// What was said of other nodes, for a server that listens there.
     pub(super) fn peering(
         &self,
-        kept: &Kept,
+        kept: &StorageChoice,
         (scheme, serves): (&str, SocketAddr),
-    ) -> Done<Option<Peering>> {
+    ) -> CliResult<Option<Peering>> {
         let Some(listen) = self.peer_listen else { return Ok(None) };
-        if !matches!(kept, Kept::Data(_)) {
-            return Err(Failure::usage("--peer-listen needs --data DIR"));
+        if !matches!(kept, StorageChoice::Data(_)) {
+            return Err(CliError::usage("--peer-listen needs --data DIR"));
         }
         let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let files = (whole(&self.peer_cert)?, whole(&self.peer_key)?, whole(&self.peer_ca)?);

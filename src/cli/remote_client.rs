@@ -1,10 +1,11 @@
-//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by the
-//! door of that server. What lasts as long as this process hangs on a session of its own.
+//! Commands on a server, without any mount: the requests that `.latchfs/ctl` takes, decided by that
+//! server. A lease that lasts as long as this process hangs on a session of its own, which a
+//! keep-alive thread renews.
 
-use super::exit::{Done, Exit, Failure};
-use super::mount_client::Ask;
+use super::exit::{CliError, CliResult, Exit};
+use super::mount_client::LockClient;
+use super::name_argument::not_a_name;
 use super::server_options;
-use super::target::not_a_name;
 use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
@@ -27,21 +28,21 @@ use std::sync::{Arc, OnceLock};
 /// Open files of this process, of which there is one: the wait in line.
 const NUMBER: u64 = 1;
 
-/// A server, asked by one process.
-pub(super) struct Direct {
+/// A client of a server, for one process.
+pub(super) struct RemoteClient {
     access: ServerAccess,
     client: ClientId,
     remote: OnceLock<Arc<Remote>>,
 }
 
-impl Direct {
+impl RemoteClient {
     pub(super) fn new(access: ServerAccess, client: ClientId) -> Self {
         Self { access, client, remote: OnceLock::new() }
     }
 
     /// The door, connected at the first request; `session` is how long what it asks for lasts
     /// when this process is gone.
-    fn remote(&self, session: Option<Ttl>) -> Done<&Arc<Remote>> {
+    fn remote(&self, session: Option<Ttl>) -> CliResult<&Arc<Remote>> {
         if let Some(remote) = self.remote.get() {
             return Ok(remote);
         }
@@ -52,11 +53,11 @@ impl Direct {
     }
 
     /// The door, for whoever follows events, from `since` on.
-    pub(super) fn locks(&self, since: Option<u64>) -> Done<Locks> {
+    pub(super) fn locks(&self, since: Option<u64>) -> CliResult<Locks> {
         Ok(Locks::new(server_options::connect_since(&self.access, None, since)? as _))
     }
 
-    fn decide(remote: &Remote, op: Op) -> Done<Outcome> {
+    fn decide(remote: &Remote, op: Op) -> CliResult<Outcome> {
         let (send, answer) = channel();
         remote.submit(
             op.into(),
@@ -69,7 +70,7 @@ impl Direct {
         answer.map_err(|refusal| failed(&service::RequestError::Refused(refusal)))
     }
 
-    fn view(remote: &Remote, name: &LockName) -> Done<LockView> {
+    fn view(remote: &Remote, name: &LockName) -> CliResult<LockView> {
         let (send, view) = channel();
         remote.view(
             name,
@@ -80,7 +81,7 @@ impl Direct {
         received(&view)
     }
 
-    fn shown(&self, remote: &Remote, name: &LockName, token: Option<Token>) -> Done<Value> {
+    fn shown(&self, remote: &Remote, name: &LockName, token: Option<Token>) -> CliResult<Value> {
         let view = Self::view(remote, name)?;
         let mut answer = json!({ "ok": true, "you": self.client.as_str() });
         if let Some(token) = token {
@@ -90,7 +91,7 @@ impl Direct {
         Ok(answer)
     }
 
-    fn list(&self, request: &Asked<'_>) -> Done<Value> {
+    fn list(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
         let remote = self.remote(None)?;
         let query = List {
             prefix: request.text("prefix").unwrap_or_default().to_owned(),
@@ -111,7 +112,7 @@ impl Direct {
         Ok(json!({ "ok": true, "locks": statuses, "next": page.next, "you": you }))
     }
 
-    fn acquire(&self, request: &Asked<'_>) -> Done<Value> {
+    fn acquire(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
         let (name, line) = (request.name()?, request.line()?);
         let lives_with_us = request.number("pid").is_some();
         let leans = lives_with_us || matches!(line, QueuePolicy::Join(_));
@@ -161,7 +162,7 @@ impl Direct {
                 let found = Self::wait_in_line(remote, &mut watch, &ask, ticket)?;
                 found.ok_or_else(|| too_long(&name, patience))?
             }
-            _ => return Err(Failure::unavailable("the server answered what was not asked")),
+            _ => return Err(CliError::unavailable("the server answered what was not asked")),
         };
         self.shown(remote, &name, Some(token))
     }
@@ -172,7 +173,7 @@ impl Direct {
         watch: &mut service::event_log::EventWatch,
         ask: &Acquire,
         ticket: Ticket,
-    ) -> Done<Option<Token>> {
+    ) -> CliResult<Option<Token>> {
         let served = |what: &EventKind| match what {
             EventKind::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
                 Some(Some(*token))
@@ -194,7 +195,7 @@ impl Direct {
                 if let EventKind::SessionOver { session: over, .. } = event.what
                     && Some(over) == session
                 {
-                    return Err(Failure::unavailable(
+                    return Err(CliError::unavailable(
                         "the server was away for so long that the place in line is lost; try again",
                     ));
                 }
@@ -224,7 +225,7 @@ impl Direct {
         if waits { ControlFlow::Continue(()) } else { ControlFlow::Break(None) }
     }
 
-    fn renew(&self, request: &Asked<'_>) -> Done<Value> {
+    fn renew(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
         let (remote, name) = (self.remote(None)?, request.name()?);
         let (ttl, grace) = (request.ttl()?, request.grace()?);
         let changes = ttl.is_some() || grace.is_some();
@@ -247,17 +248,17 @@ impl Direct {
         self.shown(remote, &name, token)
     }
 
-    fn release(&self, request: &Asked<'_>) -> Done<Value> {
+    fn release(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
         let (remote, name) = (self.remote(None)?, request.name()?);
         let key = self.key(request, &name);
         Self::decide(remote, Op::Release(Release::of(key)))?;
         self.shown(remote, &name, None)
     }
 
-    fn steal(&self, request: &Asked<'_>) -> Done<Value> {
+    fn steal(&self, request: &ControlRequest<'_>) -> CliResult<Value> {
         let (remote, name) = (self.remote(None)?, request.name()?);
         let reason = request.text("reason").and_then(StealReason::parse).ok_or_else(|| {
-            Failure::usage("taking a lock away needs a short reason, which its holder will read")
+            CliError::usage("taking a lock away needs a short reason, which its holder will read")
         })?;
         let stolen = Self::decide(
             remote,
@@ -281,21 +282,21 @@ impl Direct {
     }
 
     /// The process that acquires: this one, or the shell above it if the request says so.
-    fn holder_id(&self, request: &Asked<'_>) -> Arc<str> {
+    fn holder_id(&self, request: &ControlRequest<'_>) -> Arc<str> {
         let for_shell = request.0["parent"] == true;
         let pid = if for_shell { parent_id() } else { std::process::id() };
         format!("{}:{}", self.client, Maker::running(pid)).into()
     }
 
-    fn key(&self, request: &Asked<'_>, name: &LockName) -> LeaseKey {
+    fn key(&self, request: &ControlRequest<'_>, name: &LockName) -> LeaseKey {
         let token = request.number("token").map(Token::named);
         LeaseKey { name: name.clone(), client: self.client.clone(), token }
     }
 }
 
-impl Ask for Direct {
-    fn ask(&self, request: &Value) -> Done<Value> {
-        let request = Asked(request);
+impl LockClient for RemoteClient {
+    fn ask(&self, request: &Value) -> CliResult<Value> {
+        let request = ControlRequest(request);
         match request.text("do").unwrap_or_default() {
             "about" => {
                 let contact = self.remote(None)?.contact().as_str();
@@ -310,11 +311,11 @@ impl Ask for Direct {
             "renew" => self.renew(&request),
             "release" => self.release(&request),
             "steal" => self.steal(&request),
-            other => Err(Failure::usage(format!("a server knows no request '{other}'"))),
+            other => Err(CliError::usage(format!("a server knows no request '{other}'"))),
         }
     }
 
-    fn wait(&self, request: &Value) -> Done<Value> {
+    fn wait(&self, request: &Value) -> CliResult<Value> {
         self.ask(request)
     }
 
@@ -325,10 +326,10 @@ impl Ask for Direct {
     }
 }
 
-/// A request, as the commands make it.
-struct Asked<'a>(&'a Value);
+/// A request in the JSON form of the control file.
+struct ControlRequest<'a>(&'a Value);
 
-impl Asked<'_> {
+impl ControlRequest<'_> {
     fn text(&self, key: &str) -> Option<&str> {
         self.0[key].as_str()
     }
@@ -337,57 +338,57 @@ impl Asked<'_> {
         self.0[key].as_u64()
     }
 
-    fn name(&self) -> Done<LockName> {
+    fn name(&self) -> CliResult<LockName> {
         let text = self.text("name").unwrap_or_default();
         LockName::parse(text).map_err(|error| not_a_name(OsStr::new(text), error))
     }
 
-    fn ttl(&self) -> Done<Option<Ttl>> {
+    fn ttl(&self) -> CliResult<Option<Ttl>> {
         let ttl = self.text("ttl").map(Ttl::parse).transpose();
-        ttl.map_err(|error| Failure::usage(error.to_string()))
+        ttl.map_err(|error| CliError::usage(error.to_string()))
     }
 
-    fn grace(&self) -> Done<Option<Grace>> {
+    fn grace(&self) -> CliResult<Option<Grace>> {
         let grace = self.text("grace").map(Grace::parse).transpose();
-        grace.map_err(|error| Failure::usage(error.to_string()))
+        grace.map_err(|error| CliError::usage(error.to_string()))
     }
 
-    fn mode(&self) -> Done<Mode> {
+    fn mode(&self) -> CliResult<Mode> {
         match self.text("mode") {
             None | Some("exclusive") => Ok(Mode::Exclusive),
             Some("shared") => Ok(Mode::Shared),
-            Some(other) => Err(Failure::usage(format!("there is no mode '{other}'"))),
+            Some(other) => Err(CliError::usage(format!("there is no mode '{other}'"))),
         }
     }
 
-    fn line(&self) -> Done<QueuePolicy> {
+    fn line(&self) -> CliResult<QueuePolicy> {
         match &self.0["wait"] {
             Value::Bool(true) => Ok(QueuePolicy::Join(None)),
             Value::String(text) => parse_span(text)
                 .map(|span| QueuePolicy::Join(Some(span)))
-                .map_err(|error| Failure::usage(error.to_string())),
+                .map_err(|error| CliError::usage(error.to_string())),
             _ => Ok(QueuePolicy::Skip),
         }
     }
 }
 
-fn received<T>(answer: &Receiver<Result<T, service::Unavailable>>) -> Done<T> {
+fn received<T>(answer: &Receiver<Result<T, service::Unavailable>>) -> CliResult<T> {
     match answer.recv() {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(why)) => Err(failed(&service::RequestError::Unavailable(why))),
-        Err(_) => Err(Failure::unavailable("the server was not asked; try again")),
+        Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
     }
 }
 
-fn failed(failure: &service::RequestError) -> Failure {
-    Failure::Said(Exit::of(failure.kind()), failure.to_string())
+fn failed(failure: &service::RequestError) -> CliError {
+    CliError::Said(Exit::of(failure.kind()), failure.to_string())
 }
 
-fn too_long(name: &LockName, patience: Option<Span>) -> Failure {
+fn too_long(name: &LockName, patience: Option<Span>) -> CliError {
     let patience = patience.unwrap_or_default();
     let sentence = format!(
         "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' for who \
          has it, or wait longer"
     );
-    Failure::Said(Exit::of(RefusalKind::LockConflict), sentence)
+    CliError::Said(Exit::of(RefusalKind::LockConflict), sentence)
 }

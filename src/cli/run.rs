@@ -2,12 +2,13 @@
 //! be another's.
 
 use super::children::{self, Signals};
-use super::exit::{Done, Exit, Failure};
-use super::lease_watcher::{Sight, Tenure};
-use super::mount_client::Ask;
+use super::exit::{CliError, CliResult, Exit};
+use super::lease_watcher::{LeaseReader, LeaseWatcher};
+use super::mount_client::LockClient;
+use super::name_argument::NameArg;
 use super::output;
-use super::supervisor::{self, Front};
-use super::target::{Asking, NameArg, TargetArgs};
+use super::supervisor::{self, FrontProcess};
+use super::target::{CommandTarget, TargetArgs};
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{LockName, Ttl};
 use crate::time::{Span, Time, boot_now};
@@ -62,17 +63,17 @@ pub(super) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// The lock while the command runs.
-struct Held {
-    ctl: Arc<dyn Ask>,
+/// The lock that is held while the command runs.
+struct HeldLock {
+    ctl: Arc<dyn LockClient>,
     name: LockName,
     token: u64,
     ttl: Span,
     grace: Span,
 }
 
-/// How the command came to its end.
-enum Ended {
+/// How the command ended.
+enum CommandEnd {
     /// By itself.
     Exited(ExitStatus),
     /// By us, for the lock is lost.
@@ -81,19 +82,19 @@ enum Ended {
     Killed,
 }
 
-pub(super) fn run(args: &RunArgs) -> Done {
+pub(super) fn run(args: &RunArgs) -> CliResult {
     // Before anything starts a thread.
     let front = supervisor::split()?;
-    let Asking { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
+    let CommandTarget { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
     let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
-        Err(Failure::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
+        Err(CliError::Said(Exit::Conflict, sentence)) if args.slot.is_some() => {
             output::say(&format!("nothing is left to do: {sentence}"));
             return Ok(());
         }
         acquired => acquired?,
     };
-    let signals = Signals::take().map_err(|error| Failure::system("signals", &error))?;
+    let signals = Signals::take().map_err(|error| CliError::system("signals", &error))?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
@@ -111,12 +112,12 @@ pub(super) fn run(args: &RunArgs) -> Done {
         }
     };
     match ended {
-        Ended::Lost(why) => {
+        CommandEnd::Lost(why) => {
             lost(args, &held, &place);
-            Err(Failure::Said(Exit::Lost, why))
+            Err(CliError::Said(Exit::Lost, why))
         }
-        Ended::Killed => held.release(),
-        Ended::Exited(status) => {
+        CommandEnd::Killed => held.release(),
+        CommandEnd::Exited(status) => {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             // Last of all, when the work is done.
             if args.slot.is_some() && code == 0 { held.keep() } else { held.release() }?;
@@ -126,18 +127,18 @@ pub(super) fn run(args: &RunArgs) -> Done {
     }
 }
 
-fn slot_name(name: LockName, slot: Option<&str>) -> Done<LockName> {
+fn slot_name(name: LockName, slot: Option<&str>) -> CliResult<LockName> {
     let Some(key) = slot else { return Ok(name) };
     LockName::parse(&format!("{name}@{key}"))
-        .map_err(|error| Failure::usage(format!("'{key}' can't be the key of a slot: {error}")))
+        .map_err(|error| CliError::usage(format!("'{key}' can't be the key of a slot: {error}")))
 }
 
 fn acquire(
     args: &RunArgs,
-    ctl: Arc<dyn Ask>,
+    ctl: Arc<dyn LockClient>,
     dir: Option<&Path>,
     name: &LockName,
-) -> Done<(Held, Tenure)> {
+) -> CliResult<(HeldLock, LeaseWatcher)> {
     let slot_ttl = args.slot.is_some().then(|| SLOT_TTL.to_owned());
     let ttl = args.ttl.map(|ttl| format!("{}ms", ttl.span().as_millis())).or(slot_ttl);
     let wait = match args.wait {
@@ -158,20 +159,20 @@ fn acquire(
     let (token, ttl) = (number(&answer["token"]), number(&answer["status"]["ttl_ms"]));
     let grace = Span::from_millis(number(&answer["status"]["grace_ms"]).unwrap_or(0));
     let (Some(token), Some(ttl)) = (token, ttl) else {
-        return Err(Failure::unavailable(
+        return Err(CliError::unavailable(
             "the daemon's answer has no token; is it of this version?",
         ));
     };
     let ttl = Span::from_millis(ttl);
-    let held = Held { ctl, name: name.clone(), token, ttl, grace };
+    let held = HeldLock { ctl, name: name.clone(), token, ttl, grace };
     let sight = match dir {
-        Some(dir) => Sight::of_mount(dir, name, token),
-        None => Sight::of_server(Arc::clone(&held.ctl), name, token),
+        Some(dir) => LeaseReader::of_mount(dir, name, token),
+        None => LeaseReader::of_server(Arc::clone(&held.ctl), name, token),
     };
-    Ok((held, Tenure::seen(sight, ttl)?))
+    Ok((held, LeaseWatcher::seen(sight, ttl)?))
 }
 
-impl Held {
+impl HeldLock {
     /// Passes signals on until the command has ended, or the lock is no longer surely ours.
     ///
     /// What counts is the time until which it was last seen to be ours: a daemon that is stopped
@@ -179,9 +180,9 @@ impl Held {
     fn look_after(
         &self,
         group: &mut children::Group,
-        (signals, front): (&Signals, &Front),
-        tenure: Tenure,
-    ) -> Ended {
+        (signals, front): (&Signals, &FrontProcess),
+        tenure: LeaseWatcher,
+    ) -> CommandEnd {
         // A signal that we await anyway, and that says nothing by itself.
         let known =
             tenure.follow(|| children::kill(std::process::id().cast_signed(), libc::SIGCHLD));
@@ -192,21 +193,21 @@ impl Held {
             if left == Span::ZERO {
                 group.end_all(notice.as_duration());
                 let (name, token) = (&self.name, self.token);
-                return Ended::Lost(format!(
+                return CommandEnd::Lost(format!(
                     "lock '{name}' was lost (token {token}), so the command was ended; \
                      see 'latchfs status {name}' for who has it now"
                 ));
             }
             if !front.lives() {
                 group.end_all(NOTICE_WHEN_KILLED.as_duration());
-                return Ended::Killed;
+                return CommandEnd::Killed;
             }
             match signals.next(left.min(known.period()).as_duration()) {
                 Some(libc::SIGCHLD) | None => {}
                 Some(signal) => group.signal(signal),
             }
             if let Some(status) = group.reap() {
-                return Ended::Exited(status);
+                return CommandEnd::Exited(status);
             }
         }
     }
@@ -222,12 +223,12 @@ impl Held {
         }
     }
 
-    fn release(&self) -> Done {
+    fn release(&self) -> CliResult {
         self.tell(&json!({"do": "release", "name": self.name.as_str(), "token": self.token}))
     }
 
     /// A slot stays done until its ttl is over, whoever made it.
-    fn keep(&self) -> Done {
+    fn keep(&self) -> CliResult {
         let ttl = format!("{}ms", self.ttl.as_millis());
         self.tell(&json!({
             "do": "renew", "name": self.name.as_str(), "token": self.token, "ttl": ttl,
@@ -235,13 +236,13 @@ impl Held {
         }))
     }
 
-    fn tell(&self, request: &Value) -> Done {
+    fn tell(&self, request: &Value) -> CliResult {
         self.ctl.ask(request).map(drop)
     }
 }
 
 /// Tells whoever wanted to know that the lock is lost.
-fn lost(args: &RunArgs, held: &Held, place: &(&str, OsString)) {
+fn lost(args: &RunArgs, held: &HeldLock, place: &(&str, OsString)) {
     let Some(script) = &args.on_lost else { return };
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("LATCHFS_LOCK", held.name.as_str());

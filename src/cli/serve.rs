@@ -1,23 +1,24 @@
 //! `serve`: the engine and the HTTP server, and the end of both. `mount --listen` begins the
 //! same server beside its mounts.
 
+use super::access_options::AccessArgs;
+use super::argument_types::{DurationArg, address};
 use super::background;
-use super::exit::{Done, Exit, Failure};
-use super::mount::{Shown, absolute, warn};
+use super::exit::{CliError, CliResult, Exit};
+use super::http_server::{reload, start};
 use super::output;
 use super::peer_options::PeerArgs;
 use super::print_permissions;
 use super::signals::{self, Hangup};
-use super::storage_options::{self, KeepArgs};
-use crate::auth::{Credentials, TlsFiles};
+use super::startup_warnings::warn;
+use super::storage_options::{self, StorageArgs};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{Grace, Ttl};
 use crate::raft::Stop;
-use crate::server::http::{HttpConfig, Listen, Server, StartError};
+use crate::server::http::{HttpConfig, HttpServer, Listen};
 use crate::server::line::{self, LineConfig, LineServer};
 use crate::service::Locks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::mpsc;
 
 /// The seed's port, for those who are on this machine.
@@ -35,15 +36,15 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     access: AccessArgs,
     /// How long a lease lasts unrenewed, unless a client says otherwise
-    #[arg(long, value_name = "DURATION", default_value_t = Shown(TTL_DEFAULT),
-        value_parser = |text: &str| Ttl::parse(text).map(Shown))]
-    ttl: Shown<Ttl>,
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(TTL_DEFAULT),
+        value_parser = |text: &str| Ttl::parse(text).map(DurationArg))]
+    ttl: DurationArg<Ttl>,
     /// How long after that only its holder may take it back
-    #[arg(long, value_name = "DURATION", default_value_t = Shown(GRACE_DEFAULT),
-        value_parser = |text: &str| Grace::parse(text).map(Shown))]
-    grace: Shown<Grace>,
+    #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
+        value_parser = |text: &str| Grace::parse(text).map(DurationArg))]
+    grace: DurationArg<Grace>,
     #[command(flatten)]
-    keep: KeepArgs,
+    keep: StorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
     /// Print who may do what, by which credentials, and end
@@ -51,71 +52,8 @@ pub(super) struct ServeArgs {
     print_permissions: bool,
 }
 
-/// Who may ask, and how connections are encrypted.
-#[derive(Debug, clap::Args)]
-pub(super) struct AccessArgs {
-    /// Bearer tokens and what each may do, in TOML; read again at SIGHUP
-    #[arg(long, value_name = "FILE")]
-    tokens: Option<PathBuf>,
-    /// Encrypt by this certificate, in PEM; read again at SIGHUP
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// The key of the certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// Let clients show certificates that this one has signed
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    client_ca: Option<PathBuf>,
-    /// Be open to a network without tokens or without TLS
-    #[arg(long)]
-    insecure: bool,
-}
-
-impl AccessArgs {
-    /// What the server needs to know; of a daemon that may change its directory.
-    pub(super) fn config(&self, listen: Listen, (ttl, grace): (Ttl, Grace)) -> Done<HttpConfig> {
-        let whole = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
-        let tls = match (whole(&self.tls_cert)?, whole(&self.tls_key)?) {
-            (Some(cert), Some(key)) => {
-                Some(TlsFiles { cert, key, client_ca: whole(&self.client_ca)? })
-            }
-            _ => None,
-        };
-        let credentials = Credentials { tokens: whole(&self.tokens)?, tls };
-        Ok(HttpConfig { listen, ttl, grace, credentials, insecure: self.insecure })
-    }
-}
-
-/// The address that `--listen` names.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        let next = match text.rsplit_once(':') {
-            _ if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() => {
-                let ip = text.trim_matches(['[', ']']);
-                let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-                format!("write {ip}:8080, with a port")
-            }
-            None if text.parse::<u16>().is_ok() => open_to(text),
-            Some(("" | "*", port)) if port.parse::<u16>().is_ok() => open_to(port),
-            Some(("localhost", port)) if port.parse::<u16>().is_ok() => {
-                format!("write 127.0.0.1:{port}")
-            }
-            Some((host, port)) if port.parse::<u16>().is_ok() && !host.contains(':') => {
-                format!("a name such as '{host}' is not looked up; write the IP address")
-            }
-            _ => "write it like 127.0.0.1:8080 or [::1]:8080".to_owned(),
-        };
-        format!("it is no IP:PORT; {next}")
-    })
-}
-
-/// Who names only a port has to say for whom.
-fn open_to(port: &str) -> String {
-    format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
-}
-
-/// What the server's own thread waits for.
-enum News {
+/// Events that the main thread of the server waits for.
+enum ServeEvent {
     /// A signal says that it is to end.
     End,
     /// Tokens and certificates are to be read again.
@@ -124,7 +62,7 @@ enum News {
     Failed(Stop),
 }
 
-pub(super) fn run(args: &ServeArgs) -> Done {
+pub(super) fn run(args: &ServeArgs) -> CliResult {
     if args.print_permissions {
         return output::write(&print_permissions::table());
     }
@@ -134,15 +72,15 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     let peering = args.peers.peering(&kept, (scheme, args.listen))?;
     warn(kept.warning());
     let (send, news) = mpsc::channel();
-    let tell = |news: fn() -> News| {
+    let tell = |news: fn() -> ServeEvent| {
         let send = send.clone();
         // A failure to send means that nobody needs to know any more.
         move || drop(send.send(news()))
     };
-    signals::on_end(Hangup::Calls(Box::new(tell(|| News::Reload))), tell(|| News::End))
-        .map_err(|error| Failure::system("signals can't be waited for", &error))?;
+    signals::on_end(Hangup::Calls(Box::new(tell(|| ServeEvent::Reload))), tell(|| ServeEvent::End))
+        .map_err(|error| CliError::system("signals can't be waited for", &error))?;
     let decider = kept.open_with_peers(peering)?;
-    decider.on_failure(move |why| drop(send.send(News::Failed(why))));
+    decider.on_failure(move |why| drop(send.send(ServeEvent::Failed(why))));
     let served = start(decider.locks(), &config).and_then(|server| {
         let line = match args.line_listen {
             Some(listen) => Some(start_line(decider.locks(), listen, &config, &server)?),
@@ -151,9 +89,9 @@ pub(super) fn run(args: &ServeArgs) -> Done {
         background::notify_manager();
         let ended = loop {
             match news.recv() {
-                Ok(News::Reload) => reload(&server),
-                Ok(News::Failed(why)) => break Err(storage_options::failed(&why)),
-                Ok(News::End) | Err(_) => break Ok(()),
+                Ok(ServeEvent::Reload) => reload(&server),
+                Ok(ServeEvent::Failed(why)) => break Err(storage_options::failed(&why)),
+                Ok(ServeEvent::End) | Err(_) => break Ok(()),
             }
         };
         line.iter().for_each(LineServer::drain);
@@ -165,83 +103,23 @@ pub(super) fn run(args: &ServeArgs) -> Done {
     served.and(closed)
 }
 
-/// Reads tokens and certificates again, and says it when something is wrong with them.
-pub(super) fn reload(server: &Server) {
-    match server.reload() {
-        Ok(()) => output::say("tokens and certificates were read again"),
-        Err(error) => output::say(&format!("all stays as it was: {error}")),
-    }
-}
-
-/// Begins a server, and says where it listens.
-pub(super) fn start(locks: Locks, config: &HttpConfig) -> Done<Server> {
-    let server = Server::start(locks, config).map_err(|error| refused(&error))?;
-    let (ttl, grace) = (config.ttl.span(), config.grace.span());
-    let scheme = match (&config.listen, &config.credentials.tls) {
-        (Listen::Unix(..), _) => "unix:",
-        (Listen::Tcp(_), Some(_)) => "https://",
-        (Listen::Tcp(_), None) => "http://",
-    };
-    let address = server.address();
-    output::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
-    Ok(server)
-}
-
 /// Begins to serve lines beside a server, and says where.
 fn start_line(
     locks: Locks,
     listen: SocketAddr,
     config: &HttpConfig,
-    server: &Server,
-) -> Done<LineServer> {
+    server: &HttpServer,
+) -> CliResult<LineServer> {
     let HttpConfig { ttl, grace, insecure, .. } = *config;
     let config = LineConfig { listen, ttl, grace, gate: server.gate(), insecure };
     let line = LineServer::start(locks, config).map_err(|error| {
         let exit = match error {
-            line::StartError::Open(_) => Exit::Usage,
-            line::StartError::Listen(..) | line::StartError::System(_) => Exit::Unavailable,
+            line::LineStartError::Open(_) => Exit::Usage,
+            line::LineStartError::Listen(..) | line::LineStartError::System(_) => Exit::Unavailable,
         };
-        Failure::Said(exit, error.to_string())
+        CliError::Said(exit, error.to_string())
     })?;
     server.add_metrics(line.metrics());
     output::line(&format!("latchfs: taking lines on {}", line.address()))?;
     Ok(line)
-}
-
-fn refused(error: &StartError) -> Failure {
-    let exit = match error {
-        StartError::Open(_) => Exit::Usage,
-        StartError::Listen(..) | StartError::System(_) | StartError::Credentials(_) => {
-            Exit::Unavailable
-        }
-    };
-    Failure::Said(exit, error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_an_ip_and_a_port() {
-        for good in ["127.0.0.1:8080", "[::1]:0", "0.0.0.0:65535"] {
-            assert_eq!(address(good).map(|address| address.to_string()), Ok(good.to_owned()));
-        }
-        for (wrong, next) in [
-            ("localhost:8080", "write 127.0.0.1:8080"),
-            (":8080", "write 127.0.0.1:8080 for this machine alone, 0.0.0.0:8080"),
-            ("8080", "write 127.0.0.1:8080 for"),
-            ("*:80", "0.0.0.0:80 for others"),
-            ("10.0.0.1", "write 10.0.0.1:8080"),
-            ("::1", "write [::1]:8080"),
-            ("[::1]", "write [::1]:8080"),
-            ("box.local:8080", "'box.local' is not looked up"),
-            ("nonsense", "like 127.0.0.1:8080 or [::1]:8080"),
-            ("127.0.0.1:99999", "like 127.0.0.1:8080"),
-            ("", "like 127.0.0.1:8080"),
-        ] {
-            let said = address(wrong).expect_err(wrong);
-            assert!(said.starts_with("it is no IP:PORT; ") && said.contains(next), "{said}");
-        }
-    }
 }

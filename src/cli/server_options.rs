@@ -1,6 +1,6 @@
 //! A server instead of an engine in this process: where it is, and how one gets in.
 
-use super::exit::{Done, Exit, Failure};
+use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::client::api_request::fetch;
 use crate::client::http_transport::{Http, ServerAccess, may_learn};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// How one gets in.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct KeyArgs {
+pub(super) struct ServerKeyArgs {
     /// A file with the token that says who asks
     #[arg(
         long,
@@ -35,9 +35,9 @@ pub(super) struct KeyArgs {
     key: Option<PathBuf>,
 }
 
-impl KeyArgs {
+impl ServerKeyArgs {
     /// How one gets into the server at `url`.
-    pub(super) fn access(&self, url: &str) -> Done<ServerAccess> {
+    pub(super) fn access(&self, url: &str) -> CliResult<ServerAccess> {
         let file = |path: &Option<PathBuf>| path.as_deref().map(read).transpose();
         let token = file(&self.token_file)?;
         if let Some(path) = &self.token_file {
@@ -49,9 +49,9 @@ impl KeyArgs {
     }
 }
 
-fn read(path: &Path) -> Done<Vec<u8>> {
+fn read(path: &Path) -> CliResult<Vec<u8>> {
     std::fs::read(path)
-        .map_err(|error| Failure::system(&format!("{} can't be read", path.display()), &error))
+        .map_err(|error| CliError::system(&format!("{} can't be read", path.display()), &error))
 }
 
 /// Whoever reads a token can speak as its owner.
@@ -78,23 +78,23 @@ pub(super) fn urls(list: &str) -> Vec<&str> {
 /// says.
 pub(super) fn ask_first(
     servers: &str,
-    key: &KeyArgs,
+    key: &ServerKeyArgs,
     method: &str,
     path: &str,
     patience: Span,
-) -> Done<(String, Value)> {
-    let mut last = Failure::usage("name a server with --server URL");
+) -> CliResult<(String, Value)> {
+    let mut last = CliError::usage("name a server with --server URL");
     for url in urls(servers) {
         match fetch(&key.access(url)?, method, path, patience) {
             Ok((200, answer)) => return Ok((url.to_owned(), answer)),
             Ok((code, problem)) => return Err(refused(code, &problem)),
-            Err(why) => last = Failure::unavailable(why),
+            Err(why) => last = CliError::unavailable(why),
         }
     }
     Err(last)
 }
 
-fn refused(code: u16, problem: &Value) -> Failure {
+fn refused(code: u16, problem: &Value) -> CliError {
     let said = problem["detail"].as_str().map(output::harmless);
     let said = said.unwrap_or_else(|| format!("the server answered {code}"));
     let exit = match code {
@@ -103,30 +103,30 @@ fn refused(code: u16, problem: &Value) -> Failure {
         409 | 429 => Exit::Conflict,
         _ => Exit::Unavailable,
     };
-    Failure::Said(exit, said)
+    CliError::Said(exit, said)
 }
 
 /// The server, or the servers, that `access` names.
-fn server(access: &ServerAccess) -> Done<Arc<dyn Transport>> {
-    let usable = |url: &str| -> Done<Arc<dyn Transport>> {
+fn server(access: &ServerAccess) -> CliResult<Arc<dyn Transport>> {
+    let usable = |url: &str| -> CliResult<Arc<dyn Transport>> {
         let access = ServerAccess { url: url.to_owned(), ..access.clone() };
-        let http = Http::new(&access).map_err(|error| Failure::usage(error.to_string()))?;
+        let http = Http::new(&access).map_err(|error| CliError::usage(error.to_string()))?;
         Ok(Arc::new(http))
     };
     match &urls(&access.url)[..] {
         [] => usable(&access.url),
         urls if urls.len() > SERVERS_MAX => {
-            Err(Failure::usage(format!("--server names {SERVERS_MAX} servers at most")))
+            Err(CliError::usage(format!("--server names {SERVERS_MAX} servers at most")))
         }
         urls => {
-            let servers: Done<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
-            Ok(Arc::new(Failover::learning(servers?, learner(access))))
+            let servers: CliResult<Vec<_>> = urls.iter().map(|url| usable(url)).collect();
+            Ok(Arc::new(Failover::learning(servers?, server_maker(access))))
         }
     }
 }
 
 /// Makes servers of the URLs that a server tells, with the same credentials.
-fn learner(access: &ServerAccess) -> MakeServer {
+fn server_maker(access: &ServerAccess) -> MakeServer {
     let access = access.clone();
     Box::new(move |url| {
         let is_safe = urls(&access.url).iter().all(|known| may_learn(known, url));
@@ -136,7 +136,7 @@ fn learner(access: &ServerAccess) -> MakeServer {
 }
 
 /// Connects; fails if there is no server by the time in which one answers.
-pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> Done<Arc<Remote>> {
+pub(super) fn connect(access: &ServerAccess, terms: Option<Terms>) -> CliResult<Arc<Remote>> {
     connect_since(access, terms, None)
 }
 
@@ -145,12 +145,12 @@ pub(super) fn connect_since(
     access: &ServerAccess,
     terms: Option<Terms>,
     since: Option<u64>,
-) -> Done<Arc<Remote>> {
+) -> CliResult<Arc<Remote>> {
     let server = server(access)?;
     let remote = Remote::connect_since(server, terms, since)
-        .map_err(|error| Failure::system("no connection can be made", &error))?;
+        .map_err(|error| CliError::system("no connection can be made", &error))?;
     match remote.trouble() {
         None => Ok(Arc::new(remote)),
-        Some((kind, sentence)) => Err(Failure::Said(Exit::of(kind), sentence)),
+        Some((kind, sentence)) => Err(CliError::Said(Exit::of(kind), sentence)),
     }
 }

@@ -1,6 +1,6 @@
 //! `sim`: a whole cluster on virtual time, with all that may go wrong, decided by one number.
 
-use super::exit::{Done, Exit, Failure};
+use super::exit::{CliError, CliResult, Exit};
 use super::output;
 use crate::sim::{SimOptions, SimReport, run as simulate};
 use crate::time::Span;
@@ -31,7 +31,7 @@ pub(super) struct SimArgs {
     trace: bool,
 }
 
-pub(super) fn run(args: &SimArgs) -> Done {
+pub(super) fn run(args: &SimArgs) -> CliResult {
     let SimArgs { seed, nodes, seconds, .. } = *args;
     let options = SimOptions { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
     let report = simulate(&options);
@@ -71,5 +71,5 @@ pub(super) fn run(args: &SimArgs) -> Done {
     let all: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let all = all.join("\n  ");
     let sentence = format!("the cluster of seed {seed} has broken its promises:\n  {all}");
-    Err(Failure::Said(Exit::Findings, sentence))
+    Err(CliError::Said(Exit::Findings, sentence))
 }

@@ -1,10 +1,10 @@
-//! `--stale`: what a node knows, however old. It answers at once, and asks no other node: also when
-//! there is no majority.
+//! `--stale`: a stale read. A node answers at once with its local state, however old that is, and
+//! asks no other node: also when there is no majority.
 
-use super::exit::Done;
+use super::exit::CliResult;
 use super::mount_client::{PAGE, show_place};
 use super::output;
-use super::server_options::{self, KeyArgs};
+use super::server_options::{self, ServerKeyArgs};
 use crate::engine::{ClientId, LockName};
 use crate::time::Span;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -14,32 +14,32 @@ use std::fmt::Display;
 /// A node that needs nobody else answers in a moment, or is away.
 const PATIENCE: Span = Span::from_secs(2);
 
-/// Servers, of which the first that answers says what it knows.
-pub(super) struct Stale<'a> {
+/// Servers for stale reads; the first that answers is used.
+pub(super) struct StaleServers<'a> {
     pub(super) servers: String,
-    pub(super) key: &'a KeyArgs,
+    pub(super) key: &'a ServerKeyArgs,
     /// Whose place in line is shown.
     pub(super) client: ClientId,
 }
 
-/// What a server knows, and how old that is.
-pub(super) struct Old<T> {
+/// The result of a stale read, with its server and age.
+pub(super) struct StaleAnswer<T> {
     server: String,
     age_ms: Option<u64>,
     pub(super) it: T,
 }
 
-impl Stale<'_> {
+impl StaleServers<'_> {
     /// The status of a lock.
-    pub(super) fn status(&self, name: &LockName) -> Done<Old<Value>> {
+    pub(super) fn status(&self, name: &LockName) -> CliResult<StaleAnswer<Value>> {
         let name = encoded(name);
         let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=local"))?;
         show_place(&mut it, &self.client.as_str().into());
-        Ok(Old { server, age_ms: it["age_ms"].as_u64(), it })
+        Ok(StaleAnswer { server, age_ms: it["age_ms"].as_u64(), it })
     }
 
     /// The statuses of all locks whose names begin with `prefix`.
-    pub(super) fn list(&self, prefix: &str) -> Done<Old<Vec<Value>>> {
+    pub(super) fn list(&self, prefix: &str) -> CliResult<StaleAnswer<Vec<Value>>> {
         let (prefix, mut all, mut after) = (encoded(&prefix), Vec::new(), String::new());
         let query = format!("/locks?consistency=local&limit={PAGE}&prefix={prefix}");
         loop {
@@ -52,17 +52,17 @@ impl Stale<'_> {
             }
             match page["next"].as_str() {
                 Some(next) => after = format!("&after={}", encoded(&next)),
-                None => return Ok(Old { server, age_ms: age.as_u64(), it: all }),
+                None => return Ok(StaleAnswer { server, age_ms: age.as_u64(), it: all }),
             }
         }
     }
 
-    fn ask(&self, path: &str) -> Done<(String, Value)> {
+    fn ask(&self, path: &str) -> CliResult<(String, Value)> {
         server_options::ask_first(&self.servers, self.key, "GET", path, PATIENCE)
     }
 }
 
-impl<T> Old<T> {
+impl<T> StaleAnswer<T> {
     /// Says how old it is.
     pub(super) fn warn(&self) {
         let server = &self.server;

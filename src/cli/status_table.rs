@@ -2,7 +2,7 @@
 //!
 //! All that is here turns JSON into text, and asks nobody.
 
-use super::output::{Colour, Look, harmless};
+use super::output::{Colour, TerminalStyle, harmless};
 use crate::time::Span;
 use serde_json::Value;
 use std::fmt::Write;
@@ -88,7 +88,7 @@ impl Status<'_> {
 }
 
 /// The table of `ls`.
-pub(super) fn table(statuses: &[Value], look: Look) -> String {
+pub(super) fn table(statuses: &[Value], look: TerminalStyle) -> String {
     let rows: Vec<[String; 6]> = statuses.iter().map(|status| row(Status(status))).collect();
     let mut widths = HEAD.map(str::len);
     for row in &rows {
@@ -136,7 +136,7 @@ fn aligned(cells: &[String; 6], widths: [usize; 6]) -> String {
 }
 
 /// The page of `status`: one fact a line.
-pub(super) fn page(status: Status<'_>, look: Look) -> String {
+pub(super) fn page(status: Status<'_>, look: TerminalStyle) -> String {
     let phase = status.phase();
     let colour = match phase.as_str() {
         "free" => Colour::Green,
@@ -192,7 +192,7 @@ mod tests {
             "expires_in_ms": 0, "mode": "shared", "waiters": []});
         let shared = json!({"name": "read", "holder": "a", "phase": "held", "mode": "shared",
             "expires_in_ms": 1_000, "holders": [{"client": "a"}, {"client": "b"}]});
-        let text = table(&[held(), grace, shared], Look::Plain);
+        let text = table(&[held(), grace, shared], TerminalStyle::Plain);
         let expected = "\
 NAME               PHASE  HOLDER         EXPIRES IN  WAITERS     NOTE
 build              held   laptop1:alice  24s         2 (you: 2)  nightly
@@ -204,13 +204,13 @@ read               held   a and 1 more   1s          0
 
     #[test]
     fn an_empty_table_has_its_head() {
-        let text = table(&[], Look::Plain);
+        let text = table(&[], TerminalStyle::Plain);
         assert_eq!(text, "NAME  PHASE  HOLDER  EXPIRES IN  WAITERS  NOTE\n");
     }
 
     #[test]
     fn a_page_tells_the_facts_that_there_are() {
-        let text = page(Status(&held()), Look::Plain);
+        let text = page(Status(&held()), TerminalStyle::Plain);
         let expected = "\
 lock      build
 phase     held
@@ -224,7 +224,7 @@ waiting   2. c, for 900ms, since 2024-01-15T10:30:06.000Z, you
 ";
         assert_eq!(text, expected);
         let free = json!({"name": "x", "holder": "", "is_expired": true, "phase": "free"});
-        assert_eq!(page(Status(&free), Look::Plain), "lock      x\nphase     free\n");
+        assert_eq!(page(Status(&free), TerminalStyle::Plain), "lock      x\nphase     free\n");
     }
 
     #[test]

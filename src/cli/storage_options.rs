@@ -1,8 +1,8 @@
 //! Where a daemon keeps what a restart needs, and the engine that keeps it there: a state
 //! directory, a data directory, or nothing.
 
-use super::exit::{Done, Failure};
-use super::mount::{absolute, state_dir};
+use super::environment::{absolute, state_dir};
+use super::exit::{CliError, CliResult};
 use crate::engine::{Grace, Rules, Ttl};
 use crate::raft::{Peering, RaftNode, Stop};
 use crate::service::local::Local;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Where to keep it.
 #[derive(Debug, clap::Args)]
-pub(super) struct KeepArgs {
+pub(super) struct StorageArgs {
     /// Where to keep what a restart needs, or 'none' [default: /var/lib/latchfs as root, else
     /// latchfs in the XDG state directory]
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
@@ -35,9 +35,9 @@ pub(super) struct KeepArgs {
 /// The longest ttl where no state is kept: nobody waits longer than a minute for a restart.
 const MAX_TTL_DEFAULT: Span = Span::from_secs(60);
 
-/// Where it is kept.
+/// The storage that the options select.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum StorageChoice {
     /// In a state directory: it survives the daemon.
     State(PathBuf),
     /// In a data directory: it survives the machine.
@@ -46,15 +46,15 @@ pub(super) enum Kept {
     Nowhere(Option<Span>),
 }
 
-/// The engine of this process.
-pub(super) enum Decider {
+/// The engine of this process: used directly, or behind a Raft log.
+pub(super) enum LocalBackend {
     /// Asked directly.
     Local(Arc<Local>),
     /// Behind a log.
     Node(Arc<RaftNode>),
 }
 
-impl KeepArgs {
+impl StorageArgs {
     /// Whether the command line names a place.
     pub(super) fn is_said(&self) -> bool {
         self.state.is_some() || self.data.is_some() || self.max_ttl.is_some() || self.grant_at_once
@@ -62,10 +62,10 @@ impl KeepArgs {
 
     /// Where the state is kept, as the options say or by default. `ttl` and `grace` are those of a
     /// lease that names none.
-    pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
+    pub(super) fn kept(&self, ttl: Ttl, grace: Grace) -> CliResult<StorageChoice> {
         let kept = self.place(ttl, grace)?;
         if let (Some(dir), true) = (kept.dir(), self.grant_at_once || self.max_ttl.is_some()) {
-            return Err(Failure::usage(format!(
+            return Err(CliError::usage(format!(
                 "--max-ttl and --grant-at-once are for --state none; {} keeps all leases, so that \
                  locks are granted from the start",
                 dir.display()
@@ -74,35 +74,35 @@ impl KeepArgs {
         Ok(kept)
     }
 
-    fn place(&self, ttl: Ttl, grace: Grace) -> Done<Kept> {
+    fn place(&self, ttl: Ttl, grace: Grace) -> CliResult<StorageChoice> {
         if let Some(data) = &self.data {
             if data.as_os_str().is_empty() {
-                return Err(Failure::usage("--data needs a directory"));
+                return Err(CliError::usage("--data needs a directory"));
             }
-            return absolute(data).map(Kept::Data);
+            return absolute(data).map(StorageChoice::Data);
         }
         let state = state_dir(self.state.as_deref())?;
         match state {
-            Some(dir) => Ok(Kept::State(dir)),
-            None if self.grant_at_once => Ok(Kept::Nowhere(None)),
-            None => self.longest(ttl, grace).map(|longest| Kept::Nowhere(Some(longest))),
+            Some(dir) => Ok(StorageChoice::State(dir)),
+            None if self.grant_at_once => Ok(StorageChoice::Nowhere(None)),
+            None => self.longest(ttl, grace).map(|longest| StorageChoice::Nowhere(Some(longest))),
         }
     }
 
     /// The longest lease, ttl and grace together.
-    fn longest(&self, ttl: Ttl, grace: Grace) -> Done<Span> {
+    fn longest(&self, ttl: Ttl, grace: Grace) -> CliResult<Span> {
         let longest = self.max_ttl.map_or(MAX_TTL_DEFAULT.max(ttl.span()), Ttl::span);
         if ttl.span() <= longest {
             return Ok(longest + grace.span());
         }
-        Err(Failure::usage(format!(
+        Err(CliError::usage(format!(
             "--ttl {} is longer than --max-ttl {longest}; shorten one or lengthen the other",
             ttl.span()
         )))
     }
 }
 
-impl Kept {
+impl StorageChoice {
     /// The directory, if there is one.
     pub(super) fn dir(&self) -> Option<&Path> {
         match self {
@@ -129,41 +129,41 @@ impl Kept {
     }
 
     /// The engine, with what it remembers.
-    pub(super) fn open(&self) -> Done<Decider> {
+    pub(super) fn open(&self) -> CliResult<LocalBackend> {
         self.open_with_peers(None)
     }
 
     /// The same, as one of several nodes.
-    pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> Done<Decider> {
+    pub(super) fn open_with_peers(&self, peering: Option<Peering>) -> CliResult<LocalBackend> {
         let rules = Rules::default();
         match self {
             Self::State(dir) => {
                 let local = Local::open(dir, rules);
-                let local = local.map_err(|error| Failure::unavailable(error.to_string()))?;
-                Ok(Decider::Local(Arc::new(local)))
+                let local = local.map_err(|error| CliError::unavailable(error.to_string()))?;
+                Ok(LocalBackend::Local(Arc::new(local)))
             }
             Self::Data(dir) => {
                 let node = match peering {
                     None => RaftNode::open(dir),
                     Some(peering) => RaftNode::open_with_peers(dir, peering),
                 };
-                let node = node.map_err(|error| Failure::unavailable(error.to_string()))?;
-                Ok(Decider::Node(Arc::new(node)))
+                let node = node.map_err(|error| CliError::unavailable(error.to_string()))?;
+                Ok(LocalBackend::Node(Arc::new(node)))
             }
             Self::Nowhere(longest) => {
                 let local = Local::afresh(rules, Wall::now(), *longest).map_err(|error| {
-                    Failure::unavailable(format!(
+                    CliError::unavailable(format!(
                         "the engine can't be started: {error}; set the clock, or keep the tokens \
                          by --state DIR"
                     ))
                 })?;
-                Ok(Decider::Local(Arc::new(local)))
+                Ok(LocalBackend::Local(Arc::new(local)))
             }
         }
     }
 }
 
-impl Decider {
+impl LocalBackend {
     /// The door to it.
     pub(super) fn locks(&self) -> Locks {
         let door: Arc<dyn LockService> = match self {
@@ -183,10 +183,10 @@ impl Decider {
     }
 
     /// Ends its use of the directory in an orderly way.
-    pub(super) fn close(&self) -> Done {
+    pub(super) fn close(&self) -> CliResult {
         match self {
             Self::Local(local) => {
-                local.close().map_err(|error| Failure::unavailable(error.to_string()))
+                local.close().map_err(|error| CliError::unavailable(error.to_string()))
             }
             Self::Node(node) => {
                 node.close();
@@ -197,6 +197,6 @@ impl Decider {
 }
 
 /// What a daemon says that ends because its node does.
-pub(super) fn failed(stop: &Stop) -> Failure {
-    Failure::unavailable(stop.to_string())
+pub(super) fn failed(stop: &Stop) -> CliError {
+    CliError::unavailable(stop.to_string())
 }

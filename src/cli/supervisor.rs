@@ -6,15 +6,15 @@
 //! then does the lock become free. Should the supervisor be killed, the other process ends them.
 
 use super::children::{self, Signals, kill};
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult};
 use std::io;
 use std::time::Duration;
 
 /// How long the front process sleeps at most: nothing depends on its waking up.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Who is above the supervisor.
-pub(super) struct Front {
+/// The process in front of the supervisor.
+pub(super) struct FrontProcess {
     pid: libc::pid_t,
     group: libc::pid_t,
 }
@@ -22,12 +22,12 @@ pub(super) struct Front {
 /// Goes on as the supervisor. The calling process stays in front of it: it passes signals on, and
 /// ends as the supervisor ends. To be called while the process has one thread.
 #[allow(unsafe_code)]
-pub(super) fn split() -> Done<Front> {
-    let wrong = |error| Failure::system("the supervisor", &error);
+pub(super) fn split() -> CliResult<FrontProcess> {
+    let wrong = |error| CliError::system("the supervisor", &error);
     // SAFETY: these take numbers and touch no memory.
     let front = unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-        Front { pid: libc::getpid(), group: libc::getpgrp() }
+        FrontProcess { pid: libc::getpid(), group: libc::getpgrp() }
     };
     // Before the fork, so that no signal is lost.
     let signals = Signals::take().map_err(wrong)?;
@@ -48,7 +48,7 @@ pub(super) fn split() -> Done<Front> {
 
 /// Has this process get a signal when the front process ends; at once if that has ended.
 #[allow(unsafe_code)]
-fn dies_with(front: &Front, signal: libc::c_int) {
+fn dies_with(front: &FrontProcess, signal: libc::c_int) {
     // SAFETY: takes numbers, and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) };
     if !front.lives() {
@@ -56,7 +56,7 @@ fn dies_with(front: &Front, signal: libc::c_int) {
     }
 }
 
-impl Front {
+impl FrontProcess {
     /// The process group of the front process, which may have the terminal.
     pub(super) const fn group(&self) -> libc::pid_t {
         self.group

@@ -1,18 +1,18 @@
 //! Where a process can't inherit the descendants of another, `run` is one process.
 
-use super::exit::Done;
+use super::exit::CliResult;
 
-/// What would be above a supervisor.
-pub(super) struct Front;
+/// Stands in for the front process, which exists on Linux only.
+pub(super) struct FrontProcess;
 
 /// Goes on as the only process.
 #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
-pub(super) fn split() -> Done<Front> {
-    Ok(Front)
+pub(super) fn split() -> CliResult<FrontProcess> {
+    Ok(FrontProcess)
 }
 
 #[allow(clippy::unused_self)] // elsewhere there is something to ask
-impl Front {
+impl FrontProcess {
     /// The process group that may have the terminal.
     #[allow(unsafe_code)]
     pub(super) fn group(&self) -> libc::pid_t {

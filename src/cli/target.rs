@@ -4,13 +4,14 @@
 //! the current directory lies in, then the environment, then the only mount there is. `LATCHFS_DIR`
 //! names a mount and so comes before the current directory and before `LATCHFS_SERVER`.
 
-use super::exit::{Done, Failure};
-use super::mount;
-use super::mount_client::{Ask, Ctl};
-use super::remote_client::Direct;
-use super::server_options::KeyArgs;
-use super::stale_option::Stale;
-use crate::engine::{ClientId, LockName, NameError};
+use super::environment::{own_client, server_of_environment};
+use super::exit::{CliError, CliResult};
+use super::mount_client::{ControlFile, LockClient};
+use super::name_argument::{not_a_name, parsed};
+use super::remote_client::RemoteClient;
+use super::server_options::ServerKeyArgs;
+use super::stale_option::StaleServers;
+use crate::engine::{ClientId, LockName};
 use crate::fuse::mountinfo;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -32,22 +33,22 @@ pub(super) struct TargetArgs {
     #[arg(long, value_name = "CLIENT", value_parser = ClientId::parse)]
     client: Option<ClientId>,
     #[command(flatten)]
-    key: KeyArgs,
+    key: ServerKeyArgs,
 }
 
 /// One lock of one mount.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct MountedLock {
     /// The mount point.
     pub(super) dir: PathBuf,
     /// The lock.
     pub(super) name: LockName,
 }
 
-/// Whom to ask, and for what.
-pub(super) struct Asking {
+/// The mount or server, and the lock, that a command is about.
+pub(super) struct CommandTarget {
     /// Whom.
-    pub(super) ask: Arc<dyn Ask>,
+    pub(super) ask: Arc<dyn LockClient>,
     /// Where it is, for those that run under the lock: a variable and its value.
     pub(super) place: (&'static str, OsString),
     /// The mount, if it is one.
@@ -58,46 +59,51 @@ pub(super) struct Asking {
 
 impl TargetArgs {
     /// Whom to ask when no lock is named.
-    pub(super) fn ask(&self) -> Done<Arc<dyn Ask>> {
+    pub(super) fn ask(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {
             Some(direct) => Ok(Arc::new(direct)),
-            None => Ok(Arc::new(Ctl::of(self.mount()?))),
+            None => Ok(Arc::new(ControlFile::of(self.mount()?))),
         }
     }
 
     /// Whom to ask about the lock that `name` means.
-    pub(super) fn asking(&self, name: &OsStr) -> Done<Asking> {
+    pub(super) fn asking(&self, name: &OsStr) -> CliResult<CommandTarget> {
         if let Some(url) = self.server_for(Some(name))? {
             let direct = self.direct_to(&url)?;
             let (name, place) = (parsed(name)?, ("LATCHFS_SERVER", url.into()));
-            return Ok(Asking { ask: Arc::new(direct), place, dir: None, name });
+            return Ok(CommandTarget { ask: Arc::new(direct), place, dir: None, name });
         }
-        let Target { dir, name } = self.lock(name)?;
+        let MountedLock { dir, name } = self.lock(name)?;
         let place = ("LATCHFS_DIR", dir.clone().into());
-        Ok(Asking { ask: Arc::new(Ctl::of(dir.clone())), place, dir: Some(dir), name })
+        Ok(CommandTarget {
+            ask: Arc::new(ControlFile::of(dir.clone())),
+            place,
+            dir: Some(dir),
+            name,
+        })
     }
 
     /// Stale reads of a server: the first node that answers.
-    pub(super) fn stale(&self) -> Done<Stale<'_>> {
+    pub(super) fn stale(&self) -> CliResult<StaleServers<'_>> {
         let servers = self.server_for(None)?.ok_or_else(|| {
-            Failure::usage("--stale asks a server for what it knows; name one by --server URL")
+            CliError::usage("--stale asks a server for what it knows; name one by --server URL")
         })?;
-        let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
-        Ok(Stale { servers, key: &self.key, client })
+        let client = self.client.clone().map_or_else(own_client, Ok)?;
+        Ok(StaleServers { servers, key: &self.key, client })
     }
 
     /// The server to ask when no lock is named, if a server is meant.
-    pub(super) fn direct(&self) -> Done<Option<Direct>> {
+    pub(super) fn direct(&self) -> CliResult<Option<RemoteClient>> {
         self.server_for(None)?.map(|url| self.direct_to(&url)).transpose()
     }
 
-    fn direct_to(&self, url: &str) -> Done<Direct> {
-        let client = self.client.clone().map_or_else(mount::own_client, Ok)?;
-        Ok(Direct::new(self.key.access(url)?, client))
+    fn direct_to(&self, url: &str) -> CliResult<RemoteClient> {
+        let client = self.client.clone().map_or_else(own_client, Ok)?;
+        Ok(RemoteClient::new(self.key.access(url)?, client))
     }
 
     /// The URL of the server that is meant; `None` if a mount is.
-    fn server_for(&self, name: Option<&OsStr>) -> Done<Option<String>> {
+    fn server_for(&self, name: Option<&OsStr>) -> CliResult<Option<String>> {
         if let Some(url) = &self.server {
             return Ok(Some(url.clone()));
         }
@@ -106,7 +112,7 @@ impl TargetArgs {
             Some(_) | None => None,
         };
         if url.is_none() && self.client.is_some() {
-            return Err(Failure::usage(
+            return Err(CliError::usage(
                 "--client says whom a server is asked as, and a mount is meant here, which has a \
                  client of its own; name the server by --server URL, or leave --client out",
             ));
@@ -121,14 +127,14 @@ impl TargetArgs {
     }
 
     /// The mount that is meant when no lock is named.
-    pub(super) fn mount(&self) -> Done<PathBuf> {
+    pub(super) fn mount(&self) -> CliResult<PathBuf> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         choose(self.wanted()?.as_deref(), inside.as_deref(), &mounts)
     }
 
     /// The mount and the lock that `name` means: a lock's name, or a path below a mount.
-    pub(super) fn lock(&self, name: &OsStr) -> Done<Target> {
+    pub(super) fn lock(&self, name: &OsStr) -> CliResult<MountedLock> {
         let mounts = mounts()?;
         let inside = current_dir_in(&mounts);
         let path = as_path(name, inside.is_some());
@@ -137,29 +143,20 @@ impl TargetArgs {
         let at = path.as_deref().or(inside.as_deref());
         let dir = choose(wanted.as_deref(), at, &mounts)?;
         let name = name_of(&dir, name, path.as_deref())?;
-        Ok(Target { dir, name })
+        Ok(MountedLock { dir, name })
     }
 
-    fn wanted(&self) -> Done<Option<PathBuf>> {
+    fn wanted(&self) -> CliResult<Option<PathBuf>> {
         let Some(dir) = self.dir_said() else { return Ok(None) };
         let resolved = mountinfo::resolve(&dir).map_err(|error| {
-            Failure::system(&format!("'{}' can't be looked up", dir.display()), &error)
+            CliError::system(&format!("'{}' can't be looked up", dir.display()), &error)
         })?;
         Ok(Some(resolved))
     }
 }
 
-/// `LATCHFS_SERVER`; an empty one counts as none.
-pub(super) fn server_of_environment() -> Done<Option<String>> {
-    let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
-        return Ok(None);
-    };
-    let text = url.into_string();
-    text.map(Some).map_err(|_| Failure::usage("LATCHFS_SERVER is not UTF-8; name a URL there"))
-}
-
 /// Whether the current directory or `name` lies in a mount.
-fn names_mount(name: Option<&OsStr>) -> Done<bool> {
+fn names_mount(name: Option<&OsStr>) -> CliResult<bool> {
     let mounts = mounts()?;
     let inside = current_dir_in(&mounts).is_some();
     let is_below = |path: PathBuf| mounts.iter().any(|mount| path.starts_with(mount));
@@ -180,20 +177,20 @@ fn as_path(name: &OsStr, inside: bool) -> Option<PathBuf> {
     may_be_path.then(|| mountinfo::resolve(Path::new(name)).ok()).flatten()
 }
 
-fn mounts() -> Done<Vec<PathBuf>> {
+fn mounts() -> CliResult<Vec<PathBuf>> {
     let mounts = mountinfo::ours()
-        .map_err(|error| Failure::system("/proc/self/mountinfo can't be read", &error))?;
+        .map_err(|error| CliError::system("/proc/self/mountinfo can't be read", &error))?;
     Ok(mounts.into_iter().map(|mount| mount.dir).collect())
 }
 
 /// The mount wanted by name; else the one that `path` lies in; else the only one there is.
-fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Done<PathBuf> {
+fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> CliResult<PathBuf> {
     if let Some(wanted) = wanted {
         if mounts.iter().any(|mount| mount == wanted) {
             return Ok(wanted.into());
         }
         let dir = wanted.display();
-        return Err(Failure::unavailable(format!(
+        return Err(CliError::unavailable(format!(
             "no latchfs is mounted at {dir}; mount it by 'latchfs mount {dir}'"
         )));
     }
@@ -203,12 +200,12 @@ fn choose(wanted: Option<&Path>, path: Option<&Path>, mounts: &[PathBuf]) -> Don
     }
     match mounts {
         [only] => Ok(only.clone()),
-        [] => Err(Failure::unavailable(
+        [] => Err(CliError::unavailable(
             "no latchfs is mounted here; mount one by 'latchfs mount DIR'",
         )),
         several => {
             let list: Vec<_> = several.iter().map(|dir| dir.display().to_string()).collect();
-            Err(Failure::usage(format!(
+            Err(CliError::usage(format!(
                 "several latchfs are mounted ({}); say which by --dir DIR or LATCHFS_DIR",
                 list.join(", ")
             )))
@@ -222,7 +219,7 @@ fn is_path(name: &OsStr) -> bool {
 }
 
 /// The lock of the mount at `dir` that an argument means.
-fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
+fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> CliResult<LockName> {
     let below = path.and_then(|path| path.strip_prefix(dir).ok());
     // A slash at the end is a directory's, as the shell completes it; two in a row are a mistake.
     let is_odd = given.as_bytes().windows(2).any(|two| two == b"//");
@@ -230,37 +227,11 @@ fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> Done<LockName> {
         Some(below) if is_path(given) || !is_odd => below.as_os_str(),
         _ if is_path(given) => {
             let (given, dir) = (given.display(), dir.display());
-            return Err(Failure::usage(format!("'{given}' does not lie below the mount {dir}")));
+            return Err(CliError::usage(format!("'{given}' does not lie below the mount {dir}")));
         }
         _ => given,
     };
     LockName::parse_bytes(name.as_bytes()).map_err(|error| not_a_name(given, error))
-}
-
-/// The lock of a server that an argument means.
-pub(super) fn parsed(given: &OsStr) -> Done<LockName> {
-    LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
-}
-
-/// What, why, and what to write instead.
-pub(super) fn not_a_name(given: &OsStr, error: NameError) -> Failure {
-    let next = match error {
-        NameError::Empty => "write one slash between parts, and none around them: team/build",
-        NameError::TooLong => "choose a shorter one",
-        NameError::NotUtf8 => "write it in UTF-8",
-        NameError::Control => "leave out line ends, tabs and the like",
-        NameError::Dots => "write it whole, as from the top of a mount: team/build",
-        NameError::Reserved => "let it begin otherwise",
-    };
-    Failure::usage(format!("'{}' is not the name of a lock: {error}; {next}", given.display()))
-}
-
-/// The name of a lock as an argument.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct NameArg {
-    /// The lock: its name, or a path below the mount
-    #[arg(value_name = "NAME")]
-    pub(super) name: OsString,
 }
 
 #[cfg(test)]
@@ -271,9 +242,9 @@ mod tests {
         dirs.iter().map(PathBuf::from).collect()
     }
 
-    fn sentence<T: std::fmt::Debug>(done: Done<T>) -> String {
+    fn sentence<T: std::fmt::Debug>(done: CliResult<T>) -> String {
         match done {
-            Err(Failure::Said(_, sentence)) => sentence,
+            Err(CliError::Said(_, sentence)) => sentence,
             other => panic!("{other:?} says nothing"),
         }
     }

@@ -1,8 +1,8 @@
 //! `umount`: takes mounts away, also busy and stale ones.
 
-use super::exit::{Done, Failure};
+use super::exit::{CliError, CliResult};
 #[cfg(target_os = "linux")]
-use super::mount_client::{Ask, Ctl};
+use super::mount_client::{ControlFile, LockClient};
 use super::output;
 #[cfg(target_os = "linux")]
 use crate::fuse::device::DEVICE;
@@ -29,12 +29,12 @@ pub(super) struct UmountArgs {
 }
 
 /// Unmounts all, also when one fails; the first failure decides the exit code.
-pub(super) fn run(args: &UmountArgs) -> Done {
+pub(super) fn run(args: &UmountArgs) -> CliResult {
     let mut failed = Ok(());
     for dir in &args.dirs {
         if let Err(failure) = unmount(dir, args.unseal) {
             if failed.is_err() {
-                super::tell(&failure);
+                output::tell(&failure);
             } else {
                 failed = Err(failure);
             }
@@ -43,7 +43,7 @@ pub(super) fn run(args: &UmountArgs) -> Done {
     failed
 }
 
-fn unmount(dir: &Path, unseals: bool) -> Done {
+fn unmount(dir: &Path, unseals: bool) -> CliResult {
     let real = mountinfo::resolve(dir).unwrap_or_else(|_| dir.to_path_buf());
     if !unseals {
         return take_away(dir);
@@ -53,7 +53,7 @@ fn unmount(dir: &Path, unseals: bool) -> Done {
     }
     let shown = real.display();
     let was_sealed = device::unseal(&real)
-        .map_err(|error| Failure::system(&format!("{shown} can't be unsealed"), &error))?;
+        .map_err(|error| CliError::system(&format!("{shown} can't be unsealed"), &error))?;
     output::line(&if was_sealed {
         format!("latchfs: unsealed {shown}; it is an ordinary directory now")
     } else {
@@ -61,14 +61,14 @@ fn unmount(dir: &Path, unseals: bool) -> Done {
     })
 }
 
-fn take_away(dir: &Path) -> Done {
-    let cannot = |error| Failure::system(&format!("{} can't be unmounted", dir.display()), &error);
+fn take_away(dir: &Path) -> CliResult {
+    let cannot = |error| CliError::system(&format!("{} can't be unmounted", dir.display()), &error);
     let real = mountinfo::resolve(dir).map_err(cannot)?;
     let shown = real.display();
     match mountinfo::at(&real).map_err(cannot)? {
         Some(mount) if mount.is_latchfs() => {}
         _ => {
-            return Err(Failure::usage(format!(
+            return Err(CliError::usage(format!(
                 "no latchfs is mounted at {shown}; see where by 'latchfs doctor'"
             )));
         }
@@ -86,7 +86,7 @@ fn take_away(dir: &Path) -> Done {
         }
         Life::Live => {}
     }
-    let daemon = Daemon::that_ends_with(&real);
+    let daemon = MountDaemon::that_ends_with(&real);
     match device::unmount(&real).map_err(cannot)? {
         Gone::Clean => {
             if let Some(daemon) = daemon {
@@ -101,12 +101,12 @@ fn take_away(dir: &Path) -> Done {
     }
 }
 
-/// Elsewhere there is nothing to wait for.
+/// Other systems have no daemon process to wait for.
 #[cfg(not(target_os = "linux"))]
-enum Daemon {}
+enum MountDaemon {}
 
 #[cfg(not(target_os = "linux"))]
-impl Daemon {
+impl MountDaemon {
     fn that_ends_with(_dir: &Path) -> Option<Self> {
         None
     }
@@ -119,13 +119,13 @@ impl Daemon {
 /// The process behind a mount, which ends when its last mount is gone. It is waited for, so that
 /// whoever mounts again at once finds the state directory free.
 #[cfg(target_os = "linux")]
-struct Daemon(OwnedFd);
+struct MountDaemon(OwnedFd);
 
 #[cfg(target_os = "linux")]
-impl Daemon {
+impl MountDaemon {
     /// The daemon of the mount at `dir`, if it has no other.
     fn that_ends_with(dir: &Path) -> Option<Self> {
-        let pid = Ctl::of(dir.into()).about().ok()?["pid"].as_i64()?;
+        let pid = ControlFile::of(dir.into()).about().ok()?["pid"].as_i64()?;
         // Each mount is one open device. Across a pid namespace the number is another process's,
         // or nobody's, and has none.
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();

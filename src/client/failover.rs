@@ -1,5 +1,6 @@
-//! Several servers for one door: nodes of one cluster, of which any may be asked. One of them is
-//! enough to begin with: it tells the URLs of the others.
+//! Failover between the nodes of one cluster, of which any may be asked: a client goes on to the
+//! next node when one is down or on the other side of a partition. One URL is enough to begin with:
+//! its server tells the URLs of the others.
 //!
 //! All threads of a door ask the same one, and stay with it while it answers. When it does not,
 //! or says that it can't, they go on to the next. Whether the next is of the same cluster is the

@@ -1,10 +1,11 @@
-//! The thread that asks: one batch after the other on one connection, so that everything is
-//! carried out in the order in which it was asked.
+//! The request pipeline: one thread sends one batch after the other on one connection, so that
+//! the server carries out all requests in the order in which they were made.
 //!
-//! A batch that may have taken something is repeated, under its number, until its answer is
-//! known, however long the server is away. A caller that waited for it was told that there is no
-//! answer when its deadline had passed; what it got after that is given back. A part of a batch
-//! that the server could not decide is repeated in the batches that follow: see [`RequestQueue`].
+//! Retry with backoff: a batch that may have taken something is sent again after pauses that
+//! double, under the number that gives it idempotency, until its answer is known, however long the
+//! server is away. A caller that waited for it was told that there is no answer when its deadline
+//! had passed; a lock that is granted after that is given back. A part of a batch that the server
+//! could not decide is repeated in the batches that follow: see [`RequestQueue`].
 //!
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 

@@ -1,4 +1,4 @@
-//! The session of a remote door, and the thread that keeps it alive: with a connection of its own,
+//! The session of a remote client, and its keep-alive thread: with a connection of its own,
 //! so that nothing else can hold it up, and on the boot clock, so that sleep counts.
 
 use super::session_state::{KeepAliveStep, SessionKeepAlive, Terms};

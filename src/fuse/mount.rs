@@ -7,7 +7,7 @@ use super::kept;
 use super::mountinfo::{self, Device, Life};
 use super::owner;
 use super::seal::{self, Below};
-use crate::auth::{Grant, Pattern};
+use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
 use crate::os_error::said;
 use crate::service::Locks;
@@ -189,16 +189,16 @@ pub fn client_of_user(host: &ClientId) -> ClientId {
 /// `None`: none of them serves that user.
 pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
     if uid == 0 || uid == device::own_uid() {
-        let anybody = vec![Pattern::Beginning(String::new())];
+        let anybody = vec![ClientPattern::Beginning(String::new())];
         return Some(Grant::of_user(uid, anybody, true));
     }
     let serving = mounts.iter().filter(|mount| mount.users == Users::All);
     let clients = serving.map(|mount| {
         let own = || owner::client_of_user(&mount.client, uid).to_string();
         match mount.owner {
-            Owner::Host => Pattern::Exactly(mount.client.to_string()),
-            Owner::User => Pattern::Exactly(own()),
-            Owner::Session => Pattern::Beginning(format!("{}:", own())),
+            Owner::Host => ClientPattern::Exactly(mount.client.to_string()),
+            Owner::User => ClientPattern::Exactly(own()),
+            Owner::Session => ClientPattern::Beginning(format!("{}:", own())),
         }
     });
     let clients: Vec<_> = clients.collect();

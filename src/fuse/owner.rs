@@ -2,7 +2,7 @@
 
 use super::mount::{MountConfig, Owner};
 use super::numbered::Numbered;
-use crate::auth::{Grant, Pattern};
+use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
 use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};
@@ -196,7 +196,7 @@ pub(super) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
 impl Caller {
     /// What the user may do by a mount: act as its own client, on all locks.
     pub(super) fn grant(&self, mounter: u32) -> Grant {
-        let clients = vec![Pattern::Exactly(self.client.to_string())];
+        let clients = vec![ClientPattern::Exactly(self.client.to_string())];
         Grant::of_user(self.uid, clients, self.is_root() || self.uid == mounter)
     }
 

@@ -3,7 +3,7 @@
 use super::errno::name_of;
 use super::mount::{Content, HoldBy, Owner, Users};
 use super::shared::Shared;
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 use crate::service::{Contact, RemoteStatus};
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ pub(super) fn server(fs: &Shared) -> Value {
 
 /// All counts, in Prometheus's text format.
 pub(super) fn metrics(fs: &Shared) -> String {
-    let mut page = Page::of(&fs.locks);
+    let mut page = MetricsPage::of(&fs.locks);
     page.family("latchfs_open_files", "Open files of this mount.", "gauge");
     page.line("", fs.opens.count() as u64);
     page.family("latchfs_fs_operations_total", "File operations of this mount.", "counter");

@@ -1,6 +1,5 @@
 //! The file of a lock: open it, lock it by flock(2), and wait for a change of it by poll(2).
 
-use super::thread_ownership::Mode;
 use crate::time::{Span, Time, boot_now};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, PipeReader};
@@ -11,9 +10,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
+/// Exclusive or shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MutexMode {
+    /// Nobody else has it.
+    Exclusive,
+    /// Others may have it in this mode.
+    Shared,
+}
+
 /// How long to wait for a lock.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wait {
+pub(super) enum WaitLimit {
     /// Not at all.
     No,
     /// Until then.
@@ -25,8 +33,8 @@ pub(super) enum Wait {
 /// Takes the lock; `None` when it was not to be had in time. Calls `waiting` before it waits.
 pub(super) fn take(
     path: &Path,
-    mode: Mode,
-    wait: Wait,
+    mode: MutexMode,
+    wait: WaitLimit,
     waiting: impl FnOnce(),
 ) -> io::Result<Option<File>> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
@@ -34,13 +42,13 @@ pub(super) fn take(
     if try_lock(path, &file, mode)? {
         return Ok(Some(file));
     }
-    if matches!(wait, Wait::No) {
+    if matches!(wait, WaitLimit::No) {
         return Ok(None);
     }
     waiting();
     match wait {
-        Wait::Until(deadline) => lock_until(path, file, mode, deadline),
-        Wait::No | Wait::Ever => match lock(&file, mode) {
+        WaitLimit::Until(deadline) => lock_until(path, file, mode, deadline),
+        WaitLimit::No | WaitLimit::Ever => match lock(&file, mode) {
             Ok(()) => Ok(Some(file)),
             Err(error) => Err(cant("can't be locked", path, &error)),
         },
@@ -59,7 +67,12 @@ const SAY_AGAIN: Span = Span::from_millis(10);
 
 /// Waits in line until the lock is there, or until `deadline`. No call waits for flock with a
 /// limit. So a thread of its own waits, and gives up when it is told so.
-fn lock_until(path: &Path, file: File, mode: Mode, deadline: Time) -> io::Result<Option<File>> {
+fn lock_until(
+    path: &Path,
+    file: File,
+    mode: MutexMode,
+    deadline: Time,
+) -> io::Result<Option<File>> {
     let locked = |error| cant("can't be locked", path, &error);
     // First, while nobody waits yet: a mount that does not know how would let it wait for ever.
     give_up(&file).map_err(locked)?;
@@ -127,11 +140,11 @@ fn leave_signals_to_others() {
     }
 }
 
-fn try_lock(path: &Path, file: &File, mode: Mode) -> io::Result<bool> {
+fn try_lock(path: &Path, file: &File, mode: MutexMode) -> io::Result<bool> {
     loop {
         let tried = match mode {
-            Mode::Exclusive => file.try_lock(),
-            Mode::Shared => file.try_lock_shared(),
+            MutexMode::Exclusive => file.try_lock(),
+            MutexMode::Shared => file.try_lock_shared(),
         };
         match tried {
             Ok(()) => return Ok(true),
@@ -143,11 +156,11 @@ fn try_lock(path: &Path, file: &File, mode: Mode) -> io::Result<bool> {
 }
 
 /// Waits in line. A signal whose handler returns does not end the wait.
-fn lock(file: &File, mode: Mode) -> io::Result<()> {
+fn lock(file: &File, mode: MutexMode) -> io::Result<()> {
     loop {
         let locked = match mode {
-            Mode::Exclusive => file.lock(),
-            Mode::Shared => file.lock_shared(),
+            MutexMode::Exclusive => file.lock(),
+            MutexMode::Shared => file.lock_shared(),
         };
         match locked {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

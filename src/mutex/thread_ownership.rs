@@ -1,7 +1,8 @@
-//! What the mutexes of one process on one lock share: which thread holds it, and how often.
+//! The state that all mutexes of one process on one lock share: which thread holds it, and how
+//! often. A thread that would deadlock with itself gets an error.
 
-use super::lock_file::{await_change, is_stopped, see, token_of};
-use super::{Hooks, Notice, Unexpected};
+use super::lock_file::{MutexMode, await_change, is_stopped, see, token_of};
+use super::notice::{Listeners, Notice, Unexpected};
 use crate::engine::LockName;
 use crate::holder_id::Maker;
 use parking_lot::Mutex;
@@ -14,37 +15,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::{self, ThreadId};
 
-/// Alone or together with others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Nobody else has it.
-    Exclusive,
-    /// Others may have it in this mode.
-    Shared,
-}
-
 /// All locks that this process has a mutex for.
-static PLACES: LazyLock<Mutex<HashMap<PathBuf, Weak<Place>>>> = LazyLock::new(Mutex::default);
+static PLACES: LazyLock<Mutex<HashMap<PathBuf, Weak<ProcessLock>>>> = LazyLock::new(Mutex::default);
 
-/// One lock, in this process.
-pub(super) struct Place {
+/// One lock, shared by all mutexes of this process on it.
+pub(super) struct ProcessLock {
     path: PathBuf,
     status: PathBuf,
-    holds: Mutex<Holds>,
+    holds: Mutex<ThreadHolds>,
 }
 
 #[derive(Default)]
-struct Holds {
+struct ThreadHolds {
     /// Who holds it, and by how many guards.
-    threads: HashMap<ThreadId, (Arc<Hold>, usize)>,
+    threads: HashMap<ThreadId, (Arc<ThreadHold>, usize)>,
     /// Threads on their way in.
     entering: usize,
 }
 
 /// Whether a thread holds the lock already.
-pub(super) enum Registered {
+pub(super) enum Reentry {
     /// It does; it has one guard more now.
-    Already(Arc<Hold>),
+    Already(Arc<ThreadHold>),
     /// It does not, and is on its way in.
     No {
         /// Nobody else of this process holds it or is on its way in.
@@ -53,18 +45,18 @@ pub(super) enum Registered {
 }
 
 /// One thread's hold of the lock.
-pub(super) struct Hold {
+pub(super) struct ThreadHold {
     /// The tenure.
     pub(super) token: u64,
     /// How it is held.
-    pub(super) mode: Mode,
+    pub(super) mode: MutexMode,
     file: File,
     lost: Arc<AtomicBool>,
     /// Closed to end the thread that watches.
     stop: Mutex<Option<PipeWriter>>,
 }
 
-impl Place {
+impl ProcessLock {
     /// The lock `name` in the mount at `dir`.
     pub(super) fn open(dir: &Path, name: &str) -> io::Result<Arc<Self>> {
         let shown = dir.display();
@@ -100,12 +92,12 @@ impl Place {
     }
 
     /// A thread wants the lock: again, if it has it.
-    pub(super) fn reenter(&self, thread: ThreadId, mode: Mode) -> io::Result<Registered> {
+    pub(super) fn reenter(&self, thread: ThreadId, mode: MutexMode) -> io::Result<Reentry> {
         let mut holds = self.holds.lock();
         let Some((hold, count)) = holds.threads.get_mut(&thread) else {
             let is_first = holds.threads.is_empty() && holds.entering == 0;
             holds.entering += 1;
-            return Ok(Registered::No { is_first });
+            return Ok(Reentry::No { is_first });
         };
         let refuse = |kind, why: &str| {
             let sentence = format!("the lock {} {why}", self.path.display());
@@ -117,18 +109,18 @@ impl Place {
                 "was lost while this thread held it; drop its guards, and lock anew",
             );
         }
-        if mode == Mode::Exclusive && hold.mode == Mode::Shared {
+        if mode == MutexMode::Exclusive && hold.mode == MutexMode::Shared {
             return refuse(
                 ErrorKind::Deadlock,
                 "is read by this thread, which would wait for itself; drop that guard first",
             );
         }
         *count += 1;
-        Ok(Registered::Already(Arc::clone(hold)))
+        Ok(Reentry::Already(Arc::clone(hold)))
     }
 
     /// A thread on its way in has it.
-    pub(super) fn entered(&self, thread: ThreadId, hold: &Arc<Hold>) {
+    pub(super) fn entered(&self, thread: ThreadId, hold: &Arc<ThreadHold>) {
         let mut holds = self.holds.lock();
         holds.entering -= 1;
         holds.threads.insert(thread, (Arc::clone(hold), 1));
@@ -168,13 +160,13 @@ impl Place {
     }
 }
 
-impl Hold {
+impl ThreadHold {
     /// The hold that a locked file is. With `hooks` it is watched.
     pub(super) fn new(
-        place: &Arc<Place>,
+        place: &Arc<ProcessLock>,
         file: File,
-        mode: Mode,
-        hooks: Option<Arc<Hooks>>,
+        mode: MutexMode,
+        hooks: Option<Arc<Listeners>>,
     ) -> io::Result<Arc<Self>> {
         let token = token_of(&file).map_err(|error| {
             let shown = place.path.display();
@@ -190,7 +182,7 @@ impl Hold {
             Some(hooks) => {
                 let (stop, end) = io::pipe()?;
                 let lost = Arc::clone(&lost);
-                let watched = Watched { file: file.try_clone()?, token, lost, hooks };
+                let watched = HoldWatcher { file: file.try_clone()?, token, lost, hooks };
                 let thread = thread::Builder::new().name("latchfs-mutex".to_owned());
                 thread.spawn(move || watched.watch(&stop))?;
                 Some(end)
@@ -212,15 +204,15 @@ impl Hold {
     }
 }
 
-/// A hold, for the thread that watches it.
-struct Watched {
+/// Watches a hold on a thread, and reports its loss.
+struct HoldWatcher {
     file: File,
     token: u64,
     lost: Arc<AtomicBool>,
-    hooks: Arc<Hooks>,
+    hooks: Arc<Listeners>,
 }
 
-impl Watched {
+impl HoldWatcher {
     fn watch(&self, stop: &PipeReader) {
         // First a look: the lock may be lost before this thread has begun.
         let mut changed = Ok(());
@@ -248,9 +240,9 @@ mod tests {
 
     #[test]
     fn what_is_no_mount_is_refused() {
-        let error = Place::open(Path::new("/"), "build").err().expect("refused");
+        let error = ProcessLock::open(Path::new("/"), "build").err().expect("refused");
         assert!(error.to_string().contains("no latchfs is mounted at /"), "{error}");
-        let error = Place::open(Path::new("/"), "a//b").err().expect("refused");
+        let error = ProcessLock::open(Path::new("/"), "a//b").err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("'a//b' can't be the name of a lock"), "{error}");
     }

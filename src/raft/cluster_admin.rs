@@ -1,4 +1,5 @@
-//! The nodes of the cluster, for the edges: asked from other threads, answered on the node's own.
+//! Cluster administration for the front ends: status and membership, asked from other threads and
+//! answered on the node's own.
 
 use super::node::RunningNode;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};

@@ -1,4 +1,5 @@
-//! The elections that a node has seen since its start: how many, and when the last was.
+//! The elections that a node has seen since its start: how many, and when the last was. A follower
+//! starts one when the heartbeats of its leader stop.
 
 use super::types::{NodeId, Vote};
 use crate::service::cluster_status;

@@ -1,4 +1,5 @@
-//! How long the disk takes until it has what the log is given: since the start, and lately.
+//! The fsync latency of the log: how long the disk takes to make entries durable, since the start
+//! and lately.
 
 use crate::service::cluster_status::Syncing;
 use crate::service::counters::{Histogram, LatencyHistogram};

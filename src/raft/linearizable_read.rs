@@ -1,5 +1,6 @@
-//! Looking at what all have agreed on: before a look, whoever leads makes sure that it still does,
-//! and this node carries out all that was decided until then. All who look at once share that.
+//! Linearizable reads: before a read, the leader confirms with a quorum that it still leads, and
+//! this node applies all that was committed until then. Concurrent reads share one confirmation. A
+//! leader on the small side of a partition gets no confirmation, so there is no split brain.
 
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;

@@ -1,8 +1,9 @@
-//! Who is in the cluster, changed by whoever leads, one change at a time.
+//! Membership of the cluster: which nodes vote and which are learners. The leader changes it, one
+//! change at a time.
 //!
 //! One node decides alone, three go on when one fails; two are worse than one, for both are
-//! needed. So who joins a lone node learns until a third comes, and then both become voters in one
-//! step. More than three vote only when somebody asks for it.
+//! needed. So a node that joins a lone node stays a learner until a third comes, and then both
+//! become voters in one step. More than three vote only when an administrator asks for it.
 
 use super::leadership::{Metrics, metrics};
 use super::node_address::NodeAddress;

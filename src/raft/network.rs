@@ -1,4 +1,5 @@
-//! The network as openraft sees it: one link for each purpose and node.
+//! The network as openraft sees it: one link for each purpose and node, for heartbeats, log
+//! entries, votes and snapshots.
 
 use super::node_address::NodeAddress;
 use super::replica::Replica;

@@ -1,8 +1,8 @@
-//! How old it may be what a node knows: since when another may have decided what this one has not
-//! carried out.
+//! Upper bound on the age of a stale read: how long ago the applied state of this node was known to
+//! match the commit index of the leader.
 //!
-//! A leader says with each sign of life how far it has decided. When that is carried out here, all
-//! is known that had been decided when it said so.
+//! A leader sends its commit index with each heartbeat. When this node has applied the log up to
+//! there, it knows all that was committed when the leader sent it.
 
 use crate::time::{Span, Time};
 use parking_lot::Mutex;

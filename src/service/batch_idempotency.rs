@@ -1,6 +1,6 @@
-//! The last answer to each sender of batches, for a batch that comes again because its answer was
-//! lost. Senders choose their numbers themselves, so they belong to the credential that they were
-//! sent with, and what is kept for one credential has a limit in bytes and an age.
+//! Idempotency of batches: the last answer to each sender, for a batch that comes again because its
+//! answer was lost. Senders choose their numbers themselves, so the numbers belong to the sender's
+//! credential, and the answers kept for one credential have a limit in bytes and an age.
 //!
 //! An answer that is forgotten too early is not given wrong: the batch is carried out again, and
 //! the engine knows the keys of the commands that must not be.

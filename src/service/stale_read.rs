@@ -1,5 +1,5 @@
-//! What is known here, whether or not it is still so: for whoever would rather see something old
-//! than wait for a majority, and is told how old it is.
+//! Stale reads: the local state of a node, with its age, for a caller that prefers an old answer to
+//! waiting for a majority.
 
 use super::failure::Unavailable;
 use super::locks::Locks;

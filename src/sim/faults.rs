@@ -1,5 +1,5 @@
-//! What goes wrong, when chance wants it: nodes crash, disks fail, the network splits and storms,
-//! wall clocks jump, the lead is handed over.
+//! Faults of the simulation, drawn at random: nodes crash, disks fail, the network has partitions
+//! and storms, wall clocks jump, leadership is handed over.
 
 use super::client::SimClient;
 use super::recorder::CoveragePoint;

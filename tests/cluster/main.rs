@@ -15,13 +15,13 @@ mod talk;
 
 mod chaos;
 mod clocks;
-mod cutting;
 mod faults;
 mod histories;
 mod load;
 mod members;
 mod mounts;
 mod nodes;
+mod partitions;
 mod several;
 mod storm;
 mod trust;

@@ -1,4 +1,4 @@
-//! A client that knows all nodes: it goes on by itself when one of them dies or stops.
+//! Failover of a client that knows all nodes: it goes on by itself when one of them dies or stops.
 
 use crate::net::{LATCHFS, eventually};
 use crate::nodes::{Cluster, Node, serve};

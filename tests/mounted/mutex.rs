@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 use latchfs::Mutex;
-use latchfs::mutex::{Mode, Notice, Unexpected};
+use latchfs::mutex::{MutexMode, Notice, Unexpected};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -146,7 +146,7 @@ fn a_thread_reenters() {
     let outer = mutex.lock().expect("granted");
     let inner = same.lock().expect("the same thread");
     let reads = mutex.read().expect("who has it alone may read");
-    assert_eq!((inner.token(), reads.mode()), (outer.token(), Mode::Exclusive));
+    assert_eq!((inner.token(), reads.mode()), (outer.token(), MutexMode::Exclusive));
     drop((outer, reads));
     assert_eq!(m.phase("build"), "held");
     drop(inner);

@@ -1,6 +1,7 @@
 //! What a mount needs of this machine.
 
-use super::Finding;
+use super::finding::Finding;
+use crate::cli::startup_warnings::request_timeout;
 use crate::fuse::device::{DEVICE, HELPER, is_root};
 use crate::os_error::said;
 use crate::time::{Span, Wall, boot_now};
@@ -8,8 +9,6 @@ use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// Requests that wait longer than this many seconds abort the mount; 0 is never.
-const REQUEST_TIMEOUT: &str = "/proc/sys/fs/fuse/default_request_timeout";
 /// Where root says what fusermount3 may do.
 const FUSE_CONF: &str = "/etc/fuse.conf";
 /// 2025-01-01: this program is younger, so a clock that shows less is wrong.
@@ -78,15 +77,6 @@ fn allows_others(conf: &str) -> bool {
     conf.lines().any(|line| line.trim() == "user_allow_other")
 }
 
-/// The seconds after which the kernel aborts a mount whose request has no answer, if it does.
-pub(in crate::cli) fn request_timeout() -> Option<u64> {
-    limit_in(&std::fs::read_to_string(REQUEST_TIMEOUT).ok()?)
-}
-
-fn limit_in(text: &str) -> Option<u64> {
-    text.trim().parse().ok().filter(|&seconds| seconds > 0)
-}
-
 pub(super) fn timeout() -> Finding {
     let check = "request timeout";
     match request_timeout() {
@@ -129,12 +119,6 @@ pub(super) fn version() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_limit_of_waiting_is_found() {
-        assert_eq!(limit_in("0\n"), None);
-        assert_eq!(limit_in("15\n"), Some(15));
-    }
 
     #[test]
     fn fuse_conf_is_read() {

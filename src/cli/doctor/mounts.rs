@@ -1,8 +1,8 @@
 //! The mounts that there are.
 
-use super::Finding;
+use super::finding::Finding;
 use super::servers;
-use crate::cli::mount_client::{Ask, Ctl};
+use crate::cli::mount_client::{ControlFile, LockClient};
 use crate::fuse::mountinfo::{self, Life};
 use crate::fuse::seal;
 use crate::os_error::said;
@@ -37,7 +37,7 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
     let shown = dir.display();
     match mountinfo::probe(dir) {
         Life::Live => {
-            let about = Ctl::of(dir.into()).about().unwrap_or_default();
+            let about = ControlFile::of(dir.into()).about().unwrap_or_default();
             let version = about["version"].as_str().map(str::to_owned);
             abouts.push(about);
             match version {

@@ -1,10 +1,10 @@
 //! The nodes of a cluster, as one of them shows all: what is wrong with each, and with how many
 //! there are.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::cli::cluster::votes;
-use crate::cli::exit::Done;
-use crate::cli::server_options::KeyArgs;
+use crate::cli::exit::CliResult;
+use crate::cli::server_options::ServerKeyArgs;
 use crate::client::api_request::fetch;
 use crate::time::Span;
 use serde_json::Value;
@@ -21,7 +21,7 @@ const SYNC_MAX: Span = Span::from_millis(20);
 const CHECK: &str = "cluster";
 
 /// What the first of these servers shows that is a node of a cluster.
-pub(super) fn of_nodes(urls: &[&str], key: &KeyArgs) -> Done<Vec<Finding>> {
+pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
         // Whoever gives no answer has a finding already; who is no node, or may not say, has none.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
@@ -155,6 +155,7 @@ fn named(node: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::doctor::finding::Level;
     use serde_json::json;
 
     fn node(id: u64, role: &str) -> Value {
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn only(nodes: &[Value], level: super::super::Level, says: &str, mend: &str) {
+    fn only(nodes: &[Value], level: Level, says: &str, mend: &str) {
         let found = of_report(&json!({ "leader": 1, "nodes": nodes }), "http://u");
         let [one] = &found[..] else { panic!("{found:?}") };
         assert_eq!((one.level, one.says.as_str()), (level, says), "{found:?}");
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn each_thing_that_is_wrong_is_one_finding() {
-        use super::super::Level::{Odd, Well, Wrong};
+        use Level::{Odd, Well, Wrong};
         only(&three(), Well, "all 3 nodes answer, node 1 leads, and 1 of 3 voters may fail", "");
         only(&three()[..1], Well, "node 1 decides alone; of three, one could fail", "");
         let with = |field: &str, value: Value| {

@@ -1,8 +1,8 @@
 //! Servers: the one that is named, and those behind mounts.
 
-use super::Finding;
-use crate::cli::exit::Done;
-use crate::cli::server_options::KeyArgs;
+use super::finding::Finding;
+use crate::cli::exit::CliResult;
+use crate::cli::server_options::ServerKeyArgs;
 use crate::client::http_transport::Http;
 use crate::client::server_probe::{Stuck, probe};
 use crate::service::{Contact, RttSample};
@@ -16,7 +16,7 @@ const SKEW_SHOWN_MS: u64 = 2_000;
 const ROUND_TRIP_SLOW: Span = Span::from_millis(500);
 
 /// The server that is named: how far one gets, and what it says.
-pub(super) fn named(url: &str, key: &KeyArgs) -> Done<Vec<Finding>> {
+pub(super) fn named(url: &str, key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     let check = "server";
     let server = match Http::new(&key.access(url)?) {
         Ok(server) => server,

@@ -1,8 +1,8 @@
 //! Where mounts keep what a restart needs.
 
-use super::Finding;
-use crate::cli::exit::Done;
-use crate::cli::mount::state_dir;
+use super::finding::Finding;
+use crate::cli::environment::state_dir;
+use crate::cli::exit::CliResult;
 use crate::os_error::said;
 use crate::service::BackendKind;
 use serde_json::Value;
@@ -19,7 +19,7 @@ const ROOM_MIN_BYTES: u64 = 64 << 20;
 
 /// The state directory that is named, or else those of the mounts, each once, or else the one that
 /// a mount would have.
-pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> Done<Vec<Finding>> {
+pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
     // What a server decides is kept there.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
     let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();

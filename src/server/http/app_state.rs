@@ -1,13 +1,12 @@
 //! What all requests share.
 
-use super::events::STREAMS_MAX;
-use super::history::Chronicle;
-use super::metrics::Requests;
-use super::wait_for_lock::Places;
-use crate::auth::Gate;
-use crate::auth::connection_limits::Peers;
+use super::history::EventHistory;
+use super::queue_places::QueuePlaces;
+use super::request_counts::RequestCounts;
+use crate::auth::Authenticator;
+use crate::auth::connection_limits::ConnectionLimits;
 use crate::engine::{Grace, Ttl};
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
 use crate::time::Wall;
@@ -16,39 +15,42 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use tokio::sync::{Semaphore, watch};
 
-/// Adds to a page of metrics.
-pub(super) type MoreMetrics = Box<dyn Fn(&mut Page) + Send + Sync>;
+/// Streams of events at once: each is told of every change.
+pub(super) const STREAMS_MAX: usize = 1_000;
 
-/// What all requests share.
-pub(super) struct App {
+/// Adds to a page of metrics.
+pub(super) type MoreMetrics = Box<dyn Fn(&mut MetricsPage) + Send + Sync>;
+
+/// State that all requests share.
+pub(super) struct AppState {
     pub(super) locks: Locks,
     /// How long a lease lasts that says nothing about it.
     pub(super) ttl: Ttl,
     /// The same for its grace.
     pub(super) grace: Grace,
-    pub(super) peers: Peers,
-    pub(super) gate: Arc<Gate>,
+    pub(super) peers: ConnectionLimits,
+    pub(super) gate: Arc<Authenticator>,
     /// Serves the remote doors of other machines.
     pub(super) porter: BatchServer,
     /// Those who wait in line.
-    pub(super) places: Arc<Places>,
+    pub(super) places: Arc<QueuePlaces>,
     /// What happened lately.
-    pub(super) chronicle: Chronicle,
+    pub(super) chronicle: EventHistory,
     /// Places for streams of events.
     pub(super) streams: Arc<Semaphore>,
-    pub(super) requests: Requests,
+    pub(super) requests: RequestCounts,
     /// Connections that only keep a session alive.
     pub(super) quiet: Arc<AtomicUsize>,
     /// What others have to say on the page of metrics.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
     /// Tells the events of this server from those of the one before: numbers begin anew.
     pub(super) instance: String,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ShutdownPhase>,
 }
 
-/// How far the server's end is.
+/// Progress of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum ShutdownPhase {
     /// It serves.
     Serving,
     /// It grants nothing any more; what is held can be released, and who asks is told.
@@ -57,21 +59,26 @@ pub(super) enum Phase {
     Closing,
 }
 
-impl App {
-    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Gate>) -> Self {
-        let (phase, _) = watch::channel(Phase::Serving);
+impl AppState {
+    pub(super) fn new(
+        locks: Locks,
+        (ttl, grace): (Ttl, Grace),
+        gate: Arc<Authenticator>,
+        requests: RequestCounts,
+    ) -> Self {
+        let (phase, _) = watch::channel(ShutdownPhase::Serving);
         let begun = Wall::now();
         Self {
-            places: Places::new(locks.clone()),
-            chronicle: Chronicle::new(&locks),
+            places: QueuePlaces::new(locks.clone()),
+            chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             locks,
             ttl,
             grace,
-            peers: Peers::default(),
+            peers: ConnectionLimits::default(),
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            requests: Requests::default(),
+            requests,
             quiet: Arc::default(),
             more_metrics: Mutex::default(),
             instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
@@ -80,23 +87,23 @@ impl App {
     }
 
     /// How far the end is.
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> ShutdownPhase {
         *self.phase.borrow()
     }
 
     /// Follows how far the end is.
-    pub(super) fn follow_phase(&self) -> watch::Receiver<Phase> {
+    pub(super) fn follow_phase(&self) -> watch::Receiver<ShutdownPhase> {
         self.phase.subscribe()
     }
 
     /// The end comes nearer.
-    pub(super) fn enter(&self, phase: Phase) {
+    pub(super) fn enter(&self, phase: ShutdownPhase) {
         self.phase.send_replace(phase);
     }
 }
 
 /// Returns when the end has come as near as `least`.
-pub(super) async fn entered(phase: &mut watch::Receiver<Phase>, least: Phase) {
+pub(super) async fn entered(phase: &mut watch::Receiver<ShutdownPhase>, least: ShutdownPhase) {
     // The sender lives as long as the server: an error means that it is gone.
     let _ = phase.wait_for(|phase| *phase >= least).await;
 }

@@ -1,12 +1,12 @@
 //! What an administrator does to all locks: a reset, a backup.
 
-use super::event_replay;
-use super::event_replay::unexpected;
-use super::options::{Options, request_id};
+use super::endpoint::{Endpoint, doc, endpoint};
+use super::event_replay::{self, unexpected};
+use super::options::{RequestOptions, request_id};
 use super::parameters::{ALL, CLIENT, IDEMPOTENCY_KEY, KEEP, OF, REASON};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, Response, json, text, told};
-use super::routes::{Act, act, doc};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{RequestContext, told};
+use super::response::{Response, json, text};
 use super::schema::Schema;
 use crate::auth::permissions::Operation;
 use crate::engine::{Op, Outcome, Reset};
@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 /// What can be done at `/reset`.
-pub(super) const RESET: &[Act] = &[act(
+pub(super) const RESET: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::Reset,
     |call| Box::pin(reset(call)),
@@ -30,7 +30,7 @@ pub(super) const RESET: &[Act] = &[act(
 )];
 
 /// What can be done at `/backup`.
-pub(super) const BACKUP: &[Act] = &[act(
+pub(super) const BACKUP: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::BackUp,
     |call| Box::pin(back_up(call)),
@@ -44,8 +44,8 @@ pub(super) const BACKUP: &[Act] = &[act(
 )];
 
 /// POST /reset.
-async fn reset(mut call: Call) -> Done {
-    let mut options = Options::read(&mut call).await?;
+async fn reset(mut call: RequestContext) -> HandlerResult {
+    let mut options = RequestOptions::read(&mut call).await?;
     let by = options.client(&call)?;
     let request = request_id(&call, &options, &by)?;
     let Some(whose) = options.whose.take() else {
@@ -69,8 +69,8 @@ async fn reset(mut call: Call) -> Done {
 }
 
 /// GET /backup.
-async fn back_up(mut call: Call) -> Done<Response> {
-    Options::read(&mut call).await?;
+async fn back_up(mut call: RequestContext) -> HandlerResult<Response> {
+    RequestOptions::read(&mut call).await?;
     let (then, state) = oneshot::channel();
     call.app.locks.state(|state| drop(then.send(state)));
     let Some(state) = told(state.await)? else {

@@ -1,13 +1,14 @@
 //! The door for other machines: batches of requests and a stream of events, in bytes of our own
 //! (`locks::wire`). It is for `latchfs` itself; programs use the API.
 
-use super::app_state::Phase;
+use super::app_state::ShutdownPhase;
+use super::endpoint::{Endpoint, doc, endpoint};
 use super::keep_alive;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, Response, text};
-use super::routes::{Act, act, doc};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::{Response, text};
 use super::schema::Schema;
-use crate::auth::permissions::{Locks, Operation, Request};
+use crate::auth::permissions::{AccessRequest, LockRule, Operation};
 use crate::auth::{self, Denial};
 use crate::engine::Op;
 use crate::service::batch_messages::{BATCH_BYTES_MAX, BatchItem, RequestBatch};
@@ -28,10 +29,10 @@ use tokio::sync::{Notify, oneshot};
 const KIND: &str = "application/x-latchfs";
 
 /// The door for other machines: for latchfs itself, and so not in the document.
-pub(super) static ACTS: &[(&str, Act)] = &[
+pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
     (
         "/door/v1/ask",
-        act(
+        endpoint(
             Method::POST,
             Operation::SendBatch,
             |call| Box::pin(ask(call)),
@@ -41,7 +42,7 @@ pub(super) static ACTS: &[(&str, Act)] = &[
     ),
     (
         "/door/v1/events",
-        act(
+        endpoint(
             Method::GET,
             Operation::FollowEvents,
             |call| Box::pin(ready(events(&call))),
@@ -51,7 +52,7 @@ pub(super) static ACTS: &[(&str, Act)] = &[
 ];
 
 /// `POST /door/v1/ask`: a batch, and its answer.
-async fn ask(mut call: Call) -> Done<Response> {
+async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
     // What is told has a time on it, by which the other side counts.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
@@ -86,7 +87,7 @@ fn is_sign_of_life(asks: &[BatchItem]) -> bool {
     asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
 }
 
-fn turned<T>(why: BatchError) -> Done<T> {
+fn turned<T>(why: BatchError) -> HandlerResult<T> {
     Err(match why {
         BatchError::Late => Problem::plain(
             StatusCode::CONFLICT,
@@ -104,9 +105,9 @@ fn turned<T>(why: BatchError) -> Done<T> {
 }
 
 /// What of a batch this caller may not, or not all of it.
-async fn limits(call: &Call, batch: &RequestBatch) -> Limits {
+async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
-    let serves = call.app.phase() == Phase::Serving;
+    let serves = call.app.phase() == ShutdownPhase::Serving;
     if serves && call.grant.may_everything() {
         return limits;
     }
@@ -155,7 +156,7 @@ pub(crate) fn batch_requests() -> [(&'static str, Operation); 19] {
 /// The row of the table of permissions for a part of a batch.
 pub(super) fn operation_of(ask: &BatchItem) -> Operation {
     match ask {
-        BatchItem::Submit(command) => Request::of_op(&command.op).operation,
+        BatchItem::Submit(command) => AccessRequest::of_op(&command.op).operation,
         BatchItem::View(_) => Operation::LookUpLock,
         BatchItem::List(_) | BatchItem::Children(_) => Operation::ListLocks,
         BatchItem::About => Operation::ShowCounts,
@@ -166,12 +167,12 @@ pub(super) fn operation_of(ask: &BatchItem) -> Operation {
 }
 
 /// What a question may not show to this caller, or only in part.
-fn sight(call: &Call, ask: &BatchItem) -> Option<ItemAccess> {
+fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
     let (grant, operation) = (&call.grant, operation_of(ask));
     if let Err(denial) = grant.may_begin(operation) {
         return Some(ItemAccess::Nothing(no(&denial)));
     }
-    if operation.rule().locks != Locks::Visible {
+    if operation.rule().locks != LockRule::Visible {
         return None;
     }
     match ask {
@@ -190,7 +191,7 @@ fn sight(call: &Call, ask: &BatchItem) -> Option<ItemAccess> {
 }
 
 /// While the server drains nothing is granted any more.
-async fn may_submit(call: &Call, op: &Op, serves: bool) -> Result<(), Unavailable> {
+async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), Unavailable> {
     if !serves && matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
         return Err(Unavailable::Closing);
     }
@@ -206,7 +207,7 @@ fn no(why: &dyn Display) -> Unavailable {
 }
 
 /// `GET /door/v1/events?start=&since=`: events as they happen, and a sign of life now and then.
-fn events(call: &Call) -> Done<Response> {
+fn events(call: &RequestContext) -> HandlerResult<Response> {
     let query = call.head.uri.query().unwrap_or_default();
     let number = |name: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -226,16 +227,16 @@ fn events(call: &Call) -> Done<Response> {
     let waking = Arc::clone(&news);
     following.watch.wake_by(Arc::new(move || waking.notify_one()));
     let phase = call.app.follow_phase();
-    let first = next_frame(State { following, news, phase });
+    let first = next_frame(EventFrames { following, news, phase });
     let kind = HeaderValue::from_static(KIND);
-    Ok(text(StatusCode::OK, kind, Body::new(Frames(Box::pin(first)))))
+    Ok(text(StatusCode::OK, kind, Body::new(FramedBody(Box::pin(first)))))
 }
 
-fn limit(sight: auth::Sight, denied: impl FnOnce() -> Unavailable) -> Option<ItemAccess> {
+fn limit(sight: auth::Visibility, denied: impl FnOnce() -> Unavailable) -> Option<ItemAccess> {
     match sight {
-        auth::Sight::All => None,
-        auth::Sight::Within(prefixes) => Some(ItemAccess::Within(prefixes)),
-        auth::Sight::Nothing => Some(ItemAccess::Nothing(denied())),
+        auth::Visibility::All => None,
+        auth::Visibility::Within(prefixes) => Some(ItemAccess::Within(prefixes)),
+        auth::Visibility::Nothing => Some(ItemAccess::Nothing(denied())),
     }
 }
 
@@ -246,45 +247,47 @@ fn unseen(prefix: &dyn Display) -> Unavailable {
     ))
 }
 
-type Next = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, State)> + Send>>;
+/// The pending next frame, with the stream's state.
+type NextFrame = Pin<Box<dyn Future<Output = (Option<Vec<u8>>, EventFrames)> + Send>>;
 
-struct State {
+/// State of one event stream.
+struct EventFrames {
     following: Following,
     news: Arc<Notify>,
-    phase: tokio::sync::watch::Receiver<Phase>,
+    phase: tokio::sync::watch::Receiver<ShutdownPhase>,
 }
 
 /// The next frame; none when the server ends.
-async fn next_frame(mut state: State) -> (Option<Vec<u8>>, State) {
+async fn next_frame(mut state: EventFrames) -> (Option<Vec<u8>>, EventFrames) {
     loop {
         if let Some(frame) = state.following.frame() {
             return (Some(frame), state);
         }
         let woken = tokio::select! {
-            () = state.news.notified() => Woken::News,
-            () = tokio::time::sleep(BEAT.as_duration()) => Woken::Silence,
+            () = state.news.notified() => StreamWake::News,
+            () = tokio::time::sleep(BEAT.as_duration()) => StreamWake::Silence,
             // An error means that the server is gone.
-            _ = state.phase.wait_for(|phase| *phase == Phase::Closing) => Woken::End,
+            _ = state.phase.wait_for(|phase| *phase == ShutdownPhase::Closing) => StreamWake::End,
         };
         match woken {
-            Woken::News => {}
-            Woken::Silence => return (Some(state.following.beat()), state),
-            Woken::End => return (None, state),
+            StreamWake::News => {}
+            StreamWake::Silence => return (Some(state.following.beat()), state),
+            StreamWake::End => return (None, state),
         }
     }
 }
 
-/// What ends a pause of the stream.
-enum Woken {
+/// Why an idle event stream wakes.
+enum StreamWake {
     News,
     Silence,
     End,
 }
 
-/// Frames as a body.
-struct Frames(Next);
+/// Frames as a response body.
+struct FramedBody(NextFrame);
 
-impl hyper::body::Body for Frames {
+impl hyper::body::Body for FramedBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -31,9 +31,9 @@ pub const AUTHORITY: &str = "ca";
 /// The name in the certificate that all nodes of a cluster share.
 pub const NODES: &str = "nodes.latchfs.internal";
 
-/// Whose certificate it is.
+/// The subject of a certificate.
 #[derive(Debug, Clone)]
-pub enum Whose {
+pub enum CertSubject {
     /// The authority's.
     Authority,
     /// A server's, under these names and addresses.
@@ -46,7 +46,7 @@ pub enum Whose {
 
 /// The files of a certificate.
 #[derive(Debug)]
-pub struct Made {
+pub struct CertFiles {
     /// The certificate.
     pub cert: PathBuf,
     /// The key.
@@ -90,22 +90,23 @@ impl From<rcgen::Error> for CaError {
 }
 
 /// Makes a key and a certificate in `dir`, which overwrite nothing.
-pub fn make(dir: &Path, whose: &Whose) -> Result<Made, CaError> {
+pub fn make(dir: &Path, whose: &CertSubject) -> Result<CertFiles, CaError> {
     let (name, params) = match whose {
-        Whose::Authority => (AUTHORITY, authority()?),
-        Whose::Server(names) => ("server", server(names)?),
-        Whose::Client(name) => (name.as_str(), client(name)?),
-        Whose::Peer(names) => (names.first().map_or("peer", String::as_str), peer(names)?),
+        CertSubject::Authority => (AUTHORITY, authority()?),
+        CertSubject::Server(names) => ("server", server(names)?),
+        CertSubject::Client(name) => (name.as_str(), client(name)?),
+        CertSubject::Peer(names) => (names.first().map_or("peer", String::as_str), peer(names)?),
     };
     let key = KeyPair::generate()?;
     let cert = match whose {
-        Whose::Authority => params.self_signed(&key)?,
-        Whose::Server(_) | Whose::Client(_) | Whose::Peer(_) => {
+        CertSubject::Authority => params.self_signed(&key)?,
+        CertSubject::Server(_) | CertSubject::Client(_) | CertSubject::Peer(_) => {
             params.signed_by(&key, &issuer(dir)?)?
         }
     };
     make_dir(dir)?;
-    let made = Made { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
+    let made =
+        CertFiles { cert: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) };
     // The key first: a certificate without its key is of no use.
     write(&made.key, &key.serialize_pem(), 0o600)?;
     write(&made.cert, &cert.pem(), 0o644)?;

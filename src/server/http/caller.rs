@@ -1,17 +1,17 @@
 //! Who sends a request: by a bearer token in its head, by a client's certificate, or anybody.
 
-use super::problem::{Done, Problem};
-use crate::auth::{Gate, Grant, Unknown};
+use super::problem::{HandlerResult, Problem};
+use crate::auth::{AuthenticationError, Authenticator, Grant};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use std::sync::Arc;
 
 /// What a caller may do, by its headers or its certificate.
 pub(super) fn grant_of(
-    gate: &Gate,
+    gate: &Authenticator,
     headers: &HeaderMap,
     certified: Option<&Arc<Grant>>,
-) -> Done<Arc<Grant>> {
+) -> HandlerResult<Arc<Grant>> {
     let secret = match headers.get(AUTHORIZATION) {
         Some(header) if gate.knows_tokens() => {
             Some(secret_of(header.as_bytes()).ok_or_else(|| {
@@ -22,9 +22,11 @@ pub(super) fn grant_of(
     };
     gate.grant(secret, certified).map_err(|unknown| {
         Problem::unknown(match unknown {
-            Unknown::Token => "this token is not known; ask whoever runs the server",
-            Unknown::Nothing => "say who asks by a header 'Authorization: Bearer TOKEN'",
-            Unknown::Certificate => "say who asks by a client certificate",
+            AuthenticationError::Token => "this token is not known; ask whoever runs the server",
+            AuthenticationError::Nothing => {
+                "say who asks by a header 'Authorization: Bearer TOKEN'"
+            }
+            AuthenticationError::Certificate => "say who asks by a client certificate",
         })
     })
 }

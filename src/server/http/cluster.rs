@@ -1,12 +1,13 @@
 //! The nodes that decide together: how they stand, and what may be changed about them.
 
-use super::options::Options;
+use super::endpoint::{Endpoint, doc, endpoint};
+use super::options::RequestOptions;
 use super::parameters::{FORCE, NODE_ID, STATE, TO};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, json, told};
-use super::routes::{Act, act, doc};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{RequestContext, told};
+use super::response::json;
 use super::schema::Schema;
-use crate::auth::connection_limits::Origin;
+use crate::auth::connection_limits::ConnectionOrigin;
 use crate::auth::permissions::Operation;
 use crate::service::cluster_status::{
     AdminAction as Audited, ClusterAdmin, ClusterChange, ClusterReport, MemberStatus, Unchanged,
@@ -21,7 +22,7 @@ use tokio::sync::oneshot;
 const CHANGED: (u16, Schema) = (200, Schema::Changed);
 
 /// At `/cluster`.
-pub(super) const SHOW: &[Act] = &[act(
+pub(super) const SHOW: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowCluster,
     |call| Box::pin(show(call)),
@@ -35,7 +36,7 @@ pub(super) const SHOW: &[Act] = &[act(
 )];
 
 /// At `/cluster/transfer`.
-pub(super) const TRANSFER: &[Act] = &[act(
+pub(super) const TRANSFER: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::TransferLeader,
     |call| Box::pin(transfer(call)),
@@ -43,7 +44,7 @@ pub(super) const TRANSFER: &[Act] = &[act(
 )];
 
 /// At `/cluster/nodes/{node}`.
-pub(super) const REMOVE: &[Act] = &[act(
+pub(super) const REMOVE: &[Endpoint] = &[endpoint(
     Method::DELETE,
     Operation::RemoveNode,
     |call| Box::pin(remove(call)),
@@ -57,7 +58,7 @@ pub(super) const REMOVE: &[Act] = &[act(
 )];
 
 /// At `/cluster/nodes/{node}/promote`.
-pub(super) const PROMOTE: &[Act] = &[act(
+pub(super) const PROMOTE: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::PromoteNode,
     |call| Box::pin(promote(call)),
@@ -71,8 +72,8 @@ pub(super) const PROMOTE: &[Act] = &[act(
 )];
 
 /// GET /cluster.
-async fn show(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+async fn show(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let council = council(&call)?;
     let (then, report) = oneshot::channel();
     council.report(options.state, Box::new(|report| drop(then.send(Ok(report)))));
@@ -121,33 +122,33 @@ fn micros(span: Span) -> u64 {
 }
 
 /// POST /cluster/transfer.
-async fn transfer(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+async fn transfer(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Transfer { to: options.to }).await
 }
 
 /// POST /cluster/nodes/{node}/promote.
-async fn promote(mut call: Call) -> Done {
+async fn promote(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Promote { id, force: options.force }).await
 }
 
 /// DELETE /cluster/nodes/{node}.
-async fn remove(mut call: Call) -> Done {
+async fn remove(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    Options::read(&mut call).await?;
+    RequestOptions::read(&mut call).await?;
     change(&call, ClusterChange::Remove { id }).await
 }
 
 /// The node that the path names.
-fn id_of(call: &Call) -> Done<u64> {
+fn id_of(call: &RequestContext) -> HandlerResult<u64> {
     let part = call.head.uri.path().split('/').nth(3).unwrap_or_default();
     part.parse().map_err(|_| Problem::invalid("a node is a number, as GET /cluster shows it"))
 }
 
 /// Changes the cluster, with an entry in the audit log before and after.
-async fn change(call: &Call, change: ClusterChange) -> Done {
+async fn change(call: &RequestContext, change: ClusterChange) -> HandlerResult {
     let council = council(call)?;
     audit(call, &*council, change, "begun");
     let (then, changed) = oneshot::channel();
@@ -164,13 +165,13 @@ async fn change(call: &Call, change: ClusterChange) -> Done {
     })
 }
 
-fn audit(call: &Call, council: &dyn ClusterAdmin, change: ClusterChange, outcome: &str) {
+fn audit(call: &RequestContext, council: &dyn ClusterAdmin, change: ClusterChange, outcome: &str) {
     let (what, node) = match change {
         ClusterChange::Promote { id, .. } => (Operation::PromoteNode, Some(id)),
         ClusterChange::Remove { id } => (Operation::RemoveNode, Some(id)),
         ClusterChange::Transfer { to } => (Operation::TransferLeader, to),
     };
-    let origin = call.head.extensions.get::<Arc<Origin>>();
+    let origin = call.head.extensions.get::<Arc<ConnectionOrigin>>();
     let address = origin.map_or_else(String::new, |origin| origin.peer.source.to_string());
     council.audit(&Audited {
         what: what.rule().name,
@@ -182,7 +183,7 @@ fn audit(call: &Call, council: &dyn ClusterAdmin, change: ClusterChange, outcome
     });
 }
 
-fn council(call: &Call) -> Done<Arc<dyn ClusterAdmin>> {
+fn council(call: &RequestContext) -> HandlerResult<Arc<dyn ClusterAdmin>> {
     call.app.locks.council().ok_or_else(|| {
         let why = "this server is no node of a cluster; start it with --data and --peer-listen";
         Problem::plain(StatusCode::CONFLICT, why)

@@ -1,10 +1,10 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
-use super::app_state::{App, Phase, entered};
+use super::app_state::{AppState, ShutdownPhase, entered};
 use super::keep_alive;
-use super::listener::Stream;
+use super::listener::ServerStream;
 use super::socket::Socket;
-use crate::auth::connection_limits::{Origin, Peer};
+use crate::auth::connection_limits::{ConnectionOrigin, PeerUsage};
 use crate::auth::{Grant, server_tls};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -58,20 +58,20 @@ const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
     {\"type\":\"about:blank\",\"title\":\"Request Timeout\",\
     \"status\":408,\"detail\":\"the head of the request took too long\"}\n";
 
-/// Which HTTP.
-enum Version {
+/// The HTTP version of a connection.
+enum HttpVersion {
     One,
     Two,
 }
 
 /// The router as hyper calls it.
 #[derive(Clone)]
-struct Routed {
+struct RouterService {
     router: Router,
-    origin: Arc<Origin>,
+    origin: Arc<ConnectionOrigin>,
 }
 
-impl Service<axum::http::Request<Incoming>> for Routed {
+impl Service<axum::http::Request<Incoming>> for RouterService {
     type Response = Response;
     type Error = Infallible;
     type Future = axum::routing::future::RouteFuture<Infallible>;
@@ -84,35 +84,35 @@ impl Service<axum::http::Request<Incoming>> for Routed {
     }
 }
 
-/// The same, and it is known how many requests are open.
-struct Counted {
-    routed: Routed,
+/// The router service, counting open requests.
+struct CountingService {
+    routed: RouterService,
     open: watch::Sender<usize>,
 }
 
-/// One request: open until its answer has been sent to its end, or nobody wants it any more.
-struct Asked(watch::Sender<usize>);
+/// One open request; dropped when its response was sent or abandoned.
+struct OpenRequest(watch::Sender<usize>);
 
-impl Asked {
+impl OpenRequest {
     fn new(open: &watch::Sender<usize>) -> Self {
         open.send_modify(|count| *count += 1);
         Self(open.clone())
     }
 }
 
-impl Drop for Asked {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-impl Service<axum::http::Request<Incoming>> for Counted {
+impl Service<axum::http::Request<Incoming>> for CountingService {
     type Response = axum::http::Response<CountedBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
-        let (asked, answer) = (Asked::new(&self.open), self.routed.call(request));
+        let (asked, answer) = (OpenRequest::new(&self.open), self.routed.call(request));
         Box::pin(async move {
             let answer = answer.await?;
             Ok(answer.map(|body| CountedBody { body, _asked: asked }))
@@ -123,7 +123,7 @@ impl Service<axum::http::Request<Incoming>> for Counted {
 /// The body of the answer to a request that is counted.
 struct CountedBody {
     body: Body,
-    _asked: Asked,
+    _asked: OpenRequest,
 }
 
 impl hyper::body::Body for CountedBody {
@@ -148,25 +148,29 @@ impl hyper::body::Body for CountedBody {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(
-    app: &App,
+    app: &AppState,
     router: &Router,
-    peer: &Arc<Peer>,
-    (stream, user): (Stream, Option<Arc<Grant>>),
+    peer: &Arc<PeerUsage>,
+    (stream, user): (ServerStream, Option<Arc<Grant>>),
 ) {
     let service = |certified| {
-        let origin = Arc::new(Origin { peer: Arc::clone(peer), certified });
-        Routed { router: router.clone(), origin }
+        let origin = Arc::new(ConnectionOrigin { peer: Arc::clone(peer), certified });
+        RouterService { router: router.clone(), origin }
     };
     let phase = app.follow_phase();
     let tcp = match &stream {
-        Stream::Tcp(tcp) => tcp,
+        ServerStream::Tcp(tcp) => tcp,
         // The kernel has said who that is, and nobody listens in between.
-        Stream::Unix(_) => return serve_one(Socket::new(stream), service(user), phase).await,
+        ServerStream::Unix(_) => return serve_one(Socket::new(stream), service(user), phase).await,
     };
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
-            Ok(Some(Version::One)) => serve_one(Socket::new(stream), service(None), phase).await,
-            Ok(Some(Version::Two)) => serve_two(Socket::new(stream), service(None), phase).await,
+            Ok(Some(HttpVersion::One)) => {
+                serve_one(Socket::new(stream), service(None), phase).await;
+            }
+            Ok(Some(HttpVersion::Two)) => {
+                serve_two(Socket::new(stream), service(None), phase).await;
+            }
             // It has gone without a word, or said nothing in time.
             Ok(None) | Err(_) => {}
         };
@@ -188,15 +192,15 @@ pub(super) async fn serve(
 }
 
 /// Looks at the first bytes without taking them.
-async fn version_of(stream: &TcpStream) -> Option<Version> {
+async fn version_of(stream: &TcpStream) -> Option<HttpVersion> {
     let mut seen = [0; H2_PREFACE.len()];
     let mut before = 0;
     loop {
         let count = stream.peek(&mut seen).await.ok()?;
         match count {
             0 => return None,
-            _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(Version::One),
-            _ if count == seen.len() => return Some(Version::Two),
+            _ if !H2_PREFACE.starts_with(&seen[..count]) => return Some(HttpVersion::One),
+            _ if count == seen.len() => return Some(HttpVersion::Two),
             // A part of the preface, and nothing new: look again a little later.
             _ if count == before => tokio::time::sleep(Duration::from_millis(10)).await,
             _ => before = count,
@@ -204,7 +208,7 @@ async fn version_of(stream: &TcpStream) -> Option<Version> {
     }
 }
 
-async fn serve_one<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phase>)
+async fn serve_one<S>(stream: S, routed: RouterService, mut phase: watch::Receiver<ShutdownPhase>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -216,7 +220,7 @@ where
         // Answers are short: one buffer costs less than two.
         .writev(false)
         .serve_connection(TokioIo::new(stream), routed);
-    let closing = entered(&mut phase, Phase::Closing);
+    let closing = entered(&mut phase, ShutdownPhase::Closing);
     let ended = to_the_end(&mut connection, http1::Connection::graceful_shutdown, closing);
     let Err(error) = ended.await else { return };
     log::debug!("a connection ended: {error}");
@@ -229,7 +233,7 @@ where
     }
 }
 
-async fn serve_two<S>(stream: S, routed: Routed, mut phase: watch::Receiver<Phase>)
+async fn serve_two<S>(stream: S, routed: RouterService, mut phase: watch::Receiver<ShutdownPhase>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -240,11 +244,11 @@ where
         .max_header_list_size(HEAD_BYTES_MAX as u32)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
-        .serve_connection(TokioIo::new(stream), Counted { routed, open });
+        .serve_connection(TokioIo::new(stream), CountingService { routed, open });
     let idle = asked.clone();
     let closing = async {
         tokio::select! {
-            () = entered(&mut phase, Phase::Closing) => {}
+            () = entered(&mut phase, ShutdownPhase::Closing) => {}
             () = idle_for(HEAD_PATIENCE, idle) => {}
         }
     };

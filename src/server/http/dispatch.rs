@@ -1,18 +1,21 @@
-//! From a request to its act: the router of the table, and what is asked of everybody first.
+//! Dispatch of a request to its endpoint: the router of the table, and the checks that every
+//! request passes first.
 //!
-//! All of that is done at once, and only the act itself may take its time: what waits for it is
-//! small, for a server may wait for thousands.
+//! All of that is done at once, and only the endpoint itself may take its time: the state that
+//! waits for it is small, for a server may wait for thousands.
 
-use super::app_state::App;
+use super::app_state::AppState;
 use super::batch_endpoint;
 use super::caller;
+use super::endpoint::Endpoint;
 use super::keep_alive;
 use super::lock_resource;
 use super::problem::Problem;
-use super::request_context::{Answering, Call, Response};
-use super::routes::{Act, ROUTES, Route, STEAL};
+use super::request_context::{HandlerFuture, RequestContext};
+use super::response::Response;
+use super::routes::{ROUTES, Route, STEAL};
 use crate::auth::Grant;
-use crate::auth::connection_limits::{Asking, Origin};
+use crate::auth::connection_limits::{ConnectionOrigin, RequestSlot};
 use crate::auth::permissions::Right;
 use crate::engine::RefusalKind;
 use axum::Router;
@@ -27,17 +30,18 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 /// The router of the table.
-pub(super) fn router(app: &Arc<App>) -> Router {
+pub(super) fn router(app: &Arc<AppState>) -> Router {
     let mut router = Router::new();
     let mut first = 0;
     for route in ROUTES {
-        let acts = Acts::Of(route, first);
-        first += route.acts.len();
+        let endpoints = PathEndpoints::Of(route, first);
+        first += route.endpoints.len();
         let Some(pattern) = route.pattern else { continue };
-        router = router.route_service(pattern, Resource { app: Arc::clone(app), acts });
+        router = router.route_service(pattern, PathService { app: Arc::clone(app), endpoints });
     }
-    for (pattern, act) in batch_endpoint::ACTS {
-        let resource = Resource { app: Arc::clone(app), acts: Acts::Door(act) };
+    for (pattern, endpoint) in batch_endpoint::ENDPOINTS {
+        let resource =
+            PathService { app: Arc::clone(app), endpoints: PathEndpoints::Door(endpoint) };
         router = router.route_service(pattern, resource);
     }
     router.fallback(|request: Request| async move {
@@ -45,39 +49,42 @@ pub(super) fn router(app: &Arc<App>) -> Router {
     })
 }
 
-/// What is at a path.
+/// The service at one path.
 #[derive(Clone)]
-struct Resource {
-    app: Arc<App>,
-    acts: Acts,
+struct PathService {
+    app: Arc<AppState>,
+    endpoints: PathEndpoints,
 }
 
-/// What can be done there.
+/// The endpoints at one path.
 #[derive(Clone, Copy)]
-enum Acts {
+enum PathEndpoints {
     /// What the table says, and the number of the first of it, by which they are counted.
     Of(&'static Route, usize),
     /// By latchfs itself.
-    Door(&'static Act),
+    Door(&'static Endpoint),
 }
 
-impl Acts {
+impl PathEndpoints {
     /// What a request asks for, and its number.
-    fn choose(self, request: &Request) -> Result<(&'static Act, Option<usize>), Problem> {
-        let (acts, first) = match self {
-            Self::Of(route, first) if is_steal(request) => (STEAL, Some(first + route.acts.len())),
-            Self::Of(route, first) => (route.acts, Some(first)),
-            Self::Door(act) => (std::slice::from_ref(act), None),
+    fn choose(self, request: &Request) -> Result<(&'static Endpoint, Option<usize>), Problem> {
+        let (endpoints, first) = match self {
+            Self::Of(route, first) if is_steal(request) => {
+                (STEAL, Some(first + route.endpoints.len()))
+            }
+            Self::Of(route, first) => (route.endpoints, Some(first)),
+            Self::Door(endpoint) => (std::slice::from_ref(endpoint), None),
         };
         let method = match *request.method() {
             Method::HEAD => &Method::GET,
             _ => request.method(),
         };
-        let Some(place) = acts.iter().position(|act| act.method == *method) else {
-            let allowed: Vec<&str> = acts.iter().map(|act| act.method.as_str()).collect();
+        let Some(place) = endpoints.iter().position(|endpoint| endpoint.method == *method) else {
+            let allowed: Vec<&str> =
+                endpoints.iter().map(|endpoint| endpoint.method.as_str()).collect();
             return Err(Problem::wrong_method(method.as_str(), &allowed.join(", ")));
         };
-        Ok((&acts[place], first.map(|first| first + place)))
+        Ok((&endpoints[place], first.map(|first| first + place)))
     }
 }
 
@@ -86,7 +93,7 @@ fn is_steal(request: &Request) -> bool {
     request.method() == Method::POST && lock_resource::steal_of(request.uri().path()).is_some()
 }
 
-impl Service<Request> for Resource {
+impl Service<Request> for PathService {
     type Response = Response;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
@@ -96,14 +103,14 @@ impl Service<Request> for Resource {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let (act, number) = match self.acts.choose(&request) {
+        let (endpoint, number) = match self.endpoints.choose(&request) {
             Ok(chosen) => chosen,
             Err(problem) => return Box::pin(ready(Ok(problem.into_response()))),
         };
         let app = Arc::clone(&self.app);
-        let begun = begin(act, Arc::clone(&app), request);
+        let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
-            if !act.keeps {
+            if !endpoint.keeps {
                 keep_alive::leave().await;
             }
             let done = match begun {
@@ -121,28 +128,32 @@ impl Service<Request> for Resource {
 
 /// Has a request answered, if there may be another of its address, and who asks may ask at all.
 fn begin(
-    act: &'static Act,
-    app: Arc<App>,
+    endpoint: &'static Endpoint,
+    app: Arc<AppState>,
     request: Request,
-) -> Result<(Answering, Asking), Problem> {
+) -> Result<(HandlerFuture, RequestSlot), Problem> {
     let (head, body) = request.into_parts();
-    let origin = head.extensions.get::<Arc<Origin>>();
+    let origin = head.extensions.get::<Arc<ConnectionOrigin>>();
     let Some(asking) = origin.and_then(|origin| origin.peer.ask()) else {
         let detail = "too many requests of this address wait for an answer; try again later";
         return Err(Problem::plain(StatusCode::TOO_MANY_REQUESTS, detail));
     };
-    if act.method != Method::GET && is_of_another_site(&head.headers) {
+    if endpoint.method != Method::GET && is_of_another_site(&head.headers) {
         let detail = "a page of another site may not act here; open this server's own page";
         return Err(Problem::of(RefusalKind::Denied, detail));
     }
     let certified = origin.and_then(|origin| origin.certified.as_ref());
     let grant = match caller::grant_of(&app.gate, &head.headers, certified) {
         Ok(grant) => grant,
-        Err(_) if act.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
+        Err(_) if endpoint.operation.rule().right == Right::Public => Arc::new(Grant::nothing()),
         Err(problem) => return Err(problem),
     };
-    grant.may_begin(act.operation).map_err(|denial| Problem::denied(&denial))?;
-    Ok(((act.run)(Call { app, grant, act, head, body: Mutex::new(body) }), asking))
+    grant.may_begin(endpoint.operation).map_err(|denial| Problem::denied(&denial))?;
+    let params = endpoint.doc.params;
+    Ok((
+        (endpoint.run)(RequestContext { app, grant, params, head, body: Mutex::new(body) }),
+        asking,
+    ))
 }
 
 /// Whether a browser says that the page of another site has made it ask. A browser may reach

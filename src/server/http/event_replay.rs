@@ -1,10 +1,11 @@
 //! Answers to repeated requests: the first answer as it was, marked as a replay, and beside it the
 //! state of now. A replay says nothing of now: the tenure of the first answer may be over.
 
-use super::grant_response::{Granted, tagged};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, Response, json};
-use super::sessions;
+use super::grant_response::{GrantResponse, tagged};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::{Response, json};
+use super::session_json;
 use crate::engine::{ClientId, LockName, Outcome, Replay};
 use crate::status::status_of;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -15,28 +16,40 @@ use serde_json::Value;
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// The first answer of an acquire, a renewal or a steal.
-pub(super) async fn granted(call: &Call, of: (&LockName, &ClientId), replay: &Replay) -> Done {
+pub(super) async fn granted(
+    call: &RequestContext,
+    of: (&LockName, &ClientId),
+    replay: &Replay,
+) -> HandlerResult {
     let (Some(tenure), Some(ends)) = (replay.first.tenure(), &replay.ends) else {
         return Err(unexpected(&replay.first));
     };
     let renewed = matches!(replay.first, Outcome::Renewed(_));
-    let first = Granted::ending(&call.app.locks, of, tenure, ends, renewed, replay.at);
+    let first = GrantResponse::ending(&call.app.locks, of, tenure, ends, renewed, replay.at);
     let response = marked(StatusCode::OK, &first, Some(lock_now(call, of.0).await?));
     Ok(tagged(response, tenure.token))
 }
 
 /// The first answer `first` of a request about a lock that granted nothing.
-pub(super) async fn of_lock(call: &Call, name: &LockName, first: &Value) -> Done {
+pub(super) async fn of_lock(
+    call: &RequestContext,
+    name: &LockName,
+    first: &Value,
+) -> HandlerResult {
     Ok(marked(StatusCode::OK, first, Some(lock_now(call, name).await?)))
 }
 
 /// The first answer of a request that opened a session. The state of now is null if it is over.
-pub(super) async fn opened(call: &Call, client: &ClientId, replay: &Replay) -> Done {
+pub(super) async fn opened(
+    call: &RequestContext,
+    client: &ClientId,
+    replay: &Replay,
+) -> HandlerResult {
     let (Outcome::SessionOpened(id), Some(ends)) = (&replay.first, &replay.ends) else {
         return Err(unexpected(&replay.first));
     };
-    let first = sessions::opened(*id, client, ends.ttl, ends.grace);
-    let current = call.session(*id).await?.map(|view| sessions::shown(call, *id, &view));
+    let first = session_json::opened(*id, client, ends.ttl, ends.grace);
+    let current = call.session(*id).await?.map(|view| session_json::shown(call, *id, &view));
     Ok(marked(StatusCode::CREATED, &first, Some(current.unwrap_or_default())))
 }
 
@@ -55,7 +68,7 @@ pub(super) fn marked(
     response
 }
 
-async fn lock_now(call: &Call, name: &LockName) -> Done<Value> {
+async fn lock_now(call: &RequestContext, name: &LockName) -> HandlerResult<Value> {
     let view = call.view(name).await?;
     Ok(status_of(&view, |at| call.app.locks.wall(at)))
 }

@@ -1,10 +1,14 @@
-//! What happens, as it happens: server-sent events, resumable by the id of the last one seen.
+//! Server-sent events, as they happen, resumable by the id of the last one seen.
+//!
+//! Back-pressure: a stream takes events from the event log no faster than its reader takes them
+//! from the stream. A reader that is too far behind for that bounded log learns how many it lost.
 
-use super::app_state::{App, Phase, entered};
-use super::options::Options;
+use super::app_state::{AppState, STREAMS_MAX, ShutdownPhase, entered};
+use super::options::RequestOptions;
 use super::parameters::LAST_EVENT_ID;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, text};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::text;
 use crate::auth::Grant;
 use crate::engine::{Event, EventKind, RefusalKind};
 use crate::event_json::{event_of, lost};
@@ -20,9 +24,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
 
-/// Streams at once: each is told of every change.
-pub(super) const STREAMS_MAX: usize = 1_000;
-
 /// Events written at a time.
 const BATCH: usize = 256;
 
@@ -33,9 +34,9 @@ const PARTS_MAX: usize = 4;
 /// cut what is idle.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Who reads, and what.
-struct Reader {
-    app: Arc<App>,
+/// One subscriber of the event stream.
+struct EventSubscriber {
+    app: Arc<AppState>,
     grant: Arc<Grant>,
     prefix: String,
     out: Sender<Bytes, Infallible>,
@@ -43,8 +44,8 @@ struct Reader {
 }
 
 /// GET /events.
-pub(super) async fn stream(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let header = call.head.headers.get(LAST_EVENT_ID.name);
     let last = match header {
         Some(id) => Some(id.to_str().unwrap_or_default().to_owned()),
@@ -55,15 +56,15 @@ pub(super) async fn stream(mut call: Call) -> Done {
         return Err(Problem::of(RefusalKind::Limit, detail));
     };
     let (out, body) = Channel::new(PARTS_MAX);
-    let Call { app, grant, .. } = call;
-    let reader = Reader { app, grant, prefix: options.prefix, out, _place: place };
+    let RequestContext { app, grant, .. } = call;
+    let reader = EventSubscriber { app, grant, prefix: options.prefix, out, _place: place };
     // It ends when the reader has gone, or the server goes.
     tokio::spawn(reader.serve(last));
     let kind = HeaderValue::from_static("text/event-stream");
     Ok(text(StatusCode::OK, kind, Body::new(body)))
 }
 
-impl Reader {
+impl EventSubscriber {
     async fn serve(mut self, last: Option<String>) {
         let (since, restarted) = self.since(last.as_deref());
         let mut watch = self.app.locks.watch(since);
@@ -84,7 +85,7 @@ impl Reader {
             if batch.events.is_empty() && batch.lost == 0 {
                 let waited = tokio::select! {
                     waited = timeout(KEEP_ALIVE, more.notified()) => waited,
-                    () = entered(&mut phase, Phase::Draining) => {
+                    () = entered(&mut phase, ShutdownPhase::Draining) => {
                         let _ = self.send("event: closing\ndata: {}\n\n".to_owned()).await;
                         return;
                     }

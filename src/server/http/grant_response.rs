@@ -1,6 +1,6 @@
 //! Answers that are made often, written without looking at the lock again.
 
-use super::request_context::{Response, text};
+use super::response::{Response, text};
 use crate::engine::{ClientId, Ends, Lifetime, LockName, LockView, Tenure, Token};
 use crate::service::Locks;
 use crate::time::Time;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// A tenure that was granted or goes on: the seed's fields first.
 #[derive(Debug, Serialize)]
-pub(super) struct Granted<'a> {
+pub(super) struct GrantResponse<'a> {
     name: &'a str,
     holder: &'a str,
     expires_at: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Granted<'a> {
     tag: Token,
 }
 
-impl<'a> Granted<'a> {
+impl<'a> GrantResponse<'a> {
     /// The same from the tenure alone, where that says when it ends.
     pub(super) fn of(
         locks: &Locks,

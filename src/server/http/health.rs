@@ -1,8 +1,9 @@
 //! Whether the server lives, and whether it may be asked for locks.
 
-use super::app_state::Phase;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, Response, json};
+use super::app_state::ShutdownPhase;
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::{Response, json};
 use crate::service::RequestError;
 use axum::http::StatusCode;
 use serde_json::json;
@@ -13,12 +14,12 @@ pub(super) fn alive() -> Response {
 }
 
 /// It grants locks; or it says that it is on its way out, or that nobody knows yet who decides.
-pub(super) fn ready(call: &Call) -> Done<Response> {
+pub(super) fn ready(call: &RequestContext) -> HandlerResult<Response> {
     match call.app.phase() {
-        Phase::Serving => {
+        ShutdownPhase::Serving => {
             call.app.locks.ready().map_err(RequestError::Unavailable)?;
             Ok(json(StatusCode::OK, &json!({ "status": "ready" })))
         }
-        Phase::Draining | Phase::Closing => Err(Problem::closing()),
+        ShutdownPhase::Draining | ShutdownPhase::Closing => Err(Problem::closing()),
     }
 }

@@ -30,30 +30,31 @@ const FETCH_AFTER: usize = 1_024;
 /// When little happens it is fetched this often: nobody waits for it.
 const FETCH_EVERY: Duration = Duration::from_millis(500);
 
-/// What is kept.
-pub(super) struct Chronicle {
-    state: Mutex<State>,
+/// Recently ended tenures, and the losses of sessions.
+pub(super) struct EventHistory {
+    state: Mutex<HistoryState>,
     /// Changes since the last fetch.
     news: Arc<AtomicUsize>,
     many: Arc<Notify>,
 }
 
-struct State {
+/// The event watch and what it has reported.
+struct HistoryState {
     watch: EventWatch,
-    past: Past,
+    past: RecentPast,
 }
 
-/// What the events have told.
+/// Tenures and sessions, as the events report them.
 #[derive(Default)]
-struct Past {
-    tenures: VecDeque<Tenure>,
-    sessions: HashMap<SessionId, Bond>,
+struct RecentPast {
+    tenures: VecDeque<EndedTenure>,
+    sessions: HashMap<SessionId, SessionLosses>,
     hanging: HashMap<Token, SessionId>,
 }
 
 /// A tenure that is over.
 #[derive(Debug, Clone)]
-pub(super) struct Tenure {
+pub(super) struct EndedTenure {
     pub(super) name: LockName,
     pub(super) holder: ClientId,
     pub(super) token: Token,
@@ -62,14 +63,14 @@ pub(super) struct Tenure {
     pub(super) end: &'static str,
 }
 
-/// What is known of a session that was opened or used here.
-struct Bond {
+/// The leases and losses of one session.
+struct SessionLosses {
     client: ClientId,
     hangs: HashSet<Token>,
     lost: Vec<(LockName, Token)>,
 }
 
-impl Chronicle {
+impl EventHistory {
     pub(super) fn new(locks: &Locks) -> Self {
         let (news, many) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let mut watch = locks.watch(None);
@@ -80,7 +81,7 @@ impl Chronicle {
                 wake.notify_one();
             }
         }));
-        let state = Mutex::new(State { watch, past: Past::default() });
+        let state = Mutex::new(HistoryState { watch, past: RecentPast::default() });
         Self { state, news, many }
     }
 
@@ -93,16 +94,16 @@ impl Chronicle {
         }
     }
 
-    fn fetch(&self, state: &mut State) {
+    fn fetch(&self, state: &mut HistoryState) {
         if self.news.swap(0, Ordering::Relaxed) == 0 {
             return;
         }
-        let State { watch, past } = state;
+        let HistoryState { watch, past } = state;
         while watch.visit(BATCH, |_, event| past.learn(event)).more {}
     }
 
     /// The tenures that ended within the last hour, oldest first.
-    pub(super) fn tenures(&self, now: Time) -> Vec<Tenure> {
+    pub(super) fn tenures(&self, now: Time) -> Vec<EndedTenure> {
         let mut state = self.state.lock();
         self.fetch(&mut state);
         let since = now - KEPT;
@@ -111,7 +112,7 @@ impl Chronicle {
 
     /// A session is open.
     pub(super) fn open(&self, id: SessionId, client: ClientId) {
-        let bond = Bond { client, hangs: HashSet::new(), lost: Vec::new() };
+        let bond = SessionLosses { client, hangs: HashSet::new(), lost: Vec::new() };
         self.state.lock().past.sessions.entry(id).or_insert(bond);
     }
 
@@ -122,7 +123,7 @@ impl Chronicle {
 
     /// A lease hangs on a session from now on.
     pub(super) fn hang(&self, id: SessionId, token: Token) {
-        let Past { sessions, hanging, .. } = &mut self.state.lock().past;
+        let RecentPast { sessions, hanging, .. } = &mut self.state.lock().past;
         if let Some(bond) = sessions.get_mut(&id) {
             bond.hangs.insert(token);
             hanging.insert(token, id);
@@ -138,14 +139,14 @@ impl Chronicle {
     }
 }
 
-impl Past {
+impl RecentPast {
     fn learn(&mut self, event: &Event) {
         match &event.what {
             EventKind::Ended { name, holder, token, held, end } => {
                 let ended_at = event.at;
                 self.end_hanging(name, *token, end);
                 let (name, holder) = (name.clone(), holder.clone());
-                self.end_tenure(Tenure {
+                self.end_tenure(EndedTenure {
                     name,
                     holder,
                     token: *token,
@@ -164,7 +165,7 @@ impl Past {
         }
     }
 
-    fn end_tenure(&mut self, tenure: Tenure) {
+    fn end_tenure(&mut self, tenure: EndedTenure) {
         if self.tenures.len() == TENURES_MAX {
             self.tenures.pop_front();
         }

@@ -1,4 +1,4 @@
-//! Connections that only keep a session alive: one thread serves them all, many at a time.
+//! The keep-alive thread: it serves all connections that only keep a session alive, many at a time.
 //!
 //! Ten thousand sessions ask once a millisecond, each by a connection of its own. To wake up for
 //! each of them, with nothing of the server in the processor's caches, costs several times what
@@ -34,13 +34,13 @@ const MEASURED: Span = Span::from_millis(200);
 const SELDOM: Span = Span::from_secs(1);
 
 thread_local! {
-    static HERE: Here = Here::default();
-    static PACE: RefCell<Pace> = RefCell::default();
+    static HERE: ThreadState = ThreadState::default();
+    static PACE: RefCell<KeepAliveRate> = RefCell::default();
 }
 
-/// Where a thread is, and what was asked of it since it began to poll the connection at hand.
+/// Per-thread state: the thread's number, and the requests seen in the current poll.
 #[derive(Default)]
-struct Here {
+struct ThreadState {
     number: Cell<usize>,
     is_quiet: Cell<bool>,
     asked: Cell<u64>,
@@ -83,38 +83,39 @@ pub(super) async fn leave() {
     .await;
 }
 
-/// The quiet thread, as connections find it.
+/// Handle of the thread that serves keep-alive connections.
 #[derive(Clone)]
-pub(super) struct Quiet {
+pub(super) struct KeepAliveThread {
     pub(super) handle: Handle,
     /// How many are served there.
     pub(super) connections: Arc<AtomicUsize>,
 }
 
-/// A connection that is served where it belongs.
-pub(super) struct Roaming(Option<Box<Served>>);
+/// A connection that moves between its worker and the keep-alive thread.
+pub(super) struct MigratingConnection(Option<Box<ServedConnection>>);
 
-struct Served {
+/// A connection being served, and the threads it may run on.
+struct ServedConnection {
     done: Pin<Box<dyn Future<Output = ()> + Send>>,
-    rhythm: Rhythm,
+    rhythm: RequestInterval,
     /// Where it came from.
     prompt: Handle,
-    quiet: Quiet,
+    quiet: KeepAliveThread,
 }
 
-impl Roaming {
+impl MigratingConnection {
     /// Serves a connection, at first by `prompt`.
     pub(super) fn new(
         done: impl Future<Output = ()> + Send + 'static,
         prompt: Handle,
-        quiet: Quiet,
+        quiet: KeepAliveThread,
     ) -> Self {
-        let rhythm = Rhythm { last: boot_now(), is_quiet: false };
-        Self(Some(Box::new(Served { done: Box::pin(done), rhythm, prompt, quiet })))
+        let rhythm = RequestInterval { last: boot_now(), is_quiet: false };
+        Self(Some(Box::new(ServedConnection { done: Box::pin(done), rhythm, prompt, quiet })))
     }
 }
 
-impl Future for Roaming {
+impl Future for MigratingConnection {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -139,9 +140,9 @@ impl Future for Roaming {
     }
 }
 
-impl Served {
+impl ServedConnection {
     /// Whether it belongs elsewhere, after what it has asked just now.
-    fn listen(&mut self, here: &Here) -> bool {
+    fn listen(&mut self, here: &ThreadState) -> bool {
         let (asked, signs) = (here.asked.get(), here.signs.get());
         if here.is_quiet.get() {
             PACE.with_borrow_mut(|pace| pace.fresh += signs);
@@ -159,7 +160,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
         if self.rhythm.is_quiet {
             self.quiet.connections.fetch_sub(1, Ordering::Relaxed);
@@ -167,14 +168,14 @@ impl Drop for Served {
     }
 }
 
-/// How a connection asks.
-struct Rhythm {
+/// The time between a connection's requests.
+struct RequestInterval {
     /// When it asked last.
     last: Time,
     is_quiet: bool,
 }
 
-impl Rhythm {
+impl RequestInterval {
     /// It has asked: for nothing but signs of life, or for something else.
     fn after(&mut self, only_signs: bool, now: Time) {
         let last = std::mem::replace(&mut self.last, now);
@@ -189,9 +190,9 @@ pub(super) fn take_break() {
     }
 }
 
-/// How often signs of life come to the quiet thread.
+/// Measures how often keep-alives reach the keep-alive thread.
 #[derive(Default)]
-struct Pace {
+struct KeepAliveRate {
     /// How many have come since it slept last.
     fresh: u64,
     /// How many since when, and how often they came before that.
@@ -200,7 +201,7 @@ struct Pace {
     every: Option<Span>,
 }
 
-impl Pace {
+impl KeepAliveRate {
     /// How long a break is that begins now.
     fn next_break(&mut self, now: Time) -> Option<Span> {
         let fresh = std::mem::take(&mut self.fresh);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     /// After so many signs of life, one each `every`, how long a break is, in nanoseconds.
-    fn after(pace: &mut Pace, now: &mut Time, signs: u64, every: Span) -> Option<u64> {
+    fn after(pace: &mut KeepAliveRate, now: &mut Time, signs: u64, every: Span) -> Option<u64> {
         let mut last = None;
         for _ in 0..signs {
             *now = *now + every;
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn breaks_are_for_many() {
-        let (mut pace, mut now) = (Pace::default(), at(0));
+        let (mut pace, mut now) = (KeepAliveRate::default(), at(0));
         pace.fresh = 1;
         assert_eq!(pace.next_break(now), None, "nothing is known yet");
         assert_eq!(after(&mut pace, &mut now, 1_000, MS), Some(32_000_000), "BREAK_MAX");
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn who_only_keeps_a_session_alive_and_seldom_is_quiet() {
-        let mut rhythm = Rhythm { last: at(0), is_quiet: false };
+        let mut rhythm = RequestInterval { last: at(0), is_quiet: false };
         let mut is_quiet = |ms, only_signs| {
             rhythm.after(only_signs, at(ms));
             rhythm.is_quiet

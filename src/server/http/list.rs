@@ -1,8 +1,9 @@
 //! Many locks at once: pages of them, checks of tokens, and what ended lately.
 
-use super::options::{Consistency, Options};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, json, told};
+use super::options::{Consistency, RequestOptions};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{RequestContext, told};
+use super::response::json;
 use crate::engine::{LockName, LockView, Phase, Token};
 use crate::service::{List, ListPage, scoped_views};
 use crate::status::status_of;
@@ -15,8 +16,8 @@ use tokio::sync::oneshot;
 const PAGE_MAX: usize = 1_000;
 
 /// GET /locks.
-pub(super) async fn list(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn list(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let limit = options.limit.unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let query = List { prefix: options.prefix, after: options.after, limit };
     let (locks, visible) = (&call.app.locks, call.grant.narrowed(&query.prefix));
@@ -42,8 +43,8 @@ pub(super) fn aged(mut shown: Value, age: Option<Span>) -> Value {
 }
 
 /// POST /check.
-pub(super) async fn check(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn check(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     match (options.name, options.token, options.checks) {
         (Some(name), Some(token), checks) if checks.is_empty() => {
             let checked = check_one(&call, name, token).await?;
@@ -62,7 +63,7 @@ pub(super) async fn check(mut call: Call) -> Done {
     }
 }
 
-async fn check_one(call: &Call, name: LockName, token: Token) -> Done<Value> {
+async fn check_one(call: &RequestContext, name: LockName, token: Token) -> HandlerResult<Value> {
     let view = call.view(&name).await?;
     let current = view.holders.iter().find(|holder| holder.lease.token == token);
     let phase = current.map_or(Phase::Free, |holder| holder.ends.phase(view.at));
@@ -77,8 +78,8 @@ async fn check_one(call: &Call, name: LockName, token: Token) -> Done<Value> {
 }
 
 /// GET /history.
-pub(super) async fn history(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn history(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let now = call.app.locks.now();
     let ended = call.app.chronicle.tenures(now);
     let visible = ended.iter().filter(|tenure| {

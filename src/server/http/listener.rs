@@ -1,7 +1,7 @@
 //! Where a server listens: at an address, or at a Unix socket, whose users the kernel names.
 
 use crate::auth::Grant;
-use crate::auth::connection_limits::Source;
+use crate::auth::connection_limits::PeerIdentity;
 use crate::auth::listen::listen;
 use std::fmt;
 use std::fs::Metadata;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a user may do, by its number; `None`: nothing.
-pub type Users = Arc<dyn Fn(u32) -> Option<Grant> + Send + Sync>;
+/// Maps a user id to its grant; `None` grants nothing.
+pub type UserGrants = Arc<dyn Fn(u32) -> Option<Grant> + Send + Sync>;
 
 /// Where to listen.
 #[derive(Clone)]
@@ -24,23 +24,23 @@ pub enum Listen {
     /// At an address.
     Tcp(SocketAddr),
     /// At a Unix socket of this path, for these users.
-    Unix(PathBuf, Users),
+    Unix(PathBuf, UserGrants),
 }
 
 /// What is listened on.
 pub(super) enum Listener {
     Tcp(tokio::net::TcpListener),
-    Unix(tokio::net::UnixListener, Users),
+    Unix(tokio::net::UnixListener, UserGrants),
 }
 
-/// A connection that was taken, of no thread yet.
-pub(super) enum Taken {
+/// An accepted connection that no event loop owns yet.
+pub(super) enum AcceptedStream {
     Tcp(std::net::TcpStream),
     Unix(UnixStream),
 }
 
-/// A connection of the thread that serves it.
-pub(super) enum Stream {
+/// A connection, registered with its thread's event loop.
+pub(super) enum ServerStream {
     Tcp(tokio::net::TcpStream),
     Unix(tokio::net::UnixStream),
 }
@@ -55,12 +55,12 @@ impl Listen {
     }
 
     /// Listens, for an event loop, and gives where.
-    pub(super) fn open(&self) -> io::Result<(Bound, String)> {
+    pub(super) fn open(&self) -> io::Result<(BoundListener, String)> {
         match self {
             Self::Tcp(address) => {
                 let listener = listen(*address)?;
                 let address = listener.local_addr()?.to_string();
-                Ok((Bound::Tcp(listener), address))
+                Ok((BoundListener::Tcp(listener), address))
             }
             Self::Unix(path, users) => {
                 // A daemon that was killed leaves its socket behind, at which nobody answers.
@@ -72,7 +72,7 @@ impl Listen {
                 listener.set_nonblocking(true)?;
                 // Everybody may ask: the kernel says who does.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-                Ok((Bound::Unix(listener, Arc::clone(users)), path.display().to_string()))
+                Ok((BoundListener::Unix(listener, Arc::clone(users)), path.display().to_string()))
             }
         }
     }
@@ -99,13 +99,13 @@ impl fmt::Display for Listen {
     }
 }
 
-/// What is listened on, of no event loop yet.
-pub(super) enum Bound {
+/// A bound listener that no event loop owns yet.
+pub(super) enum BoundListener {
     Tcp(std::net::TcpListener),
-    Unix(UnixListener, Users),
+    Unix(UnixListener, UserGrants),
 }
 
-impl Bound {
+impl BoundListener {
     /// The same, of the event loop of this thread.
     pub(super) fn here(self) -> io::Result<Listener> {
         Ok(match self {
@@ -120,44 +120,50 @@ impl Bound {
 impl Listener {
     /// Takes a connection: where it comes from, and what the user at its other end may do, where
     /// the kernel says who that is.
-    pub(super) async fn accept(&self) -> io::Result<(Taken, Source, Option<Arc<Grant>>)> {
+    pub(super) async fn accept(
+        &self,
+    ) -> io::Result<(AcceptedStream, PeerIdentity, Option<Arc<Grant>>)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok((Taken::Tcp(stream.into_std()?), Source::Address(peer.ip()), None))
+                Ok((
+                    AcceptedStream::Tcp(stream.into_std()?),
+                    PeerIdentity::Address(peer.ip()),
+                    None,
+                ))
             }
             Self::Unix(listener, users) => {
                 let (stream, _) = listener.accept().await?;
                 let uid = stream.peer_cred()?.uid();
                 let grant = users(uid).unwrap_or_else(Grant::nothing);
-                let source = Source::User(uid);
-                Ok((Taken::Unix(stream.into_std()?), source, Some(Arc::new(grant))))
+                let source = PeerIdentity::User(uid);
+                Ok((AcceptedStream::Unix(stream.into_std()?), source, Some(Arc::new(grant))))
             }
         }
     }
 }
 
-impl Taken {
+impl AcceptedStream {
     /// The same, of the event loop of this thread.
-    pub(super) fn here(self) -> io::Result<Stream> {
+    pub(super) fn here(self) -> io::Result<ServerStream> {
         Ok(match self {
-            Self::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
-            Self::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
+            Self::Tcp(stream) => ServerStream::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            Self::Unix(stream) => ServerStream::Unix(tokio::net::UnixStream::from_std(stream)?),
         })
     }
 }
 
-impl Stream {
+impl ServerStream {
     /// The same, of no thread.
-    pub(super) fn leave(self) -> io::Result<Taken> {
+    pub(super) fn leave(self) -> io::Result<AcceptedStream> {
         Ok(match self {
-            Self::Tcp(stream) => Taken::Tcp(stream.into_std()?),
-            Self::Unix(stream) => Taken::Unix(stream.into_std()?),
+            Self::Tcp(stream) => AcceptedStream::Tcp(stream.into_std()?),
+            Self::Unix(stream) => AcceptedStream::Unix(stream.into_std()?),
         })
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ServerStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -170,7 +176,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ServerStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

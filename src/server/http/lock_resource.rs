@@ -1,20 +1,19 @@
 //! One lock: its status, acquire, renew, release, steal.
 
-use super::app_state::Phase;
-use super::event_replay;
-use super::event_replay::unexpected;
-use super::grant_response::{self, Granted};
+use super::event_replay::{self, unexpected};
+use super::grant_response::tagged;
 use super::list::aged;
-use super::options::{Consistency, Options, name_in, request_id};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, json};
+use super::lock_grant::granted;
+use super::options::{Consistency, RequestOptions, name_in, request_id};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::json;
 use super::wait_for_lock;
 use crate::engine::{
     Acquire, ClientId, Firm, Grace, Holder, IdempotencyKey, LeaseKey, LeaseTerms, Lifetime,
     LockName, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, Release, Renew, SessionId, Steal,
-    Tenure, Token, Ttl,
+    Token, Ttl,
 };
-use crate::service::RequestError;
 use crate::status::status_of;
 use axum::http::StatusCode;
 use serde_json::json;
@@ -27,14 +26,14 @@ const BELOW: &str = "/locks/";
 const STEAL: &str = "/steal";
 
 /// The lock that the path names.
-fn name_of(call: &Call) -> Done<LockName> {
+fn name_of(call: &RequestContext) -> HandlerResult<LockName> {
     name_in(call.head.uri.path().strip_prefix(BELOW).unwrap_or_default())
 }
 
 /// GET: the status, also of a free lock.
-pub(super) async fn show(mut call: Call) -> Done {
+pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     if options.consistency == Consistency::Local {
         let known = call.known(&name).await?;
         let status = status_of(&known.it, |at| call.app.locks.wall(at));
@@ -43,7 +42,7 @@ pub(super) async fn show(mut call: Call) -> Done {
     let view = call.view(&name).await?;
     let response = json(StatusCode::OK, &status_of(&view, |at| call.app.locks.wall(at)));
     Ok(match view.holder() {
-        Some(holder) => grant_response::tagged(response, holder.lease.token),
+        Some(holder) => tagged(response, holder.lease.token),
         None => response,
     })
 }
@@ -57,9 +56,9 @@ pub(super) fn steal_of(path: &str) -> Option<&str> {
 /// PUT, and POST: acquire what nobody holds; with a token renew only, and that tenure only. Rule 1
 /// of the design: a lock that the client itself holds is a conflict, unless the request names the
 /// session that the lease hangs on, or says `reentrant`.
-pub(super) async fn acquire(mut call: Call) -> Done {
+pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     if options.token.is_some() {
@@ -88,12 +87,12 @@ pub(super) async fn acquire(mut call: Call) -> Done {
 /// Acquires a lock that is held: renews the lease of the session that the request names, or waits
 /// if the request says so.
 async fn acquire_held(
-    call: &Call,
+    call: &RequestContext,
     ask: Acquire,
-    options: &Options,
+    options: &RequestOptions,
     request: Option<IdempotencyKey>,
     problem: Problem,
-) -> Done {
+) -> HandlerResult {
     if let Some(session) = options.session
         && let Some(token) = held_by_session(call, &ask, session).await?
     {
@@ -108,7 +107,11 @@ async fn acquire_held(
 }
 
 /// The token of the lease that hangs on `session`, if there is one of this mode.
-async fn held_by_session(call: &Call, ask: &Acquire, session: SessionId) -> Done<Option<Token>> {
+async fn held_by_session(
+    call: &RequestContext,
+    ask: &Acquire,
+    session: SessionId,
+) -> HandlerResult<Option<Token>> {
     let view = call.view(&ask.name).await?;
     let of_session = |holder: &&Holder| {
         holder.lease.holder == ask.client && holder.lease.life == Lifetime::Session(session)
@@ -118,11 +121,11 @@ async fn held_by_session(call: &Call, ask: &Acquire, session: SessionId) -> Done
 }
 
 async fn wait(
-    call: &Call,
+    call: &RequestContext,
     ask: Acquire,
-    options: &Options,
+    options: &RequestOptions,
     request: Option<IdempotencyKey>,
-) -> Done {
+) -> HandlerResult {
     let patience = options.wait.unwrap_or_default();
     match request {
         Some(request) => wait_for_lock::wait_by_id(call, ask, patience, request).await,
@@ -131,21 +134,21 @@ async fn wait(
 }
 
 /// PATCH: renew, and never acquire.
-pub(super) async fn renew(mut call: Call) -> Done {
+pub(super) async fn renew(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     keep(&call, (name, client), &options, request, false).await
 }
 
 async fn keep(
-    call: &Call,
+    call: &RequestContext,
     (name, client): (LockName, ClientId),
-    options: &Options,
+    options: &RequestOptions,
     request: Option<IdempotencyKey>,
     acquires: bool,
-) -> Done {
+) -> HandlerResult {
     let term = match (options.session, options.ttl, options.grace) {
         (None, None, None) => None,
         (None, ttl, grace) => {
@@ -163,12 +166,12 @@ async fn keep(
 
 /// The ttl and grace of a lease of which one is to change: the other stays.
 async fn missing(
-    call: &Call,
+    call: &RequestContext,
     name: &LockName,
     client: &ClientId,
     ttl: Option<Ttl>,
     grace: Option<Grace>,
-) -> Done<(Ttl, Grace)> {
+) -> HandlerResult<(Ttl, Grace)> {
     if let (Some(ttl), Some(grace)) = (ttl, grace) {
         return Ok((ttl, grace));
     }
@@ -181,9 +184,9 @@ async fn missing(
 }
 
 /// DELETE: release.
-pub(super) async fn release(mut call: Call) -> Done {
+pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let key = LeaseKey { name: name.clone(), client, token: options.token };
@@ -198,9 +201,9 @@ pub(super) async fn release(mut call: Call) -> Done {
 }
 
 /// POST to a name and `/steal`.
-pub(super) async fn steal(mut call: Call) -> Done {
+pub(super) async fn steal(mut call: RequestContext) -> HandlerResult {
     let name = name_in(steal_of(call.head.uri.path()).unwrap_or_default())?;
-    let options = Options::read(&mut call).await?;
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let Some(reason) = options.reason.clone() else {
@@ -214,53 +217,15 @@ pub(super) async fn steal(mut call: Call) -> Done {
     granted(&call, (&lock, &owner), &outcome).await
 }
 
-fn patch_of(options: &Options) -> Patch {
+fn patch_of(options: &RequestOptions) -> Patch {
     Patch { note: options.note.clone(), ..Patch::default() }
 }
 
-/// The answer to a lock that was granted, renewed or stolen.
-pub(super) async fn granted(call: &Call, of: (&LockName, &ClientId), outcome: &Outcome) -> Done {
-    let (tenure, renewed) = match outcome {
-        Outcome::Granted(tenure) | Outcome::Stolen(tenure) => (tenure, false),
-        Outcome::Renewed(tenure) => (tenure, true),
-        Outcome::Replayed(first) => return Box::pin(event_replay::granted(call, of, first)).await,
-        other => return Err(unexpected(other)),
-    };
-    match Granted::of(&call.app.locks, of, tenure, renewed) {
-        Some(granted) => Ok(granted.into_response()),
-        // It hangs on a session, whose end only the engine knows.
-        None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
-    }
-}
-
-/// Shows a tenure as it stands now.
-pub(super) async fn show_tenure(
-    call: &Call,
-    name: &LockName,
-    tenure: &Tenure,
-    renewed: bool,
-) -> Done {
-    if let Lifetime::Session(id) = tenure.life {
-        call.app.chronicle.hang(id, tenure.token);
-    }
-    let view = call.view(name).await?;
-    let granted = Granted::in_view(&call.app.locks, &view, tenure, renewed);
-    granted.map(Granted::into_response).ok_or_else(|| over(name, tenure))
-}
-
-/// It was granted, and is over already.
-fn over(name: &LockName, tenure: &Tenure) -> Problem {
-    let (name, token) = (name.clone(), tenure.token);
-    let reason = Box::new(crate::engine::Reason::Expired { name, token });
-    let at = tenure.acquired_at;
-    Problem::from_failure(&RequestError::Refused(crate::engine::Refusal { at, reason }))
-}
-
-impl Call {
+impl RequestContext {
     /// What keeps a new lease alive.
     pub(super) fn term(
         &self,
-        options: &Options,
+        options: &RequestOptions,
         ttl: Option<Ttl>,
         grace: Option<Grace>,
     ) -> LeaseTerms {
@@ -268,10 +233,5 @@ impl Call {
             Some(session) => LeaseTerms::Session(session),
             None => LeaseTerms::Own(ttl.unwrap_or(self.app.ttl), grace.unwrap_or(self.app.grace)),
         }
-    }
-
-    /// Grants nothing once the server is on its way out.
-    pub(super) fn grants(&self) -> Done<()> {
-        if self.app.phase() == Phase::Serving { Ok(()) } else { Err(Problem::closing()) }
     }
 }

@@ -1,54 +1,31 @@
 //! `/metrics`: what the engine counts, and what was asked of this server.
 
-use super::app_state::App;
-use super::options::Options;
-use super::problem::Done;
-use super::request_context::{Call, text};
-use super::routes::{Act, ROUTES};
-use crate::metrics::Page;
+use super::app_state::AppState;
+use super::endpoint::Endpoint;
+use super::options::RequestOptions;
+use super::problem::HandlerResult;
+use super::request_context::RequestContext;
+use super::response::text;
+use crate::metrics::MetricsPage;
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
 use axum::http::{HeaderValue, StatusCode};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// The codes that answers have; what is not among them is counted as the last.
-const CODES: [u16; 21] = [
-    200, 201, 204, 304, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 415, 422, 429, 431, 500,
-    503, 0,
-];
-
-/// Requests by what was asked and how it was answered.
-pub(super) struct Requests(Vec<[AtomicU64; CODES.len()]>);
-
-impl Default for Requests {
-    fn default() -> Self {
-        let acts: usize = ROUTES.iter().map(|route| route.acts.len()).sum();
-        Self((0..acts).map(|_| <[AtomicU64; CODES.len()]>::default()).collect())
-    }
-}
-
-impl Requests {
-    /// Counts an answer to the act with this number in the table.
-    pub(super) fn count(&self, act: usize, code: StatusCode) {
-        let code = CODES.iter().position(|known| *known == code.as_u16());
-        let counter = code.unwrap_or(CODES.len() - 1);
-        self.0[act][counter].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// All acts of the table, in order.
-pub(super) fn acts() -> impl Iterator<Item = (&'static str, &'static Act)> {
-    ROUTES.iter().flat_map(|route| route.acts.iter().map(|act| (route.path, act)))
-}
-
-/// GET /metrics.
-pub(super) async fn show(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+/// GET /metrics, with the counts of all `endpoints`.
+pub(super) async fn show(
+    mut call: RequestContext,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    Ok(text(StatusCode::OK, kind, page(&call.app)))
+    Ok(text(StatusCode::OK, kind, page(&call.app, endpoints)))
 }
 
-fn page(app: &App) -> String {
-    let mut page = Page::of(&app.locks);
+fn page(
+    app: &AppState,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+) -> String {
+    let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
         (
@@ -66,12 +43,12 @@ fn page(app: &App) -> String {
         of_nodes(&mut page, &council.outlook());
     }
     page.family("latchfs_http_requests_total", "Requests, by route and code.", "counter");
-    for ((path, act), counters) in acts().zip(&app.requests.0) {
-        for (code, counter) in CODES.iter().zip(counters) {
-            let count = counter.load(Ordering::Relaxed);
+    for ((path, endpoint), counts) in endpoints.zip(app.requests.by_endpoint()) {
+        for (code, count) in counts {
             if count > 0 {
-                let code = if *code == 0 { "other".to_owned() } else { code.to_string() };
-                let labels = format!("method=\"{}\",route=\"{path}\",code=\"{code}\"", act.method);
+                let code = if code == 0 { "other".to_owned() } else { code.to_string() };
+                let labels =
+                    format!("method=\"{}\",route=\"{path}\",code=\"{code}\"", endpoint.method);
                 page.line(&labels, count);
             }
         }
@@ -83,7 +60,7 @@ fn page(app: &App) -> String {
 }
 
 /// How this node stands.
-fn of_node(page: &mut Page, own: &Member) {
+fn of_node(page: &mut MetricsPage, own: &Member) {
     let leads = u64::from(own.standing == Standing::Leader);
     let votes = u64::from(!matches!(own.standing, Standing::Learner | Standing::Stranger));
     for (name, help, value) in [
@@ -100,7 +77,7 @@ fn of_node(page: &mut Page, own: &Member) {
 }
 
 /// What this node knows of all.
-fn of_nodes(page: &mut Page, outlook: &Outlook) {
+fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
     page.family("latchfs_cluster_nodes", "Nodes, by whether they vote or only learn.", "gauge");
     page.line("role=\"voter\"", outlook.voters as u64);
     page.line("role=\"learner\"", outlook.learners as u64);

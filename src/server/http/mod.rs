@@ -1,48 +1,54 @@
 //! The HTTP server: the seed's API, the same for any lock, sessions, events, metrics, a page.
 //!
-//! Alone it names axum and hyper. Each request is decided through the one door, on the thread
-//! that read it; no rule of locks is here.
+//! It alone names axum and hyper. Each request is decided by the lock service, on the thread that
+//! read it; no rule of locks is here.
 //!
-//! Where to look: `server` begins and ends it; `workers` are its threads, and `quiet` the one
-//! for those who only keep a session alive; `connection` carries requests, with its limits;
-//! `routes` is the table of what can be asked, from which the document is made, and by which
-//! `dispatch` finds what a request asks for; `problem` is the table of errors. Who may do what is
-//! said by [`access`](crate::auth).
+//! Where to look: `response`, `problem` (the table of errors), `options` and `request_context` are
+//! what all handlers share; `endpoint` is one method at a path, and `routes` the table of all, from
+//! which `dispatch` finds the handler of a request; `keep_alive` is the thread for connections that
+//! only keep a session alive, `workers` are the others; `connection` carries requests, with its
+//! limits; `server` starts and ends it. [`auth`](crate::auth) says what a caller may do.
 
+mod response;
 mod parameters;
 mod schema;
 mod problem;
 mod caller;
 mod history;
+mod request_counts;
+mod queue_places;
 mod app_state;
-pub mod ca;
 mod request_context;
-mod grant_response;
-mod listener;
 mod options;
-mod page;
-mod metrics;
-mod list;
-mod health;
-mod events;
-mod keep_alive;
-mod socket;
-mod batch_endpoint;
-mod connection;
+mod endpoint;
+mod grant_response;
+mod session_json;
 mod event_replay;
+mod lock_grant;
+mod wait_for_lock;
+mod list;
 mod lock_resource;
 mod single_lock_api;
+mod keep_alive;
 mod sessions;
-mod routes;
-mod dispatch;
-mod openapi;
+mod events;
+mod batch_endpoint;
+mod health;
+mod page;
 mod cluster;
 mod backup_routes;
-mod wait_for_lock;
+mod metrics;
+mod openapi;
+mod routes;
+mod dispatch;
+pub mod ca;
+mod listener;
+mod socket;
+mod connection;
 mod workers;
 mod server;
 
 pub(crate) use batch_endpoint::batch_requests;
-pub use listener::{Listen, Users};
+pub use listener::{Listen, UserGrants};
 pub(crate) use routes::requests;
-pub use server::{HttpConfig, Server, StartError};
+pub use server::{HttpConfig, HttpServer, HttpStartError};

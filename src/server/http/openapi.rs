@@ -1,35 +1,39 @@
 //! `/openapi.json`: the table of routes as a document.
 
-use super::metrics::acts;
-use super::options::Options;
-use super::parameters::{IDEMPOTENCY_KEY, Param, Place};
-use super::problem::Done;
-use super::request_context::{Call, text};
-use super::routes::Act;
+use super::endpoint::Endpoint;
+use super::options::RequestOptions;
+use super::parameters::{IDEMPOTENCY_KEY, Param, ParamPlace};
+use super::problem::HandlerResult;
+use super::request_context::RequestContext;
+use super::response::text;
 use super::schema::{NAMED, Schema};
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// What the document begins with.
 const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors are problem+json \
     (RFC 9457). Options may be given in the query, or in a body of JSON or a form.";
 
 /// Written once: the table does not change.
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
+static DOCUMENT: OnceLock<String> = OnceLock::new();
 
-/// GET /openapi.json.
-pub(super) async fn show(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+/// GET /openapi.json, which documents all `endpoints`.
+pub(super) async fn show(
+    mut call: RequestContext,
+    endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>,
+) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("application/json");
-    Ok(text(StatusCode::OK, kind, DOCUMENT.as_str()))
+    let document = DOCUMENT.get_or_init(|| format!("{:#}\n", document(endpoints)));
+    Ok(text(StatusCode::OK, kind, document.as_str()))
 }
 
-fn document() -> Value {
+fn document(endpoints: impl Iterator<Item = (&'static str, &'static Endpoint)>) -> Value {
     let mut paths = Map::new();
-    for (path, act) in acts() {
+    for (path, endpoint) in endpoints {
         let methods = paths.entry(path).or_insert_with(|| json!({}));
-        methods[act.method.as_str().to_ascii_lowercase()] = operation(act);
+        methods[endpoint.method.as_str().to_ascii_lowercase()] = operation(endpoint);
     }
     let schemas: Map<_, _> =
         NAMED.iter().map(|named| (named.name().to_owned(), named.definition())).collect();
@@ -51,15 +55,16 @@ fn document() -> Value {
     })
 }
 
-fn operation(act: &Act) -> Value {
-    let doc = &act.doc;
+fn operation(endpoint: &Endpoint) -> Value {
+    let doc = &endpoint.doc;
     let mut operation = json!({
         "operationId": doc.id,
         "summary": doc.summary,
         "parameters": doc.params.iter().map(parameter).collect::<Vec<_>>(),
-        "responses": answers(act),
+        "responses": answers(endpoint),
     });
-    let options: Vec<_> = doc.params.iter().filter(|param| param.place == Place::Option).collect();
+    let options: Vec<_> =
+        doc.params.iter().filter(|param| param.place == ParamPlace::Option).collect();
     if !options.is_empty() {
         let members: Map<_, _> =
             options.iter().map(|param| (param.name.to_owned(), described(param))).collect();
@@ -76,9 +81,9 @@ fn operation(act: &Act) -> Value {
 
 fn parameter(param: &Param) -> Value {
     let place = match param.place {
-        Place::Path => "path",
-        Place::Option | Place::Query => "query",
-        Place::Header => "header",
+        ParamPlace::Path => "path",
+        ParamPlace::Option | ParamPlace::Query => "query",
+        ParamPlace::Header => "header",
     };
     json!({
         "name": param.name,
@@ -95,14 +100,14 @@ fn described(param: &Param) -> Value {
     schema
 }
 
-fn answers(act: &Act) -> Value {
+fn answers(endpoint: &Endpoint) -> Value {
     let answer = |code: u16, schema: Schema| {
         let meaning = StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason());
         let body = json!({ schema.media(): { "schema": schema.reference() } });
         (code.to_string(), json!({ "description": meaning.unwrap_or("Done"), "content": body }))
     };
-    let (code, mut done) = answer(act.doc.code, act.doc.schema);
-    let takes_key = act.doc.params.iter().any(|param| param.name == IDEMPOTENCY_KEY.name);
+    let (code, mut done) = answer(endpoint.doc.code, endpoint.doc.schema);
+    let takes_key = endpoint.doc.params.iter().any(|param| param.name == IDEMPOTENCY_KEY.name);
     if takes_key {
         let what = "This is the first answer to a request that was repeated; `current`, if there \
                     is such a member, is the state of now.";
@@ -115,7 +120,7 @@ fn answers(act: &Act) -> Value {
     // Any request may come without credentials, or while too many are at work.
     let always = [401, 403, 408, 413, 429];
     let key_reused = takes_key.then_some(422);
-    let problems = act.doc.problems.iter().copied().chain(always).chain(key_reused);
+    let problems = endpoint.doc.problems.iter().copied().chain(always).chain(key_reused);
     answers.extend(problems.map(|code| answer(code, Schema::Problem)));
     // Said before there is a request to answer, so there is nothing but the code.
     for code in ["414", "431"] {
@@ -127,23 +132,24 @@ fn answers(act: &Act) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::http::routes::endpoints;
     use std::collections::BTreeSet;
 
     #[test]
     fn operations_have_names_of_their_own() {
         let mut seen = BTreeSet::new();
-        for (path, act) in acts() {
-            assert!(seen.insert(act.doc.id), "{path}: {}", act.doc.id);
+        for (path, endpoint) in endpoints() {
+            assert!(seen.insert(endpoint.doc.id), "{path}: {}", endpoint.doc.id);
             let needs = path.contains('{');
-            let has = act.doc.params.iter().any(|param| param.place == Place::Path);
+            let has = endpoint.doc.params.iter().any(|param| param.place == ParamPlace::Path);
             assert_eq!(needs, has, "{path}");
         }
     }
 
     #[test]
     fn all_that_is_named_is_there() {
-        let text = document().to_string();
-        let schemas = &document()["components"]["schemas"];
+        let text = document(endpoints()).to_string();
+        let schemas = &document(endpoints())["components"]["schemas"];
         for part in text.split("#/components/schemas/").skip(1) {
             let name = part.split('"').next().unwrap_or_default();
             assert!(schemas.get(name).is_some(), "{name}");

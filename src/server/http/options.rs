@@ -1,8 +1,8 @@
 //! The options of a request, read once: from the query, and from a body of JSON or a form.
 
-use super::parameters::{IDEMPOTENCY_KEY, Param, Place};
-use super::problem::{Done, Problem};
-use super::request_context::{BODY_BYTES_MAX, Call};
+use super::parameters::{IDEMPOTENCY_KEY, IF_MATCH as IF_MATCH_PARAM, Param, ParamPlace};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::{BODY_BYTES_MAX, RequestContext};
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::{TTL_MAX, parse_span};
 use crate::engine::limits::NOTE_BYTES_MAX;
@@ -28,10 +28,10 @@ const CHECKS_MAX: usize = 1_000;
 /// The longest wait: a line that is longer than a day serves nobody.
 const WAIT_MAX: Span = TTL_MAX;
 
-/// All that requests say in options.
+/// The parsed options of a request.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // each is an option that a request can set
-pub(super) struct Options {
+pub(super) struct RequestOptions {
     pub(super) client: Option<ClientId>,
     pub(super) ttl: Option<Ttl>,
     pub(super) grace: Option<Grace>,
@@ -71,18 +71,18 @@ pub(super) enum Consistency {
 
 /// The value of an option: a query knows texts only.
 #[derive(Clone, Copy)]
-enum Said<'a> {
+enum OptionValue<'a> {
     Text(&'a str),
     Json(&'a Value),
 }
 
-impl Options {
+impl RequestOptions {
     /// What the request says, if all of it is known and right.
-    pub(super) async fn read(call: &mut Call) -> Done<Self> {
+    pub(super) async fn read(call: &mut RequestContext) -> HandlerResult<Self> {
         let is_keyed = call.head.headers.contains_key(IDEMPOTENCY_KEY.name);
         let mut options = Self { is_keyed, ..Self::default() };
-        let params = call.act.doc.params;
-        let takes_body = params.iter().any(|param| param.place == Place::Option);
+        let params = call.params;
+        let takes_body = params.iter().any(|param| param.place == ParamPlace::Option);
         if takes_body && !call.body.get_mut().is_end_stream() {
             let body = Box::pin(call.bytes(BODY_BYTES_MAX)).await?;
             options.read_body(params, &call.head.headers, &body)?;
@@ -91,17 +91,21 @@ impl Options {
             options.read_form(params, query.as_bytes())?;
         }
         if let Some(tag) = call.head.headers.get(IF_MATCH)
-            && params.iter().any(|param| param.name == super::parameters::IF_MATCH.name)
+            && params.iter().any(|param| param.name == IF_MATCH_PARAM.name)
         {
             let token = tag_of(tag.as_bytes())?;
             options.token = token.or(options.token);
-            options
-                .keep(super::parameters::IF_MATCH.name, token.map_or(0, Token::as_u64).to_string());
+            options.keep(IF_MATCH_PARAM.name, token.map_or(0, Token::as_u64).to_string());
         }
         Ok(options)
     }
 
-    fn read_body(&mut self, params: &[Param], headers: &HeaderMap, body: &[u8]) -> Done<()> {
+    fn read_body(
+        &mut self,
+        params: &[Param],
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> HandlerResult<()> {
         if body.is_empty() {
             return Ok(());
         }
@@ -124,21 +128,27 @@ impl Options {
         members.iter().try_for_each(|(key, value)| match value {
             // As good as absent.
             Value::Null if is_known(params, key, true) => Ok(()),
-            Value::String(text) => self.take(params, key, Said::Text(text), true),
-            value => self.take(params, key, Said::Json(value), true),
+            Value::String(text) => self.take(params, key, OptionValue::Text(text), true),
+            value => self.take(params, key, OptionValue::Json(value), true),
         })
     }
 
-    fn read_form(&mut self, params: &[Param], form: &[u8]) -> Done<()> {
+    fn read_form(&mut self, params: &[Param], form: &[u8]) -> HandlerResult<()> {
         form_urlencoded::parse(form)
-            .try_for_each(|(key, value)| self.take(params, &key, Said::Text(&value), false))
+            .try_for_each(|(key, value)| self.take(params, &key, OptionValue::Text(&value), false))
     }
 
-    fn take(&mut self, params: &[Param], key: &str, said: Said<'_>, in_body: bool) -> Done<()> {
+    fn take(
+        &mut self,
+        params: &[Param],
+        key: &str,
+        said: OptionValue<'_>,
+        in_body: bool,
+    ) -> HandlerResult<()> {
         if !is_known(params, key, in_body) {
             let names: Vec<_> = params
                 .iter()
-                .filter(|param| matches!(param.place, Place::Option | Place::Query))
+                .filter(|param| matches!(param.place, ParamPlace::Option | ParamPlace::Query))
                 .map(|param| param.name)
                 .collect();
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -160,7 +170,7 @@ impl Options {
         }
     }
 
-    fn set(&mut self, key: &str, said: Said<'_>) -> Result<(), String> {
+    fn set(&mut self, key: &str, said: OptionValue<'_>) -> Result<(), String> {
         match key {
             "client" => self.client = Some(client(said.text()?)?),
             "ttl" => self.ttl = Some(Ttl::parse(said.text()?).map_err(|e| e.to_string())?),
@@ -200,7 +210,7 @@ impl Options {
     }
 
     /// Who asks: as said, or the only one that it can be.
-    pub(super) fn client(&self, call: &Call) -> Done<ClientId> {
+    pub(super) fn client(&self, call: &RequestContext) -> HandlerResult<ClientId> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
@@ -210,7 +220,7 @@ impl Options {
     }
 }
 
-impl<'a> Said<'a> {
+impl<'a> OptionValue<'a> {
     fn as_sent(self) -> String {
         match self {
             Self::Text(text) => text.to_owned(),
@@ -275,7 +285,7 @@ impl<'a> Said<'a> {
             ) else {
                 return Err("each is an object with a name and a token".to_owned());
             };
-            Ok((lock_name(name)?, Token::named(Said::Json(token).id()?)))
+            Ok((lock_name(name)?, Token::named(OptionValue::Json(token).id()?)))
         };
         items.iter().map(pair).collect()
     }
@@ -285,9 +295,9 @@ fn is_known(params: &[Param], key: &str, in_body: bool) -> bool {
     params.iter().any(|param| {
         param.name == key
             && match param.place {
-                Place::Option => true,
-                Place::Query => !in_body,
-                Place::Path | Place::Header => false,
+                ParamPlace::Option => true,
+                ParamPlace::Query => !in_body,
+                ParamPlace::Path | ParamPlace::Header => false,
             }
     })
 }
@@ -343,7 +353,7 @@ fn lock_name(text: &str) -> Result<LockName, String> {
 }
 
 /// The name of a lock in a path.
-pub(super) fn name_in(path: &str) -> Done<LockName> {
+pub(super) fn name_in(path: &str) -> HandlerResult<LockName> {
     let bytes: Cow<'_, [u8]> = percent_decode_str(path).into();
     LockName::parse_bytes(&bytes).map_err(|error| {
         let shown = short(&String::from_utf8_lossy(&bytes));
@@ -352,7 +362,7 @@ pub(super) fn name_in(path: &str) -> Done<LockName> {
 }
 
 /// The token in an entity tag; `*` names none.
-fn tag_of(tag: &[u8]) -> Done<Option<Token>> {
+fn tag_of(tag: &[u8]) -> HandlerResult<Option<Token>> {
     let text = std::str::from_utf8(tag).unwrap_or("?").trim();
     if text == "*" {
         return Ok(None);
@@ -366,10 +376,10 @@ fn tag_of(tag: &[u8]) -> Done<Option<Token>> {
 
 /// The id that a request carries, if it does, and a digest of all that the request says.
 pub(super) fn request_id(
-    call: &Call,
-    options: &Options,
+    call: &RequestContext,
+    options: &RequestOptions,
     client: &ClientId,
-) -> Done<Option<IdempotencyKey>> {
+) -> HandlerResult<Option<IdempotencyKey>> {
     let Some(key) = call.head.headers.get(IDEMPOTENCY_KEY.name) else {
         return Ok(None);
     };
@@ -386,7 +396,7 @@ pub(super) fn request_id(
 
 /// A digest of a request: its method, its path, the client, and each option as it was sent. Values
 /// that the server adds may have changed when the request is repeated.
-fn digest_of(head: &Parts, options: &Options, client: &ClientId) -> Digest {
+fn digest_of(head: &Parts, options: &RequestOptions, client: &ClientId) -> Digest {
     let mut hash = Sha256::new();
     let mut put = |part: &str| {
         hash.update((part.len() as u64).to_le_bytes());

@@ -1,8 +1,9 @@
 //! The page at `/`: one file, which loads nothing and lets nothing else in.
 
-use super::options::Options;
-use super::problem::Done;
-use super::request_context::{Call, json, text};
+use super::options::RequestOptions;
+use super::problem::HandlerResult;
+use super::request_context::RequestContext;
+use super::response::{json, text};
 use crate::auth::permissions::Operation;
 use axum::http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
@@ -34,8 +35,8 @@ fn digest_of(tag: &str) -> String {
 }
 
 /// GET /.
-pub(super) async fn show(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
     let mut response = text(StatusCode::OK, kind, PAGE);
     let headers = response.headers_mut();
@@ -46,8 +47,8 @@ pub(super) async fn show(mut call: Call) -> Done {
 }
 
 /// GET /me: what the page shows depends on it.
-pub(super) async fn me(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let grant = &call.grant;
     let me = json!({
         "name": grant.name,

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Param {
     pub(super) name: &'static str,
-    pub(super) place: Place,
-    pub(super) shape: Shape,
+    pub(super) place: ParamPlace,
+    pub(super) shape: ParamShape,
     pub(super) needed: bool,
     pub(super) what: &'static str,
 }
 
-/// Where it is said.
+/// Where a request carries a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ParamPlace {
     /// In the path.
     Path,
     /// In the query, or as a member of the body.
@@ -28,9 +28,9 @@ pub(super) enum Place {
     Header,
 }
 
-/// How it is written.
+/// The syntax of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ParamShape {
     Name,
     Client,
     /// `30s`, `1m30s`.
@@ -55,7 +55,7 @@ pub(super) enum Shape {
 /// How people write durations.
 const DURATION: &str = r"^([0-9]*\.?[0-9]+(h|m|s|ms))+$";
 
-impl Shape {
+impl ParamShape {
     /// As JSON Schema.
     pub(super) fn schema(self) -> Value {
         let text = |max: usize| json!({ "type": "string", "minLength": 1, "maxLength": max });
@@ -98,143 +98,150 @@ impl Shape {
     }
 }
 
-const fn option(name: &'static str, shape: Shape, what: &'static str) -> Param {
-    Param { name, place: Place::Option, shape, needed: false, what }
+const fn option(name: &'static str, shape: ParamShape, what: &'static str) -> Param {
+    Param { name, place: ParamPlace::Option, shape, needed: false, what }
 }
 
 pub(super) const NAME: Param = Param {
     name: "name",
-    place: Place::Path,
-    shape: Shape::Name,
+    place: ParamPlace::Path,
+    shape: ParamShape::Name,
     needed: true,
     what: "The lock. Its parts may be separated by `/` or `%2F`.",
 };
 pub(super) const CLIENT: Param = option(
     "client",
-    Shape::Client,
+    ParamShape::Client,
     "Who asks. May be left out where the credentials are for one client only.",
 );
 /// The seed's, which must be there where there are no credentials.
 pub(super) const TTL: Param =
-    option("ttl", Shape::Duration, "How long the lease lasts unrenewed: 1 s to 24 h.");
+    option("ttl", ParamShape::Duration, "How long the lease lasts unrenewed: 1 s to 24 h.");
 pub(super) const GRACE: Param = option(
     "grace",
-    Shape::Duration,
+    ParamShape::Duration,
     "How long after that only its holder may take it back: 0 to 24 h.",
 );
-pub(super) const MODE: Param = option("mode", Shape::Mode, "Alone (the default), or with others.");
+pub(super) const MODE: Param =
+    option("mode", ParamShape::Mode, "Alone (the default), or with others.");
 pub(super) const NOTE: Param =
-    option("note", Shape::Note, "A word to whoever finds the lock held.");
+    option("note", ParamShape::Note, "A word to whoever finds the lock held.");
 pub(super) const TOKEN: Param =
-    option("token", Shape::Token, "The tenure that is meant; the same as If-Match.");
+    option("token", ParamShape::Token, "The tenure that is meant; the same as If-Match.");
 pub(super) const ACQUISITION: Param = option(
     "acquisition",
-    Shape::Acquisition,
+    ParamShape::Acquisition,
     "The acquire that the release ends, by `acquisition` of its answer: refused once the client \
      has acquired the lock again since.",
 );
 pub(super) const WAIT: Param = option(
     "wait",
-    Shape::Duration,
+    ParamShape::Duration,
     "Wait in the queue for so long, 24 h at most, while the request is open. With an \
      Idempotency-Key the place is kept for 30 s after the connection is lost.",
 );
 pub(super) const REENTRANT: Param = option(
     "reentrant",
-    Shape::Flag,
+    ParamShape::Flag,
     "Renew the lease if the client itself holds the lock, instead of being refused.",
 );
-pub(super) const SESSION: Param =
-    option("session", Shape::Session, "The session that the lease hangs on, instead of a ttl.");
+pub(super) const SESSION: Param = option(
+    "session",
+    ParamShape::Session,
+    "The session that the lease hangs on, instead of a ttl.",
+);
 pub(super) const REASON: Param =
-    option("reason", Shape::Reason, "Why, for the holder and the audit log; must be there.");
+    option("reason", ParamShape::Reason, "Why, for the holder and the audit log; must be there.");
 pub(super) const KEEP: Param =
-    option("keep", Shape::Text, "Of all but these clients and their users, by commas.");
-pub(super) const OF: Param = option("of", Shape::Client, "Of this client and its users.");
-pub(super) const ALL: Param = option("all", Shape::Flag, "Of everybody.");
+    option("keep", ParamShape::Text, "Of all but these clients and their users, by commas.");
+pub(super) const OF: Param = option("of", ParamShape::Client, "Of this client and its users.");
+pub(super) const ALL: Param = option("all", ParamShape::Flag, "Of everybody.");
 pub(super) const CHECKS: Param =
-    option("checks", Shape::Pairs, "Several names and tokens at once, 1,000 at most.");
-pub(super) const CHECKED_NAME: Param = option("name", Shape::Name, "The lock.");
-pub(super) const CHECKED_TOKEN: Param = option("token", Shape::Token, "The token to check.");
+    option("checks", ParamShape::Pairs, "Several names and tokens at once, 1,000 at most.");
+pub(super) const CHECKED_NAME: Param = option("name", ParamShape::Name, "The lock.");
+pub(super) const CHECKED_TOKEN: Param = option("token", ParamShape::Token, "The token to check.");
 pub(super) const PREFIX: Param = Param {
     name: "prefix",
-    place: Place::Query,
-    shape: Shape::Text,
+    place: ParamPlace::Query,
+    shape: ParamShape::Text,
     needed: false,
     what: "Only locks whose names begin so.",
 };
 pub(super) const AFTER: Param = Param {
     name: "after",
-    place: Place::Query,
-    shape: Shape::Name,
+    place: ParamPlace::Query,
+    shape: ParamShape::Name,
     needed: false,
     what: "Only locks behind this one: `next` of the page before.",
 };
 pub(super) const LIMIT: Param = Param {
     name: "limit",
-    place: Place::Query,
-    shape: Shape::Count,
+    place: ParamPlace::Query,
+    shape: ParamShape::Count,
     needed: false,
     what: "At most so many, 1,000 at most and by default.",
 };
 pub(super) const CONSISTENCY: Param = Param {
     name: "consistency",
-    place: Place::Query,
-    shape: Shape::Consistency,
+    place: ParamPlace::Query,
+    shape: ParamShape::Consistency,
     needed: false,
     what: "`local`: what this node knows, at once, however old; `age_ms` says how old.",
 };
 pub(super) const SINCE: Param = Param {
     name: "since",
-    place: Place::Query,
-    shape: Shape::Text,
+    place: ParamPlace::Query,
+    shape: ParamShape::Text,
     needed: false,
     what: "The id of the last event seen; the same as Last-Event-ID.",
 };
 pub(super) const IF_MATCH: Param = Param {
     name: "If-Match",
-    place: Place::Header,
-    shape: Shape::Tag,
+    place: ParamPlace::Header,
+    shape: ParamShape::Tag,
     needed: false,
     what: "The token of the tenure that is meant, in quotes; `*` is any.",
 };
 pub(super) const IDEMPOTENCY_KEY: Param = Param {
     name: "Idempotency-Key",
-    place: Place::Header,
-    shape: Shape::RequestId,
+    place: ParamPlace::Header,
+    shape: ParamShape::RequestId,
     needed: false,
     what: "A key of this request, of your choosing. Repeating the request has no second effect and \
            gets the first answer; another request under the same key is refused (422).",
 };
 pub(super) const LAST_EVENT_ID: Param = Param {
     name: "Last-Event-ID",
-    place: Place::Header,
-    shape: Shape::Text,
+    place: ParamPlace::Header,
+    shape: ParamShape::Text,
     needed: false,
     what: "The id of the last event seen: what came after it comes first.",
 };
 pub(super) const SESSION_ID: Param = Param {
     name: "session",
-    place: Place::Path,
-    shape: Shape::Session,
+    place: ParamPlace::Path,
+    shape: ParamShape::Session,
     needed: true,
     what: "The session.",
 };
 pub(super) const NODE_ID: Param = Param {
     name: "node",
-    place: Place::Path,
-    shape: Shape::Session,
+    place: ParamPlace::Path,
+    shape: ParamShape::Session,
     needed: true,
     what: "The number of the node.",
 };
-pub(super) const TO: Param =
-    option("to", Shape::Session, "The number of the node that is to lead; the best if not said.");
+pub(super) const TO: Param = option(
+    "to",
+    ParamShape::Session,
+    "The number of the node that is to lead; the best if not said.",
+);
 pub(super) const FORCE: Param =
-    option("force", Shape::Flag, "Also when that makes an even number of voters.");
+    option("force", ParamShape::Flag, "Also when that makes an even number of voters.");
 pub(super) const STATE: Param = Param {
     name: "state",
-    place: Place::Query,
-    shape: Shape::Flag,
+    place: ParamPlace::Query,
+    shape: ParamShape::Flag,
     needed: false,
     what: "Also a sum of all that each node knows, which costs it a moment.",
 };

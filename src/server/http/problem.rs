@@ -1,6 +1,6 @@
 //! Errors as problem+json (RFC 9457), and the one table from kinds to status codes.
 
-use super::request_context::Response;
+use super::response::Response;
 use crate::auth::Denial;
 use crate::engine::{Conflict, Reason, RefusalKind, Way};
 use crate::service::{RequestError, Unavailable};
@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 
 /// Why a request was not done. Boxed: it is rarer than what it stands beside, and larger.
 #[derive(Debug)]
-pub(super) struct Problem(Box<Parts>);
+pub(super) struct Problem(Box<ProblemParts>);
 
 #[derive(Debug)]
-struct Parts {
+struct ProblemParts {
     status: StatusCode,
     kind: Option<RefusalKind>,
     detail: String,
@@ -24,8 +24,8 @@ struct Parts {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// What a handler comes to.
-pub(super) type Done<T = Response> = Result<T, Problem>;
+/// The result of a handler.
+pub(super) type HandlerResult<T = Response> = Result<T, Problem>;
 
 /// The status code of a kind: section 7 of the design. [`RefusalKind::Denied`] is 401 where nobody
 /// said who asks, which [`Problem::unknown`] says; [`RefusalKind::Invalid`] is 422 where an
@@ -82,7 +82,7 @@ impl Problem {
     /// A problem of HTTP itself.
     pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
         let (more, headers) = (Map::new(), Vec::new());
-        Self(Box::new(Parts { status, kind: None, detail: detail.into(), more, headers }))
+        Self(Box::new(ProblemParts { status, kind: None, detail: detail.into(), more, headers }))
     }
 
     /// Something in the request is wrong.
@@ -196,7 +196,7 @@ impl Problem {
 
     /// As it is sent.
     pub(super) fn into_response(self) -> Response {
-        let Parts { status, kind, detail, more, headers } = *self.0;
+        let ProblemParts { status, kind, detail, more, headers } = *self.0;
         let mut body = Map::with_capacity(8);
         let mut put = |key: &str, value: Value| body.insert(key.to_owned(), value);
         if let Some(kind) = kind {

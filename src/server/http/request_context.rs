@@ -1,10 +1,10 @@
 //! One request on its way to a handler, and what handlers read from it and answer with.
 
-use super::app_state::App;
-use super::problem::{Done, Problem};
-use super::routes::Act;
-use crate::auth::permissions::{Operation, Request as Asked};
-use crate::auth::{self, Anonymous, Grant};
+use super::app_state::{AppState, ShutdownPhase};
+use super::parameters::Param;
+use super::problem::{HandlerResult, Problem};
+use crate::auth::permissions::{AccessRequest, Operation};
+use crate::auth::{Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
     ClientId, Command, IdempotencyKey, LockName, LockView, Op, Outcome, Reason, Refusal, SessionId,
     SessionView,
@@ -12,22 +12,17 @@ use crate::engine::{
 use crate::service::stale_read::StaleRead;
 use crate::service::{RequestError, Unavailable};
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
-use serde_json::Value;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What is sent back.
-pub(super) type Response = axum::http::Response<Body>;
-
-/// A handler at work.
-pub(super) type Answering = Pin<Box<dyn Future<Output = Done> + Send>>;
+/// The future of a running handler.
+pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
 /// The longest body that makes sense: a note of 1 KiB, names and clients, several times over.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -36,21 +31,21 @@ pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 /// another could have.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// One request.
-pub(super) struct Call {
-    pub(super) app: Arc<App>,
+/// One request, with the state that its handler needs.
+pub(super) struct RequestContext {
+    pub(super) app: Arc<AppState>,
     /// What the caller may do.
     pub(super) grant: Arc<Grant>,
-    /// What was asked for.
-    pub(super) act: &'static Act,
+    /// The parameters of the endpoint.
+    pub(super) params: &'static [Param],
     pub(super) head: Parts,
     /// Nothing shares a body; the mutex says so to the compiler.
     pub(super) body: Mutex<Body>,
 }
 
-impl Call {
+impl RequestContext {
     /// The whole body, if it is not too long and comes in time.
-    pub(super) async fn bytes(&mut self, max: usize) -> Done<axum::body::Bytes> {
+    pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
         let body = std::mem::take(self.body.get_mut());
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
         match whole.await {
@@ -68,30 +63,34 @@ impl Call {
     }
 }
 
-impl Call {
+impl RequestContext {
     /// Whether the caller may make a request that names no session.
-    fn may(&self, request: &Asked<'_>) -> Done<()> {
+    fn may(&self, request: &AccessRequest<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Looks at one lock, if the caller may.
-    pub(super) async fn view(&self, name: &LockName) -> Done<LockView> {
-        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
+    pub(super) async fn view(&self, name: &LockName) -> HandlerResult<LockView> {
+        self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, view) = oneshot::channel();
         self.app.locks.view(name, |view| drop(then.send(view)));
         told(view.await)
     }
 
     /// Looks at one lock as it is known here, if the caller may.
-    pub(super) async fn known(&self, name: &LockName) -> Done<StaleRead<LockView>> {
-        self.may(&Asked::of_lock(Operation::ShowLock, name))?;
+    pub(super) async fn known(&self, name: &LockName) -> HandlerResult<StaleRead<LockView>> {
+        self.may(&AccessRequest::of_lock(Operation::ShowLock, name))?;
         let (then, known) = oneshot::channel();
         self.app.locks.known_view(name, |known| drop(then.send(known)));
         told(known.await)
     }
 
     /// Has a command decided, if the caller may submit it.
-    pub(super) async fn decide(&self, op: Op, request: Option<IdempotencyKey>) -> Done<Outcome> {
+    pub(super) async fn decide(
+        &self,
+        op: Op,
+        request: Option<IdempotencyKey>,
+    ) -> HandlerResult<Outcome> {
         if matches!(op, Op::Acquire(_) | Op::Steal(_) | Op::OpenSession(_)) {
             self.grants()?;
         }
@@ -107,34 +106,39 @@ impl Call {
         told(answer)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
+    /// Grants nothing once the server is on its way out.
+    pub(super) fn grants(&self) -> HandlerResult<()> {
+        if self.app.phase() == ShutdownPhase::Serving { Ok(()) } else { Err(Problem::closing()) }
+    }
+
     /// Whether the caller may submit `op`.
-    pub(super) async fn check(&self, op: &Op) -> Done<()> {
+    pub(super) async fn check(&self, op: &Op) -> HandlerResult<()> {
         let mut actors = Vec::new();
-        for anonymous in auth::anonymous(op) {
-            actors.push(match self.known_actor(&anonymous) {
+        for owner in unnamed_owners(op) {
+            actors.push(match self.known_actor(&owner) {
                 Some(client) => client,
-                None => Box::pin(self.actor(anonymous)).await?,
+                None => Box::pin(self.actor(owner)).await?,
             });
         }
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
     /// Whose a session is, if that is known. Most keep one alive that was opened here.
-    fn known_actor(&self, anonymous: &Anonymous) -> Option<ClientId> {
-        match anonymous {
-            Anonymous::Session(id) => self.app.chronicle.client_of(*id),
-            Anonymous::Place(..) => None,
+    fn known_actor(&self, owner: &UnnamedOwner) -> Option<ClientId> {
+        match owner {
+            UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
+            UnnamedOwner::Place(..) => None,
         }
     }
 
     /// Whose a session or a place in a line is.
-    async fn actor(&self, anonymous: Anonymous) -> Done<ClientId> {
-        let reason = match anonymous {
-            Anonymous::Session(id) => match self.client_of(id).await? {
+    async fn actor(&self, owner: UnnamedOwner) -> HandlerResult<ClientId> {
+        let reason = match owner {
+            UnnamedOwner::Session(id) => match self.client_of(id).await? {
                 Some(client) => return Ok(client),
                 None => Reason::NoSession(id),
             },
-            Anonymous::Place(name, ticket) => {
+            UnnamedOwner::Place(name, ticket) => {
                 let view = self.view(&name).await?;
                 let mut waiters = view.waiters.into_iter();
                 match waiters.find(|waiter| waiter.ticket == ticket) {
@@ -148,7 +152,7 @@ impl Call {
     }
 
     /// Whose a session is that was not opened here.
-    async fn client_of(&self, id: SessionId) -> Done<Option<ClientId>> {
+    async fn client_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
             self.app.chronicle.open(id, client.clone());
@@ -157,7 +161,7 @@ impl Call {
     }
 
     /// Looks at a session.
-    pub(super) async fn session(&self, id: SessionId) -> Done<Option<SessionView>> {
+    pub(super) async fn session(&self, id: SessionId) -> HandlerResult<Option<SessionView>> {
         let (then, view) = oneshot::channel();
         self.app.locks.session(id, |view| drop(then.send(view)));
         told(view.await)
@@ -167,22 +171,8 @@ impl Call {
 /// What the door said, or that it said nothing.
 pub(super) fn told<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
-) -> Done<T> {
+) -> HandlerResult<T> {
     // Whoever drops the question without an answer is closing.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
     answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
-}
-
-/// JSON with a status code.
-pub(super) fn json(status: StatusCode, value: &Value) -> Response {
-    text(status, HeaderValue::from_static("application/json"), format!("{value}\n"))
-}
-
-/// Text of some type, which nobody may keep: the next moment may show another.
-pub(super) fn text(status: StatusCode, kind: HeaderValue, body: impl Into<Body>) -> Response {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

@@ -1,8 +1,9 @@
-//! What can be asked: one table, from which the router (`dispatch`) and the document are made.
+//! The table of routes, from which the router (`dispatch`) and the `OpenAPI` document are made.
 
 use super::backup_routes;
 use super::batch_endpoint;
 use super::cluster;
+use super::endpoint::{Endpoint, doc, endpoint};
 use super::events;
 use super::health;
 use super::list;
@@ -15,7 +16,6 @@ use super::parameters::{
     IDEMPOTENCY_KEY, IF_MATCH, LAST_EVENT_ID, LIMIT, MODE, NAME, NOTE, PREFIX, Param, REASON,
     REENTRANT, SESSION, SESSION_ID, SINCE, TOKEN, TTL, WAIT,
 };
-use super::request_context::{Answering, Call};
 use super::schema::Schema;
 use super::sessions;
 use super::single_lock_api;
@@ -29,68 +29,25 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     /// As the router matches it; `None`: it is a part of the route before.
     pub(super) pattern: Option<&'static str>,
-    pub(super) acts: &'static [Act],
+    pub(super) endpoints: &'static [Endpoint],
 }
 
-/// One method at a path.
-pub(super) struct Act {
-    pub(super) method: Method,
-    pub(super) doc: Doc,
-    /// The row of the table of permissions by which it is decided.
-    pub(super) operation: Operation,
-    /// Whether it may be to keep a session alive, and no more.
-    pub(super) keeps: bool,
-    pub(super) run: fn(Call) -> Answering,
-}
-
-/// What the document says of an act.
-pub(super) struct Doc {
-    pub(super) id: &'static str,
-    pub(super) summary: &'static str,
-    pub(super) params: &'static [Param],
-    /// What is answered when all is well.
-    pub(super) code: u16,
-    pub(super) schema: Schema,
-    /// What else is to be expected; all of them are problems.
-    pub(super) problems: &'static [u16],
-}
-
-/// One method at a path.
-pub(super) const fn act(
-    method: Method,
-    operation: Operation,
-    run: fn(Call) -> Answering,
-    doc: Doc,
-) -> Act {
-    Act { method, doc, operation, keeps: false, run }
-}
-
-impl Act {
-    pub(super) const fn keeps(mut self) -> Self {
-        self.keeps = true;
-        self
-    }
-}
-
-/// What the document says of it.
-pub(super) const fn doc(
-    id: &'static str,
-    summary: &'static str,
-    params: &'static [Param],
-    (code, schema): (u16, Schema),
-    problems: &'static [u16],
-) -> Doc {
-    Doc { id, summary, params, code, schema, problems }
+/// All endpoints of the table with their paths, in order.
+pub(super) fn endpoints() -> impl Iterator<Item = (&'static str, &'static Endpoint)> {
+    ROUTES.iter().flat_map(|route| route.endpoints.iter().map(|endpoint| (route.path, endpoint)))
 }
 
 /// Every request that has a path, and the row of the table of permissions that decides it.
 pub(crate) fn requests() -> Vec<(String, Operation)> {
     let documented = ROUTES.iter().flat_map(|route| {
-        route.acts.iter().map(|act| (format!("{} {}", act.method, route.path), act.operation))
+        route
+            .endpoints
+            .iter()
+            .map(|endpoint| (format!("{} {}", endpoint.method, route.path), endpoint.operation))
     });
-    let own = batch_endpoint::ACTS
+    let own = batch_endpoint::ENDPOINTS
         .iter()
-        .map(|(path, act)| (format!("{} {path}", act.method), act.operation));
+        .map(|(path, endpoint)| (format!("{} {path}", endpoint.method), endpoint.operation));
     documented.chain(own).collect()
 }
 
@@ -119,14 +76,14 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/lock",
         pattern: Some("/lock"),
-        acts: &[
-            act(
+        endpoints: &[
+            endpoint(
                 Method::GET,
                 Operation::ShowLock,
                 |call| Box::pin(single_lock_api::show(call)),
                 doc("seedStatus", "The status of the lock 'default'.", &[], SEED_STATUS, &[400]),
             ),
-            act(
+            endpoint(
                 Method::POST,
                 Operation::Acquire,
                 |call| Box::pin(single_lock_api::acquire(call)),
@@ -138,7 +95,7 @@ pub(super) static ROUTES: &[Route] = &[
                     &[400, 409, 415, 429, 503],
                 ),
             ),
-            act(
+            endpoint(
                 Method::DELETE,
                 Operation::Release,
                 |call| Box::pin(single_lock_api::release(call)),
@@ -155,7 +112,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/locks",
         pattern: Some("/locks"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::ListLocks,
             |call| Box::pin(list::list(call)),
@@ -168,13 +125,13 @@ pub(super) static ROUTES: &[Route] = &[
             ),
         )],
     },
-    Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), acts: LOCK },
+    Route { path: "/locks/{name}", pattern: Some("/locks/{*name}"), endpoints: LOCK },
     // A part of the route before, which finds out by the path.
-    Route { path: "/locks/{name}/steal", pattern: None, acts: STEAL },
+    Route { path: "/locks/{name}/steal", pattern: None, endpoints: STEAL },
     Route {
         path: "/check",
         pattern: Some("/check"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::POST,
             Operation::CheckToken,
             |call| Box::pin(list::check(call)),
@@ -190,7 +147,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/sessions",
         pattern: Some("/sessions"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::POST,
             Operation::OpenSession,
             |call| Box::pin(sessions::open(call)),
@@ -203,11 +160,15 @@ pub(super) static ROUTES: &[Route] = &[
             ),
         )],
     },
-    Route { path: "/sessions/{session}", pattern: Some("/sessions/{session}"), acts: SESSIONS },
+    Route {
+        path: "/sessions/{session}",
+        pattern: Some("/sessions/{session}"),
+        endpoints: SESSIONS,
+    },
     Route {
         path: "/sessions/{session}/keepalive",
         pattern: Some("/sessions/{session}/keepalive"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::POST,
             Operation::KeepAlive,
             |call| Box::pin(sessions::keep_alive(call)),
@@ -224,7 +185,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/events",
         pattern: Some("/events"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::FollowEvents,
             |call| Box::pin(events::stream(call)),
@@ -240,7 +201,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/history",
         pattern: Some("/history"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::ShowHistory,
             |call| Box::pin(list::history(call)),
@@ -253,30 +214,30 @@ pub(super) static ROUTES: &[Route] = &[
             ),
         )],
     },
-    Route { path: "/reset", pattern: Some("/reset"), acts: backup_routes::RESET },
-    Route { path: "/backup", pattern: Some("/backup"), acts: backup_routes::BACKUP },
-    Route { path: "/metrics", pattern: Some("/metrics"), acts: METRICS },
-    Route { path: "/cluster", pattern: Some("/cluster"), acts: cluster::SHOW },
+    Route { path: "/reset", pattern: Some("/reset"), endpoints: backup_routes::RESET },
+    Route { path: "/backup", pattern: Some("/backup"), endpoints: backup_routes::BACKUP },
+    Route { path: "/metrics", pattern: Some("/metrics"), endpoints: METRICS },
+    Route { path: "/cluster", pattern: Some("/cluster"), endpoints: cluster::SHOW },
     Route {
         path: "/cluster/transfer",
         pattern: Some("/cluster/transfer"),
-        acts: cluster::TRANSFER,
+        endpoints: cluster::TRANSFER,
     },
     Route {
         path: "/cluster/nodes/{node}",
         pattern: Some("/cluster/nodes/{node}"),
-        acts: cluster::REMOVE,
+        endpoints: cluster::REMOVE,
     },
     Route {
         path: "/cluster/nodes/{node}/promote",
         pattern: Some("/cluster/nodes/{node}/promote"),
-        acts: cluster::PROMOTE,
+        endpoints: cluster::PROMOTE,
     },
-    Route { path: "/", pattern: Some("/"), acts: PAGE },
+    Route { path: "/", pattern: Some("/"), endpoints: PAGE },
     Route {
         path: "/me",
         pattern: Some("/me"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::ShowCaller,
             |call| Box::pin(page::me(call)),
@@ -286,7 +247,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/healthz",
         pattern: Some("/healthz"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::ShowHealth,
             |_| Box::pin(ready(Ok(health::alive()))),
@@ -296,7 +257,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         pattern: Some("/readyz"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::ShowHealth,
             |call| Box::pin(ready(health::ready(&call))),
@@ -306,10 +267,10 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/openapi.json",
         pattern: Some("/openapi.json"),
-        acts: &[act(
+        endpoints: &[endpoint(
             Method::GET,
             Operation::ShowDocument,
-            |call| Box::pin(openapi::show(call)),
+            |call| Box::pin(openapi::show(call, endpoints())),
             doc("document", "This document.", &[], (200, Schema::Document), &[]),
         )],
     },
@@ -317,8 +278,8 @@ pub(super) static ROUTES: &[Route] = &[
 
 const SEED_STATUS: (u16, Schema) = (200, Schema::SeedStatus);
 
-const LOCK: &[Act] = &[
-    act(
+const LOCK: &[Endpoint] = &[
+    endpoint(
         Method::GET,
         Operation::ShowLock,
         |call| Box::pin(lock_resource::show(call)),
@@ -330,7 +291,7 @@ const LOCK: &[Act] = &[
             &[400],
         ),
     ),
-    act(
+    endpoint(
         Method::POST,
         Operation::Acquire,
         |call| Box::pin(lock_resource::acquire(call)),
@@ -343,7 +304,7 @@ const LOCK: &[Act] = &[
             ACQUIRE_PROBLEMS,
         ),
     ),
-    act(
+    endpoint(
         Method::PUT,
         Operation::Acquire,
         |call| Box::pin(lock_resource::acquire(call)),
@@ -355,7 +316,7 @@ const LOCK: &[Act] = &[
             ACQUIRE_PROBLEMS,
         ),
     ),
-    act(
+    endpoint(
         Method::PATCH,
         Operation::Renew,
         |call| Box::pin(lock_resource::renew(call)),
@@ -367,7 +328,7 @@ const LOCK: &[Act] = &[
             ACQUIRE_PROBLEMS,
         ),
     ),
-    act(
+    endpoint(
         Method::DELETE,
         Operation::Release,
         |call| Box::pin(lock_resource::release(call)),
@@ -381,7 +342,7 @@ const LOCK: &[Act] = &[
     ),
 ];
 
-pub(super) const STEAL: &[Act] = &[act(
+pub(super) const STEAL: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::Steal,
     |call| Box::pin(lock_resource::steal(call)),
@@ -394,8 +355,8 @@ pub(super) const STEAL: &[Act] = &[act(
     ),
 )];
 
-const SESSIONS: &[Act] = &[
-    act(
+const SESSIONS: &[Endpoint] = &[
+    endpoint(
         Method::GET,
         Operation::ShowSession,
         |call| Box::pin(sessions::show(call)),
@@ -407,7 +368,7 @@ const SESSIONS: &[Act] = &[
             &[400, 403, 410],
         ),
     ),
-    act(
+    endpoint(
         Method::DELETE,
         Operation::EndSession,
         |call| Box::pin(sessions::end(call)),
@@ -421,10 +382,10 @@ const SESSIONS: &[Act] = &[
     ),
 ];
 
-const METRICS: &[Act] = &[act(
+const METRICS: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowMetrics,
-    |call| Box::pin(metrics::show(call)),
+    |call| Box::pin(metrics::show(call, endpoints())),
     doc(
         "metrics",
         "Counts for Prometheus.",
@@ -434,7 +395,7 @@ const METRICS: &[Act] = &[act(
     ),
 )];
 
-const PAGE: &[Act] = &[act(
+const PAGE: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::ShowPage,
     |call| Box::pin(page::show(call)),

@@ -1,14 +1,16 @@
 //! The server's life: listening, a few threads that serve, an end in order.
 
-use super::app_state::{App, Phase, entered};
+use super::app_state::{AppState, ShutdownPhase, entered};
 use super::connection;
 use super::dispatch;
-use super::listener::{Bound, Listen, Stream, Taken};
-use super::workers::{Dealer, Workers};
-use crate::auth::connection_limits::{CONNECTIONS_MAX, Source};
-use crate::auth::{Credentials, CredentialsError, Gate, Grant};
+use super::listener::{AcceptedStream, BoundListener, Listen, ServerStream};
+use super::request_counts::RequestCounts;
+use super::routes::endpoints;
+use super::workers::{WorkerChoice, Workers};
+use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
+use crate::auth::{Authenticator, Credentials, CredentialsError, Grant};
 use crate::engine::{Grace, Ttl};
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 use crate::os_error::said;
 use crate::service::Locks;
 use axum::Router;
@@ -56,18 +58,18 @@ pub struct HttpConfig {
     pub insecure: bool,
 }
 
-/// A server that runs.
-pub struct Server {
-    app: Arc<App>,
+/// A running HTTP server.
+pub struct HttpServer {
+    app: Arc<AppState>,
     address: String,
     /// The file of its Unix socket, which goes with it.
     socket: Option<PathBuf>,
     workers: Workers,
 }
 
-/// Why there is no server.
+/// Why the HTTP server could not start.
 #[derive(Debug)]
-pub enum StartError {
+pub enum HttpStartError {
     /// The address can't be listened on.
     Listen(Listen, io::Error),
     /// The system gives no threads or events.
@@ -78,7 +80,7 @@ pub enum StartError {
     Open(Listen),
 }
 
-impl fmt::Display for StartError {
+impl fmt::Display for HttpStartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listen(address, error) => {
@@ -100,21 +102,23 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for HttpStartError {}
 
-impl Server {
+impl HttpServer {
     /// Listens, and serves from now on.
-    pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, StartError> {
+    pub fn start(locks: Locks, config: &HttpConfig) -> Result<Self, HttpStartError> {
         let credentials = &config.credentials;
         if !config.listen.is_local() && !credentials.close() && !config.insecure {
-            return Err(StartError::Open(config.listen.clone()));
+            return Err(HttpStartError::Open(config.listen.clone()));
         }
         raise_open_files();
-        let gate = Arc::new(Gate::new(credentials.clone()).map_err(StartError::Credentials)?);
-        let refused = |error| StartError::Listen(config.listen.clone(), error);
+        let gate =
+            Arc::new(Authenticator::new(credentials.clone()).map_err(HttpStartError::Credentials)?);
+        let refused = |error| HttpStartError::Listen(config.listen.clone(), error);
         let (listener, address) = config.listen.open().map_err(refused)?;
-        let app = Arc::new(App::new(locks, (config.ttl, config.grace), gate));
-        let workers = Workers::start(Arc::clone(&app.quiet)).map_err(StartError::System)?;
+        let requests = RequestCounts::new(endpoints().count());
+        let app = Arc::new(AppState::new(locks, (config.ttl, config.grace), gate, requests));
+        let workers = Workers::start(Arc::clone(&app.quiet)).map_err(HttpStartError::System)?;
         let router = dispatch::router(&app);
         workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));
         let keeping = Arc::clone(&app);
@@ -132,12 +136,12 @@ impl Server {
     }
 
     /// Who may ask, for the other edges of this process.
-    pub fn gate(&self) -> Arc<Gate> {
+    pub fn gate(&self) -> Arc<Authenticator> {
         Arc::clone(&self.app.gate)
     }
 
     /// Has `more` added to the page of metrics.
-    pub fn add_metrics(&self, more: impl Fn(&mut Page) + Send + Sync + 'static) {
+    pub fn add_metrics(&self, more: impl Fn(&mut MetricsPage) + Send + Sync + 'static) {
         self.app.more_metrics.lock().push(Box::new(more));
     }
 
@@ -162,21 +166,26 @@ impl Server {
     }
 }
 
-async fn drain(app: &App) {
+async fn drain(app: &AppState) {
     // Looked at first: a stream of events ends at once.
     let is_in_use = app.peers.connections() > 0;
-    app.enter(Phase::Draining);
+    app.enter(ShutdownPhase::Draining);
     if is_in_use {
         sleep(DRAIN_NOTICE).await;
     }
-    app.enter(Phase::Closing);
+    app.enter(ShutdownPhase::Closing);
     if timeout(DRAIN_PATIENCE, app.peers.none_left()).await.is_err() {
         log::warn!("{} connections did not end in time, and are cut", app.peers.connections());
     }
 }
 
 /// Takes connections, and deals them out to the workers.
-async fn accept(app: Arc<App>, router: Router, listener: Bound, mut dealer: Dealer) {
+async fn accept(
+    app: Arc<AppState>,
+    router: Router,
+    listener: BoundListener,
+    mut dealer: WorkerChoice,
+) {
     let listener = match listener.here() {
         Ok(listener) => listener,
         Err(error) => return log::error!("connections can't be accepted: {}", said(&error)),
@@ -185,7 +194,7 @@ async fn accept(app: Arc<App>, router: Router, listener: Bound, mut dealer: Deal
     loop {
         let taken = tokio::select! {
             taken = listener.accept() => taken,
-            () = entered(&mut phase, Phase::Closing) => return,
+            () = entered(&mut phase, ShutdownPhase::Closing) => return,
         };
         let (stream, source, user) = match taken {
             Ok(taken) => taken,
@@ -201,17 +210,17 @@ async fn accept(app: Arc<App>, router: Router, listener: Bound, mut dealer: Deal
 }
 
 async fn connect(
-    app: Arc<App>,
+    app: Arc<AppState>,
     router: Router,
-    stream: Taken,
-    (source, user): (Source, Option<Arc<Grant>>),
+    stream: AcceptedStream,
+    (source, user): (PeerIdentity, Option<Arc<Grant>>),
 ) {
     let served = async {
-        if let Taken::Tcp(stream) = &stream {
+        if let AcceptedStream::Tcp(stream) = &stream {
             stream.set_nodelay(true)?;
             watch_over(stream)?;
         }
-        let stream: Stream = stream.here()?;
+        let stream: ServerStream = stream.here()?;
         if let Some(connected) = app.peers.admit(source) {
             connection::serve(&app, &router, connected.peer(), (stream, user)).await;
         }

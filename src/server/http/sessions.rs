@@ -1,34 +1,32 @@
 //! Sessions: open, keep alive with one call, look at, end.
 
-use super::event_replay;
-use super::event_replay::unexpected;
+use super::event_replay::{self, unexpected};
 use super::grant_response::serialized;
 use super::keep_alive;
-use super::options::{Options, request_id};
-use super::problem::{Done, Problem};
-use super::request_context::{Call, json};
-use crate::auth::permissions::{Operation, Request};
+use super::options::{RequestOptions, request_id};
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::json;
+use super::session_json::{opened, pair, shown};
+use crate::auth::permissions::{AccessRequest, Operation};
 use crate::engine::lease::TOKEN_MAX;
-use crate::engine::{
-    ClientId, EndSession, Grace, LockName, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd,
-    SessionId, SessionView, Token, Ttl,
-};
+use crate::engine::{EndSession, Op, OpenSession, Outcome, Reason, Refusal, SessionEnd, SessionId};
 use crate::service::RequestError;
 use crate::time::Time;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// A session that was kept alive.
+/// The response to a session keep-alive.
 #[derive(Serialize)]
-struct Kept {
+struct KeepAliveResponse {
     session: u64,
     expires_in_ms: Option<u64>,
     lost: Vec<Value>,
 }
 
 /// The session that the path names.
-fn id_of(call: &Call) -> Done<SessionId> {
+fn id_of(call: &RequestContext) -> HandlerResult<SessionId> {
     let part = call.head.uri.path().split('/').nth(2).unwrap_or_default();
     match part.parse() {
         Ok(number) if (1..=TOKEN_MAX).contains(&number) => Ok(SessionId::named(number)),
@@ -37,8 +35,8 @@ fn id_of(call: &Call) -> Done<SessionId> {
 }
 
 /// POST /sessions.
-pub(super) async fn open(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let ttl = options.ttl.unwrap_or(call.app.ttl);
@@ -54,27 +52,16 @@ pub(super) async fn open(mut call: Call) -> Done {
     }
 }
 
-/// What is answered to whoever has opened a session.
-pub(super) fn opened(id: SessionId, client: &ClientId, ttl: Ttl, grace: Grace) -> Value {
-    json!({
-        "session": id.as_u64(),
-        "client": client.as_str(),
-        "expires_in_ms": ttl.span().as_millis(),
-        "ttl_ms": ttl.span().as_millis(),
-        "grace_ms": grace.span().as_millis(),
-    })
-}
-
 /// POST /sessions/{session}/keepalive.
-pub(super) async fn keep_alive(mut call: Call) -> Done {
+pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    Options::read(&mut call).await?;
+    RequestOptions::read(&mut call).await?;
     keep_alive::sign_of_life();
     match call.decide(Op::KeepAlive(id), None).await? {
         Outcome::KeptAlive(until) => {
             let left = until.since(call.app.locks.now()).as_millis();
             let lost = call.app.chronicle.losses(id);
-            let kept = Kept {
+            let kept = KeepAliveResponse {
                 session: id.as_u64(),
                 expires_in_ms: (until != Time::NEVER).then_some(left),
                 lost: lost.iter().map(pair).collect(),
@@ -85,44 +72,24 @@ pub(super) async fn keep_alive(mut call: Call) -> Done {
     }
 }
 
-fn pair((name, token): &(LockName, Token)) -> Value {
-    json!({ "name": name.as_str(), "token": token.as_u64() })
-}
-
 /// GET /sessions/{session}.
-pub(super) async fn show(mut call: Call) -> Done {
+pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    Options::read(&mut call).await?;
+    RequestOptions::read(&mut call).await?;
     let Some(view) = call.session(id).await? else {
         let (at, reason) = (call.app.locks.now(), Box::new(Reason::NoSession(id)));
         return Err(RequestError::Refused(Refusal { at, reason }).into());
     };
-    let request = Request::of_nothing(Operation::ShowSession);
+    let request = AccessRequest::of_nothing(Operation::ShowSession);
     let owner = std::slice::from_ref(&view.client);
     call.grant.may(&request, owner).map_err(|denial| Problem::denied(&denial))?;
     Ok(json(StatusCode::OK, &shown(&call, id, &view)))
 }
 
-/// A session as it is now.
-pub(super) fn shown(call: &Call, id: SessionId, view: &SessionView) -> Value {
-    let lasts = view.ends.expires_at != Time::NEVER;
-    let left = view.ends.left(call.app.locks.now()).as_millis();
-    json!({
-        "session": id.as_u64(),
-        "client": view.client.as_str(),
-        "expires_in_ms": lasts.then_some(left),
-        "ttl_ms": view.ends.ttl.span().as_millis(),
-        "grace_ms": view.ends.grace.span().as_millis(),
-        "held": view.leases.iter().map(pair).collect::<Vec<_>>(),
-        "held_in_all": view.held,
-        "waiting": view.waiting,
-    })
-}
-
 /// DELETE /sessions/{session}.
-pub(super) async fn end(mut call: Call) -> Done {
+pub(super) async fn end(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
-    Options::read(&mut call).await?;
+    RequestOptions::read(&mut call).await?;
     let ask = EndSession { session: id, end: SessionEnd::Closed };
     match call.decide(Op::EndSession(ask), None).await? {
         Outcome::SessionEnded => {

@@ -2,9 +2,10 @@
 
 use super::event_replay::unexpected;
 use super::grant_response::serialized;
-use super::options::Options;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, json};
+use super::options::RequestOptions;
+use super::problem::{HandlerResult, Problem};
+use super::request_context::RequestContext;
+use super::response::json;
 use crate::engine::{
     Acquire, LeaseKey, LeaseTerms, Lifetime, LockName, Mode, Op, Outcome, Ownership, Patch, Phase,
     QueuePolicy, Release,
@@ -37,8 +38,8 @@ fn default_lock() -> LockName {
 }
 
 /// POST /lock.
-pub(super) async fn acquire(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let term = LeaseTerms::Own(options.ttl.unwrap_or(call.app.ttl), call.app.grace);
     let ask = Acquire {
@@ -71,8 +72,8 @@ fn in_seeds_words(problem: Problem) -> Problem {
 }
 
 /// GET /lock.
-pub(super) async fn show(mut call: Call) -> Done {
-    Options::read(&mut call).await?;
+pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
+    RequestOptions::read(&mut call).await?;
     let view = call.view(&default_lock()).await?;
     let Value::Object(status) = status_of(&view, |at| call.app.locks.wall(at)) else {
         unreachable!("a status is an object");
@@ -83,8 +84,8 @@ pub(super) async fn show(mut call: Call) -> Done {
 }
 
 /// DELETE /lock.
-pub(super) async fn release(mut call: Call) -> Done {
-    let options = Options::read(&mut call).await?;
+pub(super) async fn release(mut call: RequestContext) -> HandlerResult {
+    let options = RequestOptions::read(&mut call).await?;
     let client = options.client(&call)?;
     let key = LeaseKey { name: default_lock(), client, token: None };
     match call.decide(Op::Release(Release::of(key)), None).await? {

@@ -1,7 +1,7 @@
 //! A socket that belongs to the events of whichever thread serves it now.
 
 use super::keep_alive;
-use super::listener::Stream;
+use super::listener::ServerStream;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,19 +10,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A TCP or Unix socket.
 pub(super) struct Socket {
     /// None after an error on the way from one thread to another.
-    stream: Option<Stream>,
+    stream: Option<ServerStream>,
     /// The number of the thread that it belongs to.
     home: usize,
 }
 
 impl Socket {
     /// It belongs to this thread.
-    pub(super) fn new(stream: Stream) -> Self {
+    pub(super) fn new(stream: ServerStream) -> Self {
         Self { stream: Some(stream), home: keep_alive::number() }
     }
 
     /// The stream, of this thread from now on.
-    fn here(&mut self) -> io::Result<Pin<&mut Stream>> {
+    fn here(&mut self) -> io::Result<Pin<&mut ServerStream>> {
         let here = keep_alive::number();
         if self.home != here
             && let Some(stream) = self.stream.take()

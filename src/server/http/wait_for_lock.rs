@@ -1,312 +1,30 @@
-//! Waiting in a line while a request is open: a place that is lost when the connection closes.
-//!
-//! The engine keeps the line. What is here is who is to be told when a place is served or lost:
-//! one watch of the events, as long as anybody waits.
+//! Waiting in the queue of a lock while a request is open: the place is lost when the connection
+//! closes.
 //!
 //! A request with an Idempotency-Key keeps its place when the connection closes: the key names
 //! the place, and later the grant. The place is kept for [`KEPT`] after the last repeat.
 
-use super::app_state::{Phase, entered};
+use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
-use super::lock_resource;
-use super::problem::{Done, Problem};
-use super::request_context::{Call, told};
+use super::lock_grant::{granted, show_tenure};
+use super::problem::{HandlerResult, Problem};
+use super::queue_places::{EnterOutcome, PlaceOutcome, WAITING_MAX};
+use super::request_context::{RequestContext, told};
 use crate::engine::{
-    Acquire, ClientId, Event, EventKind, IdempotencyKey, LeaseKey, LeaseTerms, Leave, LeaveReason,
-    LockName, Op, Outcome, Ownership, QueuePolicy, Refusal, RefusalKind, Release, Replay, Tenure,
-    Ticket, Token,
+    Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
+    QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure, Ticket, Token,
 };
-use crate::service::event_log::EventWatch;
-use crate::service::{Locks, RequestError, Unavailable};
+use crate::service::RequestError;
 use crate::time::Span;
-use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::oneshot;
-
-/// Requests that wait, in all: each has a connection, or a part of one.
-const WAITING_MAX: usize = 10_000;
 
 /// For how long the place of a request with an id is kept after its last repeat. A client that
 /// has lost its connection finds another node within this time; who is gone for good costs those
 /// behind it nothing but the ttl, if it is served meanwhile.
 const KEPT: Span = Span::from_secs(30);
 
-/// Events taken at a time.
-const BATCH: usize = 256;
-
-/// Who waits, by the place in line.
-pub(super) struct Places {
-    locks: Locks,
-    own: Weak<Self>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// There is one while anybody waits.
-    watch: Option<EventWatch>,
-    places: HashMap<Ticket, Place>,
-    waiting: usize,
-    /// Tells apart those who share a place: several requests of one client are one in the line.
-    next: u64,
-}
-
-/// One place.
-#[derive(Default)]
-struct Place {
-    told: Vec<(u64, oneshot::Sender<Fate>)>,
-    claims: Arc<Claims>,
-}
-
-/// Those who share a place: what it is served with is given back when none of them took it.
-#[derive(Default)]
-struct Claims {
-    open: AtomicUsize,
-    taken: AtomicBool,
-}
-
-/// What became of a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// It was served.
-    Served(Token),
-    /// It is gone.
-    Gone(LeaveReason),
-    /// Events were lost: nobody knows without a look.
-    Unknown,
-}
-
-/// The outcome of entering a request that may wait.
-enum Entered {
-    Waits(Box<Waiter>),
-    Decided(Outcome),
-}
-
-type Entering = Result<Entered, Refusal>;
-
-impl Places {
-    pub(super) fn new(locks: Locks) -> Arc<Self> {
-        Arc::new_cyclic(|own| {
-            let (own, state) = (Weak::clone(own), Mutex::default());
-            Self { locks, own, state }
-        })
-    }
-
-    /// Follows a place that `ask` has taken; `before` is a watch from before that.
-    fn follow(self: &Arc<Self>, ask: &Acquire, ticket: Ticket, before: &mut EventWatch) -> Waiter {
-        let (sender, told) = oneshot::channel();
-        let mut state = self.state.lock();
-        if state.watch.is_none() {
-            state.watch = Some(self.watch());
-        }
-        state.next += 1;
-        let number = state.next;
-        let place = state.places.entry(ticket).or_default();
-        place.told.push((number, sender));
-        let claims = Arc::clone(&place.claims);
-        claims.open.fetch_add(1, Ordering::Relaxed);
-        drop(state);
-        self.look_back(ticket, before);
-        let (places, ask) = (Arc::clone(self), ask.clone());
-        Waiter { places, ask, ticket, number, told, claims }
-    }
-
-    /// Asks for a lock. A request that waits has its [`Waiter`] as soon as it has a place, so that
-    /// the place is left also when the connection closes before the answer arrives.
-    fn enter(self: &Arc<Self>, ask: &Acquire) -> oneshot::Receiver<Result<Entering, Unavailable>> {
-        let (then, answer) = oneshot::channel();
-        let (places, asked) = (Arc::clone(self), ask.clone());
-        let mut before = self.locks.watch(None);
-        self.locks.submit(Op::Acquire(ask.clone()), move |answer| {
-            let entered = |outcome| match outcome {
-                Outcome::Waiting { ticket, .. } => {
-                    Entered::Waits(Box::new(places.follow(&asked, ticket, &mut before)))
-                }
-                outcome => Entered::Decided(outcome),
-            };
-            drop(then.send(answer.map(|answer| answer.map(entered))));
-        });
-        answer
-    }
-
-    fn watch(&self) -> EventWatch {
-        let own = Weak::clone(&self.own);
-        let mut watch = self.locks.watch(None);
-        watch.wake_by(Arc::new(move || {
-            if let Some(places) = own.upgrade() {
-                places.pump();
-            }
-        }));
-        watch
-    }
-
-    /// Finds what happened to a place between taking and following it.
-    fn look_back(&self, ticket: Ticket, before: &mut EventWatch) {
-        loop {
-            let batch = before.take(BATCH);
-            let fate = batch.events.iter().find_map(|(_, event)| fate_of(event, ticket));
-            if let Some(fate) = fate.or((batch.lost > 0).then_some(Fate::Unknown)) {
-                if let Some(place) = self.state.lock().places.remove(&ticket) {
-                    place.tell(fate);
-                }
-                return;
-            }
-            if batch.events.is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Tells whom the events concern. Runs on the thread that decided a command.
-    fn pump(&self) {
-        let mut state = self.state.lock();
-        let State { watch: Some(watch), places, .. } = &mut *state else { return };
-        loop {
-            let batch = watch.take(BATCH);
-            if batch.lost > 0 {
-                for (_, place) in places.drain() {
-                    place.tell(Fate::Unknown);
-                }
-            }
-            for (_, event) in &batch.events {
-                if let Some(ticket) = ticket_of(event)
-                    && let Some(fate) = fate_of(event, ticket)
-                    && let Some(place) = places.remove(&ticket)
-                {
-                    // Told while the mutex is held: who pumps after us finds all told.
-                    place.tell(fate);
-                }
-            }
-            if batch.events.len() < BATCH {
-                return;
-            }
-        }
-    }
-
-    /// `number` is not interested any more.
-    fn unfollow(&self, ticket: Ticket, number: u64) {
-        let mut state = self.state.lock();
-        let Some(place) = state.places.get_mut(&ticket) else { return };
-        place.told.retain(|(other, _)| *other != number);
-        if place.told.is_empty() {
-            state.places.remove(&ticket);
-        }
-    }
-
-    fn count(self: &Arc<Self>) -> Option<Counted> {
-        let mut state = self.state.lock();
-        if state.waiting >= WAITING_MAX {
-            return None;
-        }
-        state.waiting += 1;
-        Some(Counted(Arc::clone(self)))
-    }
-
-    /// How many requests wait.
-    pub(super) fn waiting(&self) -> usize {
-        self.state.lock().waiting
-    }
-}
-
-impl Place {
-    fn tell(self, fate: Fate) {
-        for (_, told) in self.told {
-            // Who does not listen any more looks for itself.
-            let _ = told.send(fate);
-        }
-    }
-}
-
-/// One request that waits, counted as long as this lives.
-struct Counted(Arc<Places>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.waiting -= 1;
-        // The watch of nobody would cost every command something.
-        let watch = if state.waiting == 0 { state.watch.take() } else { None };
-        drop(state);
-        drop(watch);
-    }
-}
-
-type Told = oneshot::Receiver<Fate>;
-
-fn ticket_of(event: &Event) -> Option<Ticket> {
-    match &event.what {
-        EventKind::Granted { waited: Some((ticket, _)), .. } | EventKind::Left { ticket, .. } => {
-            Some(*ticket)
-        }
-        _ => None,
-    }
-}
-
-fn fate_of(event: &Event, ticket: Ticket) -> Option<Fate> {
-    match &event.what {
-        EventKind::Granted { waited: Some((served, _)), token, .. } if *served == ticket => {
-            Some(Fate::Served(*token))
-        }
-        EventKind::Left { ticket: gone, why, .. } if *gone == ticket => Some(Fate::Gone(*why)),
-        _ => None,
-    }
-}
-
-/// A place that is given up when this is dropped before anybody took what it was served with.
-struct Waiter {
-    places: Arc<Places>,
-    ask: Acquire,
-    ticket: Ticket,
-    number: u64,
-    told: Told,
-    claims: Arc<Claims>,
-}
-
-impl Waiter {
-    /// What the place was served with has been shown to who asked, or there is nothing to take.
-    fn take(&self) {
-        self.claims.taken.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        let others = self.claims.open.fetch_sub(1, Ordering::Relaxed) > 1;
-        if others || self.claims.taken.load(Ordering::Relaxed) {
-            return self.places.unfollow(self.ticket, self.number);
-        }
-        let (name, client) = (self.ask.name.clone(), self.ask.client.clone());
-        let (locks, ticket) = (self.places.locks.clone(), self.ticket);
-        // Served before this line: `told` says so. Served after it: `after` does.
-        let mut after = locks.watch(None);
-        self.places.pump();
-        if let Ok(Fate::Served(token)) = self.told.try_recv() {
-            return give_back(&locks, &name, &client, token);
-        }
-        self.places.unfollow(ticket, self.number);
-        let leave = Leave { name: name.clone(), ticket, why: LeaveReason::Gone };
-        self.places.locks.submit_until_answered(Op::Leave(leave), move |_| {
-            let events = after.take(usize::MAX).events;
-            let fate = events.iter().find_map(|(_, event)| fate_of(event, ticket));
-            if let Some(Fate::Served(token)) = fate {
-                give_back(&locks, &name, &client, token);
-            }
-        });
-    }
-}
-
-fn give_back(locks: &Locks, name: &LockName, client: &ClientId, token: Token) {
-    let key = LeaseKey { name: name.clone(), client: client.clone(), token: Some(token) };
-    locks.submit_until_answered(Op::Release(Release::of(key)), |answer| {
-        log::debug!("who waited is gone, so the lock goes on: {answer:?}");
-    });
-}
-
 /// Waits in line for what `ask` asks for, and answers when it is there or the wait is over.
-pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done {
+pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
@@ -320,25 +38,25 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
         let mut waiter = match place.take() {
             Some(waiter) => waiter,
             None => match told(places.enter(&ask).await)?.map_err(RequestError::Refused)? {
-                Entered::Waits(waiter) => waiter,
-                Entered::Decided(outcome) => return served(call, &ask, &outcome).await,
+                EnterOutcome::Waits(waiter) => waiter,
+                EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
             },
         };
         let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(Fate::Unknown),
-            () = entered(&mut phase, Phase::Draining) => return Err(Problem::closing()),
+            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
+            () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match fate {
-            Fate::Served(token) => {
+            PlaceOutcome::Served(token) => {
                 let shown = show(call, &waiter.ask, token).await;
                 waiter.take();
                 return shown;
             }
-            Fate::Gone(why) => {
+            PlaceOutcome::Gone(why) => {
                 waiter.take();
                 return Err(in_vain(call, &waiter.ask, why).await);
             }
-            Fate::Unknown => {
+            PlaceOutcome::Unknown => {
                 let mut before = call.app.locks.watch(None);
                 if waits(call, &ask.name, waiter.ticket).await? {
                     place = Some(Box::new(places.follow(&ask, waiter.ticket, &mut before)));
@@ -355,11 +73,11 @@ pub(super) async fn wait(call: &Call, mut ask: Acquire, patience: Span) -> Done 
 
 /// Waits for what the request `request` asks for. Its place outlives this connection.
 pub(super) async fn wait_by_id(
-    call: &Call,
+    call: &RequestContext,
     mut ask: Acquire,
     patience: Span,
     request: IdempotencyKey,
-) -> Done {
+) -> HandlerResult {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
         let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
@@ -381,7 +99,7 @@ pub(super) async fn wait_by_id(
                 first if has_waited => return served(call, &ask, &first).await,
                 first => {
                     let outcome = Outcome::Replayed(Box::new(Replay { first, ..*replay }));
-                    return lock_resource::granted(call, (&ask.name, &ask.client), &outcome).await;
+                    return granted(call, (&ask.name, &ask.client), &outcome).await;
                 }
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
@@ -397,20 +115,20 @@ pub(super) async fn wait_by_id(
         waiter.take();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
         let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(Fate::Unknown),
-            () = tokio::time::sleep(half_kept), if left > KEPT => Fate::Unknown,
-            () = entered(&mut phase, Phase::Draining) => return Err(Problem::closing()),
+            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
+            () = tokio::time::sleep(half_kept), if left > KEPT => PlaceOutcome::Unknown,
+            () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
         match fate {
-            Fate::Served(token) => return show(call, &ask, token).await,
-            Fate::Gone(why) => return Err(in_vain(call, &ask, why).await),
-            Fate::Unknown => {}
+            PlaceOutcome::Served(token) => return show(call, &ask, token).await,
+            PlaceOutcome::Gone(why) => return Err(in_vain(call, &ask, why).await),
+            PlaceOutcome::Unknown => {}
         }
     }
 }
 
 /// Whether the place `ticket` is still in the queue of a lock.
-async fn waits(call: &Call, name: &LockName, ticket: Ticket) -> Done<bool> {
+async fn waits(call: &RequestContext, name: &LockName, ticket: Ticket) -> HandlerResult<bool> {
     let view = call.view(name).await?;
     Ok(view.waiters.iter().any(|waiter| waiter.ticket == ticket))
 }
@@ -425,32 +143,30 @@ fn lost_sight(name: &LockName) -> Problem {
     Problem::of(RefusalKind::ConsistencyUnavailable, detail)
 }
 
-async fn served(call: &Call, ask: &Acquire, outcome: &Outcome) -> Done {
+async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> HandlerResult {
     match outcome {
-        Outcome::Granted(tenure) => {
-            lock_resource::show_tenure(call, &ask.name, tenure, false).await
-        }
-        Outcome::Renewed(tenure) => lock_resource::show_tenure(call, &ask.name, tenure, true).await,
+        Outcome::Granted(tenure) => show_tenure(call, &ask.name, tenure, false).await,
+        Outcome::Renewed(tenure) => show_tenure(call, &ask.name, tenure, true).await,
         other => Err(unexpected(other)),
     }
 }
 
 /// Shows what a place was served with.
-async fn show(call: &Call, ask: &Acquire, token: Token) -> Done {
+async fn show(call: &RequestContext, ask: &Acquire, token: Token) -> HandlerResult {
     let now = call.app.locks.now();
     let life = ask.term.begin(now);
     let tenure = Tenure { token, life, acquired_at: now, acquisition: 0 };
-    lock_resource::show_tenure(call, &ask.name, &tenure, false).await
+    show_tenure(call, &ask.name, &tenure, false).await
 }
 
 /// Why there is no lock at the end of a wait.
-async fn in_vain(call: &Call, ask: &Acquire, why: LeaveReason) -> Problem {
+async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Problem {
     let session = match ask.term {
         LeaseTerms::Session(id) if why == LeaveReason::SessionOver => Some(id),
         _ => None,
     };
     if let Some(id) = session {
-        let reason = Box::new(crate::engine::Reason::NoSession(id));
+        let reason = Box::new(Reason::NoSession(id));
         let at = call.app.locks.now();
         return RequestError::Refused(Refusal { at, reason }).into();
     }
@@ -467,123 +183,5 @@ async fn in_vain(call: &Call, ask: &Acquire, why: LeaveReason) -> Problem {
             .with("token", holder.lease.token.as_u64())
             .with("waiting", now.waiters.len()),
         None => problem,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
-    use crate::engine::{LockView, Mode, Patch, Rules};
-    use crate::service::local::Local;
-    use std::sync::mpsc;
-    use std::thread;
-
-    fn places() -> Arc<Places> {
-        let local = Local::in_memory(Rules::default()).expect("a thread can be started");
-        Places::new(Locks::new(Arc::new(local)))
-    }
-
-    fn ask(client: &str, line: QueuePolicy) -> Acquire {
-        let hold = Ownership::Exclusive(None);
-        Acquire {
-            name: LockName::parse("build").expect("valid"),
-            client: ClientId::parse(client).expect("valid"),
-            mode: Mode::Exclusive,
-            hold,
-            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
-            line,
-            patch: Patch::default(),
-        }
-    }
-
-    fn submit(places: &Places, op: Op) -> Outcome {
-        let (send, answer) = mpsc::channel();
-        places.locks.submit(op, move |answer| send.send(answer).expect("it is waited for"));
-        answer.recv().expect("an answer").expect("it is there").expect("nobody is in the way")
-    }
-
-    fn look(places: &Places) -> LockView {
-        let (send, view) = mpsc::channel();
-        let name = LockName::parse("build").expect("valid");
-        places.locks.view(&name, move |view| send.send(view).expect("it is waited for"));
-        view.recv().expect("an answer").expect("it is there")
-    }
-
-    fn stand(places: &Arc<Places>, client: &str) -> Waiter {
-        stand_by(places, &ask(client, QueuePolicy::Join(None)))
-    }
-
-    fn stand_by(places: &Arc<Places>, ask: &Acquire) -> Waiter {
-        let mut before = places.locks.watch(None);
-        let outcome = submit(places, Op::Acquire(ask.clone()));
-        let Outcome::Waiting { ticket, .. } = outcome else { panic!("{outcome:?}") };
-        places.follow(ask, ticket, &mut before)
-    }
-
-    #[test]
-    fn waiting_requests_have_a_limit() {
-        let places = places();
-        let all: Vec<_> = (0..WAITING_MAX).map(|_| places.count()).collect();
-        assert!(all.iter().all(Option::is_some));
-        assert!(places.count().is_none());
-        drop(all);
-        assert_eq!(places.waiting(), 0);
-        assert!(places.count().is_some());
-    }
-
-    /// Whether it is served first or gone first: nobody keeps what nobody took.
-    #[test]
-    fn who_goes_while_being_served_keeps_nothing() {
-        let places = places();
-        for _ in 0..500 {
-            let first = ask("first", QueuePolicy::Skip);
-            let key =
-                LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
-            submit(&places, Op::Acquire(first));
-            let (gone, next) = (stand(&places, "gone"), stand(&places, "next"));
-            let serving = Arc::clone(&places);
-            let serve = thread::spawn(move || submit(&serving, Op::Release(Release::of(key))));
-            drop(gone);
-            serve.join().expect("it does not panic");
-            let holder = look(&places).holder().map(|holder| holder.lease.holder.clone());
-            assert_eq!(holder.as_ref().map(ClientId::as_str), Some("next"));
-            drop(next);
-            assert!(look(&places).holder().is_none(), "it went on to nobody");
-        }
-        assert!(places.state.lock().places.is_empty());
-    }
-
-    /// The connection may close before the request hears that it waits.
-    #[test]
-    fn a_place_that_a_closed_connection_never_heard_of_is_left() {
-        let places = places();
-        let first = ask("first", QueuePolicy::Skip);
-        let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
-        submit(&places, Op::Acquire(first));
-        let heard = places.enter(&ask("b", QueuePolicy::Join(None)));
-        assert_eq!(look(&places).waiters.len(), 1);
-        drop(heard);
-        assert_eq!(look(&places).waiters.len(), 0);
-        let heard = places.enter(&ask("b", QueuePolicy::Join(None)));
-        submit(&places, Op::Release(Release::of(key)));
-        assert!(look(&places).holder().is_some());
-        drop(heard);
-        assert!(look(&places).holder().is_none());
-        assert!(places.state.lock().places.is_empty());
-    }
-
-    /// Two reentrant requests of one client are one place: it is kept until both have gone.
-    #[test]
-    fn a_place_is_shared_by_the_reentrant_requests_of_a_client() {
-        let places = places();
-        submit(&places, Op::Acquire(ask("first", QueuePolicy::Skip)));
-        let reentrant = || Acquire { hold: Ownership::Client, ..ask("b", QueuePolicy::Join(None)) };
-        let (one, two) = (stand_by(&places, &reentrant()), stand_by(&places, &reentrant()));
-        assert_eq!(one.ticket, two.ticket);
-        drop(one);
-        assert_eq!(look(&places).waiters.len(), 1);
-        drop(two);
-        assert_eq!(look(&places).waiters.len(), 0);
     }
 }

@@ -4,7 +4,7 @@
 //! each on a processor with nothing of the server in its caches: 10,000 sessions kept alive cost
 //! half as much again that way. Who has much to do gets no more while another has less.
 
-use super::keep_alive::{self, Quiet, Roaming};
+use super::keep_alive::{self, KeepAliveThread, MigratingConnection};
 use crate::time::{Span, Time, boot_now};
 use std::future::Future;
 use std::io;
@@ -26,7 +26,7 @@ const MEASURED: Span = Span::from_millis(100);
 /// The threads. They serve until they are told to stop.
 pub(super) struct Workers {
     handles: Vec<Handle>,
-    quiet: Quiet,
+    quiet: KeepAliveThread,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -55,7 +55,7 @@ impl Workers {
                 runtime.shutdown_background();
             })?);
         }
-        let quiet = Quiet { handle: handles.remove(count), connections };
+        let quiet = KeepAliveThread { handle: handles.remove(count), connections };
         Ok(Self { handles, quiet, stop, threads })
     }
 
@@ -65,9 +65,9 @@ impl Workers {
     }
 
     /// Deals connections out to them.
-    pub(super) fn dealer(&self) -> Dealer {
-        let loads = Loads::new(self.handles.len(), boot_now());
-        Dealer { handles: self.handles.clone(), quiet: self.quiet.clone(), loads }
+    pub(super) fn dealer(&self) -> WorkerChoice {
+        let loads = WorkerLoads::new(self.handles.len(), boot_now());
+        WorkerChoice { handles: self.handles.clone(), quiet: self.quiet.clone(), loads }
     }
 
     /// Ends them, and what they still serve.
@@ -81,14 +81,14 @@ impl Workers {
     }
 }
 
-/// Gives each connection to a thread.
-pub(super) struct Dealer {
+/// Assigns each connection to a worker thread.
+pub(super) struct WorkerChoice {
     handles: Vec<Handle>,
-    quiet: Quiet,
-    loads: Loads,
+    quiet: KeepAliveThread,
+    loads: WorkerLoads,
 }
 
-impl Dealer {
+impl WorkerChoice {
     /// Has `serving` done by whoever has time.
     pub(super) fn deal(&mut self, serving: impl Future<Output = ()> + Send + 'static) {
         let handles = &self.handles;
@@ -96,28 +96,28 @@ impl Dealer {
         let next = self.loads.next(boot_now(), worked);
         let prompt = &handles[next];
         // Nobody waits for it.
-        drop(prompt.spawn(Roaming::new(serving, prompt.clone(), self.quiet.clone())));
+        drop(prompt.spawn(MigratingConnection::new(serving, prompt.clone(), self.quiet.clone())));
     }
 }
 
-/// How much each thread has had to do lately.
-struct Loads {
+/// The recent load of each worker thread.
+struct WorkerLoads {
     since: Time,
-    each: Vec<Load>,
+    each: Vec<WorkerLoad>,
     turn: usize,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Load {
+struct WorkerLoad {
     /// In all, when it was measured last.
     worked: Duration,
     /// More than half of the time before that.
     is_busy: bool,
 }
 
-impl Loads {
+impl WorkerLoads {
     fn new(count: usize, now: Time) -> Self {
-        Self { since: now, each: vec![Load::default(); count], turn: 0 }
+        Self { since: now, each: vec![WorkerLoad::default(); count], turn: 0 }
     }
 
     /// Who is next: the first that has time, or each in turn. `worked` says for how long one has.
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn who_has_time_gets_all() {
         let at = |ms| Time::from_secs(1) + Span::from_millis(ms);
-        let mut loads = Loads::new(2, at(0));
+        let mut loads = WorkerLoads::new(2, at(0));
         let worked =
             |first, second| move |at| Duration::from_millis(if at == 0 { first } else { second });
         // Nothing is known yet.

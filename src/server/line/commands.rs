@@ -1,15 +1,15 @@
 //! What becomes of a request: a command for the engine, and the word that its answer is.
 
-use super::followers::{Followers, Full};
-use super::request::{Reply, Request};
-use crate::auth::connection_limits::Peers;
-use crate::auth::permissions::{Operation, Request as Asked};
-use crate::auth::{Gate, Grant};
+use super::followers::{FollowersFull, LineFollowers};
+use super::request::{LineReply, LineRequest};
+use crate::auth::connection_limits::ConnectionLimits;
+use crate::auth::permissions::{AccessRequest, Operation};
+use crate::auth::{Authenticator, Grant};
 use crate::engine::{
     Acquire, Answer, Command, Firm, Grace, LeaseKey, LeaseTerms, LockName, Mode, Op, Ownership,
     Patch, Phase, QueuePolicy, RefusalKind, Release, Renew, Ttl,
 };
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 use crate::service::{Locks, Unavailable};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use tokio::time::timeout;
 /// After this a request is answered by TIMEOUT: what the seed waits for a forwarded one.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What all connections share.
-pub(super) struct Desk {
+/// State that all line connections share.
+pub(super) struct LineService {
     pub(super) locks: Locks,
     /// How long a lock lasts whose line says nothing about it.
     pub(super) ttl: Ttl,
     /// For how long after that only its holder may take it back.
     pub(super) grace: Grace,
-    pub(super) gate: Arc<Gate>,
-    pub(super) peers: Peers,
-    pub(super) followers: Arc<Followers>,
+    pub(super) gate: Arc<Authenticator>,
+    pub(super) peers: ConnectionLimits,
+    pub(super) followers: Arc<LineFollowers>,
     /// Requests that are not answered yet.
     pending: AtomicUsize,
-    phase: watch::Sender<Stage>,
+    phase: watch::Sender<LinePhase>,
 }
 
-/// How far the end is.
+/// Progress of the line server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum LinePhase {
     /// It serves.
     Serving,
     /// It grants nothing any more; what is held can be given back.
@@ -47,37 +47,37 @@ pub(super) enum Stage {
     Closing,
 }
 
-/// A request that is being decided, counted as long as this lives.
-struct Pending<'a>(&'a AtomicUsize);
+/// One counted request; dropping it ends the count.
+struct PendingRequest<'a>(&'a AtomicUsize);
 
-impl<'a> Pending<'a> {
+impl<'a> PendingRequest<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Desk {
-    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Gate>) -> Self {
-        let followers = Arc::new(Followers::new(locks.clone()));
-        let (phase, _) = watch::channel(Stage::Serving);
-        let (peers, pending) = (Peers::default(), AtomicUsize::new(0));
+impl LineService {
+    pub(super) fn new(locks: Locks, (ttl, grace): (Ttl, Grace), gate: Arc<Authenticator>) -> Self {
+        let followers = Arc::new(LineFollowers::new(locks.clone()));
+        let (phase, _) = watch::channel(LinePhase::Serving);
+        let (peers, pending) = (ConnectionLimits::default(), AtomicUsize::new(0));
         Self { locks, ttl, grace, gate, peers, followers, pending, phase }
     }
 
     /// How far the end is.
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> LinePhase {
         *self.phase.borrow()
     }
 
     /// The end comes nearer.
-    pub(super) fn enter(&self, stage: Stage) {
+    pub(super) fn enter(&self, stage: LinePhase) {
         self.phase.send_replace(stage);
     }
 
@@ -85,20 +85,20 @@ impl Desk {
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();
         // The sender lives as long as this.
-        let _ = phase.wait_for(|stage| *stage == Stage::Closing).await;
+        let _ = phase.wait_for(|stage| *stage == LinePhase::Closing).await;
     }
 
     /// The word that answers a request of a caller who may do this.
-    pub(super) async fn answer(&self, grant: &Grant, request: Request) -> Reply {
-        let _pending = Pending::new(&self.pending);
+    pub(super) async fn answer(&self, grant: &Grant, request: LineRequest) -> LineReply {
+        let _pending = PendingRequest::new(&self.pending);
         if let Err(denial) = grant.may_begin(request.operation()) {
             log::info!("a line is refused: {denial}");
-            return Reply::Error;
+            return LineReply::Error;
         }
         match request {
-            Request::Lock(name, client, ttl) => {
-                if self.stage() != Stage::Serving {
-                    return Reply::Error;
+            LineRequest::Lock(name, client, ttl) => {
+                if self.stage() != LinePhase::Serving {
+                    return LineReply::Error;
                 }
                 let term = LeaseTerms::Own(ttl.unwrap_or(self.ttl), self.grace);
                 let (mode, patch) = (Mode::Exclusive, Patch::default());
@@ -110,83 +110,83 @@ impl Desk {
                 )
                 .await
             }
-            Request::Renew(name, client, ttl) => {
+            LineRequest::Renew(name, client, ttl) => {
                 let term = ttl.map(|ttl| LeaseTerms::Own(ttl, self.grace));
                 let key = LeaseKey { name, client, token: None };
                 let (firm, patch) = (Firm::Keep, Patch::default());
                 self.decide(grant, Op::Renew(Renew { key, term, firm, patch, acquires: false }))
                     .await
             }
-            Request::Unlock(name, client) => {
+            LineRequest::Unlock(name, client) => {
                 let key = LeaseKey { name, client, token: None };
                 self.decide(grant, Op::Release(Release::of(key))).await
             }
-            Request::Own(name) => self.owner(grant, &name).await,
-            Request::Register(address) => self.register(address),
+            LineRequest::Own(name) => self.owner(grant, &name).await,
+            LineRequest::Register(address) => self.register(address),
             // The connection keeps what it was told.
-            Request::Auth(_) => Reply::Success,
+            LineRequest::Auth(_) => LineReply::Success,
         }
     }
 
-    async fn decide(&self, grant: &Grant, op: Op) -> Reply {
+    async fn decide(&self, grant: &Grant, op: Op) -> LineReply {
         // A line names no session and no place in a line, so all that it leans on is in it.
         if let Err(denial) = grant.may_submit(&op, &[]) {
             log::info!("a line is refused: {denial}");
-            return Reply::Error;
+            return LineReply::Error;
         }
         let (then, answer) = oneshot::channel();
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
         match timeout(ANSWER_PATIENCE, answer).await {
             Ok(Ok(answer)) => word_of(&answer),
             // Whoever drops the question without an answer is closing.
-            Ok(Err(_)) => Reply::Error,
-            Err(_) => Reply::Timeout,
+            Ok(Err(_)) => LineReply::Error,
+            Err(_) => LineReply::Timeout,
         }
     }
 
     /// Who has a lock. In grace it is still its owner's, for nobody else may take it.
-    async fn owner(&self, grant: &Grant, name: &LockName) -> Reply {
-        if let Err(denial) = grant.may(&Asked::of_lock(Operation::ShowLock, name), &[]) {
+    async fn owner(&self, grant: &Grant, name: &LockName) -> LineReply {
+        if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
             log::info!("a line is refused: {denial}");
-            return Reply::Error;
+            return LineReply::Error;
         }
         let (then, view) = oneshot::channel();
         self.locks.view(name, |view| drop(then.send(view)));
         match timeout(ANSWER_PATIENCE, view).await {
             Ok(Ok(Ok(view))) => match view.holder() {
                 Some(holder) if view.phase() != Phase::Free => {
-                    Reply::Owner(holder.lease.holder.clone())
+                    LineReply::Owner(holder.lease.holder.clone())
                 }
-                Some(_) | None => Reply::None,
+                Some(_) | None => LineReply::None,
             },
             Ok(Ok(Err(why))) => no_answer(&why),
-            Ok(Err(_)) => Reply::Error,
-            Err(_) => Reply::Timeout,
+            Ok(Err(_)) => LineReply::Error,
+            Err(_) => LineReply::Timeout,
         }
     }
 
-    fn register(&self, address: SocketAddr) -> Reply {
+    fn register(&self, address: SocketAddr) -> LineReply {
         if !self.locks.leads() {
-            return Reply::NotLeader;
+            return LineReply::NotLeader;
         }
         if self.gate.tls().is_some() && !address.ip().is_loopback() {
             log::warn!(
                 "{address} is not told of changes: what is sent there would not be encrypted; \
                  register an address of this machine, with a tunnel behind it"
             );
-            return Reply::Error;
+            return LineReply::Error;
         }
-        if self.stage() != Stage::Serving {
-            return Reply::Error;
+        if self.stage() != LinePhase::Serving {
+            return LineReply::Error;
         }
         match self.followers.register(address) {
-            Ok(()) => Reply::Registered,
-            Err(Full) => Reply::Error,
+            Ok(()) => LineReply::Registered,
+            Err(FollowersFull) => LineReply::Error,
         }
     }
 
     /// What there is to see of it, for a page of metrics.
-    pub(super) fn show(&self, page: &mut Page) {
+    pub(super) fn show(&self, page: &mut MetricsPage) {
         for (name, help, value) in [
             ("latchfs_line_connections", "Open connections.", self.peers.connections()),
             (
@@ -203,21 +203,21 @@ impl Desk {
 }
 
 /// The word that an answer is.
-fn word_of(answer: &Result<Answer, Unavailable>) -> Reply {
+fn word_of(answer: &Result<Answer, Unavailable>) -> LineReply {
     match answer {
-        Ok(Ok(_)) => Reply::Success,
+        Ok(Ok(_)) => LineReply::Success,
         Ok(Err(refusal)) => match refusal.kind() {
             RefusalKind::LockConflict
             | RefusalKind::LockNotHeld
             | RefusalKind::LockExpired
-            | RefusalKind::FencingMismatch => Reply::Fail,
+            | RefusalKind::FencingMismatch => LineReply::Fail,
             RefusalKind::ClockSkewExceeded
             | RefusalKind::ConsistencyUnavailable
             | RefusalKind::Invalid
             | RefusalKind::Limit
             | RefusalKind::Denied => {
                 log::info!("a line is answered by ERROR: {refusal}");
-                Reply::Error
+                LineReply::Error
             }
         },
         Err(why) => no_answer(why),
@@ -225,14 +225,14 @@ fn word_of(answer: &Result<Answer, Unavailable>) -> Reply {
 }
 
 /// The word for no answer: whether the outcome is known to be nothing, or not known.
-fn no_answer(why: &Unavailable) -> Reply {
+fn no_answer(why: &Unavailable) -> LineReply {
     log::info!("a line has no answer: {why}");
     match why {
         Unavailable::NoAnswer { .. } | Unavailable::Log { .. } | Unavailable::NoQuorum { .. } => {
-            Reply::Timeout
+            LineReply::Timeout
         }
         Unavailable::State { .. } | Unavailable::Closing | Unavailable::Denied { .. } => {
-            Reply::Error
+            LineReply::Error
         }
     }
 }

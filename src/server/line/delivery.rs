@@ -13,13 +13,13 @@ pub(super) const ACK_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the line that is to be an ACK.
 const ACK_BYTES_MAX: u64 = 64;
 
-/// The way to one follower.
-pub(super) struct Wire {
+/// The connection to one follower.
+pub(super) struct FollowerConnection {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
 }
 
-impl Wire {
+impl FollowerConnection {
     pub(super) const fn new(address: SocketAddr) -> Self {
         Self { address, stream: None }
     }

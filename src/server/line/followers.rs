@@ -1,9 +1,9 @@
 //! Who is told of changes: each follower at its own pace, from what has been decided, and without
 //! anybody waiting for it.
 
-use super::delivery::Wire;
+use super::delivery::FollowerConnection;
 use crate::engine::{Event, EventKind, LockName};
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 use crate::service::event_log::EventWatch;
 use crate::service::{List, Locks};
 use parking_lot::Mutex;
@@ -31,27 +31,27 @@ const BATCH: usize = 64;
 /// Locks listed at a time for a follower that begins.
 const PAGE: usize = 1_000;
 
-/// All followers.
-pub(super) struct Followers {
+/// All registered followers.
+pub(super) struct LineFollowers {
     locks: Locks,
-    known: Mutex<BTreeMap<SocketAddr, Follower>>,
+    known: Mutex<BTreeMap<SocketAddr, LineFollower>>,
     sent: AtomicU64,
     dropped: AtomicU64,
 }
 
-/// One follower.
-struct Follower {
+/// One registered follower.
+struct LineFollower {
     telling: JoinHandle<()>,
     /// The number of the event that it is told next.
     next: Arc<AtomicU64>,
 }
 
-/// There are as many followers as there may be.
-pub(super) struct Full;
+/// The limit of followers is reached.
+pub(super) struct FollowersFull;
 
-/// Why a follower is told nothing any more.
+/// Why delivery to a follower ended.
 #[derive(Debug)]
-enum Over {
+enum DeliveryEnd {
     /// It is not there, or does not answer.
     Silent(io::Error),
     /// More happened than is kept for it.
@@ -60,7 +60,7 @@ enum Over {
     Unlisted,
 }
 
-impl Followers {
+impl LineFollowers {
     pub(super) fn new(locks: Locks) -> Self {
         let (known, sent, dropped) = <_>::default();
         Self { locks, known, sent, dropped }
@@ -68,11 +68,11 @@ impl Followers {
 
     /// Tells this address of what is held, and of every change from now on. One that was told
     /// before begins anew.
-    pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), Full> {
+    pub(super) fn register(self: &Arc<Self>, address: SocketAddr) -> Result<(), FollowersFull> {
         let mut known = self.known.lock();
         if known.len() >= FOLLOWERS_MAX && !known.contains_key(&address) {
             log::warn!("{address} is not told of changes: {FOLLOWERS_MAX} others are");
-            return Err(Full);
+            return Err(FollowersFull);
         }
         // From here on nothing is missed.
         let watch = self.locks.watch(None);
@@ -82,27 +82,32 @@ impl Followers {
             let why = all.tell(address, watch, &place).await;
             all.let_go(address, &why);
         });
-        if let Some(before) = known.insert(address, Follower { telling, next }) {
+        if let Some(before) = known.insert(address, LineFollower { telling, next }) {
             before.telling.abort();
         }
         log::info!("{address} is told of changes from now on");
         Ok(())
     }
 
-    fn let_go(&self, address: SocketAddr, why: &Over) {
+    fn let_go(&self, address: SocketAddr, why: &DeliveryEnd) {
         self.known.lock().remove(&address);
         self.dropped.fetch_add(1, Ordering::Relaxed);
         let why = match why {
-            Over::Silent(error) => format!("it does not answer: {error}"),
-            Over::Slow(lost) => format!("it is too slow, and has missed {lost} events"),
-            Over::Unlisted => "the locks that are held can't be listed".to_owned(),
+            DeliveryEnd::Silent(error) => format!("it does not answer: {error}"),
+            DeliveryEnd::Slow(lost) => format!("it is too slow, and has missed {lost} events"),
+            DeliveryEnd::Unlisted => "the locks that are held can't be listed".to_owned(),
         };
         log::warn!("{address} is not told of changes any more: {why}; it has to register again");
     }
 
     /// Tells a follower all there is to tell, for as long as it listens.
-    async fn tell(&self, address: SocketAddr, mut watch: EventWatch, place: &AtomicU64) -> Over {
-        let mut wire = Wire::new(address);
+    async fn tell(
+        &self,
+        address: SocketAddr,
+        mut watch: EventWatch,
+        place: &AtomicU64,
+    ) -> DeliveryEnd {
+        let mut wire = FollowerConnection::new(address);
         if let Err(why) = self.tell_held(&mut wire).await {
             return why;
         }
@@ -112,7 +117,7 @@ impl Followers {
         loop {
             let batch = watch.take(BATCH);
             if batch.lost > 0 {
-                return Over::Slow(batch.lost);
+                return DeliveryEnd::Slow(batch.lost);
             }
             for (number, event) in &batch.events {
                 if let Some(message) = message_of(event)
@@ -129,13 +134,13 @@ impl Followers {
     }
 
     /// Tells a follower what is held already. What changes meanwhile is told again afterwards.
-    async fn tell_held(&self, wire: &mut Wire) -> Result<(), Over> {
+    async fn tell_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
         let mut after = None;
         loop {
             let (then, page) = oneshot::channel();
             let query = List { prefix: String::new(), after, limit: PAGE };
             self.locks.list(query, |page| drop(then.send(page)));
-            let Ok(Ok(page)) = page.await else { return Err(Over::Unlisted) };
+            let Ok(Ok(page)) = page.await else { return Err(DeliveryEnd::Unlisted) };
             for view in &page.items {
                 for holder in &view.holders {
                     if let Some(message) = message("LOCK", &view.name, &holder.lease.holder) {
@@ -150,7 +155,7 @@ impl Followers {
         }
     }
 
-    async fn send(&self, wire: &mut Wire, message: &str) -> Result<(), Over> {
+    async fn send(&self, wire: &mut FollowerConnection, message: &str) -> Result<(), DeliveryEnd> {
         let mut tries = 1;
         loop {
             match wire.tell(message).await {
@@ -158,7 +163,7 @@ impl Followers {
                     self.sent.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
-                Err(error) if tries == TRIES_MAX => return Err(Over::Silent(error)),
+                Err(error) if tries == TRIES_MAX => return Err(DeliveryEnd::Silent(error)),
                 Err(_) => tokio::time::sleep(TRY_AGAIN).await,
             }
             tries += 1;
@@ -166,7 +171,7 @@ impl Followers {
     }
 
     /// What there is to see of them, for a page of metrics.
-    pub(super) fn show(&self, page: &mut Page) {
+    pub(super) fn show(&self, page: &mut MetricsPage) {
         let now = self.locks.next_event();
         let known = self.known.lock();
         page.family("latchfs_line_followers", "Addresses that are told of changes.", "gauge");

@@ -1,11 +1,11 @@
 //! The life of the line protocol: listening, one thread that serves, an end in order.
 
-use super::commands::{Desk, Stage};
+use super::commands::{LinePhase, LineService};
 use super::text_connection;
-use crate::auth::connection_limits::Source;
-use crate::auth::{self, Gate};
+use crate::auth::connection_limits::PeerIdentity;
+use crate::auth::{self, Authenticator};
 use crate::engine::{Grace, Ttl};
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 use crate::os_error::said;
 use crate::service::Locks;
 use std::fmt;
@@ -37,23 +37,23 @@ pub struct LineConfig {
     /// For how long after that only its holder may take it back.
     pub grace: Grace,
     /// Who may ask, and how connections are encrypted.
-    pub gate: Arc<Gate>,
+    pub gate: Arc<Authenticator>,
     /// Whether it may be open to a network without saying who may ask, or without TLS.
     pub insecure: bool,
 }
 
 /// A server of lines that runs.
 pub struct LineServer {
-    desk: Arc<Desk>,
+    desk: Arc<LineService>,
     address: SocketAddr,
     handle: Handle,
     stop: watch::Sender<bool>,
     worker: JoinHandle<()>,
 }
 
-/// Why there is no server.
+/// Why the line server could not start.
 #[derive(Debug)]
-pub enum StartError {
+pub enum LineStartError {
     /// The address can't be listened on.
     Listen(SocketAddr, io::Error),
     /// The system gives no thread or events.
@@ -62,7 +62,7 @@ pub enum StartError {
     Open(SocketAddr),
 }
 
-impl fmt::Display for StartError {
+impl fmt::Display for LineStartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listen(address, error) => write!(
@@ -81,25 +81,25 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for LineStartError {}
 
 impl LineServer {
     /// Listens, and serves from now on.
-    pub fn start(locks: Locks, config: LineConfig) -> Result<Self, StartError> {
+    pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
         let LineConfig { listen, ttl, grace, gate, insecure } = config;
         if !listen.ip().is_loopback() && !gate.closes() && !insecure {
-            return Err(StartError::Open(listen));
+            return Err(LineStartError::Open(listen));
         }
-        let refused = |error| StartError::Listen(listen, error);
+        let refused = |error| LineStartError::Listen(listen, error);
         let listener = auth::listen::listen(listen).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let desk = Arc::new(Desk::new(locks, (ttl, grace), gate));
+        let desk = Arc::new(LineService::new(locks, (ttl, grace), gate));
         let runtime =
-            Builder::new_current_thread().enable_all().build().map_err(StartError::System)?;
+            Builder::new_current_thread().enable_all().build().map_err(LineStartError::System)?;
         let handle = runtime.handle().clone();
         handle.spawn(accept(Arc::clone(&desk), listener));
         let (stop, stopped) = watch::channel(false);
-        let worker = work(runtime, stopped).map_err(StartError::System)?;
+        let worker = work(runtime, stopped).map_err(LineStartError::System)?;
         Ok(Self { desk, address, handle, stop, worker })
     }
 
@@ -109,19 +109,19 @@ impl LineServer {
     }
 
     /// What there is to see of it, for a page of metrics.
-    pub fn metrics(&self) -> impl Fn(&mut Page) + Send + Sync + use<> {
+    pub fn metrics(&self) -> impl Fn(&mut MetricsPage) + Send + Sync + use<> {
         let desk = Arc::clone(&self.desk);
         move |page| desk.show(page)
     }
 
     /// Grants nothing any more; what is held can still be given back.
     pub fn drain(&self) {
-        self.desk.enter(Stage::Draining);
+        self.desk.enter(LinePhase::Draining);
     }
 
     /// Ends: requests at hand are answered, followers told no more; 3 s at most.
     pub fn close(self) {
-        self.desk.enter(Stage::Closing);
+        self.desk.enter(LinePhase::Closing);
         let (done, ended) = mpsc::channel();
         let desk = Arc::clone(&self.desk);
         self.handle.spawn(async move {
@@ -150,7 +150,7 @@ fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<Join
 }
 
 /// Takes connections, until the end.
-async fn accept(desk: Arc<Desk>, listener: TcpListener) {
+async fn accept(desk: Arc<LineService>, listener: TcpListener) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("lines can't be taken: {}", said(&error)),
@@ -170,7 +170,9 @@ async fn accept(desk: Arc<Desk>, listener: TcpListener) {
         };
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
-            let Some(_connected) = desk.peers.admit(Source::Address(peer.ip())) else { return };
+            let Some(_connected) = desk.peers.admit(PeerIdentity::Address(peer.ip())) else {
+                return;
+            };
             if desk.peers.connections() > CONNECTIONS_MAX || stream.set_nodelay(true).is_err() {
                 return;
             }

@@ -4,18 +4,16 @@
 //! `REGISTER,ip:port` has every change told to that address. No rule of locks is here: a line
 //! becomes a command, and what the engine says becomes a word.
 //!
-//! Where to look: `request` what a line asks, `desk` what becomes of it, `connection` how lines
-//! come and go, `followers` and `wire` who is told of changes, `server` the beginning and end.
+//! Where to look: `request` parses a line, `commands` makes a command of it, `followers` tell of
+//! changes over connections of `delivery`, `text_connection` reads lines and writes words, and
+//! `line_server` starts and ends it.
 
+mod request;
 mod delivery;
 mod followers;
-mod request;
 mod commands;
 mod text_connection;
 mod line_server;
 
-use crate::auth::permissions::Operation;
-pub use line_server::{LineConfig, LineServer, StartError};
-
-/// The first word of each line, and the row of the table of permissions that decides it.
-pub(crate) const WORDS: [(&str, Operation); 6] = request::Request::WORDS;
+pub use line_server::{LineConfig, LineServer, LineStartError};
+pub(crate) use request::WORDS;

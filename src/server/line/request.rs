@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 /// Bytes of a line: a name (1 KiB), a client (255), a word and a ttl, with room for a token.
 pub(super) const LINE_BYTES_MAX: usize = 2_048;
 
-/// What a line asks.
+/// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum LineRequest {
     /// Take a lock that nobody has.
     Lock(LockName, ClientId, Option<Ttl>),
     /// Keep a lock.
@@ -25,9 +25,9 @@ pub(super) enum Request {
     Auth(Box<[u8]>),
 }
 
-/// Why a line asks nothing.
+/// Why a line is not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mistake {
+pub(super) enum LineError {
     /// Its parts are too few, too many, or not what they should be.
     Format,
     /// Its first word is not known.
@@ -36,7 +36,7 @@ pub(super) enum Mistake {
 
 /// The one word that answers a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum LineReply {
     /// It was done.
     Success,
     /// It was refused: held by another, not held.
@@ -49,9 +49,9 @@ pub(super) enum Reply {
     Error,
     /// There was no answer in time: whether it was done is not known.
     Timeout,
-    /// [`Mistake::Format`].
+    /// [`LineError::Format`].
     InvalidFormat,
-    /// [`Mistake::Command`].
+    /// [`LineError::Command`].
     InvalidCommand,
     /// Changes will be told.
     Registered,
@@ -59,17 +59,17 @@ pub(super) enum Reply {
     NotLeader,
 }
 
-impl Request {
-    /// The first word of each line, and the row of the table of permissions that decides it.
-    pub(super) const WORDS: [(&str, Operation); 6] = [
-        ("LOCK", Operation::Acquire),
-        ("RENEW", Operation::Renew),
-        ("UNLOCK", Operation::Release),
-        ("OWN", Operation::ShowLock),
-        ("REGISTER", Operation::FollowAll),
-        ("AUTH", Operation::Authenticate),
-    ];
+/// The first word of each line, and the row of the table of permissions that decides it.
+pub(crate) const WORDS: [(&str, Operation); 6] = [
+    ("LOCK", Operation::Acquire),
+    ("RENEW", Operation::Renew),
+    ("UNLOCK", Operation::Release),
+    ("OWN", Operation::ShowLock),
+    ("REGISTER", Operation::FollowAll),
+    ("AUTH", Operation::Authenticate),
+];
 
+impl LineRequest {
     /// The row of the table of permissions that decides it.
     pub(super) const fn operation(&self) -> Operation {
         match self {
@@ -83,12 +83,12 @@ impl Request {
     }
 
     /// What the line asks, if it asks anything. The line has no end any more.
-    pub(super) fn parse(line: &[u8]) -> Result<Self, Mistake> {
+    pub(super) fn parse(line: &[u8]) -> Result<Self, LineError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if let Some(secret) = line.strip_prefix(b"AUTH,").filter(|secret| !secret.is_empty()) {
             return Ok(Self::Auth(secret.into()));
         }
-        let line = std::str::from_utf8(line).map_err(|_| Mistake::Format)?;
+        let line = std::str::from_utf8(line).map_err(|_| LineError::Format)?;
         let parts: Vec<&str> = line.split(',').collect();
         match parts[..] {
             ["LOCK", name, client] => Ok(Self::Lock(lock(name)?, asker(client)?, None)),
@@ -102,38 +102,40 @@ impl Request {
             ["UNLOCK", name, client] => Ok(Self::Unlock(lock(name)?, asker(client)?)),
             ["OWN", name, client] => asker(client).and_then(|_| Ok(Self::Own(lock(name)?))),
             ["REGISTER", address] => {
-                address.parse().map(Self::Register).map_err(|_| Mistake::Format)
+                address.parse().map(Self::Register).map_err(|_| LineError::Format)
             }
-            ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => Err(Mistake::Format),
+            ["LOCK" | "RENEW" | "UNLOCK" | "OWN" | "REGISTER" | "AUTH", ..] => {
+                Err(LineError::Format)
+            }
             // The seed counts the parts before it looks at the first.
-            [_, _, _, ..] => Err(Mistake::Command),
-            _ => Err(Mistake::Format),
+            [_, _, _, ..] => Err(LineError::Command),
+            _ => Err(LineError::Format),
         }
     }
 }
 
-fn lock(text: &str) -> Result<LockName, Mistake> {
-    LockName::parse(text).map_err(|_| Mistake::Format)
+fn lock(text: &str) -> Result<LockName, LineError> {
+    LockName::parse(text).map_err(|_| LineError::Format)
 }
 
-fn asker(text: &str) -> Result<ClientId, Mistake> {
-    ClientId::parse(text).map_err(|_| Mistake::Format)
+fn asker(text: &str) -> Result<ClientId, LineError> {
+    ClientId::parse(text).map_err(|_| LineError::Format)
 }
 
-fn term(text: &str) -> Result<Ttl, Mistake> {
-    Ttl::parse(text).map_err(|_| Mistake::Format)
+fn term(text: &str) -> Result<Ttl, LineError> {
+    Ttl::parse(text).map_err(|_| LineError::Format)
 }
 
-impl From<Mistake> for Reply {
-    fn from(mistake: Mistake) -> Self {
+impl From<LineError> for LineReply {
+    fn from(mistake: LineError) -> Self {
         match mistake {
-            Mistake::Format => Self::InvalidFormat,
-            Mistake::Command => Self::InvalidCommand,
+            LineError::Format => Self::InvalidFormat,
+            LineError::Command => Self::InvalidCommand,
         }
     }
 }
 
-impl fmt::Display for Reply {
+impl fmt::Display for LineReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Success => "SUCCESS",
@@ -167,15 +169,15 @@ mod tests {
     fn lines_are_requests() {
         let ttl = Ttl::parse("1m").expect("valid");
         for (line, request) in [
-            ("LOCK,a,x", Request::Lock(name("a"), client("x"), None)),
-            ("LOCK,a/b,x:y,1m\r", Request::Lock(name("a/b"), client("x:y"), Some(ttl))),
-            ("RENEW,a,x,1m", Request::Renew(name("a"), client("x"), Some(ttl))),
-            ("UNLOCK,a,x", Request::Unlock(name("a"), client("x"))),
-            ("OWN,a,x", Request::Own(name("a"))),
-            ("REGISTER,[::1]:7", Request::Register("[::1]:7".parse().expect("valid"))),
-            ("AUTH,a,b", Request::Auth((*b"a,b").into())),
+            ("LOCK,a,x", LineRequest::Lock(name("a"), client("x"), None)),
+            ("LOCK,a/b,x:y,1m\r", LineRequest::Lock(name("a/b"), client("x:y"), Some(ttl))),
+            ("RENEW,a,x,1m", LineRequest::Renew(name("a"), client("x"), Some(ttl))),
+            ("UNLOCK,a,x", LineRequest::Unlock(name("a"), client("x"))),
+            ("OWN,a,x", LineRequest::Own(name("a"))),
+            ("REGISTER,[::1]:7", LineRequest::Register("[::1]:7".parse().expect("valid"))),
+            ("AUTH,a,b", LineRequest::Auth((*b"a,b").into())),
         ] {
-            assert_eq!(Request::parse(line.as_bytes()), Ok(request), "{line}");
+            assert_eq!(LineRequest::parse(line.as_bytes()), Ok(request), "{line}");
         }
     }
 
@@ -204,11 +206,11 @@ mod tests {
             "LOCK,../a,x",
             "LOCK,.latchfs,x",
         ] {
-            assert_eq!(Request::parse(line.as_bytes()), Err(Mistake::Format), "{line}");
+            assert_eq!(LineRequest::parse(line.as_bytes()), Err(LineError::Format), "{line}");
         }
-        assert_eq!(Request::parse(b"LOCK,\xff,x"), Err(Mistake::Format));
+        assert_eq!(LineRequest::parse(b"LOCK,\xff,x"), Err(LineError::Format));
         for line in ["FOO,a,b", "lock,a,b", " LOCK,a,b", ",,", "SYNC,LOCK,a,b"] {
-            assert_eq!(Request::parse(line.as_bytes()), Err(Mistake::Command), "{line}");
+            assert_eq!(LineRequest::parse(line.as_bytes()), Err(LineError::Command), "{line}");
         }
     }
 
@@ -217,13 +219,13 @@ mod tests {
         /// could break a line that is sent.
         #[test]
         fn any_line_is_answered(line in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Request::parse(&line);
+            let _ = LineRequest::parse(&line);
         }
 
         #[test]
         fn nothing_that_is_parsed_breaks_a_line(name in ".*", client in ".*") {
             let line = format!("LOCK,{name},{client}");
-            if let Ok(Request::Lock(name, client, _)) = Request::parse(line.as_bytes()) {
+            if let Ok(LineRequest::Lock(name, client, _)) = LineRequest::parse(line.as_bytes()) {
                 let sent = format!("SYNC,LOCK,{},{client}", name.as_str());
                 prop_assert!(!sent.contains(['\n', '\r']));
             }

@@ -1,7 +1,7 @@
 //! One connection: lines in, words out, in order, and how long either may take.
 
-use super::commands::Desk;
-use super::request::{LINE_BYTES_MAX, Reply, Request};
+use super::commands::LineService;
+use super::request::{LINE_BYTES_MAX, LineReply, LineRequest};
 use crate::auth::{Grant, server_tls};
 use std::io;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ const WORD_PATIENCE: Duration = Duration::from_secs(10);
 /// A TLS handshake takes two turns of the line.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What comes next on a connection.
-enum Next {
+/// The result of reading one line.
+enum NextLine {
     /// A line.
     Line,
     /// More bytes than a line has, or an end in the middle of one.
@@ -36,7 +36,7 @@ enum Next {
 }
 
 /// Serves a connection to its end.
-pub(super) async fn serve(desk: &Desk, stream: TcpStream) {
+pub(super) async fn serve(desk: &LineService, stream: TcpStream) {
     let ended = match desk.gate.tls() {
         None => talk(desk, stream, None).await,
         Some(config) => {
@@ -59,7 +59,7 @@ pub(super) async fn serve(desk: &Desk, stream: TcpStream) {
 }
 
 /// Answers line after line.
-async fn talk<S>(desk: &Desk, stream: S, certified: Option<Arc<Grant>>) -> io::Result<()>
+async fn talk<S>(desk: &LineService, stream: S, certified: Option<Arc<Grant>>) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -69,18 +69,18 @@ where
         line.clear();
         let next = tokio::select! {
             next = next_line(&mut stream, &mut line) => next?,
-            () = desk.closing() => Next::End,
+            () = desk.closing() => NextLine::End,
         };
         match next {
-            Next::Line => {}
-            Next::Broken => {
-                say(&mut stream, &Reply::InvalidFormat).await?;
+            NextLine::Line => {}
+            NextLine::Broken => {
+                say(&mut stream, &LineReply::InvalidFormat).await?;
                 break;
             }
-            Next::End => break,
+            NextLine::End => break,
         }
-        let request = Request::parse(&line);
-        if let Ok(Request::Auth(shown)) = &request {
+        let request = LineRequest::parse(&line);
+        if let Ok(LineRequest::Auth(shown)) = &request {
             secret = Some(shown.clone());
         }
         // Looked up each time: tokens may have been read again meanwhile.
@@ -88,12 +88,12 @@ where
         let reply = match (grant, request) {
             (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
             // Whoever guesses has to connect for each guess.
-            (Err(_), Ok(Request::Auth(_))) => {
+            (Err(_), Ok(LineRequest::Auth(_))) => {
                 log::warn!("a connection for lines showed a token that is not known");
-                say(&mut stream, &Reply::Fail).await?;
+                say(&mut stream, &LineReply::Fail).await?;
                 break;
             }
-            (Err(_), Ok(_)) => Reply::Error,
+            (Err(_), Ok(_)) => LineReply::Error,
             (_, Err(mistake)) => mistake.into(),
         };
         say(&mut stream, &reply).await?;
@@ -102,12 +102,12 @@ where
 }
 
 /// Waits for the next line, and gives it without its end.
-async fn next_line<S>(stream: &mut S, line: &mut Vec<u8>) -> io::Result<Next>
+async fn next_line<S>(stream: &mut S, line: &mut Vec<u8>) -> io::Result<NextLine>
 where
     S: AsyncBufRead + Unpin,
 {
     match timeout(IDLE_PATIENCE, stream.fill_buf()).await {
-        Ok(Ok([])) | Err(_) => return Ok(Next::End),
+        Ok(Ok([])) | Err(_) => return Ok(NextLine::End),
         Ok(Ok(_)) => {}
         Ok(Err(error)) => return Err(error),
     }
@@ -115,10 +115,10 @@ where
     let whole = timeout(LINE_PATIENCE, limited.read_until(b'\n', line));
     whole.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     // Without its end it may be the beginning of another: `bob` of `bobby`.
-    Ok(if line.pop_if(|last| *last == b'\n').is_some() { Next::Line } else { Next::Broken })
+    Ok(if line.pop_if(|last| *last == b'\n').is_some() { NextLine::Line } else { NextLine::Broken })
 }
 
-async fn say<S: AsyncWrite + Unpin>(stream: &mut S, reply: &Reply) -> io::Result<()> {
+async fn say<S: AsyncWrite + Unpin>(stream: &mut S, reply: &LineReply) -> io::Result<()> {
     let text = format!("{reply}\n");
     let said = async {
         stream.write_all(text.as_bytes()).await?;

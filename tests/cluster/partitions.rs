@@ -1,4 +1,5 @@
-//! Stopped and cut off: whoever is with the majority goes on, whoever is not says so in time.
+//! Partitions and stopped nodes: no split brain. The side with the majority goes on, and a node on
+//! the other side says in time that it can't.
 
 use crate::load::{Load, now};
 use crate::net::{LATCHFS, eventually, run};

@@ -1,0 +1,501 @@
+//! Grants: what some credentials allow. `Grant::may` compares a request with the table of
+//! permissions, for every front end.
+
+use super::permissions::{AccessRequest, ClientRule, LockRule, Operation, Right};
+use crate::engine::{
+    ClientId, Event, EventKind, LeaseTerms, LockName, Op, Ownership, SessionId, Ticket,
+};
+use std::fmt;
+use std::sync::Arc;
+
+/// What a caller may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// What shows that the caller has it.
+    pub credential: Credential,
+    /// What it is called in the log and in refusals; stable for a credential.
+    pub name: String,
+    /// The clients that it may speak as.
+    pub clients: Vec<ClientPattern>,
+    /// It may see and touch locks whose names begin with one of these; `""` is every lock.
+    pub prefixes: Vec<String>,
+    /// Whether it may take a live lock from its holder.
+    pub steal: bool,
+    /// Whether it may change which nodes are in the cluster, and which of them leads.
+    pub cluster: bool,
+}
+
+/// What shows that a caller has a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credential {
+    /// Nothing, though the server wants credentials.
+    Missing,
+    /// Nothing: the server wants no credentials.
+    Unneeded,
+    /// A bearer token.
+    Token,
+    /// A client certificate.
+    Certificate,
+    /// The user at the other end of a Unix socket or of a mount, as the kernel says.
+    User,
+}
+
+impl Credential {
+    /// As it is written in the audit log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing | Self::Unneeded => "none",
+            Self::Token => "token",
+            Self::Certificate => "certificate",
+            Self::User => "user",
+        }
+    }
+}
+
+/// Matches client ids: exactly one, or all with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientPattern {
+    /// This one.
+    Exactly(String),
+    /// Whatever begins so: `laptop1:*`, `*`.
+    Beginning(String),
+}
+
+/// A session or queue place that a command names instead of its client. Only the service knows its
+/// owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnnamedOwner {
+    /// A session.
+    Session(SessionId),
+    /// A place in a line.
+    Place(LockName, Ticket),
+}
+
+/// How much of the lock space a grant may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Visibility {
+    /// All of it.
+    All,
+    /// Names that begin with one of these, and what leads there.
+    Within(Vec<String>),
+    /// Nothing, not even whether it is there.
+    Nothing,
+}
+
+/// Why not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denial {
+    /// The operation needs credentials, and there are none.
+    Unknown,
+    /// The operation acts for a client or on a lock, and the request names none.
+    Unnamed,
+    /// The grant may not speak as this client.
+    Client(ClientId),
+    /// The grant may not touch this lock.
+    Lock(LockName),
+    /// The grant may not steal.
+    Steal,
+    /// The grant may not see every lock.
+    AllLocks,
+    /// The grant may neither see every lock nor change the cluster.
+    Nodes,
+    /// The grant, by its credential and name, may not change the cluster.
+    Cluster(Credential, String),
+    /// Only nodes may do this.
+    Peer,
+}
+
+impl ClientPattern {
+    /// The pattern that `text` writes.
+    pub fn parse(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(beginning) => Self::Beginning(beginning.to_owned()),
+            None => Self::Exactly(text.to_owned()),
+        }
+    }
+
+    fn matches(&self, client: &ClientId) -> bool {
+        match self {
+            Self::Exactly(text) => client.as_str() == text,
+            Self::Beginning(text) => client.as_str().starts_with(text.as_str()),
+        }
+    }
+}
+
+impl Grant {
+    /// Everything: whoever can connect to a server without tokens.
+    pub fn everything() -> Self {
+        Self {
+            credential: Credential::Unneeded,
+            name: "everybody".to_owned(),
+            clients: vec![ClientPattern::Beginning(String::new())],
+            prefixes: vec![String::new()],
+            steal: true,
+            cluster: true,
+        }
+    }
+
+    /// Nothing: whoever asks what anybody may know.
+    pub fn nothing() -> Self {
+        Self {
+            credential: Credential::Missing,
+            name: "nobody".to_owned(),
+            clients: Vec::new(),
+            prefixes: Vec::new(),
+            steal: false,
+            cluster: false,
+        }
+    }
+
+    /// What a user of this machine may do, whom the kernel has named: act as these clients, on
+    /// all locks, and steal if that user is root or runs the daemon.
+    pub fn of_user(uid: u32, clients: Vec<ClientPattern>, steal: bool) -> Self {
+        Self {
+            credential: Credential::User,
+            name: format!("uid {uid}"),
+            clients,
+            prefixes: vec![String::new()],
+            steal,
+            cluster: false,
+        }
+    }
+
+    /// Decides by the table what the request alone does not change: the credentials and their
+    /// rights. A front end asks this before it reads anything else of a request.
+    pub fn may_begin(&self, operation: Operation) -> Result<(), Denial> {
+        let rule = operation.rule();
+        let is_known = self.credential != Credential::Missing;
+        match rule.right {
+            Right::Public => return Ok(()),
+            Right::Peer => return Err(Denial::Peer),
+            _ if !is_known => return Err(Denial::Unknown),
+            Right::Steal if !self.steal => return Err(Denial::Steal),
+            Right::Cluster if !self.cluster => {
+                return Err(Denial::Cluster(self.credential, self.name.clone()));
+            }
+            Right::Known | Right::Steal | Right::Cluster => {}
+        }
+        match rule.locks {
+            LockRule::All if !self.may_see_all() => Err(Denial::AllLocks),
+            LockRule::AllOrCluster if !self.may_see_all() && !self.cluster => Err(Denial::Nodes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides by the table whether it may make `request`. `owners` are the clients behind the
+    /// sessions and places in a queue that the request names, see [`unnamed_owners`].
+    pub fn may(&self, request: &AccessRequest<'_>, owners: &[ClientId]) -> Result<(), Denial> {
+        self.may_begin(request.operation)?;
+        let rule = request.operation.rule();
+        owners.iter().try_for_each(|owner| self.may_speak_as(owner))?;
+        match rule.client {
+            ClientRule::Named => self.may_speak_as(request.client.ok_or(Denial::Unnamed)?)?,
+            ClientRule::Owner if owners.is_empty() => return Err(Denial::Unnamed),
+            ClientRule::Any | ClientRule::Owner => {}
+        }
+        if rule.locks == LockRule::Named {
+            request.locks[0].ok_or(Denial::Unnamed)?;
+            request.locks.iter().flatten().try_for_each(|lock| self.may_touch(lock))?;
+        }
+        Ok(())
+    }
+
+    /// Whether it may do all that commands and queries can ask for.
+    pub fn may_everything(&self) -> bool {
+        let anybody = |pattern: &ClientPattern| match pattern {
+            ClientPattern::Beginning(text) => text.is_empty(),
+            ClientPattern::Exactly(_) => false,
+        };
+        let is_known = self.credential != Credential::Missing;
+        is_known && self.steal && self.may_see_all() && self.clients.iter().any(anybody)
+    }
+
+    /// Whether it may be told of `event`.
+    pub fn may_hear(&self, event: &Event) -> bool {
+        match &event.what {
+            EventKind::Granted { name, .. }
+            | EventKind::Renewed { name, .. }
+            | EventKind::Annotated { name, .. }
+            | EventKind::Expired { name, .. }
+            | EventKind::Ended { name, .. }
+            | EventKind::Joined { name, .. }
+            | EventKind::Left { name, .. } => self.may_see(name.as_str()),
+            EventKind::SessionOpened { client, .. } | EventKind::SessionOver { client, .. } => {
+                self.may_see_all() || self.may_speak_as(client).is_ok()
+            }
+            EventKind::SessionKept { .. } => self.may_see_all(),
+        }
+    }
+
+    /// Returns whose request ids the bearer chooses at one front end: rule 10. Credentials of one
+    /// name are one caller, so that a secret can be replaced while requests are repeated.
+    pub fn caller(&self, front_end: &str) -> Arc<str> {
+        format!("{front_end}:{}:{}", self.credential.as_str(), self.name).into()
+    }
+
+    /// Whether it may speak as `client`.
+    pub fn may_speak_as(&self, client: &ClientId) -> Result<(), Denial> {
+        if self.clients.iter().any(|pattern| pattern.matches(client)) {
+            Ok(())
+        } else {
+            Err(Denial::Client(client.clone()))
+        }
+    }
+
+    /// Whether it may see and touch the lock `name`.
+    pub fn may_touch(&self, name: &LockName) -> Result<(), Denial> {
+        if self.may_see(name.as_str()) { Ok(()) } else { Err(Denial::Lock(name.clone())) }
+    }
+
+    /// The same for a name that is text.
+    pub fn may_see(&self, name: &str) -> bool {
+        self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
+    }
+
+    /// What it may see of the lock `name`. What only leads to what it may see is shown as that.
+    pub fn sight_of(&self, name: &LockName) -> Visibility {
+        if self.may_see(name.as_str()) {
+            return Visibility::All;
+        }
+        Self::within(self.narrowed(&format!("{name}/")))
+    }
+
+    /// What it may see of the names that begin with `wanted`.
+    pub fn sight(&self, wanted: &str) -> Visibility {
+        if self.may_see(wanted) {
+            return Visibility::All;
+        }
+        Self::within(self.narrowed(wanted))
+    }
+
+    fn within(prefixes: Vec<String>) -> Visibility {
+        if prefixes.is_empty() { Visibility::Nothing } else { Visibility::Within(prefixes) }
+    }
+
+    /// What it may see of the names that begin with `wanted`: prefixes, in order, of which none
+    /// lies within another. What it may not see has no say in what is listed.
+    pub fn narrowed(&self, wanted: &str) -> Vec<String> {
+        if self.may_see(wanted) {
+            return vec![wanted.to_owned()];
+        }
+        let within = self.prefixes.iter().filter(|prefix| prefix.starts_with(wanted));
+        let mut sorted: Vec<String> = within.cloned().collect();
+        sorted.sort_unstable();
+        sorted.dedup_by(|later, before| later.starts_with(before.as_str()));
+        sorted
+    }
+
+    /// Whether nothing is hidden from it.
+    pub fn may_see_all(&self) -> bool {
+        self.prefixes.iter().any(String::is_empty)
+    }
+
+    /// The only client that it names in full, if there is only one.
+    pub fn only_client(&self) -> Option<&str> {
+        let mut exact = self.clients.iter().filter_map(|pattern| match pattern {
+            ClientPattern::Exactly(client) => Some(client.as_str()),
+            ClientPattern::Beginning(_) => None,
+        });
+        exact.next().filter(|_| exact.next().is_none())
+    }
+
+    /// Whether it may submit `op`. `owners` are the clients behind what [`unnamed_owners`] names.
+    pub fn may_submit(&self, op: &Op, owners: &[ClientId]) -> Result<(), Denial> {
+        self.may(&AccessRequest::of_op(op), owners)
+    }
+}
+
+/// The sessions and queue places that `op` names instead of their clients.
+pub fn unnamed_owners(op: &Op) -> Vec<UnnamedOwner> {
+    let of_hold = |hold: Ownership| hold.open().map(|open| UnnamedOwner::Session(open.session));
+    let of_term = |term: Option<LeaseTerms>| match term {
+        Some(LeaseTerms::Session(id)) => Some(UnnamedOwner::Session(id)),
+        Some(LeaseTerms::Own(..)) | None => None,
+    };
+    match op {
+        Op::KeepAlive(id) => vec![UnnamedOwner::Session(*id)],
+        Op::EndSession(ask) => vec![UnnamedOwner::Session(ask.session)],
+        Op::Leave(ask) => vec![UnnamedOwner::Place(ask.name.clone(), ask.ticket)],
+        Op::Acquire(ask) => of_hold(ask.hold).into_iter().chain(of_term(Some(ask.term))).collect(),
+        Op::Renew(ask) => of_term(ask.term).into_iter().collect(),
+        Op::Steal(ask) => of_term(Some(ask.term)).into_iter().collect(),
+        Op::Settle
+        | Op::Annotate(_)
+        | Op::Release(_)
+        | Op::Move(_)
+        | Op::OpenSession(_)
+        | Op::Reset(_) => vec![],
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(client) => write!(
+                f,
+                "these credentials may not speak as {client}; use those of {client}, or have the \
+                 client added to them"
+            ),
+            Self::Lock(name) => write!(
+                f,
+                "these credentials may not touch lock '{name}'; have its prefix added to them"
+            ),
+            Self::Steal => write!(
+                f,
+                "these credentials may not take a live lock from its holder; ask an administrator"
+            ),
+            Self::AllLocks => write!(
+                f,
+                "these credentials see only some locks, and this concerns all; use credentials \
+                 that see every lock"
+            ),
+            Self::Nodes => write!(
+                f,
+                "these credentials see only some locks, and not the nodes; use credentials that \
+                 see every lock, or a token with 'cluster = true'"
+            ),
+            Self::Cluster(Credential::Token, name) => write!(
+                f,
+                "the token '{name}' may not change the cluster; add 'cluster = true' to it in the \
+                 file of --tokens, or use a token that has it"
+            ),
+            Self::Cluster(..) => write!(
+                f,
+                "these credentials may not change the cluster; use a token with 'cluster = true'"
+            ),
+            Self::Unknown => write!(f, "this needs credentials"),
+            Self::Unnamed => write!(f, "the request does not say whose it is, or of which lock"),
+            Self::Peer => write!(f, "only the nodes of the cluster may do this"),
+        }
+    }
+}
+
+impl std::error::Error for Denial {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{
+        Acquire, EndSession, IfExists, LeaseKey, Leave, LeaveReason, Mode, Move, OpenSession,
+        Patch, QueuePolicy, Release, SessionEnd, Steal, StealReason,
+    };
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    fn laptop() -> Grant {
+        Grant {
+            credential: Credential::Token,
+            name: "laptop1".to_owned(),
+            clients: vec![ClientPattern::parse("laptop1"), ClientPattern::parse("laptop1:*")],
+            prefixes: vec!["team/".to_owned(), "home".to_owned()],
+            steal: false,
+            cluster: false,
+        }
+    }
+
+    fn acquire(lock: &str, who: &str, term: LeaseTerms) -> Op {
+        Op::Acquire(Acquire {
+            name: name(lock),
+            client: client(who),
+            mode: Mode::Exclusive,
+            hold: Ownership::Client,
+            term,
+            line: QueuePolicy::Skip,
+            patch: Patch::default(),
+        })
+    }
+
+    #[test]
+    fn a_grant_is_for_its_clients_and_locks() {
+        let own = LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT);
+        let may = |lock, who| laptop().may_submit(&acquire(lock, who, own), &[]);
+        assert_eq!(may("team/x", "laptop1"), Ok(()));
+        assert_eq!(may("homes", "laptop1:alice"), Ok(()));
+        assert_eq!(may("team/x", "laptop10"), Err(Denial::Client(client("laptop10"))));
+        assert_eq!(may("team", "laptop1"), Err(Denial::Lock(name("team"))));
+        let key = LeaseKey { name: name("other"), client: client("laptop1"), token: None };
+        let release = Op::Release(Release::of(key.clone()));
+        assert_eq!(laptop().may_submit(&release, &[]), Err(Denial::Lock(name("other"))));
+        let from = LeaseKey { name: name("home"), ..key };
+        let to = Op::Move(Move { from, to: name("other"), over: IfExists::Refuse });
+        assert_eq!(laptop().may_submit(&to, &[]), Err(Denial::Lock(name("other"))));
+        assert_eq!(Grant::everything().may_submit(&to, &[]), Ok(()));
+        let ask = OpenSession { client: client("x"), ttl: None, grace: GRACE_DEFAULT };
+        let open = Op::OpenSession(ask);
+        assert_eq!(laptop().may_submit(&open, &[]), Err(Denial::Client(client("x"))));
+        assert!(Grant::nothing().may_submit(&acquire("a", "a", own), &[]).is_err());
+    }
+
+    #[test]
+    fn who_may_steal_has_it_said() {
+        let (name, client) = (name("home"), client("laptop1"));
+        let reason = StealReason::parse("why").expect("a reason");
+        let (term, patch) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Patch::default());
+        let steal = Op::Steal(Steal { name, client, reason, term, patch });
+        assert_eq!(laptop().may_submit(&steal, &[]), Err(Denial::Steal));
+        assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
+    }
+
+    /// What a command leans on without saying whose it is must be the caller's.
+    #[test]
+    fn sessions_and_places_are_their_clients() {
+        let session = SessionId::named(7);
+        let end = EndSession { session, end: SessionEnd::Closed };
+        let leave = Leave { name: name("home"), ticket: Ticket::named(3), why: LeaveReason::Asked };
+        for (op, leans_on) in [
+            (Op::KeepAlive(session), UnnamedOwner::Session(session)),
+            (Op::EndSession(end), UnnamedOwner::Session(session)),
+            (
+                acquire("home", "laptop1", LeaseTerms::Session(session)),
+                UnnamedOwner::Session(session),
+            ),
+            (Op::Leave(leave), UnnamedOwner::Place(name("home"), Ticket::named(3))),
+        ] {
+            assert_eq!(unnamed_owners(&op), [leans_on]);
+            assert_eq!(laptop().may_submit(&op, &[client("laptop1:bob")]), Ok(()));
+            let denied = laptop().may_submit(&op, &[client("x")]);
+            assert_eq!(denied, Err(Denial::Client(client("x"))));
+        }
+        assert_eq!(
+            unnamed_owners(&acquire("a", "a", LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT))),
+            []
+        );
+    }
+
+    #[test]
+    fn what_leads_to_what_may_be_seen_is_seen_as_that() {
+        let grant = laptop();
+        let within = |prefix: &str| Visibility::Within(vec![prefix.to_owned()]);
+        assert_eq!(grant.sight_of(&name("team/x")), Visibility::All);
+        assert_eq!(grant.sight_of(&name("team")), within("team/"));
+        assert_eq!(grant.sight_of(&name("tea")), Visibility::Nothing);
+        assert_eq!(grant.sight_of(&name("other")), Visibility::Nothing);
+        assert_eq!(grant.sight("team/"), Visibility::All);
+        assert_eq!(grant.sight("hom"), within("home"));
+        assert_eq!(
+            grant.sight(""),
+            Visibility::Within(vec!["home".to_owned(), "team/".to_owned()])
+        );
+        assert_eq!(grant.sight("other/"), Visibility::Nothing);
+        assert_eq!(Grant::nothing().sight(""), Visibility::Nothing);
+    }
+
+    #[test]
+    fn a_list_is_of_what_may_be_seen() {
+        let mut grant = laptop();
+        assert_eq!(grant.narrowed(""), ["home", "team/"]);
+        assert_eq!(grant.narrowed("te"), ["team/"]);
+        assert_eq!(grant.narrowed("team/x"), ["team/x"]);
+        assert_eq!(grant.narrowed("other"), [""; 0]);
+        grant.prefixes.push("home/x".to_owned());
+        assert_eq!(grant.narrowed("h"), ["home"]);
+        assert_eq!(Grant::everything().narrowed("x"), ["x"]);
+    }
+}

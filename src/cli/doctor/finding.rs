@@ -1,0 +1,71 @@
+//! A finding of `doctor`: how bad it is, and how to mend it.
+
+use crate::cli::output::Colour;
+
+/// What was found of one thing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// What was looked at.
+    pub(super) check: &'static str,
+    /// What was found.
+    pub(super) says: String,
+    /// Whether it is as it should be.
+    pub(super) level: Level,
+    /// What to do about it; nothing when all is well.
+    pub(super) mend: Option<String>,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    /// As it should be.
+    Well,
+    /// Not as one would expect, and nothing depends on it.
+    Odd,
+    /// To be mended.
+    Wrong,
+}
+
+impl Level {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Well => "ok",
+            Self::Odd => "odd",
+            Self::Wrong => "wrong",
+        }
+    }
+
+    pub(super) const fn colour(self) -> Colour {
+        match self {
+            Self::Well => Colour::Green,
+            Self::Odd => Colour::Yellow,
+            Self::Wrong => Colour::Red,
+        }
+    }
+}
+
+impl Finding {
+    pub(super) fn well(check: &'static str, says: impl Into<String>) -> Self {
+        Self { check, says: says.into(), level: Level::Well, mend: None }
+    }
+
+    pub(super) fn odd(
+        check: &'static str,
+        says: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Odd, mend: Some(mend.into()), ..Self::well(check, says) }
+    }
+
+    pub(super) fn wrong(
+        check: &'static str,
+        says: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Wrong, ..Self::odd(check, says, mend) }
+    }
+
+    pub(super) fn is_wrong(&self) -> bool {
+        self.level == Level::Wrong
+    }
+}

@@ -1,0 +1,113 @@
+//! `doctor`: runs all checks, and reports their findings.
+
+use super::finding::Finding;
+use super::{machine, mounts, nodes, servers, state_dirs};
+use crate::cli::exit::{CliError, CliResult, Exit};
+use crate::cli::output::{self, TerminalStyle};
+use crate::cli::server_options::{ServerKeyArgs, urls};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+
+/// `doctor`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct DoctorArgs {
+    /// The state directory to look at, or 'none' [default: those of the mounts, or as for mount]
+    #[arg(long, value_name = "DIR")]
+    state: Option<OsString>,
+    /// The server to look at, with its cluster; what mounts need is seen to only if there are some
+    #[arg(long, value_name = "URL", env = "LATCHFS_SERVER", hide_env_values = true)]
+    server: Option<String>,
+    #[command(flatten)]
+    key: ServerKeyArgs,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: &DoctorArgs) -> CliResult {
+    let (of_mounts, abouts) = mounts::mounts();
+    let mut findings = Vec::new();
+    // A container that asks a server needs no device.
+    let asks_only = args.server.is_some() && abouts.is_empty();
+    let mounts = cfg!(target_os = "linux") && !asks_only;
+    if mounts {
+        findings.extend([machine::device(), machine::helper(), machine::conf()]);
+        findings.push(machine::timeout());
+    }
+    findings.push(machine::clocks());
+    if let Some(url) = &args.server {
+        let urls = urls(url);
+        for url in &urls {
+            findings.extend(servers::named(url, &args.key)?);
+        }
+        findings.extend(nodes::of_nodes(&urls, &args.key)?);
+    }
+    findings.extend(of_mounts);
+    if mounts || args.state.is_some() {
+        findings.extend(state_dirs::states(args.state.as_deref(), &abouts)?);
+    }
+    findings.push(Finding::well("version", machine::version()));
+    if args.json {
+        output::json(&to_json(&findings))?;
+    } else {
+        output::write(&to_text(&findings, TerminalStyle::of_stdout()))?;
+    }
+    let is_wrong = findings.iter().any(Finding::is_wrong);
+    if is_wrong { Err(CliError::Silent(Exit::Findings)) } else { Ok(()) }
+}
+
+fn to_json(findings: &[Finding]) -> Value {
+    let list = findings.iter().map(|finding| {
+        json!({
+            "check": finding.check,
+            "ok": !finding.is_wrong(),
+            "level": finding.level.as_str(),
+            "says": finding.says,
+            "mend": finding.mend,
+        })
+    });
+    json!({
+        "ok": !findings.iter().any(Finding::is_wrong),
+        "findings": list.collect::<Vec<_>>(),
+    })
+}
+
+fn to_text(findings: &[Finding], look: TerminalStyle) -> String {
+    let lines = findings.iter().map(|finding| {
+        let (says, check) = (output::harmless(&finding.says), finding.check);
+        let level = finding.level.as_str();
+        let gap = &"       "[level.len()..];
+        let level = look.paint(finding.level.colour(), level);
+        let mend = finding.mend.as_ref();
+        let mend = mend.map(|mend| format!("       mend: {}\n", output::harmless(mend)));
+        format!("{level}{gap}{check}: {says}\n{}", mend.unwrap_or_default())
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_told_with_their_mend() {
+        let findings = [
+            Finding::well("device", "/dev/fuse is there"),
+            Finding::odd("server clock", "it is 3s ahead", "timedatectl"),
+            Finding::wrong("mount", "/locks is stale", "latchfs umount /locks"),
+        ];
+        let expected = "\
+ok     device: /dev/fuse is there
+odd    server clock: it is 3s ahead
+       mend: timedatectl
+wrong  mount: /locks is stale
+       mend: latchfs umount /locks
+";
+        assert_eq!(to_text(&findings, TerminalStyle::Plain), expected);
+        let json = to_json(&findings);
+        assert_eq!((&json["ok"], &json["findings"][0]["ok"]), (&json!(false), &json!(true)));
+        assert_eq!(json["findings"][2]["mend"], "latchfs umount /locks");
+        let odd = to_json(&findings[..2]);
+        assert_eq!((&odd["ok"], &odd["findings"][1]["level"]), (&json!(true), &json!("odd")));
+    }
+}

@@ -1,0 +1,73 @@
+//! What the environment says where an option does not: the host, the user, directories, a server.
+
+use super::exit::{CliError, CliResult};
+use crate::engine::ClientId;
+use crate::fuse::device::is_root;
+use crate::fuse::mount::client_of_user;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// The client that this host is.
+pub(super) fn host() -> CliResult<ClientId> {
+    let name = host_name();
+    ClientId::parse(name.trim()).map_err(|_| {
+        CliError::usage("this host has no usable name; say who this client is by --client NAME")
+    })
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code)]
+pub(super) fn host_name() -> String {
+    let mut bytes = [0_u8; 256];
+    // SAFETY: at most as many bytes are written as there are.
+    let result = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
+    let text = bytes.split(|byte| *byte == 0).next().filter(|_| result == 0);
+    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
+}
+
+/// The client of whoever runs this process: its host and user.
+pub(super) fn own_client() -> CliResult<ClientId> {
+    Ok(client_of_user(&host()?))
+}
+
+/// The state directory: `None` for none.
+pub(super) fn state_dir(said: Option<&OsStr>) -> CliResult<Option<PathBuf>> {
+    match said {
+        Some(none) if none == "none" => Ok(None),
+        Some(dir) if dir.is_empty() => {
+            Err(CliError::usage("--state needs a directory, or the word 'none'"))
+        }
+        Some(dir) => absolute(Path::new(dir)).map(Some),
+        None => default_state_dir().map(Some),
+    }
+}
+
+fn default_state_dir() -> CliResult<PathBuf> {
+    if is_root() {
+        return Ok("/var/lib/latchfs".into());
+    }
+    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let state = home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state")));
+    state.map(|state| state.join("latchfs")).ok_or_else(|| {
+        CliError::usage("there is no HOME to keep the state in; name a place by --state DIR")
+    })
+}
+
+pub(super) fn absolute(path: &Path) -> CliResult<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|error| CliError::system("the current directory can't be found", &error))
+}
+
+/// `LATCHFS_SERVER`; an empty one counts as none.
+pub(super) fn server_of_environment() -> CliResult<Option<String>> {
+    let Some(url) = std::env::var_os("LATCHFS_SERVER").filter(|url| !url.is_empty()) else {
+        return Ok(None);
+    };
+    let text = url.into_string();
+    text.map(Some).map_err(|_| CliError::usage("LATCHFS_SERVER is not UTF-8; name a URL there"))
+}

@@ -1,0 +1,38 @@
+//! The HTTP server of `serve` and of `mount --listen`: its start, and its reload at SIGHUP.
+
+use super::exit::{CliError, CliResult, Exit};
+use super::output;
+use crate::server::http::{HttpConfig, HttpServer, HttpStartError, Listen};
+use crate::service::Locks;
+
+/// Reads tokens and certificates again, and says it when something is wrong with them.
+pub(super) fn reload(server: &HttpServer) {
+    match server.reload() {
+        Ok(()) => output::say("tokens and certificates were read again"),
+        Err(error) => output::say(&format!("all stays as it was: {error}")),
+    }
+}
+
+/// Begins a server, and says where it listens.
+pub(super) fn start(locks: Locks, config: &HttpConfig) -> CliResult<HttpServer> {
+    let server = HttpServer::start(locks, config).map_err(|error| refused(&error))?;
+    let (ttl, grace) = (config.ttl.span(), config.grace.span());
+    let scheme = match (&config.listen, &config.credentials.tls) {
+        (Listen::Unix(..), _) => "unix:",
+        (Listen::Tcp(_), Some(_)) => "https://",
+        (Listen::Tcp(_), None) => "http://",
+    };
+    let address = server.address();
+    output::line(&format!("latchfs: listening on {scheme}{address} (ttl {ttl}, grace {grace})"))?;
+    Ok(server)
+}
+
+fn refused(error: &HttpStartError) -> CliError {
+    let exit = match error {
+        HttpStartError::Open(_) => Exit::Usage,
+        HttpStartError::Listen(..) | HttpStartError::System(_) | HttpStartError::Credentials(_) => {
+            Exit::Unavailable
+        }
+    };
+    CliError::Said(exit, error.to_string())
+}

@@ -1,0 +1,32 @@
+//! The name of a lock as an argument, and the sentence that says why a text is no name.
+
+use super::exit::{CliError, CliResult};
+use crate::engine::{LockName, NameError};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// The lock of a server that an argument means.
+pub(super) fn parsed(given: &OsStr) -> CliResult<LockName> {
+    LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
+}
+
+/// What, why, and what to write instead.
+pub(super) fn not_a_name(given: &OsStr, error: NameError) -> CliError {
+    let next = match error {
+        NameError::Empty => "write one slash between parts, and none around them: team/build",
+        NameError::TooLong => "choose a shorter one",
+        NameError::NotUtf8 => "write it in UTF-8",
+        NameError::Control => "leave out line ends, tabs and the like",
+        NameError::Dots => "write it whole, as from the top of a mount: team/build",
+        NameError::Reserved => "let it begin otherwise",
+    };
+    CliError::usage(format!("'{}' is not the name of a lock: {error}; {next}", given.display()))
+}
+
+/// The name of a lock as an argument.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct NameArg {
+    /// The lock: its name, or a path below the mount
+    #[arg(value_name = "NAME")]
+    pub(super) name: OsString,
+}

@@ -1,0 +1,162 @@
+//! The mutex as a program uses it, and the guard that holds the lock.
+
+use super::lock_file::{self, MutexMode, WaitLimit};
+use super::notice::{Listeners, Notice, Unexpected};
+use super::thread_ownership::{ProcessLock, Reentry, ThreadHold};
+use crate::time::{Span, boot_now};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// One lock of one mount.
+pub struct Mutex {
+    place: Arc<ProcessLock>,
+    hooks: Arc<Listeners>,
+}
+
+/// The lock is held until this is dropped. It belongs to the thread that locked.
+#[must_use = "the lock is given back when the guard is dropped"]
+pub struct Guard<'a> {
+    mutex: &'a Mutex,
+    hold: Arc<ThreadHold>,
+    /// Not to be sent: re-entrance is counted by thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Mutex {
+    /// The lock `name` of the latchfs that is mounted at `dir`. Nothing is locked yet.
+    pub fn open(dir: impl AsRef<Path>, name: &str) -> io::Result<Self> {
+        Ok(Self { place: ProcessLock::open(dir.as_ref(), name)?, hooks: Arc::default() })
+    }
+
+    /// Calls `listener` whenever this mutex waits, is granted, or is lost. It is called by the
+    /// thread that locks, and for a loss by a thread that watches; register it before locking.
+    pub fn listen(&self, listener: impl Fn(Notice) + Send + Sync + 'static) {
+        self.hooks.listeners.write().push(Arc::new(listener));
+    }
+
+    /// Calls `handler` when something happens that nobody asked for; register it before locking.
+    pub fn on_unexpected(&self, handler: impl Fn(Unexpected) + Send + Sync + 'static) {
+        self.hooks.handlers.write().push(Arc::new(handler));
+    }
+
+    /// Takes the lock, alone; waits in line until it is there.
+    pub fn lock(&self) -> io::Result<Guard<'_>> {
+        self.enter(MutexMode::Exclusive, WaitLimit::Ever).and_then(granted)
+    }
+
+    /// Takes the lock, alone, if that is possible at once.
+    pub fn try_lock(&self) -> io::Result<Option<Guard<'_>>> {
+        self.enter(MutexMode::Exclusive, WaitLimit::No)
+    }
+
+    /// Takes the lock, alone, if that is possible within `patience`; waits in line meanwhile.
+    pub fn lock_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
+        self.enter(MutexMode::Exclusive, within(patience))
+    }
+
+    /// Takes the lock together with others that only read; waits in line until it is there.
+    pub fn read(&self) -> io::Result<Guard<'_>> {
+        self.enter(MutexMode::Shared, WaitLimit::Ever).and_then(granted)
+    }
+
+    /// The same, if that is possible at once.
+    pub fn try_read(&self) -> io::Result<Option<Guard<'_>>> {
+        self.enter(MutexMode::Shared, WaitLimit::No)
+    }
+
+    /// The same, if that is possible within `patience`, as [`Mutex::lock_timeout`] does it.
+    pub fn read_timeout(&self, patience: Duration) -> io::Result<Option<Guard<'_>>> {
+        self.enter(MutexMode::Shared, within(patience))
+    }
+
+    fn enter(&self, mode: MutexMode, wait: WaitLimit) -> io::Result<Option<Guard<'_>>> {
+        let guard = |hold| Guard { mutex: self, hold, thread: PhantomData };
+        let thread = thread::current().id();
+        let is_first = match self.place.reenter(thread, mode)? {
+            Reentry::Already(hold) => return Ok(Some(guard(hold))),
+            Reentry::No { is_first } => is_first,
+        };
+        let taken = self.take(mode, wait, is_first);
+        let hold = match taken {
+            Ok(Some(hold)) => hold,
+            none => {
+                self.place.gave_up();
+                return none.map(|_| None);
+            }
+        };
+        self.place.entered(thread, &hold);
+        self.hooks.notice(Notice::Granted { token: hold.token });
+        Ok(Some(guard(hold)))
+    }
+
+    fn take(
+        &self,
+        mode: MutexMode,
+        wait: WaitLimit,
+        is_first: bool,
+    ) -> io::Result<Option<Arc<ThreadHold>>> {
+        if is_first
+            && self.hooks.handles()
+            && let Some(token) = self.place.held_by_this_process()?
+        {
+            self.hooks.unexpected(Unexpected::Granted { token });
+        }
+        let waiting = || self.hooks.notice(Notice::Waiting);
+        let Some(file) = lock_file::take(self.place.path(), mode, wait, waiting)? else {
+            return Ok(None);
+        };
+        let hooks = (!self.hooks.is_empty()).then(|| Arc::clone(&self.hooks));
+        ThreadHold::new(&self.place, file, mode, hooks).map(Some)
+    }
+}
+
+fn within(patience: Duration) -> WaitLimit {
+    WaitLimit::Until(boot_now() + Span::from(patience))
+}
+
+/// Who waits for ever comes back with the lock, or with an error.
+fn granted(guard: Option<Guard<'_>>) -> io::Result<Guard<'_>> {
+    guard.ok_or_else(|| io::Error::new(ErrorKind::WouldBlock, "the lock was not granted"))
+}
+
+impl Guard<'_> {
+    /// The fencing token: greater than that of every tenure before. Each holder of a shared lock
+    /// has its own.
+    pub fn token(&self) -> u64 {
+        self.hold.token
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> MutexMode {
+        self.hold.mode
+    }
+
+    /// Asks whether it is held still.
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.mutex.place.leave(thread::current().id());
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").field("path", &self.place.path()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.mutex.place.path();
+        f.debug_struct("Guard").field("path", &path).field("token", &self.token()).finish()
+    }
+}

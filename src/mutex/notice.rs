@@ -1,0 +1,70 @@
+//! Notices of a mutex: waiting, granted, lost, and the callbacks that receive them.
+
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// What a listener is told, in the order in which it happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Another has the lock, so the caller waits.
+    Waiting,
+    /// The caller has it.
+    Granted {
+        /// The tenure.
+        token: u64,
+    },
+    /// It was lost while it was held.
+    Lost {
+        /// The tenure that is over.
+        token: u64,
+    },
+}
+
+/// What nobody asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unexpected {
+    /// The lock was lost while it was held: stolen, removed, or the mount is gone.
+    Lost {
+        /// The tenure that is over.
+        token: u64,
+    },
+    /// This process holds the lock, though by none of its mutexes: it made the file otherwise.
+    /// Told before the next lock, which then takes over what can be taken over.
+    Granted {
+        /// The tenure.
+        token: u64,
+    },
+}
+
+type Callback<T> = Arc<dyn Fn(T) + Send + Sync>;
+
+/// Callbacks of one mutex.
+#[derive(Default)]
+pub(super) struct Listeners {
+    pub(super) listeners: RwLock<Vec<Callback<Notice>>>,
+    pub(super) handlers: RwLock<Vec<Callback<Unexpected>>>,
+}
+
+impl Listeners {
+    pub(super) fn notice(&self, notice: Notice) {
+        let listeners = self.listeners.read().clone();
+        for listener in listeners {
+            listener(notice);
+        }
+    }
+
+    pub(super) fn unexpected(&self, what: Unexpected) {
+        let handlers = self.handlers.read().clone();
+        for handler in handlers {
+            handler(what);
+        }
+    }
+
+    pub(super) fn handles(&self) -> bool {
+        !self.handlers.read().is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listeners.read().is_empty() && !self.handles()
+    }
+}

@@ -1,0 +1,58 @@
+//! An endpoint: one method at a path, with its handler, its permission and its documentation.
+
+use super::parameters::Param;
+use super::request_context::{HandlerFuture, RequestContext};
+use super::schema::Schema;
+use crate::auth::permissions::Operation;
+use axum::http::Method;
+
+/// One method at a path.
+pub(super) struct Endpoint {
+    pub(super) method: Method,
+    pub(super) doc: EndpointDoc,
+    /// The row of the table of permissions by which it is decided.
+    pub(super) operation: Operation,
+    /// Whether it may be to keep a session alive, and no more.
+    pub(super) keeps: bool,
+    pub(super) run: fn(RequestContext) -> HandlerFuture,
+}
+
+/// The documentation of an endpoint in the `OpenAPI` document.
+pub(super) struct EndpointDoc {
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) params: &'static [Param],
+    /// What is answered when all is well.
+    pub(super) code: u16,
+    pub(super) schema: Schema,
+    /// What else is to be expected; all of them are problems.
+    pub(super) problems: &'static [u16],
+}
+
+/// One method at a path.
+pub(super) const fn endpoint(
+    method: Method,
+    operation: Operation,
+    run: fn(RequestContext) -> HandlerFuture,
+    doc: EndpointDoc,
+) -> Endpoint {
+    Endpoint { method, doc, operation, keeps: false, run }
+}
+
+impl Endpoint {
+    pub(super) const fn keeps(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+}
+
+/// What the document says of it.
+pub(super) const fn doc(
+    id: &'static str,
+    summary: &'static str,
+    params: &'static [Param],
+    (code, schema): (u16, Schema),
+    problems: &'static [u16],
+) -> EndpointDoc {
+    EndpointDoc { id, summary, params, code, schema, problems }
+}
