@@ -105,7 +105,9 @@ impl Crowd {
         for number in 0..EACH {
             for kind in ["flock", "lockf", "wait", "bound"] {
                 let mut command = mount.machine.command("python3");
-                command.args(["-c", PRELUDE, kind, &number.to_string()]).arg(&stop);
+                // Isolated: otherwise its imports list the directory in which it runs, the mount,
+                // and it dies of a server that does not answer before it has begun.
+                command.args(["-I", "-c", PRELUDE, kind, &number.to_string()]).arg(&stop);
                 command.arg((seed >> 1).to_string()).current_dir(mount.dir());
                 programs.push((format!("{kind} {number}"), start(&mut command)));
             }
@@ -120,8 +122,10 @@ impl Crowd {
     pub(crate) fn end(mut self, mount: &Mount) {
         std::fs::write(&self.stop, "").expect("the scratch directory is ours");
         for (name, program) in &mut self.programs {
-            let ended = || program.try_wait().expect("it is ours").map(drop);
-            eventually(&format!("the end of '{name}', which is stuck"), ended);
+            let ended = || program.try_wait().expect("it is ours");
+            let status = eventually(&format!("the end of '{name}', which is stuck"), ended);
+            // The exit code of a shell is that of the last `run`, which may have been refused.
+            assert!(status.success() || name.starts_with("run "), "'{name}' has died: {status}");
         }
         eventually("a time when nothing is held", || {
             let entries = std::fs::read_dir(mount.dir()).and_then(Iterator::collect);
