@@ -227,7 +227,10 @@ fn name_of(dir: &Path, given: &OsStr, path: Option<&Path>) -> CliResult<LockName
         Some(below) if is_path(given) || !is_odd => below.as_os_str(),
         _ if is_path(given) => {
             let (given, dir) = (given.display(), dir.display());
-            return Err(CliError::usage(format!("'{given}' does not lie below the mount {dir}")));
+            return Err(CliError::usage(format!(
+                "'{given}' does not lie below the mount {dir}; name the lock alone, such as \
+                 'build', or give its path in the mount"
+            )));
         }
         _ => given,
     };
@@ -282,7 +285,11 @@ mod tests {
         assert_eq!(team.as_str(), "team/build");
         let path = name("./locks/build", Some("/locks/build")).expect("a path");
         assert_eq!(path.as_str(), "build");
-        assert!(sentence(name("/etc/x", Some("/etc/x"))).contains("does not lie below"));
+        let outside = sentence(name("/etc/x", Some("/etc/x")));
+        assert!(
+            outside.contains("does not lie below the mount /locks; name the lock"),
+            "{outside}"
+        );
         let slash = name("locks/build/", Some("/locks/build")).expect("a path");
         assert_eq!(slash.as_str(), "build");
         assert!(sentence(name("locks//b", Some("/locks/b"))).contains("is not the name of a lock"));

@@ -48,6 +48,7 @@ impl CtlRequest {
     }
 
     /// The request that `text` names.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(crate) fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|request| request.as_str() == text)
     }

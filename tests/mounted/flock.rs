@@ -276,7 +276,8 @@ fn what_is_moved_while_it_is_given_back_is_free() {
         &m,
         r#"
         import threading
-        moved, refused, over = 0, set(), threading.Event()
+        moved, refused = 0, set()
+        over, tried = threading.Event(), threading.Event()
         def move():
             global moved
             while not over.is_set():
@@ -285,6 +286,7 @@ fn what_is_moved_while_it_is_given_back_is_free() {
                         os.rename(*names)
                         moved += 1
                     except OSError as error: refused.add(errno.errorcode[error.errno])
+                    tried.set()
         mover = threading.Thread(target=move, daemon=True)
         mover.start()
         # On a loaded machine the mover has its turn less often.
@@ -293,6 +295,10 @@ fn what_is_moved_while_it_is_given_back_is_free() {
             kind = ('flock', 'fcntl', 'ofd')[turn % 3]
             fd = os.open('a', os.O_RDWR | os.O_CREAT, 0o666)
             lock(fd, kind + '_ex')
+            # Without this the threads may take turns for minutes, and nothing is ever moved.
+            if turn % 2:
+                tried.clear()
+                tried.wait()
             unlock(fd, kind + '_ex')
             os.close(fd)
         over.set()
