@@ -89,10 +89,13 @@ _latchfs() {
                 cmd="latchfs__subcmd__cluster__subcmd__backup"
                 ;;
             latchfs__subcmd__cluster,join)
-                cmd="latchfs__subcmd__cluster__subcmd__join"
+                cmd="latchfs__subcmd__cluster__subcmd__promote"
                 ;;
             latchfs__subcmd__cluster,leave)
                 cmd="latchfs__subcmd__cluster__subcmd__leave"
+                ;;
+            latchfs__subcmd__cluster,promote)
+                cmd="latchfs__subcmd__cluster__subcmd__promote"
                 ;;
             latchfs__subcmd__cluster,remove)
                 cmd="latchfs__subcmd__cluster__subcmd__remove"
@@ -292,7 +295,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__cluster)
-            opts="-h --server --token-file --ca --cert --key --json --help status join leave remove reset backup restore transfer"
+            opts="-h --server --token-file --ca --cert --key --json --help status promote join leave remove reset backup restore transfer"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -359,8 +362,8 @@ _latchfs() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        latchfs__subcmd__cluster__subcmd__join)
-            opts="-h --force --server --token-file --ca --cert --key --json --help"
+        latchfs__subcmd__cluster__subcmd__leave)
+            opts="-h --server --token-file --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -393,8 +396,8 @@ _latchfs() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        latchfs__subcmd__cluster__subcmd__leave)
-            opts="-h --server --token-file --ca --cert --key --json --help"
+        latchfs__subcmd__cluster__subcmd__promote)
+            opts="-h --force --server --token-file --ca --cert --key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1266,7 +1269,7 @@ _latchfs() {
             return 0
             ;;
         latchfs__subcmd__wait)
-            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --reentrant --timeout --help"
+            opts="-h --dir --server --client --token-file --ca --cert --key --json --ttl --grace --note --shared --reentrant --timeout --wait --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1309,6 +1312,10 @@ _latchfs() {
                     return 0
                     ;;
                 --note)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wait)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

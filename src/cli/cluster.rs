@@ -57,8 +57,9 @@ enum ClusterCommand {
         #[arg(long)]
         state: bool,
     },
-    /// Have a node vote that only learns
-    Join {
+    /// Promote a learner to a voter
+    #[command(visible_alias = "join")]
+    Promote {
         /// The number of the node
         #[arg(value_name = "ID")]
         id: u64,
@@ -102,7 +103,7 @@ pub(super) fn run(args: &ClusterArgs) -> CliResult {
             let report = args.ask("GET", path)?;
             if args.json { output::json(&report) } else { output::write(&table(&report)) }
         }
-        ClusterCommand::Join { id, force } => {
+        ClusterCommand::Promote { id, force } => {
             let path = format!("/cluster/nodes/{id}/promote?force={force}");
             args.change("POST", &path, &format!("node {id} votes"))
         }

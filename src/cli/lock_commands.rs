@@ -73,8 +73,8 @@ pub(super) struct WaitArgs {
     #[arg(long)]
     reentrant: bool,
     /// Give up after so long: 10m, 1h30m [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = parse_span)]
-    timeout: Option<Span>,
+    #[arg(long, visible_alias = "timeout", value_name = "DURATION", value_parser = parse_span)]
+    wait: Option<Span>,
 }
 
 /// `renew`.
@@ -144,7 +144,7 @@ pub(super) fn acquire(args: &AcquireArgs) -> CliResult {
 
 pub(super) fn wait(args: &WaitArgs) -> CliResult {
     let mode = if args.shared { "shared" } else { "exclusive" };
-    let wait = args.timeout.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
+    let wait = args.wait.map_or(Value::Bool(true), |span| exact(span.as_millis()).into());
     let how = json!({"mode": mode, "wait": wait, "reentrant": args.reentrant, "parent": true});
     let CommandTarget { ask, name, .. } = args.lock.target.asking(&args.lock.name.name)?;
     let request = request("acquire", name.as_str(), &[&args.term.json(), &how]);

@@ -33,6 +33,7 @@ impl StaleServers<'_> {
     /// The status of a lock.
     pub(super) fn status(&self, name: &LockName) -> CliResult<StaleAnswer<Value>> {
         let name = encoded(name);
+        // Servers of earlier versions know `stale` by this name only.
         let (server, mut it) = self.ask(&format!("/locks/{name}?consistency=local"))?;
         show_place(&mut it, &self.client.as_str().into());
         Ok(StaleAnswer { server, age_ms: it["age_ms"].as_u64(), it })

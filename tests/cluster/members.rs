@@ -40,7 +40,7 @@ fn two_voters_are_made_only_by_force() {
         nodes.iter().find(|node| node["role"] == "learner")?["id"].as_u64()
     });
     let id = id.to_string();
-    let said = cluster.ask(0, &["join", &id]).exits(75);
+    let said = cluster.ask(0, &["promote", &id]).exits(75);
     assert!(said.contains("--force"), "{said}");
     assert_eq!(cluster.ask(1, &["join", &id, "--force"]).ok(), format!("node {id} votes\n"));
     cluster.voters(2);

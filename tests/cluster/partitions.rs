@@ -61,7 +61,7 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
 /// from them, and when it has come up alone.
 #[test]
 fn what_may_be_old_says_how_old_it_is() {
-    const LOCAL: &str = "/locks/build?consistency=local";
+    const LOCAL: &str = "/locks/build?consistency=stale";
     let mut cluster = Cluster::of(3);
     assert_eq!(cluster.curl(0, "POST", "/locks/build?client=ann&ttl=1h").0, 200);
     let leader = cluster.leader();
@@ -79,7 +79,7 @@ fn what_may_be_old_says_how_old_it_is() {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
         let asked = now();
-        let (code, seen) = curl(machine, machine, "GET", "/locks?consistency=local");
+        let (code, seen) = curl(machine, machine, "GET", "/locks?consistency=stale");
         assert_eq!(code, 200, "{seen}");
         let took = now() - asked;
         assert!(took < IN_TIME_US / 2, "it asks nobody, and took {took} us");

@@ -33,7 +33,7 @@ fn all_commands_speak_to_a_server() {
     let stolen = other(&["steal", "build", "--reason", "a is dead"]).ok();
     assert!(stolen.starts_with("stole build"), "{stolen}");
     assert!(other(&["release", "build"]).ok().contains("released build"));
-    assert!(other(&["wait", "build", "--timeout", "5s"]).ok().starts_with("acquired build"));
+    assert!(other(&["wait", "build", "--wait", "5s"]).ok().starts_with("acquired build"));
     assert_eq!(me(&["wait", "build", "--timeout", "500ms"]).code, 75);
     other(&["release", "build"]).ok();
     assert_eq!(me(&["ls"]).ok().lines().count(), 1, "nothing is held");

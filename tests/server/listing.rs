@@ -30,14 +30,16 @@ fn pages_of_what_is_held() {
 fn what_is_known_here_is_what_is() {
     let server = Server::start(&[]);
     server.curl(&["-X", "POST", "/locks/team/x?client=a"]).is(200);
-    let list = server.curl(&["/locks?consistency=local&prefix=team/"]).is(200);
+    let list = server.curl(&["/locks?consistency=stale&prefix=team/"]).is(200);
     assert_eq!((names(&list), &list["age_ms"]), (vec!["team/x"], &json!(0)));
-    let one = server.curl(&["/locks/team/x?consistency=local"]).is(200);
+    let one = server.curl(&["/locks/team/x?consistency=stale"]).is(200);
     assert_eq!((&one["holder"], &one["age_ms"]), (&json!("a"), &json!(0)));
+    let before = server.curl(&["/locks/team/x?consistency=local"]).is(200);
+    assert_eq!((&before["holder"], &before["age_ms"]), (&json!("a"), &json!(0)), "an alias");
     let now = server.curl(&["/locks/team/x?consistency=linearizable"]).is(200);
     assert_eq!(now.get("age_ms"), None);
     let why = server.curl(&["/locks?consistency=strong"]).is(400);
-    assert!(why["detail"].as_str().is_some_and(|why| why.contains("linearizable or local")));
+    assert!(why["detail"].as_str().is_some_and(|why| why.contains("linearizable or stale")));
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn of_voters(nodes: &[&Value], url: &str) -> Option<Finding> {
                 named(learner),
                 voters - 1
             );
-            let mend = format!("latchfs cluster join {} --server {url}", learner["id"]);
+            let mend = format!("latchfs cluster promote {} --server {url}", learner["id"]);
             Some(Finding::wrong(CHECK, says, mend))
         }
         (2, None) => {
@@ -211,7 +211,7 @@ mod tests {
         let learner = node(12, "learner");
         let says = "node 12 (box, 10.0.0.1:7100) could vote: 2 voters survive no more failures \
                     than 1";
-        let mend = "latchfs cluster join 12 --server http://u";
+        let mend = "latchfs cluster promote 12 --server http://u";
         only(&[two, std::slice::from_ref(&learner)].concat(), Wrong, says, mend);
         let says = "node 12 (box, 10.0.0.1:7100) learns and does not vote: while one node decides, \
                     none may fail";

@@ -25,7 +25,7 @@ pub(super) async fn list(mut call: RequestContext) -> HandlerResult {
         let shown = page.items.iter().map(|view| status_of(view, |at| locks.wall(at)));
         json!({ "locks": shown.collect::<Vec<_>>(), "next": page.next })
     };
-    if options.consistency == Consistency::Local {
+    if options.consistency == Consistency::Stale {
         let (then, known) = oneshot::channel();
         locks.known_list(visible, query, |known| drop(then.send(known)));
         let known = told(known.await)?;

@@ -34,7 +34,7 @@ fn name_of(call: &RequestContext) -> HandlerResult<LockName> {
 pub(super) async fn show(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
-    if options.consistency == Consistency::Local {
+    if options.consistency == Consistency::Stale {
         let known = call.known(&name).await?;
         let status = status_of(&known.it, |at| call.app.locks.wall(at));
         return Ok(json(StatusCode::OK, &aged(status, known.age)));

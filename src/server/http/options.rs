@@ -65,8 +65,8 @@ pub(super) enum Consistency {
     /// All that was answered to anybody is in it.
     #[default]
     Linearizable,
-    /// What this node knows, however old.
-    Local,
+    /// This node's applied state, however old: a stale read.
+    Stale,
 }
 
 /// The value of an option: a query knows texts only.
@@ -321,9 +321,10 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 fn consistency(text: &str) -> Result<Consistency, String> {
     match text {
-        "local" => Ok(Consistency::Local),
+        // `local` is the name of before.
+        "stale" | "local" => Ok(Consistency::Stale),
         "linearizable" => Ok(Consistency::Linearizable),
-        other => Err(format!("this is linearizable or local, not '{}'", short(other))),
+        other => Err(format!("this is linearizable or stale, not '{}'", short(other))),
     }
 }
 

@@ -81,7 +81,7 @@ impl ParamShape {
             Self::Text => json!({ "type": "string", "maxLength": NAME_BYTES_MAX }),
             Self::Tag => json!({ "type": "string", "example": "\"7\"" }),
             Self::RequestId => text(crate::engine::limits::REQUEST_KEY_BYTES_MAX),
-            Self::Consistency => json!({ "enum": ["linearizable", "local"] }),
+            Self::Consistency => json!({ "enum": ["linearizable", "stale", "local"] }),
             Self::Pairs => json!({
                 "type": "array",
                 "items": {
@@ -186,7 +186,8 @@ pub(super) const CONSISTENCY: Param = Param {
     place: ParamPlace::Query,
     shape: ParamShape::Consistency,
     needed: false,
-    what: "`local`: what this node knows, at once, however old; `age_ms` says how old.",
+    what: "`stale`: this node's own state, at once, however old; `age_ms` says how old at most. `local` is \
+           the same.",
 };
 pub(super) const SINCE: Param = Param {
     name: "since",
