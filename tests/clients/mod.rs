@@ -88,7 +88,8 @@ fn dotlockfile(m: &Mount) {
 
 /// dotlockfile around a command: held while it runs, free behind it.
 fn dotlockfile_around_a_command(m: &Mount) {
-    m.sh("dotlockfile -r 0 build.lock sh -c 'grep -q held .latchfs/status/build.lock'").ok();
+    let seen = m.sh("dotlockfile -r 0 build.lock cat .latchfs/status/build.lock").ok();
+    assert_eq!(json(&seen)["phase"], "held");
     assert_eq!(m.phase("build.lock"), "free");
 }
 

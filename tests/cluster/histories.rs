@@ -467,11 +467,11 @@ fn histories_of_three_nodes_are_linearizable() {
     };
     // Some operations take place between two strikes, unless no node answers at all.
     for number in 0..20 + wanted / 100 {
+        let kind = strike(&mut cluster, &mut crowd, (number, &mut dice));
+        *strikes.entry(kind).or_default() += 1;
         if crowd.operations >= wanted && leaders_struck(&strikes).iter().all(|n| *n >= each) {
             break;
         }
-        let kind = strike(&mut cluster, &mut crowd, (number, &mut dice));
-        *strikes.entry(kind).or_default() += 1;
         crowd.pass(500 + dice.next() % 1_500);
     }
     cluster.voters(3);

@@ -118,8 +118,10 @@ async fn wait_in_queue(
     loop {
         call.grants()?;
         let left = until.since(call.app.locks.now());
-        // A request without any patience would not enter the queue, and not be remembered.
-        let stays = if has_waited { left } else { left.max(SHORTEST) };
+        // A request without any patience would not enter the queue, and not be remembered. A
+        // reentrant one would cut the wait of another one of its client, whose place it shares.
+        let enters = !has_waited && ask.hold != Ownership::Client;
+        let stays = if enters { left.max(SHORTEST) } else { left };
         ask.line = QueuePolicy::Join(Some(stays.min(KEPT)));
         let mut before = call.app.locks.watch(None);
         let outcome = call.decide(Op::Acquire(ask.clone()), Some(request.clone())).await;
