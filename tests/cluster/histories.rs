@@ -545,6 +545,10 @@ fn the_first_try_of_a_refused_request_is_not_granted_later() {
         assert!(matches!(code, 409 | 410), "{code}: {late}");
         let (_, seen) = cluster.curl(other, "GET", &path);
         assert_eq!(seen["phase"], "free", "{seen}");
+        let again = send(&cluster, other, &asks, lock).join().expect("it asks");
+        let (code, again) = again.expect("all nodes answer");
+        let wanted = if wait.is_empty() { (409, "refused_before") } else { (410, "left_queue") };
+        assert_eq!((code, again["reason"].as_str()), (wanted.0, Some(wanted.1)), "{again}");
         // Another request is another matter.
         let anew = send(&cluster, other, &asks, &format!("{lock}-anew")).join().expect("it asks");
         assert_eq!(anew.expect("all nodes answer").0, 200);
