@@ -1,8 +1,38 @@
 //! Programs that lock by flock, fcntl or OFD and know nothing of latchfs, as their packages bring
-//! them: held by another, tried while held, and tried after; and while they hold, nobody else.
+//! them: held by another, tried while held, and tried after; and while they hold, nobody else. The
+//! forms are those of `clients`: the holder has the second mount where there are two.
 
+use crate::clients::{Client, all};
 use crate::harness::*;
 use std::process::{Child, Command, Stdio};
+
+/// Clients that lock a file which they have open.
+const CLIENTS: [Client; 9] = [
+    ("flock of util-linux", flock_of_util_linux),
+    ("python filelock, portalocker, fasteners, lockf", python_locks),
+    ("ruby and perl", ruby_and_perl),
+    ("java", java_file_channel),
+    ("go", go_flock),
+    ("rust std", rust_std),
+    ("rust fd-lock, fs4, fslock", rust_crates),
+    ("dpkg", dpkg),
+    ("cargo", cargo),
+];
+
+#[test]
+fn on_one_mount() {
+    all(&CLIENTS, Behind::Itself);
+}
+
+#[test]
+fn on_two_mounts_of_a_server() {
+    all(&CLIENTS, Behind::Server);
+}
+
+#[test]
+fn on_two_nodes_of_a_cluster() {
+    all(&CLIENTS, Behind::Cluster);
+}
 
 /// A process that holds `x` by flock(1) until it is let go.
 struct Holder(Child, String);
@@ -44,22 +74,18 @@ fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
 }
 
 /// flock(1): -n, -w, -s, -u, -c, and by a descriptor as manuals show it.
-#[test]
-fn flock_of_util_linux() {
-    let m = mount();
-    tried(&m, || m.sh("flock -n x -c 'flock -n x true; echo got $?' || echo busy"));
-    tried(&m, || m.sh("flock -w 0.1 x sh -c 'flock -n x true; echo got $?' || echo busy"));
-    tried(&m, || m.sh("flock -s -n x sh -c 'flock -n x true; echo got $?' || echo busy"));
-    tried(&m, || m.sh("(flock -n 9 && { flock -n x true; echo got $?; } || echo busy) 9>x"));
+fn flock_of_util_linux(m: &Mount) {
+    tried(m, || m.sh("flock -n x -c 'flock -n x true; echo got $?' || echo busy"));
+    tried(m, || m.sh("flock -w 0.1 x sh -c 'flock -n x true; echo got $?' || echo busy"));
+    tried(m, || m.sh("flock -s -n x sh -c 'flock -n x true; echo got $?' || echo busy"));
+    tried(m, || m.sh("(flock -n 9 && { flock -n x true; echo got $?; } || echo busy) 9>x"));
     // -u gives back before the descriptor is closed.
     m.sh("exec 9>x; flock 9; flock -u 9; flock -n x true").ok();
     m.sh("flock -s x flock -s -n x true").ok();
 }
 
 /// Python filelock, portalocker, fasteners, `fcntl.lockf`.
-#[test]
-fn python_locks() {
-    let m = mount();
+fn python_locks(m: &Mount) {
     let ways = [
         "import filelock\ntry: lock = filelock.FileLock('x', timeout=0).acquire()\n\
          except filelock.Timeout: busy()",
@@ -75,20 +101,18 @@ fn python_locks() {
             "def busy():\n    print('busy')\n    sys.exit()\n{way}\n\
              print('got', subprocess.call(['flock', '-n', 'x', 'true']))"
         );
-        tried(&m, || m.py_with_packages(&program));
+        tried(m, || m.py_with_packages(&program));
     }
 }
 
 /// Ruby's `File#flock` and Perl's `flock`.
-#[test]
-fn ruby_and_perl() {
-    let m = mount();
-    tried(&m, || {
+fn ruby_and_perl(m: &Mount) {
+    tried(m, || {
         m.sh("ruby -e 'f = File.open(\"x\", File::RDWR | File::CREAT)
               (puts \"busy\"; exit) unless f.flock(File::LOCK_EX | File::LOCK_NB)
               system(\"flock -n x true\"); puts \"got #{$?.exitstatus}\"'")
     });
-    tried(&m, || {
+    tried(m, || {
         m.sh("perl -e 'use Fcntl \":flock\"; open(my $f, \">>\", \"x\") or die;
               flock($f, LOCK_EX | LOCK_NB) or do { print \"busy\"; exit };
               system(\"flock -n x true\"); printf \"got %d\", $? >> 8'")
@@ -96,9 +120,7 @@ fn ruby_and_perl() {
 }
 
 /// Java's `FileChannel.tryLock`.
-#[test]
-fn java_file_channel() {
-    let m = mount();
+fn java_file_channel(m: &Mount) {
     let source = "import java.nio.channels.*; import java.nio.file.*;
         public class Try { public static void main(String[] args) throws Exception {
             FileChannel file = FileChannel.open(Path.of(\"x\"),
@@ -111,13 +133,11 @@ fn java_file_channel() {
         } }";
     std::fs::write(m.scratch().join("Try.java"), source).expect("ours");
     m.sh("javac -d $T $T/Try.java").ok();
-    tried(&m, || m.sh("java -Xshare:auto -cp $T Try"));
+    tried(m, || m.sh("java -Xshare:auto -cp $T Try"));
 }
 
 /// Go's gofrs/flock.
-#[test]
-fn go_flock() {
-    let m = mount();
+fn go_flock(m: &Mount) {
     let source = "package main
         import (\"fmt\"; \"os/exec\"; \"github.com/gofrs/flock\")
         func main() {
@@ -134,7 +154,7 @@ fn go_flock() {
     m.sh("cd $T && GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$T/cache GOFLAGS= \
           go build -o try try.go")
         .ok();
-    tried(&m, || m.sh("$T/try"));
+    tried(m, || m.sh("$T/try"));
 }
 
 /// What `flock -n` says to a lock that this process holds.
@@ -143,53 +163,51 @@ fn refused(m: &Mount) -> bool {
 }
 
 /// Rust's own `File::try_lock` and `File::lock`, which open with `O_TRUNC`.
-#[test]
-fn rust_std() {
-    let m = mount();
+fn rust_std(m: &Mount) {
     let x = m.dir().join("x");
-    let holder = Holder::new(&m, "x");
+    let holder = Holder::new(m, "x");
     let file = std::fs::File::create(&x).expect("opening never fails");
     assert!(matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)));
     assert!(matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)));
-    holder.end(&m);
+    holder.end(m);
     file.lock().expect("it is free");
-    assert!(refused(&m));
+    assert!(refused(m));
     file.unlock().expect("it is ours");
     file.lock_shared().expect("it is free");
-    assert!(refused(&m));
+    assert!(refused(m));
     m.sh("flock -s -n x true").ok();
+    drop(file);
+    m.sh("rm -f x").ok();
 }
 
 /// fd-lock, fs4, fslock.
-#[test]
-fn rust_crates() {
-    let m = mount();
+fn rust_crates(m: &Mount) {
     let x = m.dir().join("x");
     let open = || std::fs::File::create(&x).expect("opening never fails");
-    let holder = Holder::new(&m, "x");
+    let holder = Holder::new(m, "x");
     let mut fd_lock = fd_lock::RwLock::new(open());
     assert!(fd_lock.try_write().is_err());
     let fs4 = open();
     assert!(!fs4::fs_std::FileExt::try_lock_exclusive(&fs4).expect("an answer"));
     let mut fslock = fslock::LockFile::open(&x).expect("opening never fails");
     assert!(!fslock.try_lock().expect("an answer"));
-    holder.end(&m);
+    holder.end(m);
     let guard = fd_lock.try_write().expect("it is free");
-    assert!(refused(&m));
+    assert!(refused(m));
     drop(guard);
     assert!(fs4::fs_std::FileExt::try_lock_exclusive(&fs4).expect("an answer"));
-    assert!(refused(&m));
+    assert!(refused(m));
     fs4::fs_std::FileExt::unlock(&fs4).expect("it is ours");
     assert!(fslock.try_lock_with_pid().expect("an answer"));
-    assert!(refused(&m));
+    assert!(refused(m));
     fslock.unlock().expect("it is ours");
     m.sh("flock -n x true").ok();
+    drop((fd_lock, fs4, fslock));
+    m.sh("rm -f x").ok();
 }
 
 /// dpkg, with the locks of its own directory led to the mount: it names the pid of the holder.
-#[test]
-fn dpkg() {
-    let m = mount();
+fn dpkg(m: &Mount) {
     m.sh("mkdir -p $T/dpkg/updates $T/dpkg/info && : > $T/dpkg/status &&
           ln -s $D/frontend $T/dpkg/lock-frontend && ln -s $D/lock $T/dpkg/lock")
         .ok();
@@ -206,19 +224,18 @@ fn dpkg() {
         .ok();
     }
     m.sh(dpkg).ok();
+    m.sh("rm -f frontend lock").ok();
 }
 
 /// cargo, with the lock of its target directory led to the mount: the second build waits.
-#[test]
-fn cargo() {
-    let m = mount();
+fn cargo(m: &Mount) {
     m.sh("cd $T && mkdir -p p/src target/debug && echo 'fn main() {}' > p/src/main.rs &&
           printf '[package]\\nname = \"p\"\\nedition = \"2024\"\\n' > p/Cargo.toml &&
           ln -s $D/cargo target/debug/.cargo-lock")
         .ok();
     let build = "cd $T/p && unset CARGO_BUILD_TARGET && CARGO_TARGET_DIR=$T/target \
                  cargo build --offline 2>&1";
-    let holder = Holder::new(&m, "cargo");
+    let holder = Holder::new(m, "cargo");
     let mut command = Command::new("sh");
     let mut cargo = m
         .within(command.args(["-c", build]).stdout(Stdio::piped()))
@@ -230,8 +247,9 @@ fn cargo() {
     eventually("it is in line", || {
         (m.status("cargo")["waiters"].as_array().map(Vec::len) == Some(1)).then_some(())
     });
-    holder.end(&m);
+    holder.end(m);
     assert!(cargo.wait().expect("our child").success());
     assert!(said.iter().any(|line| line.contains("Finished")));
     eventually("it is free", || (m.phase("cargo") == "free").then_some(()));
+    m.sh("rm -f cargo").ok();
 }

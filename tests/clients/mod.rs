@@ -1,11 +1,75 @@
-//! Programs that lock by files and know nothing of latchfs, as their packages bring them.
+//! Programs that lock by files and know nothing of latchfs, as their packages bring them. Each
+//! comes to the same outcome on one mount, on two mounts of a server, and on two nodes of a
+//! cluster, where other users have the second mount.
 
 use crate::harness::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A client: its name, and what it does on a mount.
+pub(crate) type Client = (&'static str, fn(&Mount));
+
+/// Clients that lock by the existence of a file, a directory, a link or a symbolic link.
+const CLIENTS: [Client; 17] = [
+    ("dotlockfile", dotlockfile),
+    ("dotlockfile around a command", dotlockfile_around_a_command),
+    ("lockfile-progs", lockfile_progs),
+    ("lockfile of procmail", procmail_lockfile),
+    ("lockfile of procmail, by force", procmail_lockfile_by_force),
+    ("npm lockfile", npm_lockfile),
+    ("npm proper-lockfile", |m| npm_proper_lockfile(m, (2_000, 1_000, 4_000))),
+    ("python lockfile, links", |m| python_lockfile(m, "lockfile.linklockfile", "LinkLockFile")),
+    ("python lockfile, mkdir", |m| python_lockfile(m, "lockfile.mkdirlockfile", "MkdirLockFile")),
+    ("python lockfile, symbolic links", |m| {
+        python_lockfile(m, "lockfile.symlinklockfile", "SymlinkLockFile");
+    }),
+    ("python lockfile, pid", python_pid_lock_file),
+    ("flufl.lock", flufl_lock),
+    ("mercurial", mercurial),
+    ("links of a shell", links_of_a_shell),
+    ("programs in a lock", programs_in_a_lock),
+    ("noclobber", noclobber_has_one_winner),
+    ("mkdir and symlink", mkdir_and_symlink_have_one_winner),
+];
+
+/// Runs clients one after another on mounts of `behind`, and names all that fail.
+#[track_caller]
+pub(crate) fn all(clients: &[Client], behind: Behind) {
+    let m = Setup::new().behind(behind).start();
+    let mut failed = vec![];
+    for (name, client) in clients {
+        println!("{name}");
+        let came = catch_unwind(AssertUnwindSafe(|| {
+            client(&m);
+            // close(2) does not wait until a server has decided.
+            eventually("an empty directory", || m.sh("ls -A").ok().is_empty().then_some(()));
+        }));
+        if came.is_err() {
+            failed.push(*name);
+            m.sh("rm -rf -- $(ls -A)");
+            m.sh_as(ALICE, "rm -rf -- $(ls -A)");
+            m.sh_as(BOB, "rm -rf -- $(ls -A)");
+        }
+    }
+    assert!(failed.is_empty(), "these clients failed: {failed:?}");
+}
+
+#[test]
+fn on_one_mount() {
+    all(&CLIENTS, Behind::Itself);
+}
+
+#[test]
+fn on_two_mounts_of_a_server() {
+    all(&CLIENTS, Behind::Server);
+}
+
+#[test]
+fn on_two_nodes_of_a_cluster() {
+    all(&CLIENTS, Behind::Cluster);
+}
 
 /// dotlockfile: a file of its own, linked to the lock's name; release by unlink.
-#[test]
-fn dotlockfile() {
-    let m = mount();
+fn dotlockfile(m: &Mount) {
     m.sh("dotlockfile -l -r 0 build.lock").ok();
     assert_eq!(m.status("build.lock")["holder"], "laptop1:root");
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n", "its own file is gone");
@@ -15,25 +79,22 @@ fn dotlockfile() {
     let held = "exec 2>&1; dotlockfile -l -r 0 build.lock";
     assert_ne!(m.sh_as(ALICE, held).code, 0);
     m.sh("dotlockfile -t build.lock").ok();
-    m.sh_as(ALICE, "dotlockfile -u build.lock").code.to_string();
+    m.sh_as(ALICE, "dotlockfile -u build.lock");
     assert_eq!(m.phase("build.lock"), "held", "another can't unlock it");
     m.sh("dotlockfile -u build.lock").ok();
     assert_eq!(m.sh("ls -A").ok(), "");
-    m.sh_as(ALICE, "dotlockfile -l -r 0 build.lock").ok();
+    m.sh_as(ALICE, "dotlockfile -l -r 0 build.lock && dotlockfile -u build.lock").ok();
 }
 
 /// dotlockfile around a command: held while it runs, free behind it.
-#[test]
-fn dotlockfile_around_a_command() {
-    let m = mount();
-    m.sh("dotlockfile -r 0 build.lock sh -c 'grep -q held .latchfs/status/build.lock'").ok();
+fn dotlockfile_around_a_command(m: &Mount) {
+    let seen = m.sh("dotlockfile -r 0 build.lock cat .latchfs/status/build.lock").ok();
+    assert_eq!(json(&seen)["phase"], "held");
     assert_eq!(m.phase("build.lock"), "free");
 }
 
 /// lockfile-create, -touch, -check, -remove.
-#[test]
-fn lockfile_progs() {
-    let m = mount();
+fn lockfile_progs(m: &Mount) {
     m.sh("lockfile-create --retry 0 build").ok();
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n");
     m.sh("lockfile-check build").ok();
@@ -52,32 +113,27 @@ fn lockfile_progs() {
 }
 
 /// procmail's lockfile: linked into place, released by rm -f.
-#[test]
-fn procmail_lockfile() {
-    let m = mount();
+fn procmail_lockfile(m: &Mount) {
     m.sh("lockfile -r 0 build.lock").ok();
     assert_eq!(m.sh("ls -A").ok(), "build.lock\n");
     assert!(m.sh("lockfile -r 0 build.lock").fails().contains("Sorry"));
     m.sh_as(ALICE, "lockfile -r 0 build.lock").fails();
     m.sh("rm -f build.lock && lockfile -r 0 build.lock && rm -f build.lock").ok();
-    m.sh_as(ALICE, "lockfile -r 0 build.lock").ok();
+    m.sh_as(ALICE, "lockfile -r 0 build.lock && rm -f build.lock").ok();
 }
 
 /// procmail's lockfile takes a lock by force when its time is older than told. A lock that is
 /// held by another is not taken: the unlink is refused.
-#[test]
-fn procmail_lockfile_by_force() {
-    let m = mount();
+fn procmail_lockfile_by_force(m: &Mount) {
     m.sh_as(ALICE, "touch build.lock && touch -d '1 hour ago' build.lock").ok();
     let tried = m.sh_as(BOB, "timeout 1 lockfile -1 -l 60 -s 0 build.lock").fails();
     assert!(tried.contains("denied"), "{tried}");
     assert_eq!(m.status("build.lock")["holder"], format!("laptop1:{ALICE}"));
+    m.sh_as(ALICE, "rm build.lock").ok();
 }
 
 /// npm `lockfile`: `O_EXCL`, unlink, and a look at times for stale ones.
-#[test]
-fn npm_lockfile() {
-    let m = mount();
+fn npm_lockfile(m: &Mount) {
     let seen = m.node(
         "const lock = require('lockfile');
          lock.lockSync('build.lock', { retries: 0 });
@@ -96,22 +152,26 @@ fn npm_lockfile() {
     assert_eq!(seen.ok(), "EEXIST true\ngot true\nEEXIST\n0\n");
 }
 
-/// npm `proper-lockfile`: mkdir, a probe of the file system's time, and its own refresh every
-/// five seconds for thirty: never compromised, and a second process gets ELOCKED all the time.
+/// For thirty seconds, with the times that are usual.
 #[test]
-fn npm_proper_lockfile() {
+fn npm_proper_lockfile_for_long() {
     let m = Setup::new().with("--ttl 12s --grace 0s").start();
+    npm_proper_lockfile(&m, (10_000, 5_000, 30_000));
+}
+
+/// npm `proper-lockfile`: mkdir, a probe of the file system's time, and its own refresh every
+/// `update` ms for `span` ms: never compromised, and a second process gets ELOCKED all the time.
+fn npm_proper_lockfile(m: &Mount, (stale, update, span): (u32, u32, u32)) {
     m.sh("echo data > $T/data").ok();
-    let seen = m.node(
-        "const lockfile = require('proper-lockfile');
+    let program = "const lockfile = require('proper-lockfile');
          const { spawn } = require('child_process');
-         const path = { lockfilePath: 'build.lock', stale: 10000, update: 5000 };
+         const path = { lockfilePath: 'build.lock', stale: STALE, update: UPDATE };
          const file = process.env.T + '/data';
          const second = `
              const lockfile = require('proper-lockfile');
-             const path = { lockfilePath: 'build.lock', stale: 10000 };
+             const path = { lockfilePath: 'build.lock', stale: STALE };
              const codes = {};
-             const ends = Date.now() + 30000;
+             const ends = Date.now() + SPAN;
              const next = () => lockfile.lock(process.env.T + '/data', path)
                  .then(() => 'got', (e) => e.code)
                  .then((code) => {
@@ -123,14 +183,18 @@ fn npm_proper_lockfile() {
          let compromised = 'never compromised';
          const onCompromised = (e) => { compromised = e.message };
          lockfile.lock(file, { ...path, onCompromised }).then((release) => {
-             const other = spawn(process.execPath, ['-e', second], { stdio: 'inherit' });
+             const other = spawn(process.execPath, ['-e', second], {
+                 stdio: 'inherit', cwd: process.env.OTHERS,
+             });
              other.on('exit', async (code) => {
                  console.log(code, compromised, await lockfile.check(file, path));
                  await release();
                  console.log(await lockfile.check(file, path));
              });
-         });",
-    );
+         });";
+    let program = program.replace("STALE", &stale.to_string());
+    let program = program.replace("UPDATE", &update.to_string());
+    let seen = m.node(&program.replace("SPAN", &span.to_string()));
     assert_eq!(seen.ok(), "ELOCKED\n0 never compromised true\nfalse\n");
     assert_eq!(m.sh("ls -A").ok(), "");
 }
@@ -154,6 +218,7 @@ fn python_lockfile(m: &Mount, import: &str, class: &str) {
         assert 'build.lock' in held, held
         child = os.fork()
         if child == 0:
+            os.chdir(os.environ['OTHERS'])
             other = {class}('build')
             assert refused(other) and other.is_locked() and not other.i_am_locking()
             try: other.release()
@@ -170,55 +235,132 @@ fn python_lockfile(m: &Mount, import: &str, class: &str) {
     .ok();
 }
 
-/// Python lockfile, by hard links.
+/// Python lockfile, by a pid in the file, also where a lock shows more than its note.
 #[test]
-fn python_link_lock_file() {
-    python_lockfile(&mount(), "lockfile.linklockfile", "LinkLockFile");
-}
-
-/// Python lockfile, by directories.
-#[test]
-fn python_mkdir_lock_file() {
-    python_lockfile(&mount(), "lockfile.mkdirlockfile", "MkdirLockFile");
-}
-
-/// Python lockfile, by symlinks.
-#[test]
-fn python_symlink_lock_file() {
-    python_lockfile(&mount(), "lockfile.symlinklockfile", "SymlinkLockFile");
+fn python_pid_lock_file_in_the_status() {
+    python_pid_lock_file(&Setup::new().with("--content status").start());
 }
 
 /// Python lockfile, by a pid in the file, which it reads back.
-#[test]
-fn python_pid_lock_file() {
-    for content in ["note", "status"] {
-        let m = Setup::new().with(&format!("--content {content}")).start();
-        m.py_with_packages(
-            r#"
-            from lockfile import AlreadyLocked
-            from lockfile.pidlockfile import PIDLockFile
-            one = PIDLockFile('build.pid')
-            one.acquire(timeout=0)
-            eq(pathlib.Path('build.pid').read_text().strip(), str(os.getpid()))
-            assert one.is_locked() and one.i_am_locking() and one.read_pid() == os.getpid()
-            child = os.fork()
-            if child == 0:
-                try: PIDLockFile('build.pid').acquire(timeout=0)
-                except AlreadyLocked: os._exit(0)
-                os._exit(1)
-            eq(os.waitpid(child, 0)[1], 0)
-            one.release()
-            eq(listed(), [])
-            "#,
-        )
+fn python_pid_lock_file(m: &Mount) {
+    m.py_with_packages(
+        r#"
+        from lockfile import AlreadyLocked
+        from lockfile.pidlockfile import PIDLockFile
+        one = PIDLockFile('build.pid')
+        one.acquire(timeout=0)
+        eq(pathlib.Path('build.pid').read_text().strip(), str(os.getpid()))
+        assert one.is_locked() and one.i_am_locking() and one.read_pid() == os.getpid()
+        child = os.fork()
+        if child == 0:
+            os.chdir(os.environ['OTHERS'])
+            try: PIDLockFile('build.pid').acquire(timeout=0)
+            except AlreadyLocked: os._exit(0)
+            os._exit(1)
+        eq(os.waitpid(child, 0)[1], 0)
+        one.release()
+        eq(listed(), [])
+        "#,
+    )
+    .ok();
+}
+
+/// flufl.lock: a claim of its own, linked to the lock's name; it looks for two links of one inode,
+/// and for the claim in the content. Its lifetime is the time of the file, put into the future.
+fn flufl_lock(m: &Mount) {
+    m.py_with_packages(
+        r#"
+        from datetime import timedelta
+        from flufl.lock import AlreadyLockedError, Lock, LockState, NotLockedError, TimeOutError
+        one = Lock('build.lock', lifetime=timedelta(seconds=20))
+        one.lock(timeout=timedelta(seconds=1))
+        assert one.is_locked and one.state is LockState.ours, one.state
+        eq(one.details[1], os.getpid())
+        eq(status('build.lock')['phase'], 'held')
+        try: one.lock()
+        except AlreadyLockedError: pass
+        else: raise AssertionError('locked twice')
+        one.refresh(timedelta(seconds=30))
+        child = os.fork()
+        if child == 0:
+            os.chdir(os.environ['OTHERS'])
+            other = Lock('build.lock', lifetime=timedelta(seconds=20))
+            assert not other.is_locked
+            try: other.lock(timeout=timedelta(milliseconds=300))
+            except TimeOutError: os._exit(0)
+            os._exit(1)
+        eq(os.waitpid(child, 0)[1], 0)
+        assert one.is_locked
+        one.unlock()
+        try: one.unlock()
+        except NotLockedError: pass
+        else: raise AssertionError('unlocked twice')
+        with Lock('build.lock') as again: assert again.is_locked
+        eq(listed(), [])
+        "#,
+    )
+    .ok();
+}
+
+/// Mercurial's own lock class, and `hg` in a directory that is a lock. A symbolic link says which
+/// process has the lock; one of a dead process is broken.
+fn mercurial(m: &Mount) {
+    m.sh("hg init $T/repo && mkdir d && cd d && : > f && hg -R $T/repo status && rm f && cd .. &&
+          rmdir d && rm -r $T/repo")
         .ok();
+    let program = r#"
+        from mercurial import error, lock, vfs
+        def locked(where, timeout=0):
+            return lock.lock(vfs.vfs(where), b'wlock', timeout=timeout, signalsafe=False)
+        one = locked(b'.')
+        assert os.readlink('wlock').endswith(':%d' % os.getpid()), os.readlink('wlock')
+        eq(status('wlock')['phase'], 'held')
+        child = os.fork()
+        if child == 0:
+            try: locked(os.fsencode(os.environ['OTHERS']))
+            except error.LockHeld as held:
+                os._exit(0 if held.locker.endswith(b':%d' % os.getppid()) else 1)
+            os._exit(2)
+        eq(os.waitpid(child, 0)[1], 0)
+        one.release()
+        eq(listed(), [])
+        child = os.fork()
+        if child == 0:
+            locked(b'.')
+            os._exit(0)
+        eq(os.waitpid(child, 0)[1], 0)
+        one = locked(b'.', 5)
+        eq(listed(), ['wlock'])
+        one.release()
+        eq(listed(), [])
+        "#;
+    m.py_by("/usr/bin/python3", program).ok();
+}
+
+/// `ln` of a lock that a shell has made a moment ago: one inode with two links.
+fn links_of_a_shell(m: &Mount) {
+    for _ in 0..10 {
+        let seen = m.sh("(set -C; echo x > a) && ln a b && stat -c '%i %h' a b").ok();
+        let (one, two) = seen.trim_end().split_once('\n').expect("two lines");
+        assert_eq!(one, two);
+        assert!(one.ends_with(" 2"), "{seen}");
+        m.sh("(set -C; echo x > a) 2>/dev/null").fails();
+        m.sh("ln a b 2>/dev/null").fails();
+        m.sh("rm a b").ok();
     }
 }
 
+/// Programs that ask for their working directory, in a lock in which they make locks.
+fn programs_in_a_lock(m: &Mount) {
+    let seen = m.sh("mkdir d && cd d && : > f && node -p 'process.cwd()' && : > g &&
+          python3 -c 'import os; print(os.getcwd())' && perl -MCwd -e 'print getcwd, qq(\n)' &&
+          rm f && /bin/pwd && rm g && cd .. && rmdir d");
+    let dir = m.dir().join("d");
+    assert_eq!(seen.ok(), format!("{}\n", dir.display()).repeat(4));
+}
+
 /// `set -C` in a script, as manuals show it: one of many wins.
-#[test]
-fn noclobber_has_one_winner() {
-    let m = mount();
+fn noclobber_has_one_winner(m: &Mount) {
     let race = "for n in 1 2 3 4 5 6 7 8; do
             (set -C; : > build) 2>/dev/null && echo won &
         done; wait";
@@ -229,13 +371,22 @@ fn noclobber_has_one_winner() {
     }
 }
 
-/// The same with `mkdir` and `ln -s`, from two mounts.
+/// The same with `mkdir` and `ln -s`, on two mounts where there are two.
+fn mkdir_and_symlink_have_one_winner(m: &Mount) {
+    one_of_two_mounts_wins(m, "$OTHERS");
+}
+
+/// And on two mounts of one program.
 #[test]
-fn mkdir_and_symlink_have_one_winner() {
+fn mkdir_and_symlink_on_two_mounts_of_one_program() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
+    one_of_two_mounts_wins(&m, "$D2");
+}
+
+fn one_of_two_mounts_wins(m: &Mount, second: &str) {
     for form in ["mkdir", "ln -s x"] {
         let race = format!(
-            "for dir in $D $D2 $D $D2 $D $D2; do
+            "for dir in $D {second} $D {second} $D {second}; do
                  {form} $dir/build 2>/dev/null && echo $dir &
              done; wait"
         );

@@ -1,9 +1,9 @@
 //! Recorded histories of three real nodes whose leaders are killed and stopped, judged by the
 //! checker of the simulator: the answers fit an order of single steps, no lease ends early, no two
-//! clients hold one lock, and a repeated request gets its first answer.
+//! clients hold one lock, no lock is granted to a client that was refused, and a repeated request
+//! gets its first answer.
 //!
-//! `LATCHFS_OPERATIONS=100000 cargo test --test cluster histories` records a longer one, and
-//! `LATCHFS_SEED` repeats the choices of a run.
+//! `contrib/histories` records a longer one, and `LATCHFS_SEED` repeats the choices of a run.
 
 use crate::chaos::seed;
 use crate::load::Dice;
@@ -33,6 +33,13 @@ const QUEUE_SECONDS: u64 = 1;
 /// How long a client waits for an answer before it asks another node, and how often it asks.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1_500);
 const TRIES: usize = 8;
+/// A run has a strike of each kind for so many operations, and two at least.
+const OPERATIONS_PER_STRIKE: u64 = 5_000;
+/// Kinds of strikes.
+const KILLED_LEADER: &str = "kill -9 of the leader";
+const STOPPED_LEADER: &str = "SIGSTOP of the leader";
+const KILLED_ANY: &str = "kill -9 of any node";
+const STOPPED_ANY: &str = "SIGSTOP of any node";
 
 /// A lock that a client holds, under a name that it uses for this lock only.
 #[derive(Clone)]
@@ -114,6 +121,12 @@ impl Client {
             }
         }
         let known = answer.is_some();
+        if tries > 1 && known {
+            self.count("retries");
+            if answer.as_ref().is_some_and(is_replay) {
+                self.count("replays to retries");
+            }
+        }
         self.note(|history| if known { history.answered += 1 } else { history.unknown += 1 });
         if !known {
             self.count("unknown outcomes");
@@ -152,8 +165,10 @@ impl Client {
             return;
         }
         self.turn();
-        if let Some((200, again)) = self.ask(method, path, key).answer {
+        if let Some(answer @ (200, _)) = self.ask(method, path, key).answer {
+            assert!(is_replay(&answer), "{method} {path} was done twice: {answer:?}");
             self.count("repeats");
+            let (_, again) = answer;
             let key: Arc<str> = key.into();
             self.note(|history| {
                 history.replied(who, &key, &gist(first));
@@ -190,15 +205,18 @@ impl Client {
                     self.renew(self.held.len() - 1);
                 }
             }
+            // The outcome is known: no try of this request is granted any more.
             Some((409, body)) => {
-                self.count("conflicts");
+                assert_ne!(body["holder"], *who, "refused, and held by the client itself: {body}");
+                self.count(if waits { "waits in vain" } else { "conflicts" });
                 self.in_the_way(lock, &came, body);
-                self.note(|history| history.left_open(lock, &who, came.from));
             }
+            Some((410, body)) if body["reason"] == "left_queue" => self.count("waits in vain"),
             Some((code, body)) => {
                 // It was granted, and is over, before anybody was told.
                 let over = *code == 410;
                 assert!(over || is_passing(*code), "acquire came to {code}: {body}");
+                self.count(if over { "grants that were over" } else { "passing refusals" });
                 self.note(|history| history.left_open(lock, &who, came.from));
             }
             None => self.note(|history| history.left_open(lock, &who, came.from)),
@@ -330,6 +348,11 @@ fn gist(body: &Value) -> String {
     format!("token {}, released {}", body["token"], body["released"])
 }
 
+/// Whether an answer repeats the first one to its request: it tells the state of now beside it.
+fn is_replay((_, body): &(u16, Value)) -> bool {
+    body.get("current").is_some()
+}
+
 /// The lease is over, or another's.
 const fn is_gone(code: u16) -> bool {
     matches!(code, 403 | 409 | 410 | 412)
@@ -406,21 +429,27 @@ impl Crowd {
     }
 }
 
-/// Kills or stops a node for a while, most often the leader.
-fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) -> &'static str {
+/// Kills or stops a node for a while, by turns, most often the leader. Returns the kind of strike.
+fn strike(
+    cluster: &mut Cluster,
+    crowd: &mut Crowd,
+    (number, dice): (u64, &mut Dice),
+) -> &'static str {
     let any = dice.next() as usize % cluster.nodes.len();
-    let which = if dice.next().is_multiple_of(4) { any } else { cluster.leader() };
+    let hits_leader = number % 5 != 4;
+    let which = if hits_leader { cluster.leader() } else { any };
     let daemon = |cluster: &mut Cluster, signal| cluster.nodes[which].daemon.signal(signal);
-    if dice.next().is_multiple_of(2) {
+    if number.is_multiple_of(2) {
         cluster.nodes[which].daemon.kill();
         crowd.pass(200 + dice.next() % 800);
         cluster.nodes[which].daemon.again();
-        "kill -9"
+        if hits_leader { KILLED_LEADER } else { KILLED_ANY }
     } else {
         daemon(cluster, libc::SIGSTOP);
+        // Longer than a client waits for an answer, about every second time.
         crowd.pass(300 + dice.next() % 2_500);
         daemon(cluster, libc::SIGCONT);
-        "SIGSTOP"
+        if hits_leader { STOPPED_LEADER } else { STOPPED_ANY }
     }
 }
 
@@ -428,12 +457,21 @@ fn strike(cluster: &mut Cluster, crowd: &mut Crowd, dice: &mut Dice) -> &'static
 fn histories_of_three_nodes_are_linearizable() {
     let wanted = std::env::var("LATCHFS_OPERATIONS");
     let wanted = wanted.map_or(OPERATIONS, |text| text.parse().expect("a number"));
-    let seed = seed();
+    let (seed, began) = (seed(), boot_now());
     let (mut cluster, mut dice) = (Cluster::of(3), Dice(seed));
     let mut crowd = Crowd::begin(&cluster.clients, &cluster.urls(), seed);
     let mut strikes = Counts::new();
-    while crowd.operations < wanted {
-        *strikes.entry(strike(&mut cluster, &mut crowd, &mut dice)).or_default() += 1;
+    let each = (wanted / OPERATIONS_PER_STRIKE).max(2);
+    let leaders_struck = |strikes: &Counts| {
+        [KILLED_LEADER, STOPPED_LEADER].map(|kind| strikes.get(kind).copied().unwrap_or_default())
+    };
+    // Some operations take place between two strikes, unless no node answers at all.
+    for number in 0..20 + wanted / 100 {
+        let kind = strike(&mut cluster, &mut crowd, (number, &mut dice));
+        *strikes.entry(kind).or_default() += 1;
+        if crowd.operations >= wanted && leaders_struck(&strikes).iter().all(|n| *n >= each) {
+            break;
+        }
         crowd.pass(500 + dice.next() % 1_500);
     }
     cluster.voters(3);
@@ -441,13 +479,78 @@ fn histories_of_three_nodes_are_linearizable() {
     let operations = crowd.operations;
     let (history, counts) = crowd.end();
     cluster.agree();
-    println!("{operations} operations, {strikes:?}: {counts:?}");
+    let took = boot_now().since(began).as_millis() / 1_000;
     let violations = check(&history);
+    println!(
+        "histories: {operations} operations in {took} s, strikes {strikes:?}, {counts:?}, {} \
+         violations",
+        violations.len()
+    );
     let first: Vec<_> = violations.iter().take(5).map(ToString::to_string).collect();
     assert!(violations.is_empty(), "{} violations: {first:#?}", violations.len());
+    assert!(operations >= wanted, "only {operations} operations");
+    let struck = leaders_struck(&strikes);
+    assert!(struck.iter().all(|count| *count >= each), "{each} of each are wanted: {strikes:?}");
     // A history in which nothing happens shows nothing.
-    for what in ["grants", "grants to waiters", "renewals", "releases", "abandoned", "repeats"] {
+    let least = |what, least| {
         let count = counts.get(what).copied().unwrap_or_default();
-        assert!(count >= wanted / 500, "only {count} {what}");
+        assert!(count >= least, "only {count} {what}");
+    };
+    for what in ["grants", "grants to waiters", "conflicts", "renewals", "releases", "looks"] {
+        least(what, wanted / 500);
+    }
+    for what in ["abandoned", "repeats"] {
+        least(what, wanted / 500);
+    }
+    for what in ["waits in vain", "too late", "retries", "replays to retries"] {
+        least(what, 1);
+    }
+}
+
+/// The late answer to a request of another thread.
+type Late = JoinHandle<Option<(u16, Value)>>;
+
+/// Sends a request on a connection of its own, and has its answer read however late it comes.
+fn send(cluster: &Cluster, at: usize, path: &str, key: &str) -> Late {
+    let (machine, url) = (cluster.clients.clone(), cluster.urls()[at].clone());
+    let (path, header) = (path.to_owned(), format!("Idempotency-Key: {key}\r\n"));
+    thread::spawn(move || {
+        machine.enter();
+        Talk::to(&url)?.ask_with("POST", &path, &header)
+    })
+}
+
+/// A client is refused when it repeats a request whose first try a stopped node still has. When
+/// the node goes on, and the lock is free by then, that try is refused as well.
+#[test]
+fn the_first_try_of_a_refused_request_is_not_granted_later() {
+    let cluster = Cluster::of(3);
+    let leader = cluster.leader();
+    let (stopped, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    for (lock, wait) in [("late", ""), ("waited", "&wait=1s")] {
+        let path = format!("/locks/{lock}");
+        let (code, held) = cluster.curl(other, "POST", &format!("{path}?client=ann"));
+        assert_eq!(code, 200, "{held}");
+        let asks = format!("{path}?client=bob{wait}");
+        cluster.nodes[stopped].daemon.signal(libc::SIGSTOP);
+        let first_try = send(&cluster, stopped, &asks, lock);
+        let repeat = send(&cluster, other, &asks, lock).join().expect("it asks");
+        let (code, refused) = repeat.expect("two of three nodes answer");
+        assert_eq!((code, &refused["holder"]), (409, &"ann".into()), "{refused}");
+        let token = &held["token"];
+        let free = format!("{path}?client=ann&token={token}");
+        assert_eq!(cluster.curl(other, "DELETE", &free).0, 200);
+        cluster.nodes[stopped].daemon.signal(libc::SIGCONT);
+        let (code, late) = first_try.join().expect("it asks").expect("the node goes on");
+        assert!(matches!(code, 409 | 410), "{code}: {late}");
+        let (_, seen) = cluster.curl(other, "GET", &path);
+        assert_eq!(seen["phase"], "free", "{seen}");
+        let again = send(&cluster, other, &asks, lock).join().expect("it asks");
+        let (code, again) = again.expect("all nodes answer");
+        let wanted = if wait.is_empty() { (409, "refused_before") } else { (410, "left_queue") };
+        assert_eq!((code, again["reason"].as_str()), (wanted.0, Some(wanted.1)), "{again}");
+        // Another request is another matter.
+        let anew = send(&cluster, other, &asks, &format!("{lock}-anew")).join().expect("it asks");
+        assert_eq!(anew.expect("all nodes answer").0, 200);
     }
 }

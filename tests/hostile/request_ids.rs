@@ -143,7 +143,7 @@ fn planted_answers_reach_nobody() {
     let refused = victim(&server, "POST", key, "/locks/prod/db").is(409);
     assert_eq!(refused["token"], rivals["token"]);
     server.curl(&["-H", RIVAL, "-X", "DELETE", "/locks/prod/db"]).is(200);
-    let granted = victim(&server, "POST", key, "/locks/prod/db").is(200);
+    let granted = victim(&server, "POST", "Idempotency-Key: deploy-2", "/locks/prod/db").is(200);
     assert!(granted["token"].as_u64() > rivals["token"].as_u64(), "{granted}");
     victim(&server, "DELETE", "Idempotency-Key: undeploy-1", "/locks/prod/db").is(200);
     let status = server.curl(&["-H", RIVAL, "/locks/prod/db"]).is(200);

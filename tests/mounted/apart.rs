@@ -1,45 +1,64 @@
-//! Two mounts of one server: what a mount made and holds stays the same inode there, whatever the
-//! kernel is told to forget.
+//! Mounts of the same locks, one beside the other: what a mount made and holds stays the same inode
+//! there, whatever the kernel is told to forget, and changes of the other mount are seen. Each
+//! test has a form for one mount, for two mounts of a server, and for two nodes of a cluster.
 
 use crate::harness::*;
 
-fn on_a_server() -> Mount {
-    Setup::new().behind(Behind::Server).start()
+#[test]
+fn on_one_mount() {
+    all(Behind::Itself);
+}
+
+#[test]
+fn on_two_mounts_of_a_server() {
+    all(Behind::Server);
+}
+
+#[test]
+fn on_two_nodes_of_a_cluster() {
+    all(Behind::Cluster);
+}
+
+#[track_caller]
+fn all(behind: Behind) {
+    let m = Setup::new().behind(behind).start();
+    assert_eq!(m.others() != m.dir(), behind != Behind::Itself);
+    linked_locks_stay_one_inode(&m);
+    working_directory_outlives_changes_below_it(&m);
+    changes_of_another_mount_are_seen(&m);
 }
 
 /// `ln` of a lock that was made a moment ago: both names are one inode with two links, as often
 /// as one looks, also when the kernel has dropped all that it kept, and on the mount that made it.
-#[test]
-fn linked_locks_stay_one_inode() {
-    for m in [on_a_server(), mount()] {
-        m.py(r#"
-            def both():
-                a, b = os.stat('a'), os.stat('b')
-                eq((a.st_ino == b.st_ino, a.st_nlink, b.st_nlink), (True, 2, 2))
-                return a.st_ino
-            for _ in range(50):
-                write('a', 'x')
-                os.link('a', 'b')
-                number = both()
-                os.remove('b'); os.remove('a')
-            write('a', 'x'); os.link('a', 'b'); os.mkdir('d'); write('f', 'x')
-            pathlib.Path('e').touch(); held = os.open('e', os.O_RDWR); os.remove('e')
-            fcntl.flock(held, fcntl.LOCK_EX)
-            number, others = both(), [os.stat(name).st_ino for name in 'def']
-            pathlib.Path('/proc/sys/vm/drop_caches').write_text('2')
-            eq(both(), number)
-            eq([os.stat(name).st_ino for name in 'def'], others)
-            eq(sorted(entry.inode() for entry in os.scandir('.')), sorted([number] * 2 + others))
-            "#)
-            .ok();
-    }
+fn linked_locks_stay_one_inode(m: &Mount) {
+    m.py(r#"
+        def both():
+            a, b = os.stat('a'), os.stat('b')
+            eq((a.st_ino == b.st_ino, a.st_nlink, b.st_nlink), (True, 2, 2))
+            return a.st_ino
+        for _ in range(50):
+            write('a', 'x')
+            os.link('a', 'b')
+            number = both()
+            os.remove('b'); os.remove('a')
+        write('a', 'x'); os.link('a', 'b'); os.mkdir('d'); write('f', 'x')
+        pathlib.Path('e').touch(); held = os.open('e', os.O_RDWR); os.remove('e')
+        fcntl.flock(held, fcntl.LOCK_EX)
+        number, others = both(), [os.stat(name).st_ino for name in 'def']
+        pathlib.Path('/proc/sys/vm/drop_caches').write_text('2')
+        eq(both(), number)
+        eq([os.stat(name).st_ino for name in 'def'], others)
+        eq(sorted(entry.inode() for entry in os.scandir('.')), sorted([number] * 2 + others))
+        for name in 'abf': os.remove(name)
+        os.rmdir('d'); os.close(held)
+        "#)
+        .ok();
+    eventually("an empty directory", || m.sh("ls -A").ok().is_empty().then_some(()));
 }
 
 /// A program in a directory that is a lock keeps its working directory while locks below it come
 /// and go, on its own mount and on the other one.
-#[test]
-fn working_directory_outlives_changes_below_it() {
-    let m = on_a_server();
+fn working_directory_outlives_changes_below_it(m: &Mount) {
     m.py(r#"
         other = pathlib.Path(os.environ['OTHERS'])
         os.mkdir('d'); os.chdir('d')
@@ -50,14 +69,13 @@ fn working_directory_outlives_changes_below_it() {
             assert pathlib.Path('g').exists()
             os.remove('f'); os.remove('g')
         eq(listed(), [])
+        os.chdir('..'); os.rmdir('d')
         "#)
         .ok();
 }
 
 /// What another mount changes is seen at once all the same.
-#[test]
-fn changes_of_another_mount_are_seen() {
-    let m = on_a_server();
+fn changes_of_another_mount_are_seen(m: &Mount) {
     m.py(r#"
         other = pathlib.Path(os.environ['OTHERS'])
         def until(what):

@@ -18,19 +18,6 @@ pub(crate) enum Behind {
     Cluster,
 }
 
-impl Behind {
-    /// What the tests of a suite have that do not choose: the clients of `tests/clients` are run
-    /// in each form by `contrib/test`.
-    pub(super) fn chosen() -> Self {
-        match std::env::var("LATCHFS_TESTS_BEHIND").as_deref() {
-            Ok("server") => Self::Server,
-            Ok("cluster") => Self::Cluster,
-            Ok(other) => panic!("LATCHFS_TESTS_BEHIND is 'server' or 'cluster', not '{other}'"),
-            Err(_) => Self::Itself,
-        }
-    }
-}
-
 /// A server of a test, killed at its end.
 pub(super) struct Node {
     child: Child,

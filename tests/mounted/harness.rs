@@ -112,7 +112,7 @@ impl Setup {
     pub(crate) fn new() -> Self {
         assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is missing: nothing can be mounted");
         let args = ["--client", "laptop1"].map(str::to_owned).to_vec();
-        let (scratch, behind) = (Scratch::new(), Behind::chosen());
+        let (scratch, behind) = (Scratch::new(), Behind::Itself);
         Self { scratch, dirs: 1, args, state: true, behind, descriptors: None }
     }
 
@@ -365,8 +365,14 @@ impl Mount {
     /// The same with the packages of the test's own environment.
     #[track_caller]
     pub(crate) fn py_with_packages(&self, program: &str) -> Output {
+        self.py_by(tools().join("venv/bin/python"), program)
+    }
+
+    /// The same by this interpreter, which finds its own packages.
+    #[track_caller]
+    pub(crate) fn py_by(&self, python: impl AsRef<Path>, program: &str) -> Output {
         let program = format!("{PRELUDE}\n{}", dedent(program));
-        let python = tools().join("venv/bin/python");
+        let python = python.as_ref();
         run(self.within(Command::new(python).args(["-W", "ignore", "-c", &program])))
     }
 

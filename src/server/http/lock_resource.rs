@@ -5,7 +5,7 @@ use super::grant_response::tagged;
 use super::list::aged;
 use super::lock_grant::granted;
 use super::options::{Consistency, RequestOptions, name_in, request_id};
-use super::problem::{HandlerResult, Problem};
+use super::problem::{HandlerResult, LEFT_QUEUE, Problem};
 use super::request_context::RequestContext;
 use super::response::json;
 use super::wait_for_lock;
@@ -15,6 +15,7 @@ use crate::engine::{
     Token, Ttl,
 };
 use crate::status::status_of;
+use crate::time::Span;
 use axum::http::StatusCode;
 use serde_json::json;
 
@@ -84,8 +85,11 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     }
 }
 
-/// Acquires a lock that is held: renews the lease of the session that the request names, or waits
-/// if the request says so.
+/// Acquires a lock that is held: renews the lease of the session that the request names, waits if
+/// the request says so, or refuses.
+///
+/// A refused reentrant request is not remembered: in the queue it would share the place of another
+/// one of its client, and a late copy of it is at worst a renewal.
 async fn acquire_held(
     call: &RequestContext,
     ask: Acquire,
@@ -93,6 +97,12 @@ async fn acquire_held(
     request: Option<IdempotencyKey>,
     problem: Problem,
 ) -> HandlerResult {
+    if problem.reason() == Some(LEFT_QUEUE) {
+        return match options.wait {
+            None | Some(Span::ZERO) => Err(wait_for_lock::refused_before(call, &ask).await),
+            Some(_) => Err(problem),
+        };
+    }
     if let Some(session) = options.session
         && let Some(token) = held_by_session(call, &ask, session).await?
     {
@@ -103,7 +113,13 @@ async fn acquire_held(
         let outcome = call.decide(Op::Renew(renewal), request).await?;
         return granted(call, (&ask.name, &ask.client), &outcome).await;
     }
-    if options.wait.is_none() { Err(problem) } else { wait(call, ask, options, request).await }
+    match (options.wait, request) {
+        (None | Some(Span::ZERO), Some(request)) if ask.hold != Ownership::Client => {
+            wait_for_lock::refuse_by_id(call, ask, request, problem).await
+        }
+        (None, _) => Err(problem),
+        (Some(_), request) => wait(call, ask, options, request).await,
+    }
 }
 
 /// The token of the lease that hangs on `session`, if there is one of this mode.

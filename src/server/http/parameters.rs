@@ -209,7 +209,8 @@ pub(super) const IDEMPOTENCY_KEY: Param = Param {
     shape: ParamShape::RequestId,
     needed: false,
     what: "A key of this request, of your choosing. Repeating the request has no second effect and \
-           gets the first answer; another request under the same key is refused (422).",
+           gets the first answer; another request under the same key is refused (422). An acquire \
+           that is refused (409) stays refused under its key.",
 };
 pub(super) const LAST_EVENT_ID: Param = Param {
     name: "Last-Event-ID",

@@ -24,6 +24,9 @@ struct ProblemParts {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+/// The reason of a refusal whose request has left the queue: its repeats are refused.
+pub(super) const LEFT_QUEUE: &str = "left_queue";
+
 /// The result of a handler.
 pub(super) type HandlerResult<T = Response> = Result<T, Problem>;
 
@@ -137,6 +140,7 @@ impl Problem {
             Reason::NotHeld { holder: Some(holder), .. } => problem.with("holder", holder.as_str()),
             Reason::StaleToken { current, .. } => problem.with("token", current.as_u64()),
             Reason::AcquiredAgain { current, .. } => problem.with("acquisition", *current),
+            Reason::NotInLine(_) => problem.with("reason", LEFT_QUEUE),
             Reason::KeyReused(_) => problem.under(StatusCode::UNPROCESSABLE_ENTITY),
             _ => problem,
         }

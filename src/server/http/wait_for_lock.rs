@@ -7,7 +7,7 @@
 use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
 use super::lock_grant::{granted, show_tenure};
-use super::problem::{HandlerResult, Problem};
+use super::problem::{HandlerResult, LEFT_QUEUE, Problem};
 use super::queue_places::{EnterOutcome, PlaceOutcome, WAITING_MAX};
 use super::request_context::{RequestContext, told};
 use crate::engine::{
@@ -22,6 +22,9 @@ use std::time::Duration;
 /// has lost its connection finds another node within this time; who is gone for good costs those
 /// behind it nothing but the ttl, if it is served meanwhile.
 const KEPT: Span = Span::from_secs(30);
+
+/// For how long a refused request with an id stands in the queue: until the next entry.
+const SHORTEST: Span = Span::from_nanos(1);
 
 /// Waits in line for what `ask` asks for, and answers when it is there or the wait is over.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
@@ -71,12 +74,38 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     }
 }
 
+/// Makes the refusal of the request `request` final, and returns it.
+///
+/// The engine remembers what was done, and a refusal does nothing: an earlier try of the request
+/// that a stopped node or the network has kept would be decided anew after the client was told of
+/// the refusal, and its grant told to nobody. So the request takes a place in the queue and leaves
+/// it in the next entry: the id names a place that was left, and every other try is refused.
+pub(super) async fn refuse_by_id(
+    call: &RequestContext,
+    ask: Acquire,
+    request: IdempotencyKey,
+    refusal: Problem,
+) -> HandlerResult {
+    wait_in_queue(call, ask, SHORTEST, request, Some(refusal)).await
+}
+
 /// Waits for what the request `request` asks for. Its place outlives this connection.
 pub(super) async fn wait_by_id(
+    call: &RequestContext,
+    ask: Acquire,
+    patience: Span,
+    request: IdempotencyKey,
+) -> HandlerResult {
+    wait_in_queue(call, ask, patience, request, None).await
+}
+
+/// Waits in the queue under an id. `refusal` is the answer when the place is left unserved.
+async fn wait_in_queue(
     call: &RequestContext,
     mut ask: Acquire,
     patience: Span,
     request: IdempotencyKey,
+    refusal: Option<Problem>,
 ) -> HandlerResult {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
@@ -89,7 +118,11 @@ pub(super) async fn wait_by_id(
     loop {
         call.grants()?;
         let left = until.since(call.app.locks.now());
-        ask.line = QueuePolicy::Join(Some(left.min(KEPT)));
+        // A request without any patience would not enter the queue, and not be remembered. A
+        // reentrant one would cut the wait of another one of its client, whose place it shares.
+        let enters = !has_waited && ask.hold != Ownership::Client;
+        let stays = if enters { left.max(SHORTEST) } else { left };
+        ask.line = QueuePolicy::Join(Some(stays.min(KEPT)));
         let mut before = call.app.locks.watch(None);
         let outcome = call.decide(Op::Acquire(ask.clone()), Some(request.clone())).await;
         let ticket = match outcome {
@@ -103,8 +136,12 @@ pub(super) async fn wait_by_id(
                 }
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
-            Err(problem) if has_waited && problem.is(RefusalKind::LockExpired) => {
-                return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
+            Err(problem)
+                if has_waited && problem.is(RefusalKind::LockExpired)
+                    // Another try of the request was refused in between.
+                    || refusal.is_some() && problem.reason() == Some(LEFT_QUEUE) =>
+            {
+                return Err(unserved(call, &ask, LeaveReason::TimedOut, refusal).await);
             }
             Err(problem) => return Err(problem),
         };
@@ -121,10 +158,30 @@ pub(super) async fn wait_by_id(
         };
         match fate {
             PlaceOutcome::Served(token) => return show(call, &ask, token).await,
-            PlaceOutcome::Gone(why) => return Err(in_vain(call, &ask, why).await),
+            PlaceOutcome::Gone(why) => return Err(unserved(call, &ask, why, refusal).await),
             PlaceOutcome::Unknown => {}
         }
     }
+}
+
+/// Returns the answer to a request whose place was left unserved.
+async fn unserved(
+    call: &RequestContext,
+    ask: &Acquire,
+    why: LeaveReason,
+    refusal: Option<Problem>,
+) -> Problem {
+    match refusal {
+        Some(refusal) if why != LeaveReason::SessionOver => refusal,
+        _ => in_vain(call, ask, why).await,
+    }
+}
+
+/// Returns the answer to a repeat of a request that was refused before: it stays refused.
+pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Problem {
+    let why = "a request with this Idempotency-Key was refused, and so are its repeats; send a \
+               new key to ask again";
+    refused_now(call, ask, ("refused_before", why)).await
 }
 
 /// Whether the place `ticket` is still in the queue of a lock.
@@ -170,13 +227,18 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Prob
         let at = call.app.locks.now();
         return RequestError::Refused(Refusal { at, reason }).into();
     }
+    refused_now(call, ask, ("waited_in_vain", "the wait is over, and the lock was not to be had"))
+        .await
+}
+
+/// A conflict for this reason, with the holder of now.
+async fn refused_now(call: &RequestContext, ask: &Acquire, (reason, why): (&str, &str)) -> Problem {
     let now = match call.view(&ask.name).await {
         Ok(view) => view,
         Err(problem) => return problem,
     };
-    let waited = "the wait is over, and the lock was not to be had";
-    let problem = Problem::of(RefusalKind::LockConflict, format!("lock '{}': {waited}", ask.name));
-    let problem = problem.with("reason", "waited_in_vain").with("name", ask.name.as_str());
+    let problem = Problem::of(RefusalKind::LockConflict, format!("lock '{}': {why}", ask.name));
+    let problem = problem.with("reason", reason).with("name", ask.name.as_str());
     match now.holder() {
         Some(holder) => problem
             .with("holder", holder.lease.holder.as_str())
