@@ -372,7 +372,9 @@ impl LocalShared {
         }
         let LocalState { engine, events, .. } = core;
         let answer = engine.apply(at, command, events);
-        let quiet = events.is_empty() && matches!(&answer, Err(_) | Ok(Outcome::Settled));
+        let is_remembered = answer.is_ok() && command.request.is_some();
+        let quiet =
+            events.is_empty() && matches!(&answer, Err(_) | Ok(Outcome::Settled)) && !is_remembered;
         if quiet {
             // Nothing has changed, so nothing needs to be replayed.
             core.take_back();

@@ -77,6 +77,9 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
         Ok(Outcome::Replayed(first)) if matches!(first.first, Outcome::Waiting { .. }) => {
             Box::pin(wait(&call, ask, &options, request)).await
         }
+        Ok(Outcome::Replayed(first)) if matches!(first.first, Outcome::Settled) => {
+            Err(Box::pin(wait_for_lock::refused_before(&call, &ask)).await)
+        }
         Ok(outcome) => granted(&call, (&ask.name, &ask.client), &outcome).await,
         Err(problem) if problem.reason().is_some() => {
             Box::pin(acquire_held(&call, ask, &options, request, problem)).await
@@ -87,9 +90,6 @@ pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
 
 /// Acquires a lock that is held: renews the lease of the session that the request names, waits if
 /// the request says so, or refuses.
-///
-/// A refused reentrant request is not remembered: in the queue it would share the place of another
-/// one of its client, and a late copy of it is at worst a renewal.
 async fn acquire_held(
     call: &RequestContext,
     ask: Acquire,
@@ -98,10 +98,7 @@ async fn acquire_held(
     problem: Problem,
 ) -> HandlerResult {
     if problem.reason() == Some(LEFT_QUEUE) {
-        return match options.wait {
-            None | Some(Span::ZERO) => Err(wait_for_lock::refused_before(call, &ask).await),
-            Some(_) => Err(problem),
-        };
+        return Err(problem);
     }
     if let Some(session) = options.session
         && let Some(token) = held_by_session(call, &ask, session).await?
@@ -114,8 +111,8 @@ async fn acquire_held(
         return granted(call, (&ask.name, &ask.client), &outcome).await;
     }
     match (options.wait, request) {
-        (None | Some(Span::ZERO), Some(request)) if ask.hold != Ownership::Client => {
-            wait_for_lock::refuse_by_id(call, ask, request, problem).await
+        (None | Some(Span::ZERO), Some(request)) => {
+            wait_for_lock::refuse_for_good(call, &ask, request, problem).await
         }
         (None, _) => Err(problem),
         (Some(_), request) => wait(call, ask, options, request).await,

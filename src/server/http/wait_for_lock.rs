@@ -7,7 +7,7 @@
 use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
 use super::lock_grant::{granted, show_tenure};
-use super::problem::{HandlerResult, LEFT_QUEUE, Problem};
+use super::problem::{HandlerResult, Problem};
 use super::queue_places::{EnterOutcome, PlaceOutcome, WAITING_MAX};
 use super::request_context::{RequestContext, told};
 use crate::engine::{
@@ -22,9 +22,6 @@ use std::time::Duration;
 /// has lost its connection finds another node within this time; who is gone for good costs those
 /// behind it nothing but the ttl, if it is served meanwhile.
 const KEPT: Span = Span::from_secs(30);
-
-/// For how long a refused request with an id stands in the queue: until the next entry.
-const SHORTEST: Span = Span::from_nanos(1);
 
 /// Waits in line for what `ask` asks for, and answers when it is there or the wait is over.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
@@ -74,38 +71,31 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     }
 }
 
-/// Makes the refusal of the request `request` final, and returns it.
+/// Makes the refusal of an acquire final under its id.
 ///
-/// The engine remembers what was done, and a refusal does nothing: an earlier try of the request
-/// that a stopped node or the network has kept would be decided anew after the client was told of
-/// the refusal, and its grant told to nobody. So the request takes a place in the queue and leaves
-/// it in the next entry: the id names a place that was left, and every other try is refused.
-pub(super) async fn refuse_by_id(
+/// The engine remembers what was done, and a refusal does nothing. An earlier try of the request,
+/// which a stopped node or the network delivers late, would be decided anew after the client has
+/// been told of the refusal, and the client would not learn of its grant. So the id is spent on a
+/// command that changes nothing. If an earlier try was granted in between, that is the answer.
+pub(super) async fn refuse_for_good(
     call: &RequestContext,
-    ask: Acquire,
+    ask: &Acquire,
     request: IdempotencyKey,
     refusal: Problem,
 ) -> HandlerResult {
-    wait_in_queue(call, ask, SHORTEST, request, Some(refusal)).await
+    match call.decide(Op::Settle, Some(request)).await? {
+        Outcome::Settled => Err(refusal),
+        Outcome::Replayed(replay) if matches!(replay.first, Outcome::Settled) => Err(refusal),
+        outcome => granted(call, (&ask.name, &ask.client), &outcome).await,
+    }
 }
 
 /// Waits for what the request `request` asks for. Its place outlives this connection.
 pub(super) async fn wait_by_id(
     call: &RequestContext,
-    ask: Acquire,
-    patience: Span,
-    request: IdempotencyKey,
-) -> HandlerResult {
-    wait_in_queue(call, ask, patience, request, None).await
-}
-
-/// Waits in the queue under an id. `refusal` is the answer when the place is left unserved.
-async fn wait_in_queue(
-    call: &RequestContext,
     mut ask: Acquire,
     patience: Span,
     request: IdempotencyKey,
-    refusal: Option<Problem>,
 ) -> HandlerResult {
     let places = &call.app.places;
     let Some(_counted) = places.count() else {
@@ -118,17 +108,14 @@ async fn wait_in_queue(
     loop {
         call.grants()?;
         let left = until.since(call.app.locks.now());
-        // A request without any patience would not enter the queue, and not be remembered. A
-        // reentrant one would cut the wait of another one of its client, whose place it shares.
-        let enters = !has_waited && ask.hold != Ownership::Client;
-        let stays = if enters { left.max(SHORTEST) } else { left };
-        ask.line = QueuePolicy::Join(Some(stays.min(KEPT)));
+        ask.line = QueuePolicy::Join(Some(left.min(KEPT)));
         let mut before = call.app.locks.watch(None);
         let outcome = call.decide(Op::Acquire(ask.clone()), Some(request.clone())).await;
         let ticket = match outcome {
             Ok(Outcome::Waiting { ticket, .. }) => ticket,
             Ok(Outcome::Replayed(replay)) => match replay.first {
                 Outcome::Waiting { ticket, .. } => ticket,
+                Outcome::Settled => return Err(refused_before(call, &ask).await),
                 first if has_waited => return served(call, &ask, &first).await,
                 first => {
                     let outcome = Outcome::Replayed(Box::new(Replay { first, ..*replay }));
@@ -136,12 +123,12 @@ async fn wait_in_queue(
                 }
             },
             Ok(outcome) => return served(call, &ask, &outcome).await,
-            Err(problem)
-                if has_waited && problem.is(RefusalKind::LockExpired)
-                    // Another try of the request was refused in between.
-                    || refusal.is_some() && problem.reason() == Some(LEFT_QUEUE) =>
-            {
-                return Err(unserved(call, &ask, LeaveReason::TimedOut, refusal).await);
+            Err(problem) if has_waited && problem.is(RefusalKind::LockExpired) => {
+                return Err(in_vain(call, &ask, LeaveReason::TimedOut).await);
+            }
+            // No time was left to enter the queue.
+            Err(problem) if problem.is(RefusalKind::LockConflict) => {
+                return refuse_for_good(call, &ask, request, problem).await;
             }
             Err(problem) => return Err(problem),
         };
@@ -158,22 +145,9 @@ async fn wait_in_queue(
         };
         match fate {
             PlaceOutcome::Served(token) => return show(call, &ask, token).await,
-            PlaceOutcome::Gone(why) => return Err(unserved(call, &ask, why, refusal).await),
+            PlaceOutcome::Gone(why) => return Err(in_vain(call, &ask, why).await),
             PlaceOutcome::Unknown => {}
         }
-    }
-}
-
-/// Returns the answer to a request whose place was left unserved.
-async fn unserved(
-    call: &RequestContext,
-    ask: &Acquire,
-    why: LeaveReason,
-    refusal: Option<Problem>,
-) -> Problem {
-    match refusal {
-        Some(refusal) if why != LeaveReason::SessionOver => refusal,
-        _ => in_vain(call, ask, why).await,
     }
 }
 
