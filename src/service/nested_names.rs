@@ -252,3 +252,234 @@ struct Seen {
     missing: usize,
     then: Option<Then<Result<Vec<LockView>, Unavailable>>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend_status::About;
+    use super::super::event_log::EventWatch;
+    use super::super::local::Local;
+    use super::super::lock_service::LockService;
+    use super::super::paging::{Children, ListPage};
+    use super::*;
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{
+        Acquire, Child, LeaseTerms, Mode, Ownership, Patch, QueuePolicy, Refusal, Rules, Tenure,
+    };
+    use crate::time::{Time, Wall};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    fn acquire(lock: &str, who: &str) -> Op {
+        Op::Acquire(Acquire {
+            name: name(lock),
+            client: client(who),
+            mode: Mode::Exclusive,
+            hold: Ownership::Client,
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            line: QueuePolicy::Skip,
+            patch: Patch::default(),
+        })
+    }
+
+    fn release(lock: &str, who: &str) -> Op {
+        let key = LeaseKey { name: name(lock), client: client(who), token: None };
+        Op::Release(Release::of(key))
+    }
+
+    /// Nobody may make a name below a lock of another.
+    fn closed(op: &Op) -> Option<ParentCheck> {
+        ParentCheck::of(op, |_| {
+            |_: &LockName, client: &ClientId, holders: &[Lease]| {
+                let holds = |lease: &Lease| lease.holder == *client;
+                let may = holders.is_empty() || holders.iter().any(holds);
+                may.then_some(()).ok_or_else(|| "closed".into())
+            }
+        })
+    }
+
+    fn submit(locks: &Locks, op: Op) -> Result<Answer, Unavailable> {
+        let (send, answer) = channel();
+        let check = closed(&op);
+        locks.submit_checked(op, check, move |answer| send.send(answer).expect("waited for"));
+        answer.recv().expect("answered")
+    }
+
+    fn granted(answer: Result<Answer, Unavailable>) -> Tenure {
+        match answer.expect("decided").map(Outcome::first) {
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => tenure,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn denied() -> Result<Result<Outcome, Refusal>, Unavailable> {
+        Err(Unavailable::Denied { why: "closed".into() })
+    }
+
+    fn view(locks: &Locks, lock: &str) -> LockView {
+        let (send, view) = channel();
+        locks.view(&name(lock), move |view| send.send(view).expect("waited for"));
+        view.recv().expect("answered").expect("shown")
+    }
+
+    fn local() -> Local {
+        Local::in_memory(Rules::default()).expect("started")
+    }
+
+    /// Does something when a command has come, or when it has been decided.
+    type Meanwhile = Box<dyn Fn(&Local, &Command) + Send + Sync>;
+
+    /// An engine that is not here, and what others do meanwhile.
+    struct Elsewhere {
+        engine: Local,
+        before: Meanwhile,
+        after: Meanwhile,
+    }
+
+    fn elsewhere(
+        before: impl Fn(&Local, &Command) + Send + Sync + 'static,
+        after: impl Fn(&Local, &Command) + Send + Sync + 'static,
+    ) -> Locks {
+        let (before, after): (Meanwhile, Meanwhile) = (Box::new(before), Box::new(after));
+        Locks::new(Arc::new(Elsewhere { engine: local(), before, after }))
+    }
+
+    impl LockService for Elsewhere {
+        fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+            (self.before)(&self.engine, &command);
+            let answer = self.engine.submit_here(&command).expect("it is here");
+            (self.after)(&self.engine, &command);
+            then(answer);
+        }
+
+        fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+            self.engine.view(name, then);
+        }
+
+        fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+            self.engine.list(query, then);
+        }
+
+        fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
+            self.engine.children(query, then);
+        }
+
+        fn watch(&self, since: Option<u64>) -> EventWatch {
+            self.engine.watch(since)
+        }
+
+        fn next_event(&self) -> u64 {
+            self.engine.next_event()
+        }
+
+        fn now(&self) -> Time {
+            self.engine.now()
+        }
+
+        fn wall(&self, at: Time) -> Wall {
+            self.engine.wall(at)
+        }
+
+        fn about(&self) -> About {
+            self.engine.about()
+        }
+
+        fn counts(&self) -> Vec<(&'static str, u64)> {
+            self.engine.counts()
+        }
+    }
+
+    #[test]
+    fn nearest_held_lock_above_decides() {
+        for locks in [Locks::new(Arc::new(local())), elsewhere(|_, _| {}, |_, _| {})] {
+            granted(submit(&locks, acquire("a/b/c", "alice")));
+            granted(submit(&locks, acquire("a/b", "bob")));
+            assert_eq!(submit(&locks, acquire("a/b/x", "alice")), denied());
+            assert_eq!(submit(&locks, acquire("a/b/x/y", "alice")), denied());
+            assert_eq!(view(&locks, "a/b/x").holders, []);
+            // Her own lock is hers, whoever has the lock above; and beside it all is as it was.
+            granted(submit(&locks, acquire("a/b/c", "alice")));
+            granted(submit(&locks, acquire("a/x", "alice")));
+            granted(submit(&locks, acquire("a/b/x", "bob")));
+            granted(submit(&locks, acquire("ab", "alice")));
+            // The nearest is Alice's.
+            granted(submit(&locks, acquire("a/b/c/x", "alice")));
+            assert_eq!(submit(&locks, acquire("a/b/c/y", "bob")), denied());
+        }
+    }
+
+    /// Bob takes and gives back the lock above, Alice the one below: what she gets, she gets while
+    /// nobody holds the lock above.
+    #[test]
+    fn lock_above_is_looked_at_in_the_same_step() {
+        const ROUNDS: usize = 20_000;
+        let locks = Locks::new(Arc::new(local()));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if submit(&locks, acquire("backup/x", "alice")).is_ok() {
+                        submit(&locks, release("backup/x", "alice")).expect("decided").ok();
+                    }
+                }
+            });
+            let rounds = || {
+                for round in 0..ROUNDS {
+                    let own = granted(submit(&locks, acquire("backup", "bob")));
+                    let below = view(&locks, "backup/x");
+                    let older = below.holders.iter().all(|other| other.lease.token < own.token);
+                    if !older {
+                        return Some((round, below));
+                    }
+                    submit(&locks, release("backup", "bob")).expect("decided").expect("released");
+                }
+                None
+            };
+            let wrong = rounds();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None, "made below a lock that was held");
+        });
+    }
+
+    #[test]
+    fn name_made_below_a_lock_taken_meanwhile_is_given_back() {
+        let bob_comes = |engine: &Local, command: &Command| {
+            let Op::Acquire(ask) = &command.op else { return };
+            if ask.name.as_str() == "backup/x" {
+                let _ = engine.submit_here(&acquire("backup", "bob").into());
+            }
+        };
+        let locks = elsewhere(bob_comes, |_, _| {});
+        assert_eq!(submit(&locks, acquire("backup/x", "alice")), denied());
+        assert_eq!(view(&locks, "backup/x").holders, []);
+        // A lock above that is taken after the name was made leaves it alone.
+        let locks = elsewhere(|_, _| {}, bob_comes);
+        granted(submit(&locks, acquire("backup/x", "alice")));
+        assert_eq!(view(&locks, "backup/x").holders.len(), 1);
+        assert_eq!(view(&locks, "backup").holders.len(), 1);
+    }
+
+    #[test]
+    fn only_own_names_below_are_in_the_way() {
+        let locks = Locks::new(Arc::new(local()));
+        let holds = |who: &str| {
+            let (send, held) = channel();
+            locks.holds_below(&name("a"), &client(who), move |held| {
+                send.send(held).expect("waited for");
+            });
+            held.recv().expect("answered").expect("shown")
+        };
+        granted(submit(&locks, acquire("ab", "bob")));
+        granted(submit(&locks, acquire("a", "bob")));
+        assert!(!holds("bob"));
+        granted(submit(&locks, acquire("a/x", "bob")));
+        assert!(holds("bob") && !holds("alice"));
+    }
+}

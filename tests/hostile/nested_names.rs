@@ -102,7 +102,6 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
         "POST /locks/backup%2Fx?reentrant=true",
         "POST /locks/backup%2Fx?wait=10s",
         "POST /locks/backup%2Fx%2Fy%2Fz",
-        "POST /lock?name=backup%2Fx&ttl=30",
     ];
     for request in requests {
         m.sh_as(BOB, BOB, "mkdir backup").ok();
