@@ -119,7 +119,7 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
         m.bob_is_served("rm -rf backup && [ ! -e backup ]", "a batch");
         done.ok();
         let told = fs::read(&told).expect("it was written");
-        let reply = decode_told(&told[4..]).expect("an answer").replies.pop();
+        let reply = decode_told(&told).expect("an answer").replies.pop();
         let Some(ItemReply::Unavailable(Unavailable::Denied { why })) = reply else {
             panic!("{line:?}: {reply:?}");
         };
