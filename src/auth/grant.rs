@@ -1,6 +1,7 @@
 //! Grants: what some credentials allow. `Grant::may` compares a request with the table of
 //! permissions, for every front end.
 
+use super::parent_lock::LocalUser;
 use super::permissions::{AccessRequest, ClientRule, LockRule, Operation, Right};
 use crate::engine::{
     ClientId, Event, EventKind, LeaseTerms, LockName, Op, Ownership, SessionId, Ticket,
@@ -23,6 +24,9 @@ pub struct Grant {
     pub steal: bool,
     /// Whether it may change which nodes are in the cluster, and which of them leads.
     pub cluster: bool,
+    /// The user of this machine who has it, where the kernel says so and that user's rights to
+    /// make names below others' locks are to be checked.
+    pub user: Option<Arc<LocalUser>>,
 }
 
 /// What shows that a caller has a grant.
@@ -101,6 +105,8 @@ pub enum Denial {
     Nodes,
     /// The grant, by its credential and name, may not change the cluster.
     Cluster(Credential, String),
+    /// The name lies below a lock of another user.
+    Below(LockName),
     /// Only nodes may do this.
     Peer,
 }
@@ -132,6 +138,7 @@ impl Grant {
             prefixes: vec![String::new()],
             steal: true,
             cluster: true,
+            user: None,
         }
     }
 
@@ -144,6 +151,7 @@ impl Grant {
             prefixes: Vec::new(),
             steal: false,
             cluster: false,
+            user: None,
         }
     }
 
@@ -157,6 +165,7 @@ impl Grant {
             prefixes: vec![String::new()],
             steal,
             cluster: false,
+            user: None,
         }
     }
 
@@ -363,6 +372,11 @@ impl fmt::Display for Denial {
                 f,
                 "these credentials may not change the cluster; use a token with 'cluster = true'"
             ),
+            Self::Below(name) => write!(
+                f,
+                "'{name}' lies below a lock of another user, whose mode lets nobody else make \
+                 locks there; choose another name, or have its holder open it by 'chmod a+rwx'"
+            ),
             Self::Unknown => write!(f, "this needs credentials"),
             Self::Unnamed => write!(f, "the request does not say whose it is, or of which lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
@@ -397,6 +411,7 @@ mod tests {
             prefixes: vec!["team/".to_owned(), "home".to_owned()],
             steal: false,
             cluster: false,
+            user: None,
         }
     }
 

@@ -3,12 +3,13 @@
 //!
 //! Where to look: `listen` and `connection_limits` bound the connections and requests of each
 //! peer; `permissions` is the table of what each operation needs; `grant` is what some credentials
-//! allow; `server_tls` and `token_file` read credentials, and `authentication` finds the grant of a
-//! caller by them.
+//! allow; `parent_lock` decides which local users may make a name below a held lock; `server_tls`
+//! and `token_file` read credentials, and `authentication` finds the grant of a caller by them.
 
 pub(crate) mod listen;
 pub mod permissions;
 mod grant;
+mod parent_lock;
 pub(crate) mod connection_limits;
 pub(crate) mod server_tls;
 mod token_file;
@@ -18,5 +19,6 @@ pub use authentication::{AuthenticationError, Authenticator, Credentials, Creden
 pub use grant::{
     ClientPattern, Credential, Denial, Grant, UnnamedOwner, Visibility, unnamed_owners,
 };
+pub use parent_lock::{LocalUser, depends_on_groups};
 pub use server_tls::{TlsError, TlsFiles};
 pub use token_file::TokensError;

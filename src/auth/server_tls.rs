@@ -125,5 +125,5 @@ pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     // The one that it is comes first, so that a request need not say it.
     let clients = names.iter().cloned().map(ClientPattern::Exactly).chain(users).collect();
     let (credential, prefixes) = (Credential::Certificate, vec![String::new()]);
-    Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false })
+    Some(Grant { credential, name, clients, prefixes, steal: false, cluster: false, user: None })
 }

@@ -156,7 +156,7 @@ impl TokenEntry {
         let clients = self.clients.iter().map(|text| ClientPattern::parse(text)).collect();
         let Self { name, locks: prefixes, steal, cluster, .. } = self;
         let credential = Credential::Token;
-        Ok((digest, Grant { credential, name, clients, prefixes, steal, cluster }))
+        Ok((digest, Grant { credential, name, clients, prefixes, steal, cluster, user: None }))
     }
 }
 

@@ -11,6 +11,7 @@ use super::server_options::{self, ServerKeyArgs};
 use super::signals::{self, Hangup};
 use super::startup_warnings::warn;
 use super::storage_options::{self, StorageArgs, StorageChoice};
+use crate::auth::{Grant, LocalUser};
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
@@ -20,7 +21,7 @@ use crate::fuse::mount::{
 };
 use crate::os_error::said;
 use crate::raft::Stop;
-use crate::server::http::{HttpConfig, HttpServer, Listen};
+use crate::server::http::{HttpConfig, HttpServer, Listen, PeerUser};
 use crate::service::Locks;
 use clap::ValueEnum;
 use std::net::SocketAddr;
@@ -268,7 +269,8 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
             let each = args.dirs.iter().zip(clients);
             let mounts: Vec<_> =
                 each.map(|(dir, client)| config(args, dir.clone(), client.clone())).collect();
-            Listen::Unix(path, Arc::new(move |uid| mount::grant_of_user(&mounts, uid)))
+            let hosts = clients.to_vec();
+            Listen::Unix(path, Arc::new(move |peer| grant_of_peer(&mounts, &hosts, peer)))
         }
     };
     let config = args.access.config(listen, (args.ttl.0, args.grace.0))?;
@@ -280,6 +282,17 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
         )));
     }
     Ok(Some(config))
+}
+
+/// What a user of this machine may do at the Unix socket. A user who may take live locks from
+/// their holders is not held to the rights of other locks.
+fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> Option<Grant> {
+    let mut grant = mount::grant_of_user(mounts, peer.uid)?;
+    if !grant.steal {
+        let PeerUser { uid, groups } = peer;
+        grant.user = Some(Arc::new(LocalUser { uid, groups, hosts: hosts.to_vec() }));
+    }
+    Some(grant)
 }
 
 /// Mounts all; if one can't be, those before it are unmounted again.

@@ -59,6 +59,21 @@ pub struct FileAttrs {
     pub times: Option<(Wall, Wall)>,
 }
 
+impl FileAttrs {
+    /// The bit of [`FileAttrs::mode`] that says that a program chose the other bits.
+    pub const MODE_CHOSEN: u16 = 0o100_000;
+
+    /// Returns the permission bits in force: those that a program chose, or the usual ones.
+    pub const fn permissions(face: FileType, mode: u16) -> u16 {
+        match face {
+            _ if mode & Self::MODE_CHOSEN != 0 => mode & 0o7777,
+            FileType::File => 0o644,
+            FileType::Directory => 0o755,
+            FileType::Symlink => 0o777,
+        }
+    }
+}
+
 /// The kind of file that a lock was made as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FileType {

@@ -151,10 +151,23 @@ impl LockName {
         self.0.as_bytes().contains(&b'/')
     }
 
+    /// The names above this one, the nearest first: `a/b` and `a` of `a/b/c`.
+    pub fn parents(&self) -> impl Iterator<Item = Self> + '_ {
+        parents(self.as_str()).filter_map(|parent| Self::parse(parent).ok())
+    }
+
     /// The last part: `build` of `team/build`.
     pub fn last_part(&self) -> &str {
         self.as_str().rsplit('/').next().unwrap_or_default()
     }
+}
+
+/// The names above `name`, the nearest first.
+pub(super) fn parents(name: &str) -> impl Iterator<Item = &str> {
+    fn above(name: &str) -> Option<&str> {
+        name.rsplit_once('/').map(|(above, _)| above)
+    }
+    std::iter::successors(above(name), |name| above(name))
 }
 
 /// So that a lock can be looked up by a text, without making a name of it first.
@@ -165,6 +178,12 @@ impl std::borrow::Borrow<str> for LockName {
 }
 
 impl ClientId {
+    /// Whether it is `host` itself, or a user of it: `laptop1:alice` is one of `laptop1`.
+    pub fn is_of_host(&self, host: &Self) -> bool {
+        let rest = self.as_str().strip_prefix(host.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    }
+
     /// The client that `text` names, if it can be one.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         match text {

@@ -2,7 +2,7 @@
 
 use super::lease::{Lease, Lifetime, Mode, SessionId, Token};
 use super::lock::Lock;
-use super::name::LockName;
+use super::name::{ClientId, LockName, parents};
 use super::state::Engine;
 use super::view::{Child, Holder, LockView, SessionView, WaiterView};
 use crate::time::Time;
@@ -181,6 +181,23 @@ impl<'a> Glance<'a> {
     /// Whether a lock below this name is held or waited for.
     pub fn has_below(&self) -> bool {
         self.engine.has_below(self.name.as_str())
+    }
+
+    /// The holders of the nearest lock above this name that is held; empty if none is.
+    pub fn above(&self) -> &'a [Lease] {
+        let engine = self.engine;
+        let held = parents(self.name.as_str())
+            .filter_map(|parent| engine.locks.get(parent))
+            .map(|lock| lock.leases());
+        held.into_iter().find(|leases| !leases.is_empty()).unwrap_or_default()
+    }
+
+    /// Whether `client` holds this lock or waits for it.
+    pub fn involves(&self, client: &ClientId) -> bool {
+        self.lock.is_some_and(|lock| {
+            lock.leases().iter().any(|lease| lease.holder == *client)
+                || lock.line.iter().any(|(_, waiter)| waiter.client == *client)
+        })
     }
 
     /// When one of the leases was last renewed, by itself or with its session.

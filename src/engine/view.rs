@@ -86,6 +86,11 @@ impl LockView {
         }
     }
 
+    /// Whether `client` holds this lock or waits for it.
+    pub fn involves(&self, client: &ClientId) -> bool {
+        self.held_by(client).is_some() || self.waiters.iter().any(|place| place.client == *client)
+    }
+
     /// The holder that is this client, if it is one.
     pub fn held_by(&self, client: &ClientId) -> Option<&Holder> {
         self.holders.iter().find(|holder| holder.lease.holder == *client)

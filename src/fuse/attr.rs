@@ -15,7 +15,7 @@ const BLOCK_BYTES: u64 = 512;
 
 /// The bits of [`FileAttrs::mode`] above the permissions: set where a program chose them, so that
 /// `chmod 0` can be told from a lock that never was a file.
-const MODE_CHOSEN: u16 = 0o100_000;
+const MODE_CHOSEN: u16 = FileAttrs::MODE_CHOSEN;
 
 /// The permission bits for [`FileAttrs::mode`].
 pub(super) const fn chosen_mode(mode: u32) -> u16 {
@@ -193,12 +193,7 @@ pub(super) const LINKS: u32 = 1;
 
 /// The permission bits that are shown.
 pub(super) const fn permissions(face: FileType, mode: u16) -> u16 {
-    match face {
-        _ if mode & MODE_CHOSEN != 0 => mode & 0o7777,
-        FileType::File => 0o644,
-        FileType::Directory => 0o755,
-        FileType::Symlink => 0o777,
-    }
+    FileAttrs::permissions(face, mode)
 }
 
 /// A wall time as fuser takes it. Saturates where std can't count so far.

@@ -1,150 +1,78 @@
-//! Who may make a name below a lock. Its holder could not remove a directory that others fill, so
-//! the permission bits of a directory that is held decide, as in other file systems. A directory
-//! that is only shown belongs to nobody, and everybody may make names in it.
+//! Names below a lock: whether the caller may make one. `auth` decides that for all front ends, by
+//! the permission bits of the nearest lock above the name that is held.
 
-use super::attr;
 use super::errno::Act;
 use super::locking::{self, Request};
 use super::owner::{Caller, groups_of};
-use super::shared::{Fs, Shared, views};
-use crate::engine::{Lease, LockName, RefusalKind};
-use fuser::{Errno, ReplyEmpty};
+use super::shared::{Fs, Shared};
+use crate::auth::{LocalUser, depends_on_groups};
+use crate::engine::{Acquire, ClientId, Lease, LockName, Op, Ownership};
+use crate::service::{ParentCheck, RequestError};
+use fuser::ReplyEmpty;
+use std::sync::Arc;
 
-/// Write and search, for others.
-const WRITE: u16 = 0o3;
-
-/// Asks whether the caller may make `name`, as far as the nearest lock above it is concerned.
-pub(super) fn check(
-    fs: &Fs,
-    caller: &Caller,
-    act: Act,
-    name: &LockName,
-    then: impl FnOnce(&Fs, &Caller, Result<(), Errno>) + Send + 'static,
-) {
-    let above: Vec<_> = ancestors(name).collect();
-    if above.is_empty() {
-        return then(fs, caller, Ok(()));
-    }
-    let verdict = move |fs: &Shared, caller: &Caller, name: &LockName, may: bool| {
-        let refuse = || fs.refuse_own(caller, act, Some(name), Errno::EACCES, sentence(name));
-        may.then_some(()).ok_or_else(refuse)
-    };
-    if let Some(may) = may_here(fs, caller, &above) {
-        return then(fs, caller, verdict(fs, caller, name, may));
-    }
-    let (caller, name) = (caller.clone(), name.clone());
-    views(fs, &caller.clone(), act, &above, move |fs, views| {
-        let may = views.map(|views| {
-            let nearest = views.iter().find(|view| !view.holders.is_empty());
-            nearest.is_none_or(|view| {
-                may_write(fs, &caller, view.holders.iter().map(|holder| &holder.lease))
-            })
-        });
-        then(fs, &caller, may.and_then(|may| verdict(fs, &caller, &name, may)));
-    });
+/// The condition for an operation of `caller`. `None`: it makes no name below others.
+pub(super) fn check_of(fs: &Shared, caller: &Caller, op: &Op) -> Option<ParentCheck> {
+    ParentCheck::of(op, |name| allows(user_of(fs, caller, name)))
 }
 
-/// The same for a request through the control file: why not is said in a sentence.
-pub(super) fn check_said(
-    fs: &Fs,
-    caller: &Caller,
+/// The condition for a request that an open file makes, after [`lock`] has let it pass: a lock
+/// above that was taken meanwhile. The groups of the file's opener are not known any more, so a
+/// lock above whose mode gives its group another right than others is not looked at again.
+pub(super) fn check_of_open(fs: &Shared, ask: &Acquire) -> Option<ParentCheck> {
+    let Ownership::OpenFile(open) = ask.hold else { return None };
+    ParentCheck::of_name(&ask.name, &ask.client, |_| {
+        let user = fs.opens.get(open.number).map(|open| local_user(fs, open.uid, None));
+        move |name: &LockName, client: &ClientId, holders: &[Lease]| match &user {
+            Some(user) if !depends_on_groups(holders) => decide(user, name, client, holders),
+            Some(_) | None => Ok(()),
+        }
+    })
+}
+
+fn user_of(fs: &Shared, caller: &Caller, name: &LockName) -> LocalUser {
+    // The groups are read only where they make a difference, or where that can't be seen here.
+    let matters = || fs.locks.glance(name, |lock| depends_on_groups(lock.above()));
+    let needed = !caller.is_root() && matters().unwrap_or(true);
+    let groups = needed.then(|| [&[caller.gid], &*groups_of(caller.pid)].concat());
+    local_user(fs, caller.uid, groups)
+}
+
+fn local_user(fs: &Shared, uid: u32, groups: Option<Vec<u32>>) -> LocalUser {
+    LocalUser { uid, groups, hosts: vec![fs.config.client.clone()] }
+}
+
+fn allows(user: LocalUser) -> impl Fn(&LockName, &ClientId, &[Lease]) -> Result<(), Arc<str>> {
+    move |name, client, holders| decide(&user, name, client, holders)
+}
+
+fn decide(
+    user: &LocalUser,
     name: &LockName,
-    then: impl FnOnce(&Fs, &Caller, Result<(), (RefusalKind, String)>) + Send + 'static,
-) {
-    let asked = name.clone();
-    check(fs, caller, Act::Control, name, move |fs, caller, allowed| {
-        let allowed = allowed.map_err(|errno| {
-            if errno == Errno::EACCES {
-                (RefusalKind::Denied, sentence(&asked))
-            } else {
-                let sentence = format!("what lies above '{asked}' can't be seen now; try again");
-                (RefusalKind::ConsistencyUnavailable, sentence)
-            }
-        });
-        then(fs, caller, allowed);
-    });
+    client: &ClientId,
+    holders: &[Lease],
+) -> Result<(), Arc<str>> {
+    user.may_make(name, client, holders).map_err(|denial| denial.to_string().into())
 }
 
 /// `flock`, fcntl: locks in the name of the user who opened the file, who may have to wait for a
 /// name that is free by now.
 pub(super) fn lock(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply: ReplyEmpty) {
     let open = fs.opens.get(asked.fh).filter(|_| asked.kind != libc::F_UNLCK);
-    let Some((open, name)) = open.as_ref().and_then(|open| Some((open, open.lock()?))) else {
+    let check = open.as_ref().and_then(|open| {
+        let opener = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
+        let allows = |name: &LockName| allows(user_of(fs, &opener, name));
+        Some((open.lock()?, ParentCheck::of_name(open.lock()?, &opener.client, allows)?))
+    });
+    let Some((name, check)) = check else {
         return locking::set(fs, caller, asked, sleep, reply);
     };
-    let opener = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
-    let (caller, asked) = (caller.clone(), *asked);
-    check(fs, &opener, Act::Lock, name, move |fs, _, allowed| match allowed {
-        Ok(()) => locking::set(fs, &caller, &asked, sleep, reply),
-        Err(errno) => reply.error(errno),
+    let (fs2, caller, asked, name) = (Arc::clone(fs), caller.clone(), *asked, name.clone());
+    fs.locks.check_parent(check, move |allowed| match allowed {
+        Ok(()) => locking::set(&fs2, &caller, &asked, sleep, reply),
+        Err(why) => {
+            let failure = RequestError::Unavailable(why);
+            reply.error(fs2.refuse(&caller, Act::Lock, Some(&name), failure));
+        }
     });
-}
-
-/// Why a name below another's lock can't be made.
-fn sentence(name: &LockName) -> String {
-    format!(
-        "'{name}' lies below a lock of another user, whose mode lets nobody else make locks \
-         there; choose another name, or have its holder open it by 'chmod a+rwx'"
-    )
-}
-
-/// The names above a name, the nearest first.
-fn ancestors(name: &LockName) -> impl Iterator<Item = LockName> {
-    let above = |name: &LockName| LockName::parse(name.as_str().rsplit_once('/')?.0).ok();
-    std::iter::successors(above(name), above)
-}
-
-/// Whether the nearest lock above lets the caller; `None`: what decides is elsewhere.
-fn may_here(fs: &Fs, caller: &Caller, above: &[LockName]) -> Option<bool> {
-    for name in above {
-        let may = fs.locks.glance(name, |lock| {
-            let leases = lock.leases();
-            (!leases.is_empty()).then(|| may_write(fs, caller, leases.iter()))
-        })?;
-        if may.is_some() {
-            return may;
-        }
-    }
-    Some(true)
-}
-
-/// Whether the caller may make names below a lock that is held so. Root of another machine is
-/// nobody here, as over NFS.
-fn may_write<'a>(
-    fs: &Shared,
-    caller: &Caller,
-    mut leases: impl Iterator<Item = &'a Lease> + Clone,
-) -> bool {
-    let mut holders = leases.clone();
-    let Some(lease) = leases.next() else { return true };
-    if holders.any(|lease| lease.holder == caller.client) {
-        return true;
-    }
-    let looks = lease.details.looks();
-    let local = fs.owners.is_local(&lease.holder);
-    let bits = attr::permissions(looks.face, looks.mode);
-    let writes = |bits: u16| bits & WRITE == WRITE;
-    match local {
-        true if caller.is_root() => true,
-        true if looks.uid == caller.uid => writes(bits >> 6),
-        // The group is asked for only where it makes a difference.
-        true if writes(bits >> 3) != writes(bits) => {
-            let own = looks.gid == caller.gid || groups_of(caller.pid).contains(&looks.gid);
-            writes(if own { bits >> 3 } else { bits })
-        }
-        _ => writes(bits),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ancestors_come_nearest_first() {
-        let name = |text| LockName::parse(text).expect("valid");
-        let above: Vec<_> = ancestors(&name("a/b/c")).collect();
-        assert_eq!(above, [name("a/b"), name("a")]);
-        assert_eq!(ancestors(&name("a")).count(), 0);
-    }
 }

@@ -208,13 +208,7 @@ fn answer(fs: &Fs, caller: &Caller, fh: u64, request: &Request, then: Then) {
         Ok(Asked::List(query)) => list::answer(fs, query, then),
         Ok(Asked::Status(name)) => status(fs, &name, json!({ "ok": true }), then),
         Ok(Asked::Acquire(ask)) => match process_of(fs, caller, &ask.options, &ask.name) {
-            Ok(process) => {
-                let name = ask.name.clone();
-                below::check_said(fs, caller, &name, move |fs, caller, may| match may {
-                    Ok(()) => acquire(fs, caller, fh, ask, process, then),
-                    Err((kind, sentence)) => then(wrong(kind, &sentence)),
-                });
-            }
+            Ok(process) => acquire(fs, caller, fh, ask, process, then),
             Err(refused) => then(refused),
         },
         Ok(Asked::Op((name, op))) => decide_bound(fs, caller, name, op, None, then),
@@ -262,7 +256,8 @@ fn decide_bound(
     then: Then,
 ) {
     let (shared, caller) = (Arc::clone(fs), caller.clone());
-    fs.locks.submit(op, move |answer| {
+    let check = below::check_of(fs, &caller, &op);
+    fs.locks.submit_checked(op, check, move |answer| {
         let answer = flat(answer);
         if let (Some(living), Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) =
             (&process, &answer)
@@ -408,7 +403,7 @@ fn wait(
     then: Then,
 ) {
     let (shared, caller, name) = (Arc::clone(fs), caller.clone(), ask.name.clone());
-    waiting::join(fs, (fh, caller.uid), patience, ask, move |ended| match ended {
+    waiting::join(fs, (fh, &caller.clone()), patience, ask, move |ended| match ended {
         Ended::Granted(tenure) => {
             if let Some(living) = &process {
                 process::bind(

@@ -111,15 +111,7 @@ pub(super) fn create(
 }
 
 /// The create of a name that seems to be free.
-fn create_free(fs: &Fs, caller: &Caller, name: LockName, how: (u32, i32), reply: ReplyCreate) {
-    let act = act_of(how.1);
-    below::check(fs, caller, act, &name.clone(), move |fs, caller, allowed| match allowed {
-        Ok(()) => create_allowed(fs, caller, name, how, reply),
-        Err(errno) => reply.error(errno),
-    });
-}
-
-fn create_allowed(
+fn create_free(
     fs: &Fs,
     caller: &Caller,
     name: LockName,
@@ -136,8 +128,9 @@ fn create_allowed(
     let looks = looks(caller, FileType::File, mode);
     let wanted = Wanted { name: name.clone(), hold, looks, text: None };
     let (op, session) = acquire(fs, caller, &wanted);
+    let check = below::check_of(fs, caller, &op);
     let (fs2, caller) = (Arc::clone(fs), caller.clone());
-    fs.locks.submit(op, move |answer| match flat(answer) {
+    fs.locks.submit_checked(op, check, move |answer| match flat(answer) {
         Ok(Outcome::Granted(tenure)) => {
             bind(&fs2, &caller, &name, tenure, session.as_ref());
             let ino = fs2.tree.lock().made(&name, FileType::File, tenure.token);
@@ -221,13 +214,10 @@ pub(super) fn link(
         );
         return reply.error(fs.refuse_own(caller, Act::Link, Some(&name), Errno::EMLINK, sentence));
     }
-    below::check(fs, caller, Act::Link, &name.clone(), move |fs, caller, allowed| match allowed {
-        Ok(()) => link_allowed(fs, caller, (ino, &place.name), name, reply),
-        Err(errno) => reply.error(errno),
-    });
+    link_to(fs, caller, (ino, &place.name), name, reply);
 }
 
-fn link_allowed(
+fn link_to(
     fs: &Fs,
     caller: &Caller,
     (ino, of): (u64, &LockName),
@@ -299,19 +289,6 @@ fn read_as_text(
 
 /// Takes a lock in a form that must not find it taken.
 fn make(
-    fs: &Fs,
-    caller: &Caller,
-    act: Act,
-    wanted: Wanted,
-    then: impl FnOnce(Result<FileAttr, Errno>) + Send + 'static,
-) {
-    below::check(fs, caller, act, &wanted.name.clone(), move |fs, caller, allowed| match allowed {
-        Ok(()) => make_allowed(fs, caller, act, wanted, then),
-        Err(errno) => then(Err(errno)),
-    });
-}
-
-fn make_allowed(
     fs: &Fs,
     caller: &Caller,
     act: Act,

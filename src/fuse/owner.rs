@@ -142,8 +142,7 @@ impl Owners {
 
     /// Whether `client` is one of this mount's host.
     pub(super) fn is_local(&self, client: &ClientId) -> bool {
-        let rest = client.as_str().strip_prefix(self.host.as_str());
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        client.is_of_host(&self.host)
     }
 
     /// The caller as a `holder_id` names it: which process it was, even after its end.

@@ -1,14 +1,13 @@
 //! The forms that give a lock back or carry it over: `rm`, `rmdir`, `mv`.
 
-use super::below;
 use super::control::Fact;
 use super::errno::Act;
 use super::kept;
 use super::owner::Caller;
 use super::shared::{Fs, flat};
 use crate::engine::{
-    ClientId, Glance, IfExists, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome, Ownership,
-    Reason, Release, Token,
+    ClientId, Glance, Holder, IfExists, Lease, LeaseKey, LockName, LockView, Move, Op, Outcome,
+    Ownership, Reason, Release, Token,
 };
 use crate::service::{Done, RequestError};
 use fuser::{Errno, RenameFlags, ReplyEmpty};
@@ -58,14 +57,35 @@ fn release(fs: &Fs, caller: &Caller, act: Act, name: LockName, reply: ReplyEmpty
     }
     fs.view(caller, act, &name, move |fs, caller, view| match view {
         Ok(view) if act == Act::Rmdir && view.has_below => {
-            reply.error(not_empty(fs, caller, act, &view));
+            rmdir_above(fs, caller, view, reply);
         }
-        Ok(view) => match lease_to_end(fs, caller, act, &view) {
-            Ok(token) => release_token(fs, caller, act, view.name, token, reply),
-            Err(errno) => reply.error(errno),
-        },
+        Ok(view) => end(fs, caller, act, view, reply),
         Err(errno) => reply.error(errno),
     });
+}
+
+/// `rmdir` of a lock below whose name others lie. Only those of its holder are in the way: what
+/// others have made there keeps nobody from releasing its own lock, and goes on as it is.
+fn rmdir_above(fs: &Fs, caller: &Caller, view: LockView, reply: ReplyEmpty) {
+    let act = Act::Rmdir;
+    let is_local = |holder: &&Holder| caller.is_root() && fs.owners.is_local(&holder.lease.holder);
+    let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
+    let Some(holder) = own.map(|own| own.lease.holder.clone()) else {
+        return reply.error(not_empty(fs, caller, act, &view));
+    };
+    let (shared, caller) = (Arc::clone(fs), caller.clone());
+    fs.locks.holds_below(&view.name.clone(), &holder, move |held| match held {
+        Ok(true) => reply.error(not_empty(&shared, &caller, act, &view)),
+        // Without an answer the release itself says what is wrong.
+        Ok(false) | Err(_) => end(&shared, &caller, act, view, reply),
+    });
+}
+
+fn end(fs: &Fs, caller: &Caller, act: Act, view: LockView, reply: ReplyEmpty) {
+    match lease_to_end(fs, caller, act, &view) {
+        Ok(token) => release_token(fs, caller, act, view.name, token, reply),
+        Err(errno) => reply.error(errno),
+    }
 }
 
 /// The nearly always case in one step: the caller's own lease, which hangs on no open file.
@@ -214,21 +234,7 @@ pub(super) fn rename(
         Ok(names) => names,
         Err(errno) => return reply.error(errno),
     };
-    below::check(fs, caller, act, &to.clone(), move |fs, caller, allowed| match allowed {
-        Ok(()) => rename_allowed(fs, caller, act, &from, to, reply),
-        Err(errno) => reply.error(errno),
-    });
-}
-
-fn rename_allowed(
-    fs: &Fs,
-    caller: &Caller,
-    act: Act,
-    from: &LockName,
-    to: LockName,
-    reply: ReplyEmpty,
-) {
-    fs.view(caller, act, from, move |fs, caller, view| match view {
+    fs.view(caller, act, &from, move |fs, caller, view| match view {
         Ok(view) if view.has_below => reply.error(not_empty(fs, caller, act, &view)),
         Ok(view) => match lease_to_end(fs, caller, act, &view) {
             Ok(token) => rename_onto(fs, caller, act, (view.name, token), &to, reply),

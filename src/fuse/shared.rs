@@ -1,6 +1,7 @@
 //! What all file operations of one mount share, and the few steps that they have in common.
 
 use super::attr::{self, Sight};
+use super::below;
 use super::device::own_uid;
 use super::errno::{Act, errno_of, errno_of_name};
 use super::join::Join;
@@ -303,12 +304,14 @@ impl Shared {
         op: Op,
         then: impl FnOnce(&Fs, &Caller, Result<Outcome, RequestError>) + Send + 'static,
     ) {
+        let check = below::check_of(self, caller, &op);
         let command = op.into();
-        if let Some(answer) = self.locks.submit_here(&command) {
+        if let Some(answer) = self.locks.submit_checked_here(&command, check.as_ref()) {
             return then(self, caller, flat(answer));
         }
         let (fs, caller) = (Arc::clone(self), caller.clone());
-        self.locks.submit(command, move |answer| then(&fs, &caller, flat(answer)));
+        let then = move |answer| then(&fs, &caller, flat(answer));
+        self.locks.submit_checked(command, check, then);
     }
 
     /// The attributes of a lock's inode as things are now. An inode whose names are all gone has

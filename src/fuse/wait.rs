@@ -5,7 +5,6 @@
 //! other. A signal ends the read and not the wait, since the program may read again; closing the
 //! file ends the wait, and gives back a lock that came and was never read of.
 
-use super::below;
 use super::ctl::WAITERS_SHOWN_MAX;
 use super::errno::Act;
 use super::living::Living;
@@ -96,12 +95,7 @@ pub(super) fn closed(fs: &Fs, open: &Open) {
 /// Asks for the lock, in the name of who opened the file.
 fn ask(fs: &Fs, caller: &Caller, (fh, open): (u64, &Arc<Open>), name: &LockName) {
     let caller = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
-    let (open, asked) = (Arc::clone(open), name.clone());
-    let join = move |fs: &Fs, caller: &Caller, allowed| match allowed {
-        Ok(()) => join(fs, caller, (fh, open), asked),
-        Err(errno) => fail(&open, errno),
-    };
-    below::check(fs, &caller, Act::Read, name, join);
+    join(fs, &caller, (fh, Arc::clone(open)), name.clone());
 }
 
 /// The lock has come, and is read of now if it has not been lost meanwhile.
@@ -145,7 +139,7 @@ fn join(fs: &Fs, caller: &Caller, (fh, open): (u64, Arc<Open>), name: LockName) 
         patch,
     };
     let (shared, caller) = (Arc::clone(fs), caller.clone());
-    waiting::join(fs, (fh, caller.uid), None, ask, move |ended| match ended {
+    waiting::join(fs, (fh, &caller.clone()), None, ask, move |ended| match ended {
         Ended::Granted(tenure) => {
             let key = bound(&shared, &caller, &name, tenure, process.as_ref());
             tell(&shared, &caller, &open, &name, Some(key));

@@ -12,6 +12,7 @@ use super::batch_messages::{
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
 use super::locks::Locks;
+use super::nested_names::ParentCheck;
 use super::paging::{Children, List};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
@@ -41,6 +42,8 @@ pub type Limits = HashMap<usize, ItemAccess>;
 pub enum ItemAccess {
     /// Nothing, and why.
     Nothing(Unavailable),
+    /// A command that makes a name below others, under this condition.
+    Checked(ParentCheck),
     /// It may see what begins with one of these, which come in order and none within another.
     Within(Vec<String>),
 }
@@ -116,6 +119,7 @@ impl BatchServer {
             let put = move |reply| gathering.put(place, &reply);
             match limits.remove(&place) {
                 None => self.0.ask(caller, ask, put),
+                Some(ItemAccess::Checked(check)) => self.0.ask_checked(caller, ask, check, put),
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
                 Some(ItemAccess::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
             }
@@ -205,7 +209,9 @@ impl BatchServerState {
     ) {
         let locks = &self.locks;
         match ask {
-            BatchItem::Submit(submission) => self.submit(submission.into_command(caller), then),
+            BatchItem::Submit(submission) => {
+                self.submit(submission.into_command(caller), None, then);
+            }
             BatchItem::View(name) => {
                 locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
             }
@@ -221,6 +227,22 @@ impl BatchServerState {
             BatchItem::Leases(session, after) => {
                 locks.leases(session, after, |page| then(or_not(page, ItemReply::Leases)));
             }
+        }
+    }
+
+    /// The same for a command under a condition.
+    fn ask_checked(
+        self: &Arc<Self>,
+        caller: &Arc<str>,
+        ask: BatchItem,
+        check: ParentCheck,
+        then: impl FnOnce(ItemReply) + Send + 'static,
+    ) {
+        match ask {
+            BatchItem::Submit(submission) => {
+                self.submit(submission.into_command(caller), Some(check), then);
+            }
+            other => self.ask(caller, other, then),
         }
     }
 
@@ -260,7 +282,12 @@ impl BatchServerState {
         }
     }
 
-    fn submit(self: &Arc<Self>, command: Command, then: impl FnOnce(ItemReply) + Send + 'static) {
+    fn submit(
+        self: &Arc<Self>,
+        command: Command,
+        check: Option<ParentCheck>,
+        then: impl FnOnce(ItemReply) + Send + 'static,
+    ) {
         if let (Op::Settle, None) = (&command.op, &command.request) {
             // Time passes by itself here.
             return then(ItemReply::Now);
@@ -271,13 +298,15 @@ impl BatchServerState {
         let unnamed = Command { request: None, ..command.clone() };
         let named = command.request.is_some();
         let locks = self.locks.clone();
-        self.locks.submit(command, move |answer| match &answer {
+        self.locks.submit_checked(command, check.clone(), move |answer| match &answer {
             // More requests are remembered than there is room for. Without its id this one is
             // still known by its batch, unless the server is killed before it answers.
             Ok(Err(refusal))
                 if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
             {
-                locks.submit(unnamed, |answer| then(or_not(answer, ItemReply::Answered)));
+                locks.submit_checked(unnamed, check, |answer| {
+                    then(or_not(answer, ItemReply::Answered))
+                });
             }
             _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered)),
         });

@@ -10,7 +10,8 @@
 //! - What is asked and shown: `paging`, `backend_status`, `remote_status`, `event_log`, `counters`,
 //!   `cluster_status`.
 //! - `lock_service`, the trait; `locks`, the handle on it; on the handle `scoped_views` (the locks
-//!   below some prefixes) and `stale_read` (reads that do not wait for a quorum).
+//!   below some prefixes), `stale_read` (reads that do not wait for a quorum) and `nested_names`
+//!   (commands that depend on who holds the lock above).
 //! - `local` and its parts: `clock_mapping`, `deferred_commands`, `replay`, `backup`.
 //! - The server side of a remote client: `batch_idempotency`, `batch_messages`, `batch_server`.
 
@@ -31,6 +32,7 @@ mod lock_service;
 mod locks;
 pub mod scoped_views;
 pub mod stale_read;
+mod nested_names;
 mod clock_mapping;
 mod deferred_commands;
 mod replay;
@@ -45,6 +47,7 @@ pub use callback::Then;
 pub use failure::{RequestError, Unavailable};
 pub use lock_service::{CacheableView, Done, LockService};
 pub use locks::Locks;
+pub use nested_names::ParentCheck;
 pub(crate) use paging::page_of_leases;
 pub use paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
 pub use remote_status::{RemoteStatus, RttSample};

@@ -13,6 +13,8 @@ const CLIENTS: usize = 6;
 const KILLS: usize = 20;
 /// Answers between two kills.
 const ANSWERS: u64 = 300;
+/// What `contrib/doc/guarantees.md` states as the maximum for each change of the leader.
+const STRETCH_MS: u64 = 1_000;
 
 pub(crate) fn seed() -> u64 {
     let named = std::env::var("LATCHFS_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -145,8 +147,6 @@ fn a_lease_is_stretched_by_a_failover_and_not_cut() {
 fn changes_of_the_leader_hardly_stretch_a_lease() {
     const TTL_MS: u64 = 6_000;
     const BETWEEN_US: u64 = 1_500_000;
-    /// What `contrib/doc/guarantees.md` states as the maximum for each change of the leader.
-    const STRETCH_MS: u64 = 1_000;
     let cluster = Cluster::of(3);
     let mut leader = cluster.leader();
     let began = crate::load::now();
@@ -175,4 +175,49 @@ fn changes_of_the_leader_hardly_stretch_a_lease() {
     }
     let ended = ms_since(began);
     assert!(ended >= TTL_MS, "free after {ended} ms");
+}
+
+/// The leader is killed again and again, each time as soon as the node before it is back: each
+/// election stretches the lease of a client that is gone by no more than a transfer does.
+#[test]
+fn kills_of_the_leader_hardly_stretch_a_lease() {
+    const TTL_MS: u64 = 18_000;
+    /// A node that has just come back may know the time from old entries only.
+    const BACK_US: u64 = 2_500_000;
+    let mut cluster = Cluster::of(3);
+    let began = crate::load::now();
+    let path = format!("/locks/lease?client=ann&ttl={TTL_MS}ms&grace=0s");
+    assert_eq!(cluster.curl(cluster.leader(), "POST", &path).0, 200);
+    let granted = crate::load::now();
+    let mut kills = 0;
+    loop {
+        let leader = cluster.leader();
+        cluster.nodes[leader].daemon.kill();
+        kills += 1;
+        let other = (leader + 1) % 3;
+        let look = || cluster.curl(other, "GET", "/locks/lease");
+        eventually("another leads", || (look().0 == 200).then_some(()));
+        let asked = crate::load::now();
+        let (code, seen) = look();
+        assert_eq!(code, 200, "{seen}");
+        if seen["phase"] == "free" {
+            break;
+        }
+        let left = seen["expires_in_ms"].as_u64().expect("it is held");
+        let (now, latest) = (crate::load::now(), TTL_MS + kills * STRETCH_MS);
+        println!("{kills} kills: {left} ms left {} ms after the grant", (asked - granted) / 1_000);
+        // Both readings round down.
+        assert!((now - began) / 1_000 + left + 5 >= TTL_MS, "cut: {left} ms left: {seen}");
+        let lasts = (asked - granted) / 1_000 + left;
+        assert!(lasts <= latest, "{kills} kills: it lasts for {lasts} ms: {seen}");
+        cluster.nodes[leader].daemon.again();
+        cluster.voters(3);
+        let back = crate::load::now();
+        eventually("the node that is back has heard the leader", || {
+            (crate::load::now() - back >= BACK_US).then_some(())
+        });
+    }
+    let ended = (crate::load::now() - began) / 1_000;
+    assert!(ended >= TTL_MS, "free after {ended} ms");
+    assert!(kills >= 3, "{kills} kills only");
 }

@@ -26,5 +26,6 @@ mod support;
 mod floods;
 mod links;
 mod mount_floods;
+mod nested_names;
 mod request_ids;
 mod web_page;

@@ -1,6 +1,7 @@
 //! The end of the daemon, by whatever: nothing that was granted is lost, no token comes twice.
 
 use crate::harness::*;
+use latchfs::time::{Span, Wall, boot_now};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -143,8 +144,8 @@ fn time_passes_while_it_is_down() {
     let token = m.token("build");
     m.crash();
     // The boot clock goes on without the daemon; nothing else can tell when it has.
-    let end = latchfs::time::boot_now() + latchfs::time::Span::from_millis(1_100);
-    eventually("a second", || (latchfs::time::boot_now() > end).then_some(()));
+    let end = boot_now() + Span::from_millis(1_100);
+    eventually("a second", || (boot_now() > end).then_some(()));
     m.start();
     assert_eq!(m.phase("build"), "free");
     m.sh("mkdir build").ok();
@@ -267,6 +268,59 @@ fn no_state_forgets_all() {
     assert_eq!(m.stop(libc::SIGTERM), 0);
     m.start();
     assert_eq!(m.sh("ls").ok(), "");
+}
+
+/// A mount that keeps nothing knows no lease from before: until the longest of them is over nothing
+/// is granted, which is said, and its tokens begin above all of theirs (G2).
+#[test]
+fn no_state_holds_off() {
+    /// The longest ttl, and the grace.
+    const HOLD_OFF: Span = Span::from_secs(6);
+    let started = (boot_now(), Wall::now().secs);
+    let setup = Setup::new().with("--state none --max-ttl 5s --ttl 5s --grace 1s");
+    let m = setup.no_state().start();
+    let server = text(&json(&m.sh("cat .latchfs/server").ok())["state"]);
+    assert!(server.contains("nothing is granted before"), "{server}");
+    for form in ["mkdir build", "set -C; : > build", "flock -n build true"] {
+        m.sh(form).fails();
+        let why = text(&json(&m.sh("cat .latchfs/why").ok())["message"]);
+        assert!(why.contains("nothing is granted for") && why.contains("wait"), "{form}: {why}");
+    }
+    assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
+    assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
+    // A program that waits is served as soon as it is over.
+    let served = json(&m.sh("cat .latchfs/wait/build").ok());
+    let waited = boot_now().since(started.0);
+    assert!(waited >= HOLD_OFF, "granted after {waited}");
+    assert_eq!(served["holder"], "laptop1:root");
+    begins_at(&m, "build", started.1);
+    m.sh("mkdir other && rmdir other").ok();
+}
+
+/// The first token of a mount that keeps nothing: its start in seconds, times 2^20.
+#[track_caller]
+fn begins_at(m: &Mount, name: &str, started_secs: i64) {
+    let (token, now) = (m.token(name), Wall::now().secs);
+    let secs = i64::try_from(token >> 20).expect("a token fits into 53 bits");
+    assert!((started_secs..=now).contains(&secs), "{token} is not of {started_secs}..={now}");
+}
+
+/// Whoever knows that no holder of an earlier mount is left waits for nothing.
+#[test]
+fn no_state_grants_at_once_where_told_so() {
+    let mut last = 0;
+    let mut m = Setup::new().with("--state none --grant-at-once").no_state().prepare();
+    for _ in 0..3 {
+        let started = Wall::now().secs;
+        m.start();
+        m.sh("mkdir build").ok();
+        begins_at(&m, "build", started);
+        let token = m.token("build");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        m.crash();
+    }
+    m.start();
 }
 
 /// A busy mount is detached: who is inside gets errors, nobody waits.

@@ -10,6 +10,7 @@ use crate::engine::{
     Acquire, Answer, Command, LeaseTerms, Op, OpenId, Outcome, Ownership, QueuePolicy, Reason,
     SessionId, Token,
 };
+use crate::fuse::below;
 use crate::fuse::shared::Fs;
 use crate::service::Unavailable;
 use fuser::ReplyEmpty;
@@ -52,9 +53,10 @@ pub(super) fn lock(fs: &Fs, running: &Arc<Running>, mut ask: Ask) -> Direct {
     });
     let Some(was_idle) = begun else { return Direct::Unusual(ask) };
     let acquire = acquire_of(running, &mut ask);
+    let check = below::check_of_open(fs, &acquire);
     DEAF.set(was_idle.then_some(running.session));
     let command = Command::from(Op::Acquire(acquire));
-    let answer = fs.locks.submit_here(&command);
+    let answer = fs.locks.submit_checked_here(&command, check.as_ref());
     DEAF.set(None);
     let entered = |table: &Table<ReplyEmpty>| {
         running.idle.store(table.is_idle(), Ordering::Release);

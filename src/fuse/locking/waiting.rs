@@ -5,8 +5,10 @@
 //! known among the events.
 
 use super::super::bell::Bell;
+use super::super::below;
 use super::super::lookout::{Waiter, Waiting};
 use super::super::opens::State;
+use super::super::owner::Caller;
 use super::super::shared::{Fs, Shared, flat};
 use super::super::shares::{Full, Pool, Share};
 use super::EVENTS_MAX;
@@ -91,12 +93,12 @@ pub(in super::super) struct Held {
 /// Takes the lock that `ask` names for the open file `fh`, or waits for it.
 pub(in super::super) fn join(
     fs: &Fs,
-    (fh, uid): (u64, u32),
+    (fh, caller): (u64, &Caller),
     patience: Option<Span>,
     mut ask: Acquire,
     then: impl FnOnce(Ended) + Send + 'static,
 ) {
-    let share = match fs.shares.take(Pool::Waits, uid, 1) {
+    let share = match fs.shares.take(Pool::Waits, caller.uid, 1) {
         Ok(share) => share,
         Err(full) => return then(Ended::NoRoom(full)),
     };
@@ -118,7 +120,8 @@ pub(in super::super) fn join(
         })));
     }
     let shared = Arc::clone(fs);
-    fs.locks.submit(op, move |answer| match flat(answer) {
+    let check = below::check_of(fs, caller, &op);
+    fs.locks.submit_checked(op, check, move |answer| match flat(answer) {
         Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => {
             end(&shared, number, Ended::Granted(tenure));
         }

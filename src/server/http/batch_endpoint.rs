@@ -5,7 +5,7 @@ use super::app_state::ShutdownPhase;
 use super::endpoint::{Endpoint, doc, endpoint};
 use super::keep_alive;
 use super::problem::{HandlerResult, Problem};
-use super::request_context::RequestContext;
+use super::request_context::{RequestContext, parent_check};
 use super::response::{Response, text};
 use super::schema::Schema;
 use crate::auth::permissions::{AccessRequest, LockRule, Operation};
@@ -113,9 +113,10 @@ async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     }
     for (place, ask) in batch.asks.iter().enumerate() {
         let limit = match ask {
-            BatchItem::Submit(command) => {
-                may_submit(call, &command.op, serves).await.err().map(ItemAccess::Nothing)
-            }
+            BatchItem::Submit(command) => match may_submit(call, &command.op, serves).await {
+                Err(why) => Some(ItemAccess::Nothing(why)),
+                Ok(()) => parent_check(&call.grant, &command.op).map(ItemAccess::Checked),
+            },
             // Only the session's own client may see what hangs on it.
             BatchItem::Leases(session, _) => {
                 let op = Op::KeepAlive(*session);

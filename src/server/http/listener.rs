@@ -7,6 +7,8 @@ use std::fmt;
 use std::fs::Metadata;
 use std::io;
 use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -15,8 +17,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maps a user id to its grant; `None` grants nothing.
-pub type UserGrants = Arc<dyn Fn(u32) -> Option<Grant> + Send + Sync>;
+/// Maps a user to its grant; `None` grants nothing.
+pub type UserGrants = Arc<dyn Fn(PeerUser) -> Option<Grant> + Send + Sync>;
+
+/// The user at the other end of a Unix socket, as the kernel says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerUser {
+    /// The user.
+    pub uid: u32,
+    /// All its groups, where the kernel says them.
+    pub groups: Option<Vec<u32>>,
+}
 
 /// Where to listen.
 #[derive(Clone)]
@@ -134,13 +145,54 @@ impl Listener {
             }
             Self::Unix(listener, users) => {
                 let (stream, _) = listener.accept().await?;
-                let uid = stream.peer_cred()?.uid();
-                let grant = users(uid).unwrap_or_else(Grant::nothing);
+                let peer = stream.peer_cred()?;
+                let uid = peer.uid();
+                let groups = other_groups(&stream).map(|groups| [&[peer.gid()], &*groups].concat());
+                let grant = users(PeerUser { uid, groups }).unwrap_or_else(Grant::nothing);
                 let source = PeerIdentity::User(uid);
                 Ok((AcceptedStream::Unix(stream.into_std()?), source, Some(Arc::new(grant))))
             }
         }
     }
+}
+
+/// The supplementary groups of the process at the other end when it connected.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
+    // The kernel's own limit of groups.
+    const GROUPS_MAX: usize = 65_536;
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let bytes = size_of_val(&*groups);
+        let mut length = bytes as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes into `groups`, which has as many, and
+        // says in `length` how many there are.
+        let failed = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let count = length as usize / size_of::<u32>();
+        if failed == 0 {
+            groups.truncate(count);
+            return Some(groups);
+        }
+        // ERANGE tells how much room is needed.
+        if count <= groups.len() || count > GROUPS_MAX {
+            return None;
+        }
+        groups.resize(count, 0);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn other_groups(_stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
+    None
 }
 
 impl AcceptedStream {

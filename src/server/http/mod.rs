@@ -49,6 +49,6 @@ mod workers;
 mod server;
 
 pub(crate) use batch_endpoint::batch_requests;
-pub use listener::{Listen, UserGrants};
+pub use listener::{Listen, PeerUser, UserGrants};
 pub(crate) use routes::requests;
 pub use server::{HttpConfig, HttpServer, HttpStartError};

@@ -7,7 +7,7 @@ use crate::engine::{
     Refusal, Release, Ticket, Token,
 };
 use crate::service::event_log::EventWatch;
-use crate::service::{Locks, Unavailable};
+use crate::service::{Locks, ParentCheck, Unavailable};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -107,11 +107,12 @@ impl QueuePlaces {
     pub(super) fn enter(
         self: &Arc<Self>,
         ask: &Acquire,
+        check: Option<ParentCheck>,
     ) -> oneshot::Receiver<Result<EnterResult, Unavailable>> {
         let (then, answer) = oneshot::channel();
         let (places, asked) = (Arc::clone(self), ask.clone());
         let mut before = self.locks.watch(None);
-        self.locks.submit(Op::Acquire(ask.clone()), move |answer| {
+        self.locks.submit_checked(Op::Acquire(ask.clone()), check, move |answer| {
             let entered = |outcome| match outcome {
                 Outcome::Waiting { ticket, .. } => {
                     EnterOutcome::Waits(Box::new(places.follow(&asked, ticket, &mut before)))
@@ -389,11 +390,11 @@ mod tests {
         let first = ask("first", QueuePolicy::Skip);
         let key = LeaseKey { name: first.name.clone(), client: first.client.clone(), token: None };
         submit(&places, Op::Acquire(first));
-        let heard = places.enter(&ask("b", QueuePolicy::Join(None)));
+        let heard = places.enter(&ask("b", QueuePolicy::Join(None)), None);
         assert_eq!(look(&places).waiters.len(), 1);
         drop(heard);
         assert_eq!(look(&places).waiters.len(), 0);
-        let heard = places.enter(&ask("b", QueuePolicy::Join(None)));
+        let heard = places.enter(&ask("b", QueuePolicy::Join(None)), None);
         submit(&places, Op::Release(Release::of(key)));
         assert!(look(&places).holder().is_some());
         drop(heard);

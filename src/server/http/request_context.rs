@@ -6,11 +6,11 @@ use super::problem::{HandlerResult, Problem};
 use crate::auth::permissions::{AccessRequest, Operation};
 use crate::auth::{Grant, UnnamedOwner, unnamed_owners};
 use crate::engine::{
-    ClientId, Command, IdempotencyKey, LockName, LockView, Op, Outcome, Reason, Refusal, SessionId,
-    SessionView,
+    ClientId, Command, IdempotencyKey, Lease, LockName, LockView, Op, Outcome, Reason, Refusal,
+    SessionId, SessionView,
 };
 use crate::service::stale_read::StaleRead;
-use crate::service::{RequestError, Unavailable};
+use crate::service::{ParentCheck, RequestError, Unavailable};
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -95,12 +95,14 @@ impl RequestContext {
             self.grants()?;
         }
         self.check(&op).await?;
+        let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
-        let answer = if let Some(answer) = self.app.locks.submit_here(&command) {
+        let done = self.app.locks.submit_checked_here(&command, check.as_ref());
+        let answer = if let Some(answer) = done {
             Ok(answer)
         } else {
             let (then, answer) = oneshot::channel();
-            self.app.locks.submit(command, |answer| drop(then.send(answer)));
+            self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
             answer.await
         };
         told(answer)?.map_err(|refusal| RequestError::Refused(refusal).into())
@@ -166,6 +168,17 @@ impl RequestContext {
         self.app.locks.session(id, |view| drop(then.send(view)));
         told(view.await)
     }
+}
+
+/// The condition for a command of a local user that makes a name below others.
+pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
+    let user = grant.user.as_ref()?;
+    ParentCheck::of(op, |_| {
+        let user = Arc::clone(user);
+        move |name: &LockName, client: &ClientId, holders: &[Lease]| {
+            user.may_make(name, client, holders).map_err(|denial| denial.to_string().into())
+        }
+    })
 }
 
 /// What the door said, or that it said nothing.

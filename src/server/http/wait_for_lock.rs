@@ -9,7 +9,7 @@ use super::event_replay::unexpected;
 use super::lock_grant::{granted, show_tenure};
 use super::problem::{HandlerResult, Problem};
 use super::queue_places::{EnterOutcome, PlaceOutcome, WAITING_MAX};
-use super::request_context::{RequestContext, told};
+use super::request_context::{RequestContext, parent_check, told};
 use crate::engine::{
     Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
     QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure, Ticket, Token,
@@ -37,10 +37,14 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
         call.grants()?;
         let mut waiter = match place.take() {
             Some(waiter) => waiter,
-            None => match told(places.enter(&ask).await)?.map_err(RequestError::Refused)? {
-                EnterOutcome::Waits(waiter) => waiter,
-                EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
-            },
+            None => {
+                let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
+                let entered = told(places.enter(&ask, check).await)?;
+                match entered.map_err(RequestError::Refused)? {
+                    EnterOutcome::Waits(waiter) => waiter,
+                    EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
+                }
+            }
         };
         let fate = tokio::select! {
             fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),

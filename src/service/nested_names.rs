@@ -1,0 +1,485 @@
+//! Commands that make a name below a lock, decided only where the holders of that lock let the
+//! caller; and what lies below a lock that is to be removed.
+
+use super::callback::Then;
+use super::failure::Unavailable;
+use super::locks::Locks;
+use super::paging::List;
+use crate::engine::{
+    Answer, ClientId, Command, Glance, Lease, LeaseKey, LockName, LockView, Op, Outcome, Release,
+};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// Names below a lock that are looked at before it is removed: one page. Others may have made any
+/// number of them, and what they made does not matter.
+const BELOW_MAX: usize = 1_000;
+
+/// Decides by the holders of the nearest lock above a name: `Err` says why not.
+type Allows = dyn Fn(&[Lease]) -> Result<(), Arc<str>> + Send + Sync;
+
+/// A condition on a command that makes a name below others: the holders of the nearest lock above
+/// that name, if any lock above it is held, must let the caller. A client that holds or waits for
+/// the name already goes on under it.
+#[derive(Clone)]
+pub struct ParentCheck {
+    name: LockName,
+    client: ClientId,
+    allows: Arc<Allows>,
+}
+
+impl ParentCheck {
+    /// The condition for `op`. `None`: it makes no name below others. What `allows` returns gets
+    /// the name, the client that makes it, and the holders.
+    pub fn of<F>(op: &Op, allows: impl FnOnce(&LockName) -> F) -> Option<Self>
+    where
+        F: Fn(&LockName, &ClientId, &[Lease]) -> Result<(), Arc<str>> + Send + Sync + 'static,
+    {
+        match op {
+            Op::Acquire(ask) => Self::of_name(&ask.name, &ask.client, allows),
+            Op::Move(ask) => Self::of_name(&ask.to, &ask.from.client, allows),
+            _ => None,
+        }
+    }
+
+    /// The condition for a name that `client` is to make. `None`: it lies below no other.
+    pub fn of_name<F>(
+        name: &LockName,
+        client: &ClientId,
+        allows: impl FnOnce(&LockName) -> F,
+    ) -> Option<Self>
+    where
+        F: Fn(&LockName, &ClientId, &[Lease]) -> Result<(), Arc<str>> + Send + Sync + 'static,
+    {
+        name.parents().next()?;
+        let (name, client, allows) = (name.clone(), client.clone(), allows(name));
+        let asked = (name.clone(), client.clone());
+        let allows = Arc::new(move |holders: &[Lease]| allows(&asked.0, &asked.1, holders));
+        Some(Self { name, client, allows })
+    }
+
+    fn allows(&self, holders: &[Lease]) -> Result<(), Unavailable> {
+        (self.allows)(holders).map_err(|why| Unavailable::Denied { why })
+    }
+
+    fn allows_here(&self, lock: Glance<'_>) -> Result<(), Unavailable> {
+        if lock.involves(&self.client) { Ok(()) } else { self.allows(lock.above()) }
+    }
+
+    /// The same for views of the name and of all above it.
+    fn allows_seen(&self, views: &[LockView]) -> Result<(), Unavailable> {
+        let involved = views.first().is_some_and(|own| own.involves(&self.client));
+        if involved { Ok(()) } else { self.allows(&nearest(views)) }
+    }
+}
+
+/// Two conditions are never known to be equal.
+impl PartialEq for ParentCheck {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.allows, &other.allows)
+    }
+}
+
+impl Eq for ParentCheck {}
+
+impl fmt::Debug for ParentCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ParentCheck").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The holders of the nearest lock that is held above the first of these names.
+fn nearest(views: &[LockView]) -> Vec<Lease> {
+    let above = views.iter().skip(1).find(|view| !view.holders.is_empty());
+    let holders = above.map(|view| view.holders.iter().map(|holder| holder.lease.clone()));
+    holders.into_iter().flatten().collect()
+}
+
+impl Locks {
+    /// Decides a command under a condition, if there is one.
+    ///
+    /// Where the engine is in this process both are one step. Elsewhere the condition is checked
+    /// before and after: a lock that was acquired below a lock which another has taken in between
+    /// is given back, and the answer is a denial.
+    pub fn submit_checked(
+        &self,
+        command: impl Into<Command>,
+        check: Option<ParentCheck>,
+        then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
+    ) {
+        let command = command.into();
+        let Some(check) = check else { return self.submit(command, then) };
+        match self.submit_checked_here(&command, Some(&check)) {
+            Some(answer) => then(answer),
+            None => submit_elsewhere(self, command, check, Box::new(then)),
+        }
+    }
+
+    /// The same before it returns, if that is possible without waiting.
+    pub fn submit_checked_here(
+        &self,
+        command: &Command,
+        check: Option<&ParentCheck>,
+    ) -> Option<Result<Answer, Unavailable>> {
+        let Some(check) = check else { return self.submit_here(command) };
+        let mut allowed = Ok(());
+        let decide = |lock: Glance<'_>| {
+            allowed = check.allows_here(lock);
+            allowed.is_ok().then(|| command.clone())
+        };
+        let (done, ()) = self.act_here(&check.name, decide, |_| ())?;
+        match allowed {
+            Ok(()) => done,
+            Err(denied) => Some(Err(denied)),
+        }
+    }
+
+    /// Tells `then` whether a condition holds now.
+    pub fn check_parent(
+        &self,
+        check: ParentCheck,
+        then: impl FnOnce(Result<(), Unavailable>) + Send + 'static,
+    ) {
+        match self.glance(&check.name, |lock| check.allows_here(lock)) {
+            Some(allowed) => then(allowed),
+            None => look_up(self, &check.name.clone(), move |views| {
+                then(views.and_then(|views| check.allows_seen(&views)));
+            }),
+        }
+    }
+
+    /// Tells `then` whether `client` itself holds a lock below `name`, as far as one page shows.
+    pub fn holds_below(
+        &self,
+        name: &LockName,
+        client: &ClientId,
+        then: impl FnOnce(Result<bool, Unavailable>) + Send + 'static,
+    ) {
+        let (prefix, client) = (format!("{name}/"), client.clone());
+        self.list(List { prefix, after: None, limit: BELOW_MAX }, move |page| {
+            then(page.map(|page| page.items.iter().any(|lock| lock.held_by(&client).is_some())));
+        });
+    }
+}
+
+/// Checks, submits, and checks again.
+fn submit_elsewhere(
+    locks: &Locks,
+    command: Command,
+    check: ParentCheck,
+    then: Then<Result<Answer, Unavailable>>,
+) {
+    let door = locks.clone();
+    locks.check_parent(check.clone(), move |allowed| {
+        if let Err(why) = allowed {
+            return then(Err(why));
+        }
+        // A hold that was moved can't be moved back: another may have its old name by now.
+        let acquires = matches!(command.op, Op::Acquire(_));
+        door.clone().submit(command, move |answer| match &answer {
+            Ok(Ok(outcome)) if acquires => match outcome.clone().first() {
+                Outcome::Granted(tenure) => {
+                    let key = LeaseKey {
+                        name: check.name.clone(),
+                        client: check.client.clone(),
+                        token: Some(tenure.token),
+                    };
+                    confirm(&door, key, check, answer, then);
+                }
+                _ => then(answer),
+            },
+            _ => then(answer),
+        });
+    });
+}
+
+/// Gives back what was granted if another has taken a lock above it before that.
+fn confirm(
+    locks: &Locks,
+    granted: LeaseKey,
+    check: ParentCheck,
+    answer: Result<Answer, Unavailable>,
+    then: Then<Result<Answer, Unavailable>>,
+) {
+    let door = locks.clone();
+    look_up(locks, &granted.name.clone(), move |views| {
+        // Without an answer the grant stands: it was allowed a moment before.
+        let above = views.map(|views| nearest(&views)).unwrap_or_default();
+        // A lock above that is younger was taken beside a name that was there.
+        let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
+        match check.allows(&above) {
+            Err(denied) if above.iter().any(is_older) => {
+                door.give_back(Op::Release(Release::of(granted)));
+                then(Err(denied));
+            }
+            _ => then(answer),
+        }
+    });
+}
+
+/// Shows a lock and all above it, the nearest first, to `then`.
+fn look_up(
+    locks: &Locks,
+    name: &LockName,
+    then: impl FnOnce(Result<Vec<LockView>, Unavailable>) + Send + 'static,
+) {
+    let names: Vec<_> = std::iter::once(name.clone()).chain(name.parents()).collect();
+    let (views, missing) = (vec![None; names.len()], names.len());
+    let seen = Seen { views, missing, then: Some(Box::new(then)) };
+    let seen = Arc::new(Mutex::new(seen));
+    for (place, name) in names.iter().enumerate() {
+        let seen = Arc::clone(&seen);
+        locks.view(name, move |view| {
+            let mut all = seen.lock();
+            all.views[place] = Some(view);
+            all.missing -= 1;
+            if all.missing > 0 {
+                return;
+            }
+            let (views, then) = (std::mem::take(&mut all.views), all.then.take());
+            drop(all);
+            if let Some(then) = then {
+                then(views.into_iter().flatten().collect());
+            }
+        });
+    }
+}
+
+/// Views of several locks, as far as they have arrived.
+struct Seen {
+    views: Vec<Option<Result<LockView, Unavailable>>>,
+    missing: usize,
+    then: Option<Then<Result<Vec<LockView>, Unavailable>>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend_status::About;
+    use super::super::event_log::EventWatch;
+    use super::super::local::Local;
+    use super::super::lock_service::LockService;
+    use super::super::paging::{Children, ListPage};
+    use super::*;
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::engine::{
+        Acquire, Child, LeaseTerms, Mode, Ownership, Patch, QueuePolicy, Refusal, Rules, Tenure,
+    };
+    use crate::time::{Time, Wall};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    fn acquire(lock: &str, who: &str) -> Op {
+        Op::Acquire(Acquire {
+            name: name(lock),
+            client: client(who),
+            mode: Mode::Exclusive,
+            hold: Ownership::Client,
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            line: QueuePolicy::Skip,
+            patch: Patch::default(),
+        })
+    }
+
+    fn release(lock: &str, who: &str) -> Op {
+        let key = LeaseKey { name: name(lock), client: client(who), token: None };
+        Op::Release(Release::of(key))
+    }
+
+    /// Nobody may make a name below a lock of another.
+    fn closed(op: &Op) -> Option<ParentCheck> {
+        ParentCheck::of(op, |_| {
+            |_: &LockName, client: &ClientId, holders: &[Lease]| {
+                let holds = |lease: &Lease| lease.holder == *client;
+                let may = holders.is_empty() || holders.iter().any(holds);
+                may.then_some(()).ok_or_else(|| "closed".into())
+            }
+        })
+    }
+
+    fn submit(locks: &Locks, op: Op) -> Result<Answer, Unavailable> {
+        let (send, answer) = channel();
+        let check = closed(&op);
+        locks.submit_checked(op, check, move |answer| send.send(answer).expect("waited for"));
+        answer.recv().expect("answered")
+    }
+
+    fn granted(answer: Result<Answer, Unavailable>) -> Tenure {
+        match answer.expect("decided").map(Outcome::first) {
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => tenure,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn denied() -> Result<Result<Outcome, Refusal>, Unavailable> {
+        Err(Unavailable::Denied { why: "closed".into() })
+    }
+
+    fn view(locks: &Locks, lock: &str) -> LockView {
+        let (send, view) = channel();
+        locks.view(&name(lock), move |view| send.send(view).expect("waited for"));
+        view.recv().expect("answered").expect("shown")
+    }
+
+    fn local() -> Local {
+        Local::in_memory(Rules::default()).expect("started")
+    }
+
+    /// Does something when a command has come, or when it has been decided.
+    type Meanwhile = Box<dyn Fn(&Local, &Command) + Send + Sync>;
+
+    /// An engine that is not here, and what others do meanwhile.
+    struct Elsewhere {
+        engine: Local,
+        before: Meanwhile,
+        after: Meanwhile,
+    }
+
+    fn elsewhere(
+        before: impl Fn(&Local, &Command) + Send + Sync + 'static,
+        after: impl Fn(&Local, &Command) + Send + Sync + 'static,
+    ) -> Locks {
+        let (before, after): (Meanwhile, Meanwhile) = (Box::new(before), Box::new(after));
+        Locks::new(Arc::new(Elsewhere { engine: local(), before, after }))
+    }
+
+    impl LockService for Elsewhere {
+        fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+            (self.before)(&self.engine, &command);
+            let answer = self.engine.submit_here(&command).expect("it is here");
+            (self.after)(&self.engine, &command);
+            then(answer);
+        }
+
+        fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+            self.engine.view(name, then);
+        }
+
+        fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
+            self.engine.list(query, then);
+        }
+
+        fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
+            self.engine.children(query, then);
+        }
+
+        fn watch(&self, since: Option<u64>) -> EventWatch {
+            self.engine.watch(since)
+        }
+
+        fn next_event(&self) -> u64 {
+            self.engine.next_event()
+        }
+
+        fn now(&self) -> Time {
+            self.engine.now()
+        }
+
+        fn wall(&self, at: Time) -> Wall {
+            self.engine.wall(at)
+        }
+
+        fn about(&self) -> About {
+            self.engine.about()
+        }
+
+        fn counts(&self) -> Vec<(&'static str, u64)> {
+            self.engine.counts()
+        }
+    }
+
+    #[test]
+    fn nearest_held_lock_above_decides() {
+        for locks in [Locks::new(Arc::new(local())), elsewhere(|_, _| {}, |_, _| {})] {
+            granted(submit(&locks, acquire("a/b/c", "alice")));
+            granted(submit(&locks, acquire("a/b", "bob")));
+            assert_eq!(submit(&locks, acquire("a/b/x", "alice")), denied());
+            assert_eq!(submit(&locks, acquire("a/b/x/y", "alice")), denied());
+            assert_eq!(view(&locks, "a/b/x").holders, []);
+            // Her own lock is hers, whoever has the lock above; and beside it all is as it was.
+            granted(submit(&locks, acquire("a/b/c", "alice")));
+            granted(submit(&locks, acquire("a/x", "alice")));
+            granted(submit(&locks, acquire("a/b/x", "bob")));
+            granted(submit(&locks, acquire("ab", "alice")));
+            // The nearest is Alice's.
+            granted(submit(&locks, acquire("a/b/c/x", "alice")));
+            assert_eq!(submit(&locks, acquire("a/b/c/y", "bob")), denied());
+        }
+    }
+
+    /// Bob takes and gives back the lock above, Alice the one below: what she gets, she gets while
+    /// nobody holds the lock above.
+    #[test]
+    fn lock_above_is_looked_at_in_the_same_step() {
+        const ROUNDS: usize = 20_000;
+        let locks = Locks::new(Arc::new(local()));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if submit(&locks, acquire("backup/x", "alice")).is_ok() {
+                        submit(&locks, release("backup/x", "alice")).expect("decided").ok();
+                    }
+                }
+            });
+            let rounds = || {
+                for round in 0..ROUNDS {
+                    let own = granted(submit(&locks, acquire("backup", "bob")));
+                    let below = view(&locks, "backup/x");
+                    let older = below.holders.iter().all(|other| other.lease.token < own.token);
+                    if !older {
+                        return Some((round, below));
+                    }
+                    submit(&locks, release("backup", "bob")).expect("decided").expect("released");
+                }
+                None
+            };
+            let wrong = rounds();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None, "made below a lock that was held");
+        });
+    }
+
+    #[test]
+    fn name_made_below_a_lock_taken_meanwhile_is_given_back() {
+        let bob_comes = |engine: &Local, command: &Command| {
+            let Op::Acquire(ask) = &command.op else { return };
+            if ask.name.as_str() == "backup/x" {
+                let _ = engine.submit_here(&acquire("backup", "bob").into());
+            }
+        };
+        let locks = elsewhere(bob_comes, |_, _| {});
+        assert_eq!(submit(&locks, acquire("backup/x", "alice")), denied());
+        assert_eq!(view(&locks, "backup/x").holders, []);
+        // A lock above that is taken after the name was made leaves it alone.
+        let locks = elsewhere(|_, _| {}, bob_comes);
+        granted(submit(&locks, acquire("backup/x", "alice")));
+        assert_eq!(view(&locks, "backup/x").holders.len(), 1);
+        assert_eq!(view(&locks, "backup").holders.len(), 1);
+    }
+
+    #[test]
+    fn only_own_names_below_are_in_the_way() {
+        let locks = Locks::new(Arc::new(local()));
+        let holds = |who: &str| {
+            let (send, held) = channel();
+            locks.holds_below(&name("a"), &client(who), move |held| {
+                send.send(held).expect("waited for");
+            });
+            held.recv().expect("answered").expect("shown")
+        };
+        granted(submit(&locks, acquire("ab", "bob")));
+        granted(submit(&locks, acquire("a", "bob")));
+        assert!(!holds("bob"));
+        granted(submit(&locks, acquire("a/x", "bob")));
+        assert!(holds("bob") && !holds("alice"));
+    }
+}

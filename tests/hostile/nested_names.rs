@@ -1,0 +1,297 @@
+//! Locks that others make below a lock, by every way in: they keep its holder from nothing.
+
+use crate::mounted_harness::*;
+use crate::server_harness::{self as servers, Server};
+use crate::support::run;
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::{
+    Acquire, ClientId, LeaseTerms, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
+};
+use latchfs::service::Unavailable;
+use latchfs::service::batch_messages::{
+    BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
+};
+use latchfs::time::steady_now;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// A victim beside the attack gets its right answer within this.
+const VICTIM_LIMIT: Duration = Duration::from_secs(1);
+
+/// A mount of root that serves all users, and HTTP by a socket that they reach.
+struct Mounted {
+    server: Server,
+    dir: PathBuf,
+    scratch: Scratch,
+}
+
+impl Mounted {
+    fn start() -> Self {
+        users();
+        let scratch = Scratch::new();
+        let dir = scratch.path("locks");
+        let server = Server::mounted(&dir);
+        Self { server, dir, scratch }
+    }
+
+    /// What a script in the mount does as a user, who is in a group as well.
+    #[track_caller]
+    fn sh_as(&self, user: &str, group: &str, script: &str) -> Output {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        command.args([format!("--groups={group}"), "sh".to_owned()]).args(["-c", script]);
+        run(command.current_dir(&self.dir))
+    }
+
+    /// A script by which a user sends a request to the socket.
+    fn curl(&self, request: &str) -> String {
+        let (method, path) = request.split_once(' ').expect("two words");
+        let target = self.server.target(path);
+        let quoted: Vec<_> = target.iter().map(|word| format!("'{word}'")).collect();
+        format!("curl -sS --max-time 20 -X {method} {}", quoted.join(" "))
+    }
+
+    #[track_caller]
+    fn alice(&self, request: &str) -> String {
+        self.sh_as(ALICE, ALICE, &self.curl(request)).ok()
+    }
+
+    /// Bob releases his lock within a second, whatever was tried.
+    #[track_caller]
+    fn bob_is_served(&self, script: &str, tried: &str) {
+        let begun = steady_now();
+        let done = self.sh_as(BOB, BOB, script);
+        assert_eq!(done.code, 0, "'{script}' of the holder after '{tried}': {done:?}");
+        let waited = steady_now().since(begun).as_duration();
+        assert!(waited < VICTIM_LIMIT, "{tried}: the holder waited {waited:?}");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new(servers::LATCHFS).arg("umount").arg(&self.dir).output();
+    }
+}
+
+/// A batch of one acquire of `name` by Alice.
+fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
+    let ask = Acquire {
+        name: LockName::parse(name).expect("valid"),
+        client: ClientId::parse(&format!("box:{ALICE}")).expect("valid"),
+        mode: Mode::Exclusive,
+        hold: Ownership::Client,
+        term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+        line,
+        patch: Patch::default(),
+    };
+    let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
+    encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, asks })
+}
+
+/// The socket of a mount knows its user as the mount does: what the permission bits of a lock
+/// forbid there, they forbid by HTTP, in every form of request.
+#[test]
+fn name_below_anothers_lock_is_refused_at_the_socket() {
+    let m = Mounted::start();
+    m.alice("POST /locks/mine");
+    let requests = [
+        "POST /locks/backup%2Fx",
+        "PUT /locks/backup%2Fx",
+        "POST /locks/backup%2Fx?reentrant=true",
+        "POST /locks/backup%2Fx?wait=10s",
+        "POST /locks/backup%2Fx%2Fy%2Fz",
+    ];
+    for request in requests {
+        m.sh_as(BOB, BOB, "mkdir backup").ok();
+        let said = m.alice(request);
+        m.bob_is_served("rm -rf backup && [ ! -e backup ]", request);
+        assert!(said.contains("lets nobody else make locks there"), "{request}: {said}");
+    }
+    for line in [QueuePolicy::Skip, QueuePolicy::Join(None)] {
+        m.sh_as(BOB, BOB, "mkdir backup").ok();
+        let (body, told) = (m.scratch.path("body"), m.scratch.path("told"));
+        fs::write(&body, batch("backup/x", line)).expect("ours");
+        let send = m.curl("POST /door/v1/ask");
+        let script = format!("{send} --data-binary @{}", body.display());
+        let done = m.sh_as(ALICE, ALICE, &format!("{script} > {}", told.display()));
+        m.bob_is_served("rm -rf backup && [ ! -e backup ]", "a batch");
+        done.ok();
+        let told = fs::read(&told).expect("it was written");
+        let reply = decode_told(&told).expect("an answer").replies.pop();
+        let Some(ItemReply::Unavailable(Unavailable::Denied { why })) = reply else {
+            panic!("{line:?}: {reply:?}");
+        };
+        assert!(why.contains("lets nobody else make locks there"), "{why}");
+    }
+    // What she may is as it was.
+    assert!(m.alice("POST /locks/crew%2Fx").contains("\"token\""));
+    assert!(m.alice("DELETE /locks/mine").contains("true"));
+}
+
+/// The holder, the group and everybody, as the bits of the lock say; a client that holds a name
+/// already goes on under it.
+#[test]
+fn permission_bits_hold_at_the_socket() {
+    let m = Mounted::start();
+    let asks = |group: &str, name: &str| {
+        let request = m.curl(&format!("POST /locks/{name}"));
+        let said = m.sh_as(ALICE, group, &request).ok();
+        assert!(said.contains("\"token\"") || said.contains("E_DENIED"), "{said}");
+        said.contains("\"token\"")
+    };
+    assert!(m.alice("POST /locks/team%2Fold").contains("\"token\""), "nobody holds team");
+    let root = |script: &str| m.sh_as("root", "root", script).ok();
+    root("mkdir -m 755 own");
+    assert!(!asks(ALICE, "own%2Fa"));
+    root("chmod 777 own");
+    assert!(asks(ALICE, "own%2Fa"));
+    // Bob's group may: she is in it only by a supplementary group.
+    root(&format!("mkdir -m 775 crew && chgrp {BOB} crew"));
+    assert!(!asks(ALICE, "crew%2Fa"));
+    assert!(asks(BOB, "crew%2Fa"));
+    // The primary group.
+    root(&format!("mkdir -m 775 hers && chgrp {ALICE} hers"));
+    assert!(asks(BOB, "hers%2Fa"));
+    // What she holds, she renews, whoever holds the lock above by now.
+    m.server.curl(&["-X", "POST", "/locks/team?client=box:root"]).is(200);
+    assert!(asks(ALICE, "team%2Fold?reentrant=true"));
+    assert!(!asks(ALICE, "team%2Fnew"));
+}
+
+/// Where no user is known (another client by HTTP, another machine) a name below a lock can be
+/// made. It keeps the holder from nothing: `rmdir` releases the lock, and the name goes on. What
+/// the holder itself has below the lock is in the way, as in other file systems.
+#[test]
+fn holder_removes_its_lock_above_names_of_others() {
+    let m = Mounted::start();
+    let other = |method: &str, name: &str| {
+        m.server.curl(&["-X", method, &format!("/locks/{name}?client=ci")]).is(200)
+    };
+    m.sh_as(BOB, BOB, "mkdir backup && mkdir backup/own").ok();
+    other("POST", "backup%2Fx");
+    other("POST", "backup%2Fdeep%2Fy");
+    let refused = m.sh_as(BOB, BOB, "rmdir backup").fails();
+    assert!(refused.contains("not empty"), "{refused}");
+    m.sh_as(BOB, BOB, "rmdir backup/own").ok();
+    m.bob_is_served("rmdir backup", "names by HTTP");
+    let holder = |name: &str| m.server.curl(&[&format!("/locks/{name}")]).is(200)["holder"].clone();
+    assert_eq!(holder("backup"), "");
+    assert_eq!((holder("backup%2Fx"), holder("backup%2Fdeep%2Fy")), ("ci".into(), "ci".into()));
+    // It is shown as the way to what lies below, and belongs to nobody.
+    assert_eq!(m.sh_as(BOB, BOB, "ls backup; rmdir backup 2>&1 || :").ok().lines().count(), 3);
+    m.sh_as(ALICE, ALICE, "mkdir backup/z && rmdir backup/z").ok();
+    other("DELETE", "backup%2Fx");
+    other("DELETE", "backup%2Fdeep%2Fy");
+    m.sh_as(BOB, BOB, "mkdir backup").ok();
+    other("POST", "backup%2Fx");
+    // Root releases what local users hold.
+    m.sh_as("root", "root", "rmdir backup").ok();
+    assert_eq!(holder("backup%2Fx"), "ci");
+    other("DELETE", "backup%2Fx");
+    assert_eq!(m.sh_as(BOB, BOB, "ls").ok(), "");
+}
+
+/// Two machines at one server: root of the other machine is nobody at the lock of this one, and
+/// what a client of the server makes below it by HTTP keeps nobody from releasing it.
+#[test]
+fn names_below_a_lock_of_another_machine() {
+    let server = Server::start(&[]);
+    let at = |client: &str| {
+        let setup = Setup::new().no_state().only(&format!("--client {client}"));
+        setup.with(&format!("--server {}", server.url)).start()
+    };
+    let (holder, other) = (at("laptop1"), at("laptop2"));
+    let served = |script: &str| {
+        let begun = steady_now();
+        holder.sh_as(BOB, script).ok();
+        let waited = steady_now().since(begun).as_duration();
+        assert!(waited < VICTIM_LIMIT, "{script}: the holder waited {waited:?}");
+    };
+    for form in ["mkdir backup/x", ": > backup/x", "latchfs acquire backup/x"] {
+        holder.sh_as(BOB, "mkdir backup").ok();
+        let tried = [other.sh(form), other.sh_as(ALICE, form), holder.sh_as(ALICE, form)];
+        served("rm -rf backup && [ ! -e backup ]");
+        for tried in tried {
+            let refused = tried.fails();
+            let says = ["Permission denied", "lets nobody else make locks there"];
+            assert!(says.iter().any(|says| refused.contains(says)), "{form}: {refused}");
+        }
+    }
+    holder.sh_as(BOB, "mkdir -m 777 backup").ok();
+    other.sh_as(ALICE, "mkdir backup/x").ok();
+    server.curl(&["-X", "POST", "/locks/backup%2Fy?client=ci"]).is(200);
+    served("rmdir backup");
+    assert_eq!(holder.status("backup/x")["holder"], format!("laptop2:{ALICE}"));
+    assert_eq!(holder.status("backup/y")["holder"], "ci");
+    other.sh_as(ALICE, "rmdir backup/x").ok();
+}
+
+/// Alice takes and releases `backup/x` as fast as she can, while Bob takes and removes `backup`.
+/// She never has a name that she got while he had the lock above it, and he removes his lock each
+/// time within a second.
+const RACE: &str = r#"
+    rounds, tries = int(os.environ['ROUNDS']), 0
+    def ask(fd, **request):
+        os.write(fd, json.dumps(request).encode())
+        answer = b''
+        while part := os.read(fd, 65536): answer += part
+        return json.loads(answer)
+    parent_ends, child_ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(child_ends)
+        os.set_blocking(parent_ends, False)
+        had = denied = 0
+        with user(A):
+            fd = os.open('.latchfs/ctl', os.O_RDWR)
+            while no(os.read, parent_ends, 1) == 'EAGAIN':
+                got = ask(fd, do='acquire', name='backup/x')
+                if got['ok']:
+                    had, token, above = had + 1, got['token'], status('backup')
+                    if above['holder'] and above['token'] < token:
+                        print('made below', above, token, flush=True)
+                        os._exit(3)
+                    eq(ask(fd, do='release', name='backup/x', token=token)['ok'], True)
+                else:
+                    eq(got['kind'], 'E_DENIED')
+                    denied += 1
+        os._exit(0 if had > 0 and denied > 0 else 4)
+    try:
+        os.close(parent_ends)
+        with user(B):
+            while rounds > 0 and tries < 1_000_000:
+                tries += 1
+                # She has it just now, so that `backup` is there as a directory.
+                if no(os.mkdir, 'backup') == 'EEXIST': continue
+                rounds -= 1
+                status('backup/x')
+                begun = time.monotonic()
+                os.rmdir('backup')
+                took = time.monotonic() - begun
+                assert took < 1, took
+        eq(rounds, 0)
+    finally:
+        os.close(child_ends)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    eq(code, 0)
+"#;
+
+#[track_caller]
+fn race(m: &Mount, rounds: u32) {
+    users();
+    let program = format!("{PRELUDE}\n{}", dedent(RACE));
+    let mut command = Command::new("python3");
+    run(m.within(command.env("ROUNDS", rounds.to_string()).args(["-c", &program]))).ok();
+}
+
+#[test]
+fn lock_above_is_respected_from_the_moment_it_is_taken() {
+    race(&mount(), 2_000);
+}
+
+#[test]
+fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
+    race(&Setup::new().behind(Behind::Server).start(), 300);
+}
