@@ -2,10 +2,10 @@
 //! little memory, whatever the server sends. A victim, a mount of another server on the same
 //! machine, is served meanwhile.
 
-use crate::floods::{FLOOD_KIB, peak_kib};
+use crate::floods::{Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
 use crate::mount_floods::victim;
-use crate::mounted_harness::{Behind, Mount, Scratch, Setup, eventually};
-use crate::server_harness::{LATCHFS, Server};
+use crate::mounted_harness::{Behind, Mount, Setup, eventually};
+use crate::server_harness::Server;
 use latchfs::Mutex;
 use latchfs::engine::{Event, EventKind, SessionId};
 use latchfs::service::batch_messages::{Frame, Stamp, encode_frame};
@@ -13,8 +13,6 @@ use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex as Guarded};
 use std::thread;
 use std::time::Duration;
@@ -196,39 +194,6 @@ fn pass_on(stream: TcpStream, to: &str, passed: &Guarded<Vec<TcpStream>>) {
     let _ = forth.join();
 }
 
-/// A client at work: its exit code, what it said, the most memory that it took, and for how long.
-struct Ended {
-    code: Option<i32>,
-    said: String,
-    peak: u64,
-    took: Duration,
-}
-
-/// Runs the program to its end.
-fn run(args: &[&str]) -> Ended {
-    let begun = boot_now();
-    let mut command = Command::new(LATCHFS);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let mut peak = 0;
-    let since = || boot_now().since(begun).as_duration();
-    let code = loop {
-        peak = peak.max(peak_kib(child.id().cast_signed()));
-        if let Some(status) = child.try_wait().expect("our child") {
-            break status.code();
-        }
-        if since() > CLIENT_LIMIT {
-            child.kill().expect("it runs");
-            child.wait().expect("it ends");
-            break None;
-        }
-        thread::yield_now();
-    };
-    let mut said = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-    Ended { code, said, peak, took: since() }
-}
-
 /// Each command, with each answer: it ends by itself, with a sentence and the code that there was
 /// no answer.
 #[test]
@@ -241,29 +206,34 @@ fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
         &["cluster", "status"],
         &["acquire", "build", "--client", "box"],
     ];
-    for attack in Attack::ALL {
+    let servers = Attack::ALL.map(|attack| {
         let server = Turncoat::start(None);
         server.turn(Some(attack));
-        let ended: Vec<Ended> = thread::scope(|scope| {
-            let running = commands.map(|command| {
-                let (verb, rest) = match command {
-                    ["cluster", ..] => command.split_at(2),
-                    _ => command.split_at(1),
-                };
-                let args = [verb, &["--server", &server.url], rest].concat();
-                scope.spawn(move || run(&args))
-            });
-            while !running.iter().all(|running| running.is_finished()) {
-                victim(&good);
-            }
-            running.map(|running| running.join().expect("it ends")).into_iter().collect()
-        });
-        for (command, Ended { code, said, peak, took }) in commands.iter().zip(ended) {
-            let context = format!("{command:?} with {attack:?}, {peak} KiB, {took:?}: {said}");
-            assert_eq!(code, Some(69), "{context}");
-            assert!(said.starts_with("latchfs: ") && said.len() < 1_024, "{context}");
-            assert!((1..FLOOD_KIB).contains(&peak), "{context}");
+        (attack, server)
+    });
+    let run_all = || {
+        thread::scope(|scope| {
+            let pairs = servers.iter().flat_map(|of| commands.map(|command| (of, command)));
+            let running: Vec<_> = pairs
+                .map(|((attack, server), command)| {
+                    let (verb, rest) =
+                        command.split_at(if command[0] == "cluster" { 2 } else { 1 });
+                    let args = [verb, &["--server", &server.url], rest].concat();
+                    scope.spawn(move || (*attack, command, run_client(&args)))
+                })
+                .collect();
+            running.into_iter().map(|running| running.join().expect("it ends")).collect::<Vec<_>>()
+        })
+    };
+    for (attack, command, ended) in beside_victim(|| victim(&good), run_all) {
+        let Client { code, said, peak, took } = ended;
+        let context = format!("{command:?} with {attack:?}, {peak} KiB, {took:?}: {said}");
+        if std::env::var_os("SHOW").is_some() {
+            eprintln!("{context}");
         }
+        assert_eq!(code, Some(69), "{context}");
+        assert!(said.starts_with("latchfs: ") && said.len() < 1_024, "{context}");
+        assert!((1..FLOOD_KIB).contains(&peak) && took < CLIENT_LIMIT, "{context}");
     }
 }
 
@@ -273,24 +243,33 @@ fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
 fn a_mount_of_a_hostile_server_says_so_and_takes_no_memory() {
     let real = Server::start(&[]);
     let good = Setup::new().behind(Behind::Server).start();
-    let server = Turncoat::start(Some(&real.url));
+    let halves = Attack::ALL.chunks(Attack::ALL.len() / 2);
+    let attack_all = || {
+        thread::scope(|scope| {
+            let attacked: Vec<_> =
+                halves.map(|attacks| scope.spawn(|| attack_a_mount(&real.url, attacks))).collect();
+            attacked.into_iter().for_each(|attacked| attacked.join().expect("it goes well"));
+        });
+    };
+    beside_victim(|| victim(&good), attack_all);
+}
+
+/// Mounts the locks of a server that turns, once for each of `attacks`.
+fn attack_a_mount(real: &str, attacks: &[Attack]) {
+    let server = Turncoat::start(Some(real));
     let m = Setup::new().no_state().with(&format!("--server {}", server.url)).start();
-    let works =
-        || fs::create_dir(m.dir().join("own")).and_then(|()| fs::remove_dir(m.dir().join("own")));
+    let own = m.dir().join("own");
+    let works = || fs::create_dir(&own).and_then(|()| fs::remove_dir(&own));
     works().expect("the server is good");
     let before = peak_kib(m.pid());
-    for attack in Attack::ALL {
-        server.turn(Some(attack));
-        thread::scope(|scope| {
-            let tried = scope.spawn(|| try_all(&m));
-            while !tried.is_finished() {
-                victim(&good);
-            }
-            if let Err(why) = tried.join().expect("no panic") {
-                panic!("{attack:?}: {why}");
-            }
-        });
+    for attack in attacks {
+        server.turn(Some(*attack));
+        let tried = try_all(&m);
         let grown = peak_kib(m.pid()).saturating_sub(before);
+        if std::env::var_os("SHOW").is_some() {
+            eprintln!("{attack:?} {grown} {tried:?}");
+        }
+        assert_eq!(tried, Ok(()), "{attack:?}");
         assert!(grown < FLOOD_KIB, "{attack:?}: {grown} KiB");
         server.turn(None);
         eventually("it works again", || works().ok());

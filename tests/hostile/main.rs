@@ -35,5 +35,6 @@ mod hostile_server;
 mod line_port;
 mod mount_floods;
 mod mount_reserve;
+mod patience;
 mod request_ids;
 mod web_page;

@@ -53,12 +53,12 @@ impl LocalMount {
     /// What a user reads of `.latchfs/ctl` after a request.
     pub(super) fn ctl(&self, who: &Who, ask: &str) -> String {
         let script = format!(
-            "exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
-             printf '%s' \"$line\""
+            "cd {} && exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
+             printf '%s' \"$line\"",
+            self.scratch.path("locks").display()
         );
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &self.server.pid().to_string()]);
-        command.arg(format!("--wd={}", self.scratch.path("locks").display()));
         if let Some(user) = who.user {
             let own = [format!("--reuid={user}"), format!("--regid={user}")];
             command.arg("setpriv").args(own).arg("--clear-groups");

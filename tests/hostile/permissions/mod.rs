@@ -204,7 +204,7 @@ impl Case {
         *number += 1;
         let [own, others] = if who.site == Site::Mount { [BOBS, ALICES] } else { ["a", "b"] };
         let name = |prefix: &str, what: &str| format!("{prefix}/{what}{number}");
-        let case = |client, prefix, to| {
+        let case = |client: &'static str, prefix, to| {
             let (lock, to) = (name(prefix, &client.replace(':', "-")), name(to, "to"));
             Self { client, lock, to }
         };
