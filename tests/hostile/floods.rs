@@ -27,6 +27,9 @@ use std::time::Duration;
 /// What a flood may take of the memory of a process, beside what it takes anyway.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
+/// A client that gets no answer says so within this.
+pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
+
 /// A server of which anybody may ask anything.
 fn start() -> Server {
     Server::listen(&["--state", "none", "--grant-at-once"])
@@ -228,7 +231,7 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
                 flood(stream, &body);
             }
         });
-        let listed = || run_client(&["ls", "--server", &url]);
+        let listed = || run_client(CLIENT_LIMIT, &["ls", "--server", &url]);
         let Client { code, peak, .. } = beside_victim(|| victim(&mount), listed);
         assert_eq!(code, Some(69), "{name}");
         assert!((1..FLOOD_KIB).contains(&peak), "{name}: {peak} KiB");
@@ -244,8 +247,8 @@ pub(crate) struct Client {
     pub(crate) took: Duration,
 }
 
-/// Runs the program to its end.
-pub(crate) fn run_client(args: &[&str]) -> Client {
+/// Runs the program to its end, or kills it at `limit`; then there is no code.
+pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
     const LOOKS_MAX: usize = 3_000;
     let begun = boot_now();
     let mut command = Command::new(LATCHFS);
@@ -254,6 +257,9 @@ pub(crate) fn run_client(args: &[&str]) -> Client {
     let mut peak = 0;
     let status = look(LOOKS_MAX, "the end of a client", || {
         peak = peak.max(peak_kib(child.id().cast_signed()));
+        if boot_now().since(begun).as_duration() > limit {
+            let _ = child.kill();
+        }
         child.try_wait().expect("our child")
     });
     let took = boot_now().since(begun).as_duration();

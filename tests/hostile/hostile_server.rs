@@ -2,7 +2,7 @@
 //! little memory, whatever the server sends. A victim, a mount of another server on the same
 //! machine, is served meanwhile.
 
-use crate::floods::{Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
+use crate::floods::{CLIENT_LIMIT, Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
 use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Mount, Setup, eventually};
 use crate::server_harness::Server;
@@ -16,9 +16,6 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex as Guarded};
 use std::thread;
 use std::time::Duration;
-
-/// A client that gets no answer says so within this.
-const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// How a server answers every request of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +216,7 @@ fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
                     let (verb, rest) =
                         command.split_at(if command[0] == "cluster" { 2 } else { 1 });
                     let args = [verb, &["--server", &server.url], rest].concat();
-                    scope.spawn(move || (*attack, command, run_client(&args)))
+                    scope.spawn(move || (*attack, command, run_client(CLIENT_LIMIT, &args)))
                 })
                 .collect();
             running.into_iter().map(|running| running.join().expect("it ends")).collect::<Vec<_>>()
