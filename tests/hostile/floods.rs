@@ -31,7 +31,7 @@ pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A server of which anybody may ask anything.
-fn start() -> Server {
+pub(crate) fn start() -> Server {
     Server::listen(&["--state", "none", "--grant-at-once"])
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn peak_kib(pid: i32) -> u64 {
 }
 
 /// The code and the body of the answer to a batch of these bytes.
-fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
+pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
@@ -60,7 +60,7 @@ fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     (code, answer.split_off(end + 4))
 }
 
-fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (code, body) =
         send(server, &encode_batch(&RequestBatch { engine: 0, from, number: 1, asks }));
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
@@ -69,14 +69,14 @@ fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
 
 /// The victim beside the flood is served within a second.
 #[track_caller]
-fn serves_the_victim(server: &Server) {
+pub(crate) fn serves_the_victim(server: &Server) {
     prompt("the victim's requests", || {
         server.curl(&["-X", "POST", "/locks/victim?client=victim"]).is(200);
         server.curl(&["-X", "DELETE", "/locks/victim?client=victim"]).is(200);
     });
 }
 
-fn acquire(lock: &str, note: &str) -> Op {
+pub(crate) fn acquire(lock: &str, note: &str) -> Op {
     Op::Acquire(Acquire {
         name: LockName::parse(lock).expect("a name"),
         client: ClientId::parse("eve").expect("a client"),
@@ -88,7 +88,7 @@ fn acquire(lock: &str, note: &str) -> Op {
     })
 }
 
-fn submit(op: Op) -> BatchItem {
+pub(crate) fn submit(op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: None, op })
 }
 

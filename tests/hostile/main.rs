@@ -29,6 +29,7 @@ mod talk;
 // By this name the modules of other suites know the harness of servers.
 use server_harness as harness;
 
+mod bounds;
 mod floods;
 mod links;
 mod hostile_server;

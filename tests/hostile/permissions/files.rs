@@ -13,6 +13,8 @@ enum Needs {
     Free,
     /// That the caller holds it.
     Held,
+    /// That its mode lets the caller make names below it, which root always may.
+    Write,
 }
 
 /// How a form of the table is made on the lock `x`, which Bob holds, and what it needs.
@@ -22,7 +24,7 @@ fn form(request: &str) -> (&'static str, Needs) {
         "getxattr" => ("os.getxattr('x', 'user.latchfs.holder')", Needs::Nothing),
         "ls" => ("'x' in os.listdir('.') or 1 / 0", Needs::Nothing),
         "mkdir" => ("os.mkdir('x')", Needs::Free),
-        "flock" => ("locked('x/inner')", Needs::Held),
+        "flock" => ("locked('x/inner')", Needs::Write),
         "touch" => ("os.utime('x')", Needs::Held),
         "setxattr" => ("os.setxattr('x', 'user.latchfs.ttl', b'60s')", Needs::Held),
         "chmod" => ("os.chmod('x', 0o750)", Needs::Held),
@@ -80,6 +82,7 @@ fn every_form_through_files_is_decided_by_the_table_and_the_holder() {
                     Needs::Nothing => true,
                     Needs::Free => false,
                     Needs::Held => is_holder,
+                    Needs::Write => is_holder || user.is_none(),
                 };
                 let context = format!("file {request} by {}: {said}", who.name);
                 assert_eq!(said == "ok", may_ask && does, "{context}");
