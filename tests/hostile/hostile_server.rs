@@ -225,9 +225,6 @@ fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
     for (attack, command, ended) in beside_victim(|| victim(&good), run_all) {
         let Client { code, said, peak, took } = ended;
         let context = format!("{command:?} with {attack:?}, {peak} KiB, {took:?}: {said}");
-        if std::env::var_os("SHOW").is_some() {
-            eprintln!("{context}");
-        }
         assert_eq!(code, Some(69), "{context}");
         assert!(said.starts_with("latchfs: ") && said.len() < 1_024, "{context}");
         assert!((1..FLOOD_KIB).contains(&peak) && took < CLIENT_LIMIT, "{context}");
@@ -263,9 +260,6 @@ fn attack_a_mount(real: &str, attacks: &[Attack]) {
         server.turn(Some(*attack));
         let tried = try_all(&m);
         let grown = peak_kib(m.pid()).saturating_sub(before);
-        if std::env::var_os("SHOW").is_some() {
-            eprintln!("{attack:?} {grown} {tried:?}");
-        }
         assert_eq!(tried, Ok(()), "{attack:?}");
         assert!(grown < FLOOD_KIB, "{attack:?}: {grown} KiB");
         server.turn(None);

@@ -1,8 +1,11 @@
 //! A local user at the port of the nodes, with and without their secret, and a token that may steal
 //! at the cluster's controls.
 
-use crate::floods::{FLOOD_KIB, peak_kib};
+use crate::floods::{FLOOD_KIB, acquire, peak_kib, submit};
 use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
+use latchfs::engine::lease_terms::GRACE_DEFAULT;
+use latchfs::engine::{Acquire, LeaseTerms, Op, Ttl};
+use latchfs::service::batch_messages::{RequestBatch, encode_batch};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -307,4 +310,42 @@ fn calls_of_many_connections_share_one_memory() {
     node.serves_the_victim();
     let grown = peak_kib(node.server.pid()) - before;
     assert!(grown < FLOOD_KIB, "{grown} KiB for calls of nodes");
+}
+
+/// A node that joins late gets 17 MiB of entries: more than one call may carry, so they come in
+/// several, and the node has all of them.
+#[test]
+fn entries_beyond_one_call_are_sent_in_several() {
+    let node = Node::start();
+    let path = |name: &str| node.scratch.path().join(name).display().to_string();
+    let note = "n".repeat(1_000);
+    for block in 0..64 {
+        let lock = |number| {
+            let Op::Acquire(ask) = acquire(&format!("many/{block}/{number}"), &note) else {
+                panic!("it acquires");
+            };
+            let term = LeaseTerms::Own(Ttl::parse("1h").expect("a ttl"), GRACE_DEFAULT);
+            submit(Op::Acquire(Acquire { term, ..ask }))
+        };
+        let asks = (0..256).map(lock).collect();
+        let batch = encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, asks });
+        fs::write(path("batch"), batch).expect("ours");
+        let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];
+        let told = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());
+        assert_eq!(told.code, 200, "{told:?}");
+    }
+    let (data, tokens, secret) = (path("late"), path("tokens.toml"), path("certs/peers.pem"));
+    let own = ["--data", &data, "--tokens", &tokens, "--peer-listen", "127.0.0.1:0"];
+    let more = ["--peer-secret-file", &secret, "--seed", &node.peers];
+    let late = Server::listen(&[&own[..], &more].concat());
+    eventually("the late node has all entries", || {
+        let seen = late.curl(&["-H", ADMIN, "/locks/many/63/255?consistency=local"]);
+        (seen.code == 200 && seen.json()["holder"] == "eve").then_some(())
+    });
+    let first = late.curl(&["-H", ADMIN, "/locks/many/0/0"]).is(200);
+    assert_eq!(first["note"].as_str().map(str::len), Some(1_000));
+    // None of them came by a snapshot.
+    let cluster = node.asks(ADMIN, "GET", "/cluster").is(200);
+    assert_eq!(cluster["nodes"][1]["snapshot"], 0, "{cluster}");
+    node.serves_the_victim();
 }
