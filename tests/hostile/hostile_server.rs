@@ -252,7 +252,8 @@ fn a_mount_of_a_hostile_server_says_so_and_takes_no_memory() {
 fn attack_a_mount(real: &str, attacks: &[Attack]) {
     let server = Turncoat::start(Some(real));
     let m = Setup::new().no_state().with(&format!("--server {}", server.url)).start();
-    let own = m.dir().join("own");
+    // The mounts have their locks of one server.
+    let own = m.dir().join(format!("{:?}", attacks[0]));
     let works = || fs::create_dir(&own).and_then(|()| fs::remove_dir(&own));
     works().expect("the server is good");
     let before = peak_kib(m.pid());
