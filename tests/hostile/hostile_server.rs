@@ -63,7 +63,8 @@ impl Attack {
             |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
         let sized = |code: &str, length: u64| {
             format!(
-                "HTTP/1.1 {code}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+                "HTTP/1.1 {code}\r\ncontent-type: application/json\r\n\
+                 content-length: {length}\r\n\r\n"
             )
             .into_bytes()
         };

@@ -82,8 +82,8 @@ impl LineRequest {
         }
     }
 
-    /// Whether the line is the first of an HTTP request: a browser sends it, and the lines behind it
-    /// are not those of a client.
+    /// Whether the line is the first of an HTTP request: a browser sends it, and the lines behind
+    /// it are not those of a client.
     pub(super) fn is_http(line: &[u8]) -> bool {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut words = line.split(|byte| *byte == b' ');
