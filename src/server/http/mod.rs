@@ -5,10 +5,10 @@
 //!
 //! Where to look: `response`, `problem` (the table of errors), `options`, `body_memory` and
 //! `request_context` are what all handlers share; `endpoint` is one method at a path, and `routes`
-//! the table of all, from which `dispatch` finds the handler of a request; `keep_alive` is the thread
-//! for connections that only keep a session alive, `workers` are the others; `connection` carries
-//! requests, with its limits; `server` starts and ends it. [`auth`](crate::auth) says what a caller
-//! may do.
+//! the table of all, from which `dispatch` finds the handler of a request; `keep_alive` is the
+//! thread for connections that only keep a session alive, `workers` are the others; `connection`
+//! carries requests, with its limits; `server` starts and ends it. [`auth`](crate::auth) says what
+//! a caller may do.
 
 mod response;
 mod parameters;
