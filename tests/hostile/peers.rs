@@ -290,13 +290,13 @@ fn calls_of_many_connections_share_one_memory() {
     let dense = [("forward", forwards(version, 24_000)), ("append", appends(version, 24_000))];
     let long = ("append", vec![version; 10 << 20]);
     thread::scope(|scope| {
-        let calls: Vec<_> = (0..24)
+        let calls: Vec<_> = (0..36)
             .map(|number| {
                 let (node, dense, long) = (&node, &dense, &long);
                 scope.spawn(move || {
                     let (name, body) = if number % 3 == 2 { long } else { &dense[number % 3] };
-                    let slow = ["--limit-rate", "1M", "--max-time", "6"];
-                    let slow = if number % 6 == 5 { &slow[..] } else { &[] };
+                    let slow = ["--limit-rate", "3M", "--max-time", "6"];
+                    let slow = if number % 3 == 2 { &slow[..] } else { &[] };
                     (0..2).filter(|_| !node.call(name, body, slow).stdout.is_empty()).count()
                 })
             })

@@ -90,7 +90,7 @@ impl LineRequest {
         let is_method = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_uppercase);
         words.next().is_some_and(is_method)
             && words.next().is_some()
-            && words.last().is_some_and(|version| version.starts_with(b"HTTP/"))
+            && words.next_back().is_some_and(|version| version.starts_with(b"HTTP/"))
     }
 
     /// What the line asks, if it asks anything. The line has no end any more.
