@@ -11,6 +11,8 @@ use serde_json::Value;
 
 /// How long an answer may take; a change may have to send a new node all there is.
 const PATIENCE: Span = Span::from_secs(70);
+/// The same of a question, for which a server has no work to do.
+const LOOK_PATIENCE: Span = Span::from_secs(10);
 
 const HEAD: [&str; 11] = [
     "ID",
@@ -136,8 +138,9 @@ impl ClusterArgs {
 
     /// Asks the first server that answers.
     fn ask(&self, method: &str, path: &str) -> CliResult<Value> {
+        let patience = if method == "GET" { LOOK_PATIENCE } else { PATIENCE };
         let answer =
-            server_options::ask_first(&self.server.join(","), &self.key, method, path, PATIENCE);
+            server_options::ask_first(&self.server.join(","), &self.key, method, path, patience);
         answer.map(|(_, answer)| answer)
     }
 }

@@ -7,7 +7,8 @@ use std::fmt::Write;
 
 /// What the words of the table mean.
 const LEGEND: &str = "\
-CLIENT    named    the caller may speak as the client that the request names
+CLIENT    named    the caller may speak as the client that the request names, and as the owner of
+                   the session that it names, if it names one
           owner    the caller may speak as the owner of the session or place in the queue
 LOCKS     named    the caller may touch each lock that the request names
           visible  the answer leaves out locks that the caller may not see
@@ -20,6 +21,8 @@ RIGHT     none     anybody; no credentials are needed
 
 A server without --tokens and --client-ca knows every caller, who then has all rights but 'node'.
 A client certificate sees all locks, and has neither 'steal' nor 'cluster'.
+A user of a mount speaks as that user's client; root, and the user who mounted, speak as any client
+at the mount's socket.
 ";
 
 /// Columns of the list of requests before it goes on in the next line.
@@ -64,6 +67,20 @@ fn wrapped<'a>(requests: impl Iterator<Item = &'a str>) -> Vec<String> {
     lines
 }
 
+/// The forms through files of a mount. Each is a request for the client of the calling user.
+const FILES: [(&str, Operation); 10] = [
+    ("cat", Operation::ShowLock),
+    ("getxattr", Operation::ShowLock),
+    ("ls", Operation::ListLocks),
+    ("mkdir", Operation::Acquire),
+    ("flock", Operation::Acquire),
+    ("touch", Operation::Renew),
+    ("setxattr", Operation::Renew),
+    ("chmod", Operation::Annotate),
+    ("rmdir", Operation::Release),
+    ("mv", Operation::MoveLock),
+];
+
 /// Everything that can be asked of any front end, with its row.
 fn requests() -> Vec<(String, Operation)> {
     let of_http = http::requests();
@@ -71,8 +88,10 @@ fn requests() -> Vec<(String, Operation)> {
     let of_line = line::WORDS.iter().map(|(word, of)| (format!("line {word}"), *of));
     let of_ctl =
         fuse::CtlRequest::ALL.map(|ask| (format!("ctl {}", ask.as_str()), ask.operation()));
+    let of_files = FILES.map(|(form, of)| (format!("file {form}"), of));
     let of_peers = [("peer port".to_owned(), Operation::CallPeer)];
-    of_http.into_iter().chain(of_batch).chain(of_line).chain(of_ctl).chain(of_peers).collect()
+    let of_mounts = of_ctl.into_iter().chain(of_files);
+    of_http.into_iter().chain(of_batch).chain(of_line).chain(of_mounts).chain(of_peers).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! The modules in reading order:
 //!
 //! - Errors and types: `data_dir_error`, `fatal_error`, `types` (openraft's type configuration),
-//!   `entry_codec`.
+//!   `entry_codec`, `entry_weight` (how much one entry may hold).
 //! - The disk: `data_dir`, `fsync_latency`, `log`, `snapshot`.
 //! - The state: `leader_clock` (the engine's time on each node), `replica`, `state_machine`.
 //! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
@@ -25,6 +25,7 @@ mod fatal_error;
 pub(crate) mod types;
 pub(crate) mod leader_clock;
 pub(crate) mod entry_codec;
+mod entry_weight;
 mod data_dir;
 mod fsync_latency;
 mod log;

@@ -1,6 +1,7 @@
 //! The network as openraft sees it: one link for each purpose and node, for heartbeats, log
 //! entries, votes and snapshots.
 
+use super::entry_weight::fitting;
 use super::node_address::NodeAddress;
 use super::replica::Replica;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
@@ -100,12 +101,20 @@ impl RaftNetworkV2<TypeConfig> for PeerLink {
 
     async fn append_entries(
         &mut self,
-        ask: AppendEntriesRequest<TypeConfig>,
+        mut ask: AppendEntriesRequest<TypeConfig>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let bytes = ask.entries.len() as u64 * ENTRY_BYTES;
+        // The receiver takes no longer call; openraft sends the other entries after these.
+        let (count, weight) = fitting(&ask.entries);
+        let is_whole = count == ask.entries.len();
+        ask.entries.truncate(count);
+        let sent = ask.entries.last().map(|entry| entry.log_id);
+        let bytes = (count as u64 * ENTRY_BYTES).max(weight as u64);
         let patience = CALL_PATIENCE.as_millis() + bytes * 1_000 / BYTES_A_SECOND;
         match self.call(RpcRequest::Append(ask), Span::from_millis(patience)).await? {
+            RpcResponse::Append(AppendEntriesResponse::Success) if !is_whole => {
+                Ok(AppendEntriesResponse::PartialSuccess(sent))
+            }
             RpcResponse::Append(said) => Ok(said),
             _ => Err(foreign()),
         }

@@ -4,6 +4,7 @@
 //! Who looks at a lock sees what was asked of it before, also when the answer to that is still on
 //! its way: a look stands in the same line, behind what concerns it. It makes no entry.
 
+use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
 use super::rpc::messages::RpcError;
 use super::types::{Answers, Commands};
 use crate::engine::{Answer, Command, LockName, Op};
@@ -55,6 +56,30 @@ struct ProposalQueueState {
     flying: Option<Arc<Commands>>,
     /// Why nothing is taken any more.
     closed: Option<Unavailable>,
+}
+
+impl ProposalQueueState {
+    /// Returns how many of the oldest requests fit one entry: at least one, if there is one.
+    fn fitting(&self) -> usize {
+        let mut sum = 0;
+        let fits = self.asked.iter().take(REQUESTS_MAX).take_while(|asked| {
+            let is_first = sum == 0;
+            sum += asked.what.weight();
+            is_first || sum <= ENTRY_WEIGHT_MAX
+        });
+        fits.count()
+    }
+}
+
+impl ProposalKind {
+    /// Returns how much of an entry it takes. A look takes none, and counts as something.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Decide(command, _) => weight_of(command),
+            Self::Parcel(commands, _) => weight_of_all(commands).max(1),
+            Self::Look(_) => 1,
+        }
+    }
 }
 
 /// What is to be done next.
@@ -125,7 +150,7 @@ impl ProposalQueue {
     /// What is to be done next, the oldest first, at the time that `now` gives.
     pub(super) fn next(&self, now: impl FnOnce() -> Time) -> NextBatch {
         let mut line = self.line.lock();
-        let count = line.asked.len().min(REQUESTS_MAX);
+        let count = line.fitting();
         if count == 0 {
             return if line.closed.is_some() { NextBatch::Closed } else { NextBatch::Nothing };
         }

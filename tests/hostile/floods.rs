@@ -2,7 +2,9 @@
 
 use crate::mount_floods::victim;
 use crate::mounted_harness::{Behind, Setup};
+use crate::patience::prompt;
 use crate::server_harness::{LATCHFS, Server, latchfs};
+use crate::support::look;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -13,19 +15,23 @@ use latchfs::service::batch_messages::{
     self, BatchItem, BatchResponse, ItemReply, RequestBatch, Stamp, Submission, decode_told,
     encode_batch, encode_told,
 };
-use latchfs::time::{Span, Time, Wall, boot_now};
+use latchfs::time::{Time, Wall, boot_now};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 /// What a flood may take of the memory of a process, beside what it takes anyway.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
+/// A client that gets no answer says so within this.
+pub(crate) const CLIENT_LIMIT: Duration = Duration::from_secs(20);
+
 /// A server of which anybody may ask anything.
-fn start() -> Server {
+pub(crate) fn start() -> Server {
     Server::listen(&["--state", "none", "--grant-at-once"])
 }
 
@@ -37,7 +43,7 @@ pub(crate) fn peak_kib(pid: i32) -> u64 {
 }
 
 /// The code and the body of the answer to a batch of these bytes.
-fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
+pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     let address = server.url.strip_prefix("http://").expect("plain HTTP");
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
@@ -54,7 +60,7 @@ fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
     (code, answer.split_off(end + 4))
 }
 
-fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (code, body) =
         send(server, &encode_batch(&RequestBatch { engine: 0, from, number: 1, asks }));
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
@@ -63,15 +69,14 @@ fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
 
 /// The victim beside the flood is served within a second.
 #[track_caller]
-fn serves_the_victim(server: &Server) {
-    let asked = boot_now();
-    server.curl(&["-X", "POST", "/locks/victim?client=victim"]).is(200);
-    server.curl(&["-X", "DELETE", "/locks/victim?client=victim"]).is(200);
-    let took = boot_now().since(asked);
-    assert!(took < Span::from_secs(1), "it took {took}");
+pub(crate) fn serves_the_victim(server: &Server) {
+    prompt("the victim's requests", || {
+        server.curl(&["-X", "POST", "/locks/victim?client=victim"]).is(200);
+        server.curl(&["-X", "DELETE", "/locks/victim?client=victim"]).is(200);
+    });
 }
 
-fn acquire(lock: &str, note: &str) -> Op {
+pub(crate) fn acquire(lock: &str, note: &str) -> Op {
     Op::Acquire(Acquire {
         name: LockName::parse(lock).expect("a name"),
         client: ClientId::parse("eve").expect("a client"),
@@ -83,7 +88,7 @@ fn acquire(lock: &str, note: &str) -> Op {
     })
 }
 
-fn submit(op: Op) -> BatchItem {
+pub(crate) fn submit(op: Op) -> BatchItem {
     BatchItem::Submit(Submission { key: None, op })
 }
 
@@ -226,31 +231,61 @@ fn a_hostile_server_takes_no_memory_of_its_clients() {
                 flood(stream, &body);
             }
         });
-        let (code, peak) = thread::scope(|scope| {
-            let client = scope.spawn(|| list(&url));
-            while !client.is_finished() {
-                victim(&mount);
-            }
-            client.join().expect("it ends")
-        });
+        let listed = || run_client(CLIENT_LIMIT, &["ls", "--server", &url]);
+        let Client { code, peak, .. } = beside_victim(|| victim(&mount), listed);
         assert_eq!(code, Some(69), "{name}");
         assert!((1..FLOOD_KIB).contains(&peak), "{name}: {peak} KiB");
     }
 }
 
-/// Lists the locks of a server. Returns the exit code, and the most memory that it took, in KiB.
-fn list(url: &str) -> (Option<i32>, u64) {
+/// A client at work: its exit code, what it said, the most memory that it took, in KiB, and for how
+/// long it ran.
+pub(crate) struct Client {
+    pub(crate) code: Option<i32>,
+    pub(crate) said: String,
+    pub(crate) peak: u64,
+    pub(crate) took: Duration,
+}
+
+/// Runs the program to its end, or kills it at `limit`; then there is no code.
+pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
+    const LOOKS_MAX: usize = 3_000;
+    let begun = boot_now();
     let mut command = Command::new(LATCHFS);
-    command.args(["ls", "--server", url]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut peak = 0;
-    loop {
+    let status = look(LOOKS_MAX, "the end of a client", || {
         peak = peak.max(peak_kib(child.id().cast_signed()));
-        if let Some(status) = child.try_wait().expect("our child") {
-            return (status.code(), peak);
+        if boot_now().since(begun).as_duration() > limit {
+            let _ = child.kill();
         }
-        thread::yield_now();
-    }
+        child.try_wait().expect("our child")
+    });
+    let took = boot_now().since(begun).as_duration();
+    let mut said = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+    Client { code: status.code(), said, peak, took }
+}
+
+/// Does `work` while a victim works beside it.
+pub(crate) fn beside_victim<T: Send>(victim: impl Fn(), work: impl FnOnce() -> T + Send) -> T {
+    let (done, ended) = channel();
+    thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            let done = done;
+            let outcome = work();
+            drop(done);
+            outcome
+        });
+        loop {
+            victim();
+            let waited = ended.recv_timeout(Duration::from_millis(20));
+            if waited == Err::<(), _>(RecvTimeoutError::Disconnected) {
+                return work.join().expect("it does not panic");
+            }
+        }
+    })
 }
 
 /// Answers the first request of a connection.

@@ -22,10 +22,21 @@ mod mounted_harness;
 mod server_harness;
 #[path = "../support/mod.rs"]
 mod support;
+/// Connections to the line port.
+#[path = "../line/talk.rs"]
+mod talk;
 
+// By this name the modules of other suites know the harness of servers.
+use server_harness as harness;
+
+mod bounds;
 mod floods;
 mod links;
+mod hostile_server;
+mod line_port;
 mod mount_floods;
+mod mount_reserve;
 mod nested_names;
+mod patience;
 mod request_ids;
 mod web_page;

@@ -4,6 +4,7 @@
 use crate::mounted_harness::{
     ALICE, BOB, Mount, PRELUDE, Setup, dedent, eventually, json, lines, memory_kb, mount, users,
 };
+use crate::patience::{VICTIM_LIMIT, prompt};
 use latchfs::time::{Time, boot_now};
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -14,24 +15,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Root's own work is done within this, whatever another user does.
-const VICTIM_LIMIT: Duration = Duration::from_secs(1);
 /// An attack lasts at most so long.
 const ATTACK_LIMIT: Duration = Duration::from_secs(60);
 
-fn since(begun: Time) -> Duration {
+pub(crate) fn since(begun: Time) -> Duration {
     boot_now().since(begun).as_duration()
 }
 
 /// A Python program of some user, which says each stage of its attack in a line.
-struct Attacker {
+pub(crate) struct Attacker {
     child: Child,
     said: Receiver<String>,
 }
 
 impl Attacker {
     /// Starts `program` in the mount point.
-    fn start(m: &Mount, user: &str, program: &str) -> Self {
+    pub(crate) fn start(m: &Mount, user: &str, program: &str) -> Self {
         users();
         // The interpreter may lie where only root may look.
         let become_user = format!(
@@ -48,7 +47,7 @@ impl Attacker {
 
     /// Waits for the line that begins with `stage`, while root works. Gives the rest of it.
     #[track_caller]
-    fn until(&self, m: &Mount, stage: &str) -> String {
+    pub(crate) fn until(&self, m: &Mount, stage: &str) -> String {
         let begun = boot_now();
         while since(begun) < ATTACK_LIMIT {
             victim(m);
@@ -72,20 +71,29 @@ impl Drop for Attacker {
     }
 }
 
-/// What root does all the time: takes a lock, looks at it, gives it back. The attack goes on all
-/// that time; a machine that was busy otherwise for a moment is not to blame for it.
+/// What root does all the time: takes a lock, looks at it, touches it, gives it back. Each counts:
+/// slowest of several is within the limit.
 #[track_caller]
 pub(crate) fn victim(m: &Mount) {
     let works = || {
-        let (begun, lock) = (boot_now(), m.dir().join("victim"));
+        let lock = m.dir().join("victim");
         fs::create_dir(&lock).expect("root gets its lock");
         assert!(fs::metadata(&lock).expect("it is there").is_dir());
+        touch(&lock);
         fs::remove_dir(&lock).expect("root gives it back");
-        since(begun)
     };
-    let took = [(); 3].map(|()| works());
-    let least = took.into_iter().min().expect("three tries");
-    assert!(least < VICTIM_LIMIT, "root was kept waiting for {took:?}");
+    for _ in 0..3 {
+        prompt("root's work", works);
+    }
+}
+
+/// Renews a lock, as `touch` does.
+#[allow(unsafe_code)]
+fn touch(lock: &Path) {
+    let path = CString::new(lock.as_os_str().as_bytes()).expect("no zeros");
+    // SAFETY: the path lives through the call, and no times mean the present.
+    let done = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), std::ptr::null(), 0) };
+    assert_eq!(done, 0, "root renews it: {}", std::io::Error::last_os_error());
 }
 
 /// Waits whose ends follow each other closely, so that answering one comes upon the next. How
@@ -132,12 +140,12 @@ fn timed_waits_through_one_file_all_end() {
 /// The daemon's soft limit of open files, as systemd and shells set it, and the hard one.
 const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
 /// What one user may bind, or have wait, of the 4,096.
-const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
+pub(crate) const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
 /// What a flood may take of the daemon's memory beside what it was granted.
 const MEMORY_MAX_KB: u64 = 64 << 10;
 
 /// A mount by a daemon with the usual limits.
-fn limited() -> Mount {
+pub(crate) fn limited() -> Mount {
     Setup::new().descriptors(DESCRIPTORS).start()
 }
 
@@ -178,7 +186,7 @@ fn bindings_leave_descriptors_to_storage_and_to_others() {
     assert!(memory_kb(&m) < before + MEMORY_MAX_KB, "{} kB", memory_kb(&m) - before);
 }
 
-fn bound(m: &Mount) -> usize {
+pub(crate) fn bound(m: &Mount) -> usize {
     let server = m.sh("cat .latchfs/server").ok();
     json(&server)["bound_to_processes"].as_u64().expect("a number") as usize
 }
@@ -226,7 +234,7 @@ fn waits_of_one_user_leave_those_of_others_killable() {
 }
 
 /// Whether a process sleeps within a request to a mount.
-fn is_waiting(pid: u32) -> bool {
+pub(crate) fn is_waiting(pid: u32) -> bool {
     let place = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let call = place.split(' ').next().and_then(|number| number.parse::<i64>().ok());
     let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -278,9 +286,9 @@ fn unread_answers_have_a_bound() {
     assert!(took < MEMORY_MAX_KB, "{took} kB for answers that nobody reads");
 }
 
-/// Before, each open directory kept all names, and to list them kept everybody waiting.
+/// Before, each open directory kept all names.
 #[test]
-fn open_directories_keep_a_page_and_a_long_listing_delays_nobody() {
+fn open_directories_keep_a_page() {
     const LOCKS: usize = 12_000;
     let m = mount();
     make_locks(&m, LOCKS);

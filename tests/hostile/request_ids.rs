@@ -1,16 +1,17 @@
 //! Request ids: a caller who guesses another's Idempotency-Key, and one who repeats its own for
 //! another request.
 
-use crate::server_harness::{Reply, Scratch, Server};
+use crate::patience::prompt;
+use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
+use crate::talk::Talk;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
     Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
-    QueuePolicy, Release,
+    QueuePolicy, Release, Token,
 };
 use latchfs::service::batch_messages::{
     BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
 };
-use latchfs::time::{Span, boot_now};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use std::fs;
@@ -36,39 +37,57 @@ name = "eve"
 secret = "the secret of the attacker"
 clients = ["eve"]
 locks = ["sandbox/"]
+
+[[token]]
+name = "admin"
+secret = "the secret of the administrator"
+clients = ["*"]
 "#;
 
 const VICTIM: &str = "Authorization: Bearer the secret of the victim";
 const RIVAL: &str = "Authorization: Bearer the secret of its rival";
+const ADMIN: &str = "Authorization: Bearer the secret of the administrator";
 const EVE: &str = "Authorization: Bearer the secret of the attacker";
 
-/// A right answer comes within this, whatever an attacker does.
-const PROMPT: Span = Span::from_secs(1);
-
 fn start(scratch: &Scratch) -> Server {
+    let tokens = tokens(scratch);
+    Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &tokens])
+}
+
+/// The path of the file of tokens.
+fn tokens(scratch: &Scratch) -> String {
     let path = scratch.path().join("tokens.toml");
     fs::write(&path, TOKENS).expect("a fresh directory");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    Server::listen(&["--state", "none", "--grant-at-once", "--tokens", &path.display().to_string()])
+    path.display().to_string()
 }
 
 /// A keyed request of the victim, which must be answered at once.
 #[track_caller]
 fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
-    let asked = boot_now();
-    let reply = server.curl(&["-H", VICTIM, "-H", key, "-X", method, path]);
-    let took = boot_now().since(asked);
-    assert!(took < PROMPT, "{method} {path} took {took}");
-    reply
+    prompt(&format!("{method} {path}"), || {
+        server.curl(&["-H", VICTIM, "-H", key, "-X", method, path])
+    })
 }
 
 /// What the attacker is told by the batch endpoint.
 fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
+    batch_of(server, scratch, EVE, number, asks)
+}
+
+/// What a caller is told by the batch endpoint.
+fn batch_of(
+    server: &Server,
+    scratch: &Path,
+    by: &str,
+    number: u64,
+    asks: Vec<BatchItem>,
+) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
     let batch = RequestBatch { engine: 0, from: 7, number, asks };
     fs::write(&sent, encode_batch(&batch)).expect("it is ours");
     let mut curl = Command::new("curl");
-    curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", EVE, "--data-binary"]);
+    curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", by, "--data-binary"]);
     curl.arg(format!("@{}", sent.display())).arg("-o").arg(&told);
     let done = curl.arg(format!("{}/door/v1/ask", server.url)).status().expect("curl is there");
     let bytes = fs::read(&told).unwrap_or_default();
@@ -206,4 +225,105 @@ fn a_key_of_another_request_is_refused() {
     let status = server.curl(&["-H", VICTIM, "/locks/prod/db"]).is(200);
     assert_eq!((&status["phase"], &status["ttl_ms"]), (&json!("held"), &json!(60_000)));
     assert_eq!(server.curl(&["-H", VICTIM, "/locks/prod/other"]).is(200)["phase"], "free");
+}
+
+/// The token that a part of a batch is answered with.
+fn token_of(told: &ItemReply) -> Option<Token> {
+    let ItemReply::Answered(Ok(outcome)) = told else { return None };
+    outcome.clone().first().tenure().map(|tenure| tenure.token)
+}
+
+/// One credential, one key, two front ends of one server: each has its own answers. The line port
+/// has no keys, and what was answered elsewhere is nothing to it.
+#[test]
+fn a_key_at_one_front_end_is_none_at_another() {
+    let scratch = Scratch::new();
+    let tokens = tokens(&scratch);
+    let options = ["--state", "none", "--grant-at-once", "--line-listen", "127.0.0.1:0"];
+    let mut server = Server::listen(&[&options[..], &["--tokens", &tokens]].concat());
+    let said = server.says();
+    let line = said.strip_prefix("latchfs: taking lines on ").expect("an address").trim_end();
+    let key = "Idempotency-Key: deploy-1";
+    let batch = |number, part| {
+        let mut told = batch_of(&server, scratch.path(), VICTIM, number, vec![part]);
+        told.pop().expect("an answer")
+    };
+    let over_http = victim(&server, "POST", key, "/locks/prod/db").is(200);
+    // The same key in a batch is new there: its request is carried out, not answered with that.
+    let told = batch(1, keyed("deploy-1", acquire("prod/other", "ci")));
+    let ItemReply::Answered(Ok(Outcome::Granted(granted))) = &told else { panic!("{told:?}") };
+    assert_ne!(over_http["token"], granted.token.as_u64());
+    assert_eq!(victim(&server, "GET", key, "/locks/prod/other").is(200)["phase"], "held");
+    // Repeated, each front end repeats its own first answer.
+    let told = batch(2, keyed("deploy-1", acquire("prod/other", "ci")));
+    assert_eq!(token_of(&told), Some(granted.token));
+    let again = victim(&server, "POST", key, "/locks/prod/db");
+    assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
+    assert_eq!(again.is(200)["token"], over_http["token"]);
+    // Another request under the key is refused by both, with the same kind.
+    for (number, op) in [(3, release("prod/other", "ci")), (4, acquire("prod/third", "ci"))] {
+        let told = batch(number, keyed("deploy-1", op));
+        let ItemReply::Answered(Err(refusal)) = &told else { panic!("{told:?}") };
+        assert_eq!(refusal.kind().as_str(), "E_INVALID");
+    }
+    let refused = victim(&server, "DELETE", key, "/locks/prod/db").is(422);
+    assert_eq!(refused["kind"], "E_INVALID");
+    let mut talk = Talk::to(line);
+    assert_eq!(talk.ask("AUTH,the secret of the victim"), "SUCCESS");
+    assert_eq!(talk.ask("LOCK,prod/db,ci"), "FAIL", "it is held, whoever was told so");
+    assert_eq!(talk.ask("UNLOCK,prod/db,ci"), "SUCCESS");
+    assert_eq!(talk.ask("UNLOCK,prod/db,ci"), "FAIL");
+    assert_eq!(talk.ask("OWN,prod/third,ci"), "NONE");
+}
+
+/// One credential and one key at two nodes of a cluster. The very same request is answered with the
+/// first answer at any node; another one is refused, and a batch at either node is another front
+/// end. What a node forwards keeps the caller that the node has authenticated.
+#[test]
+fn a_key_is_the_same_at_all_nodes_and_another_in_a_batch() {
+    let scratch = Scratch::new();
+    let tokens = tokens(&scratch);
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    assert_eq!(latchfs(&["cert", "secret", "--dir", &path("certs")]).0, Some(0));
+    drop(Server::listen(&["--data", &path("first")]));
+    let secret = path("certs/peers.pem");
+    let node = |data: &str, more: &[&str]| {
+        let own = ["--data", data, "--tokens", &tokens, "--peer-listen", "127.0.0.1:0"];
+        Server::listen(&[&own[..], &["--peer-secret-file", &secret], more].concat())
+    };
+    let leader = node(&path("first"), &[]);
+    let seed = eventually("the first node says where it is", || {
+        let cluster = leader.curl(&["-H", ADMIN, "/cluster"]).is(200);
+        let address = cluster["nodes"][0]["address"].as_str()?;
+        (!address.is_empty()).then(|| address.to_owned())
+    });
+    let follower = node(&path("second"), &["--seed", &seed]);
+    let key = "Idempotency-Key: deploy-1";
+    let path = "/locks/prod/db?ttl=60s";
+    let first = eventually("the follower has a leader", || {
+        let reply = follower.curl(&["-H", VICTIM, "-H", key, "-X", "POST", path]);
+        (reply.code == 200).then(|| reply.json())
+    });
+    for server in [&leader, &follower] {
+        let again = victim(server, "POST", key, path);
+        assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
+        assert_eq!(again.is(200)["token"], first["token"]);
+        for (method, other) in [("POST", "/locks/prod/db?ttl=61s"), ("DELETE", "/locks/prod/db")] {
+            assert_eq!(victim(server, method, key, other).is(422)["kind"], "E_INVALID");
+        }
+    }
+    let part = || vec![keyed("deploy-1", acquire("prod/other", "ci"))];
+    let told = batch_of(&follower, scratch.path(), VICTIM, 1, part());
+    let [ItemReply::Answered(Ok(Outcome::Granted(granted)))] = &told[..] else {
+        panic!("{told:?}");
+    };
+    let told = batch_of(&leader, scratch.path(), VICTIM, 1, part());
+    assert_eq!(token_of(&told[0]), Some(granted.token), "{told:?}");
+    // The rival's key of the same text is another one at both nodes.
+    for server in [&leader, &follower] {
+        let refused = server.curl(&["-H", RIVAL, "-H", key, "-X", "POST", "/locks/prod/db"]);
+        assert_eq!(refused.is(409)["holder"], "ci");
+    }
+    let status = follower.curl(&["-H", RIVAL, "/locks/prod/db"]).is(200);
+    assert_eq!((&status["holder"], &status["token"]), (&json!("ci"), &first["token"]));
 }

@@ -1,12 +1,12 @@
 //! The listening end: connections of other nodes, and the calls on them.
 
 use super::messages::{
-    Envelope, RpcError, RpcResponse, call_bytes_max, decode_letter, encode_answer,
+    Envelope, RpcError, RpcResponse, call_bytes_max, call_memory, decode_letter, encode_answer,
 };
 use super::mutual_tls::{PeerTls, is_peers};
 use crate::os_error::said;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 /// Connections at once: seven nodes have five each with this one, and some are about to end.
@@ -30,6 +30,46 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(60);
 /// After an error of accept(2), such as too many open files, it is tried again after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Bytes that a connection keeps of a call that is not read yet.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Memory of all calls that are read or carried out at the same time, but for a snapshot: one of
+/// the longest, or hundreds of usual ones. Others wait.
+const CALLS_KIB_MAX: usize = 32 << 10;
+/// A call that waits for that memory is refused after this.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+/// A call is read within this, and longer by a second for so many bytes.
+const BODY_PATIENCE: Duration = Duration::from_secs(2);
+const BYTES_A_SECOND: u64 = 4 << 20;
+
+/// The memory of calls: what is taken is given back when the call has its answer.
+struct CallMemory {
+    /// In KiB.
+    calls: Arc<Semaphore>,
+    /// One snapshot is read at a time.
+    snapshots: Arc<Semaphore>,
+}
+
+impl CallMemory {
+    fn new() -> Self {
+        let (calls, snapshots) = (Semaphore::new(CALLS_KIB_MAX), Semaphore::new(1));
+        Self { calls: Arc::new(calls), snapshots: Arc::new(snapshots) }
+    }
+
+    /// Waits for the memory of a call of so many bytes.
+    async fn take(&self, name: &str, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let (of, count) = match name {
+            "snapshot" => (&self.snapshots, 1),
+            _ => (&self.calls, kib(call_memory(name, bytes))),
+        };
+        let taken = timeout(ROOM_PATIENCE, Arc::clone(of).acquire_many_owned(count)).await;
+        taken.ok()?.ok()
+    }
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
+}
 
 /// Who answers calls.
 pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
@@ -57,14 +97,14 @@ pub(in crate::raft) async fn accept(
         Ok(listener) => listener,
         Err(error) => return log::error!("peers can't be heard: {}", said(&error)),
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (places, memory) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(CallMemory::new()));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (tls, who) = (tls.clone(), Arc::clone(&who));
+                let (tls, who, memory) = (tls.clone(), Arc::clone(&who), Arc::clone(&memory));
                 tokio::spawn(async move {
-                    serve(stream, tls, who).await;
+                    serve(stream, tls, who, memory).await;
                     drop(place);
                 });
             }
@@ -76,7 +116,12 @@ pub(in crate::raft) async fn accept(
     }
 }
 
-async fn serve(stream: TcpStream, tls: PeerTls, who: Arc<impl RpcHandler>) {
+async fn serve(
+    stream: TcpStream,
+    tls: PeerTls,
+    who: Arc<impl RpcHandler>,
+    memory: Arc<CallMemory>,
+) {
     // Without it answers are late, and no less right.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_PATIENCE, tls.accepts.accept(stream)).await {
@@ -88,27 +133,32 @@ async fn serve(stream: TcpStream, tls: PeerTls, who: Arc<impl RpcHandler>) {
     if !chain.and_then(|chain| chain.first()).is_some_and(is_peers) {
         return log::warn!("somebody was not let in: the certificate is not one of a node");
     }
-    speak(stream, who).await;
+    speak(stream, who, memory).await;
 }
 
-async fn speak<S>(stream: S, who: Arc<impl RpcHandler>)
+async fn speak<S>(stream: S, who: Arc<impl RpcHandler>, memory: Arc<CallMemory>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(move |request| {
-        let who = Arc::clone(&who);
-        async move { Ok::<_, Infallible>(answer(request, who).await) }
+        let (who, memory) = (Arc::clone(&who), Arc::clone(&memory));
+        async move { Ok::<_, Infallible>(answer(request, who, &memory).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
+        .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         log::debug!("a connection of a node ended: {error}");
     }
 }
 
-async fn answer(request: Request<Incoming>, who: Arc<impl RpcHandler>) -> Response<Full<Bytes>> {
+async fn answer(
+    request: Request<Incoming>,
+    who: Arc<impl RpcHandler>,
+    memory: &CallMemory,
+) -> Response<Full<Bytes>> {
     let name = request.uri().path().strip_prefix("/raft/v1/").unwrap_or_default().to_owned();
     let bytes_max = call_bytes_max(&name).filter(|_| request.method() == Method::POST);
     let Some(bytes_max) = bytes_max else {
@@ -118,11 +168,43 @@ async fn answer(request: Request<Incoming>, who: Arc<impl RpcHandler>) -> Respon
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
     };
-    let body = Limited::new(request.into_body(), bytes_max).collect().await;
-    let letter = body.ok().and_then(|body| decode_letter(&name, &body.to_bytes()).ok());
-    let answer = match letter {
-        Some(letter) => who.answer(letter).await,
-        None => Err(RpcError::Malformed),
+    let answer = match read(&name, request.into_body(), bytes_max, memory).await {
+        // The memory of the call is given back when it has its answer.
+        Ok((letter, _memory)) => who.answer(letter).await,
+        Err(why) => Err(why),
     };
     Response::new(Full::new(Bytes::from(encode_answer(&answer))))
+}
+
+/// Reads a call. Its length is checked, and its memory taken, before its first byte is kept.
+async fn read(
+    name: &str,
+    mut body: Incoming,
+    bytes_max: usize,
+    memory: &CallMemory,
+) -> Result<(Envelope, OwnedSemaphorePermit), RpcError> {
+    // Nodes always say how long a call is.
+    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let length = length.filter(|length| *length <= bytes_max).ok_or(RpcError::Malformed)?;
+    let Some(mut taken) = memory.take(name, length).await else {
+        return Err(RpcError::Refused("too many calls are being read".into()));
+    };
+    let reading = async {
+        let mut bytes = Vec::with_capacity(length);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| RpcError::Malformed)?;
+            bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
+        }
+        Ok(bytes)
+    };
+    let patience = BODY_PATIENCE + Duration::from_secs(length as u64 / BYTES_A_SECOND);
+    let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
+    let letter = decode_letter(name, &bytes).map_err(|_| RpcError::Malformed)?;
+    drop(bytes);
+    // What the call does not take in the end is for others.
+    let left = taken.num_permits().saturating_sub(kib(letter.call.weight()) as usize);
+    if name != "snapshot" {
+        drop(taken.split(left));
+    }
+    Ok((letter, taken))
 }

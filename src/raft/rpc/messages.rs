@@ -4,6 +4,7 @@
 use crate::engine::Command;
 use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::raft::entry_codec::{put_meta, put_payload, take_meta, take_payload};
+use crate::raft::entry_weight::{ENTRY_WEIGHT_MAX, weight_of_all, weight_of_entries};
 use crate::raft::node_address::NodeAddress;
 use crate::raft::types::{
     Answers, ClusterId, Entry, LogId, NodeId, Payload, Snapshot, TypeConfig, Vote,
@@ -21,19 +22,22 @@ use std::sync::Arc;
 /// The version of these bytes: all nodes must be of the same.
 const VERSION: u8 = 3;
 
-/// Bytes of the longest call: a snapshot of a million locks with their texts, or entries of the
-/// log, each of which may be long.
-const LONG_BYTES_MAX: usize = 1 << 30;
-/// Bytes of forwarded commands: what is asked while one entry is on its way.
-const FORWARD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the longest call: a snapshot of a million locks with their texts. Nodes take one at a
+/// time.
+const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
+/// Bytes of forwarded commands: those of one entry, `ENTRY_WEIGHT_MAX`, or one command alone.
+const FORWARD_BYTES_MAX: usize = 6 << 20;
+/// Bytes of entries of the log: those of one call, `CALL_WEIGHT_MAX`, or one entry alone, which may
+/// end with the commands of another node.
+const APPEND_BYTES_MAX: usize = ENTRY_WEIGHT_MAX + FORWARD_BYTES_MAX + SHORT_BYTES_MAX;
 /// Bytes of any other call: numbers, addresses and names.
 const SHORT_BYTES_MAX: usize = 64 << 10;
 
-/// Memory that a call or an answer may take, beyond its bytes: the shortest command takes hundreds
+/// Memory that a call with commands may take, beyond its bytes: the shortest command takes hundreds
 /// of times as much memory as bytes, and no node sends many of only those.
-const MEMORY_MAX: usize = 32 << 20;
-/// The same of entries: those of one call are 300 at most.
-const ENTRIES_MEMORY_MAX: usize = 256 << 20;
+const MEMORY_MAX: usize = 10 << 20;
+/// The same of other calls, and of answers, of which one call gets 512 at most.
+const SHORT_MEMORY_MAX: usize = 1 << 20;
 
 /// Whoever has the address.
 pub(in crate::raft) const ANYBODY: NodeId = 0;
@@ -166,12 +170,41 @@ impl RpcRequest {
 /// The most bytes that a call of this name may have, if there is such a call.
 pub(in crate::raft) fn call_bytes_max(name: &str) -> Option<usize> {
     match name {
-        "append" | "snapshot" => Some(LONG_BYTES_MAX),
+        "snapshot" => Some(SNAPSHOT_BYTES_MAX),
+        "append" => Some(APPEND_BYTES_MAX),
         "forward" => Some(FORWARD_BYTES_MAX),
         "vote" | "prevote" | "transfer" | "read" | "join" | "enroll" | "change" | "status" => {
             Some(SHORT_BYTES_MAX)
         }
         _ => None,
+    }
+}
+
+/// Returns the memory that reading a call of this name may take beyond its `bytes`. Each byte is
+/// part of a command, or more than that, so a short call takes little.
+fn memory_beyond(name: &str, bytes: usize) -> usize {
+    let most = match name {
+        "append" | "forward" => MEMORY_MAX,
+        _ => SHORT_MEMORY_MAX,
+    };
+    bytes.saturating_mul(size_of::<Command>()).min(most)
+}
+
+/// Returns what a call of this name takes while it is read: its bytes, what they say, and what that
+/// takes beyond them.
+pub(in crate::raft) fn call_memory(name: &str, bytes: usize) -> usize {
+    2 * bytes + memory_beyond(name, bytes)
+}
+
+impl RpcRequest {
+    /// Returns what the call takes in memory, of what can be long in it.
+    pub(in crate::raft) fn weight(&self) -> usize {
+        match self {
+            Self::Append(ask) => weight_of_entries(&ask.entries),
+            Self::Forward(commands) => weight_of_all(commands),
+            Self::Snapshot(_, snapshot) => snapshot.snapshot.len(),
+            _ => 0,
+        }
     }
 }
 
@@ -182,8 +215,7 @@ pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
 
 /// Reads what [`encode_letter`] wrote of a call of this name.
 pub(in crate::raft) fn decode_letter(name: &str, bytes: &[u8]) -> Result<Envelope, Malformed> {
-    let room = if name == "append" { ENTRIES_MEMORY_MAX } else { MEMORY_MAX };
-    let letter: Envelope = decode(room, bytes)?;
+    let letter: Envelope = decode(memory_beyond(name, bytes.len()), bytes)?;
     require(letter.call.name() == name)?;
     Ok(letter)
 }
@@ -208,7 +240,7 @@ pub(in crate::raft) fn encode_answer(answer: &Result<RpcResponse, RpcError>) -> 
 pub(in crate::raft) fn decode_answer(
     bytes: &[u8],
 ) -> Result<Result<RpcResponse, RpcError>, Malformed> {
-    let mut from = Decoder::within(bytes.len().saturating_add(MEMORY_MAX), bytes);
+    let mut from = Decoder::within(bytes.len().saturating_add(SHORT_MEMORY_MAX), bytes);
     require(u8::take(&mut from)? == VERSION)?;
     let answer = match u8::take(&mut from)? {
         0 => Ok(RpcResponse::take(&mut from)?),

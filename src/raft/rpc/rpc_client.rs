@@ -22,8 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Bytes of one answer: those of the commands of one entry, many times over.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one answer: to 512 commands, each of which may be refused in a long sentence.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Who calls.
 #[derive(Clone)]

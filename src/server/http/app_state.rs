@@ -1,5 +1,6 @@
 //! What all requests share.
 
+use super::body_memory::BodyMemory;
 use super::history::EventHistory;
 use super::queue_places::QueuePlaces;
 use super::request_counts::RequestCounts;
@@ -29,6 +30,8 @@ pub(super) struct AppState {
     /// The same for its grace.
     pub(super) grace: Grace,
     pub(super) peers: ConnectionLimits,
+    /// The memory of long bodies that are being read.
+    pub(super) bodies: BodyMemory,
     pub(super) gate: Arc<Authenticator>,
     /// Serves the remote doors of other machines.
     pub(super) porter: BatchServer,
@@ -76,6 +79,7 @@ impl AppState {
             ttl,
             grace,
             peers: ConnectionLimits::default(),
+            bodies: BodyMemory::default(),
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests,

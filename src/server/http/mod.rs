@@ -3,11 +3,12 @@
 //! It alone names axum and hyper. Each request is decided by the lock service, on the thread that
 //! read it; no rule of locks is here.
 //!
-//! Where to look: `response`, `problem` (the table of errors), `options` and `request_context` are
-//! what all handlers share; `endpoint` is one method at a path, and `routes` the table of all, from
-//! which `dispatch` finds the handler of a request; `keep_alive` is the thread for connections that
-//! only keep a session alive, `workers` are the others; `connection` carries requests, with its
-//! limits; `server` starts and ends it. [`auth`](crate::auth) says what a caller may do.
+//! Where to look: `response`, `problem` (the table of errors), `options`, `body_memory` and
+//! `request_context` are what all handlers share; `endpoint` is one method at a path, and `routes`
+//! the table of all, from which `dispatch` finds the handler of a request; `keep_alive` is the
+//! thread for connections that only keep a session alive, `workers` are the others; `connection`
+//! carries requests, with its limits; `server` starts and ends it. [`auth`](crate::auth) says what
+//! a caller may do.
 
 mod response;
 mod parameters;
@@ -17,6 +18,7 @@ mod caller;
 mod history;
 mod request_counts;
 mod queue_places;
+mod body_memory;
 mod app_state;
 mod request_context;
 mod options;

@@ -1,6 +1,7 @@
 //! One request on its way to a handler, and what handlers read from it and answer with.
 
 use super::app_state::{AppState, ShutdownPhase};
+use super::body_memory::{BodySlot, SHORT_BYTES};
 use super::parameters::Param;
 use super::problem::{HandlerResult, Problem};
 use crate::auth::permissions::{AccessRequest, Operation};
@@ -15,6 +16,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -47,6 +49,13 @@ impl RequestContext {
     /// The whole body, if it is not too long and comes in time.
     pub(super) async fn bytes(&mut self, max: usize) -> HandlerResult<axum::body::Bytes> {
         let body = std::mem::take(self.body.get_mut());
+        // Without a length it may become as long as any.
+        let length = body.size_hint().exact().map_or(max, |length| length as usize);
+        let long = Some(length.min(max)).filter(|length| *length > SHORT_BYTES);
+        let _memory = match long {
+            Some(length) => Some(self.memory(length)?),
+            None => None,
+        };
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(body, max).collect());
         match whole.await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
@@ -64,6 +73,18 @@ impl RequestContext {
 }
 
 impl RequestContext {
+    /// Takes the memory of a long body.
+    fn memory(&self, length: usize) -> HandlerResult<BodySlot> {
+        let slot = self.app.bodies.take(&self.grant.caller("body"), length);
+        slot.ok_or_else(|| {
+            Problem::plain(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many long requests of these credentials are being read; send them one after \
+                 the other",
+            )
+        })
+    }
+
     /// Whether the caller may make a request that names no session.
     fn may(&self, request: &AccessRequest<'_>) -> HandlerResult<()> {
         self.grant.may(request, &[]).map_err(|denial| Problem::denied(&denial))

@@ -82,6 +82,17 @@ impl LineRequest {
         }
     }
 
+    /// Whether the line is the first of an HTTP request: a browser sends it, and the lines behind
+    /// it are not those of a client.
+    pub(super) fn is_http(line: &[u8]) -> bool {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let mut words = line.split(|byte| *byte == b' ');
+        let is_method = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_uppercase);
+        words.next().is_some_and(is_method)
+            && words.next().is_some()
+            && words.next_back().is_some_and(|version| version.starts_with(b"HTTP/"))
+    }
+
     /// What the line asks, if it asks anything. The line has no end any more.
     pub(super) fn parse(line: &[u8]) -> Result<Self, LineError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -178,6 +189,19 @@ mod tests {
             ("AUTH,a,b", LineRequest::Auth((*b"a,b").into())),
         ] {
             assert_eq!(LineRequest::parse(line.as_bytes()), Ok(request), "{line}");
+        }
+    }
+
+    #[test]
+    fn http_is_told_from_lines() {
+        for line in
+            ["POST / HTTP/1.1\r", "GET /a,b HTTP/1.0", "PRI * HTTP/2.0\r", "PUT /a b HTTP/1.1"]
+        {
+            assert!(LineRequest::is_http(line.as_bytes()), "{line}");
+        }
+        for line in ["", "LOCK,a,b", "LOCK,a /,HTTP/1.1", "POST /", "post / HTTP/1.1", "A HTTP/1.1"]
+        {
+            assert!(!LineRequest::is_http(line.as_bytes()), "{line}");
         }
     }
 

@@ -72,8 +72,8 @@ where
             () = desk.closing() => NextLine::End,
         };
         match next {
-            NextLine::Line => {}
-            NextLine::Broken => {
+            NextLine::Line if !LineRequest::is_http(&line) => {}
+            NextLine::Line | NextLine::Broken => {
                 say(&mut stream, &LineReply::InvalidFormat).await?;
                 break;
             }

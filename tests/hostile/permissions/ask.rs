@@ -66,7 +66,7 @@ fn http(sites: &Sites, method: &str, path: &str, who: &Who, case: &Case) -> Outc
 }
 
 /// Opens a session of a client with all rights.
-fn open(sites: &Sites, site: Site, client: &str) -> u64 {
+pub(super) fn open(sites: &Sites, site: Site, client: &str) -> u64 {
     let path = format!("/sessions?client={client}");
     let (code, body) = sites.http(&Who { site, ..ALL }, "POST", &path, &[], None);
     let text = String::from_utf8(body).expect("text");
@@ -103,7 +103,7 @@ fn batch(sites: &Sites, ask: &str, who: &Who, case: &Case) -> Outcome {
 }
 
 /// The reply to a batch of one part; nothing, if the caller is not known.
-fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
+pub(super) fn submit(sites: &Sites, who: &Who, ask: BatchItem) -> Option<ItemReply> {
     let bytes = encode_batch(&batch_of(ask));
     let (code, body) = sites.http(who, "POST", "/door/v1/ask", &bytes, None);
     if code == 401 {

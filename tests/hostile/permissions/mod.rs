@@ -2,10 +2,15 @@
 //! table of `latchfs serve --print-permissions` says, read here by a judgement of its own.
 
 mod ask;
+mod files;
+mod local;
+mod peer_port;
+mod sessions;
 mod site;
 
-use crate::mounted_harness::{ALICE, Setup};
+use crate::mounted_harness::{ALICE, BOB};
 use crate::server_harness::latchfs;
+use local::LocalMount;
 use site::{Site, Sites};
 use std::collections::BTreeSet;
 
@@ -27,6 +32,10 @@ struct Who {
     locks: &'static str,
     steal: bool,
     cluster: bool,
+    /// Whether it is a node of the cluster.
+    node: bool,
+    /// The user at the socket or in the mount; `None`: root.
+    user: Option<&'static str>,
 }
 
 /// A client and locks that a request names.
@@ -53,6 +62,8 @@ const NOBODY: Who = Who {
     locks: "team/",
     steal: false,
     cluster: false,
+    node: false,
+    user: None,
 };
 const LIMITED: Who = Who {
     name: "limited token",
@@ -102,7 +113,32 @@ const CALLERS: &[Who] = &[
     Who { name: "no credentials wanted", site: Site::Open, token: None, ..ALL },
     Who { name: "client certificate", site: Site::Certified, token: None, locks: "", ..LIMITED },
     Who { name: "no certificate", site: Site::Certified, ..NOBODY },
+    MOUNTER,
+    Who { name: "root at a user's mount", user: None, ..MOUNTER },
+    OTHER_USER,
 ];
+
+/// The user who has mounted, as the kernel names it at the socket and in the mount.
+const MOUNTER: Who = Who {
+    name: "mounter",
+    site: Site::Mount,
+    token: None,
+    cluster: false,
+    clients: &[BOBS, ALICES],
+    user: Some(ALICE),
+    ..ALL
+};
+/// Another user there, who is one client and no other.
+const OTHER_USER: Who = Who {
+    name: "another user of a mount",
+    clients: &[BOBS],
+    steal: false,
+    user: Some(BOB),
+    ..MOUNTER
+};
+/// The clients of the users of a mount.
+const ALICES: &str = "box:latchfs-a";
+const BOBS: &str = "box:latchfs-b";
 
 /// The table as it is printed.
 fn table() -> Vec<Row> {
@@ -143,7 +179,7 @@ impl Row {
             "known" => true,
             "steal" => who.steal,
             "cluster" => who.cluster,
-            "node" => false,
+            "node" => who.node,
             other => panic!("no such right: {other}"),
         };
         let is_for_client = match &*self.client {
@@ -164,18 +200,19 @@ impl Row {
 
 impl Case {
     /// Own and others' clients and locks, each lock with a name of its own.
-    fn all(number: &mut usize) -> [Self; 4] {
+    fn all(who: &Who, number: &mut usize) -> [Self; 4] {
         *number += 1;
+        let [own, others] = if who.site == Site::Mount { [BOBS, ALICES] } else { ["a", "b"] };
         let name = |prefix: &str, what: &str| format!("{prefix}/{what}{number}");
-        let case = |client, prefix, to| {
-            let (lock, to) = (name(prefix, client), name(to, "to"));
+        let case = |client: &'static str, prefix, to| {
+            let (lock, to) = (name(prefix, &client.replace(':', "-")), name(to, "to"));
             Self { client, lock, to }
         };
         [
-            case("a", "team", "team"),
-            case("b", "team", "team"),
-            case("a", "other", "team"),
-            case("a", "team", "other"),
+            case(own, "team", "team"),
+            case(others, "team", "team"),
+            case(own, "other", "team"),
+            case(own, "team", "other"),
         ]
     }
 
@@ -198,10 +235,12 @@ fn shows(request: &str) -> bool {
 #[test]
 fn every_request_is_decided_by_the_table() {
     let (sites, mut number, mut wrong) = (Sites::start(), 0, Vec::new());
-    let asked = |request: &&String| !request.starts_with("ctl ") && *request != "peer port";
+    let asked = |request: &&String| {
+        !request.starts_with("ctl ") && !request.starts_with("file ") && *request != "peer port"
+    };
     for row in table() {
         for (request, who) in row.requests.iter().filter(asked).flat_map(with_all) {
-            for case in Case::all(&mut number) {
+            for case in Case::all(who, &mut number) {
                 let outcome = ask::send(&sites, request, who, &case);
                 let allowed = row.allows(who, case.client, &case.locks(request));
                 let mut found = |what: &str| {
@@ -227,31 +266,35 @@ fn every_request_is_decided_by_the_table() {
 }
 
 fn with_all(request: &String) -> impl Iterator<Item = (&String, &'static Who)> {
-    CALLERS.iter().map(move |who| (request, who))
+    // A mount has no line port.
+    let has = |who: &&Who| who.site != Site::Mount || !request.starts_with("line ");
+    CALLERS.iter().filter(has).map(move |who| (request, who))
 }
 
-/// The control file of a mount: root, who has mounted, and another user.
+/// The control file of a mount: the user who has mounted, root, and another user.
 #[test]
 fn every_request_to_a_mount_is_decided_by_the_table() {
-    let mount = Setup::new().start();
-    let mut seen = BTreeSet::new();
+    let (mount, mut seen) = (LocalMount::start(), BTreeSet::new());
     for row in table() {
         for request in row.requests.iter().filter_map(|request| request.strip_prefix("ctl ")) {
             seen.insert(request.to_owned());
-            for (user, steal) in [("root", true), (ALICE, false)] {
-                let who = Who { name: user, clients: &["own"], locks: "", steal, ..LIMITED };
+            for who in CALLERS.iter().filter(|who| who.site == Site::Mount) {
                 let ask = format!("{{\"do\":\"{request}\",\"name\":\"x\",\"reason\":\"why\"}}");
-                let script = format!(
-                    "exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \
-                     printf '%s' \"$line\""
-                );
-                let said =
-                    if user == "root" { mount.sh(&script) } else { mount.sh_as(user, &script) };
-                let said = said.ok();
+                let said = mount.ctl(who, &ask);
                 let is_denied = said.contains("\"E_DENIED\"");
-                assert_eq!(!is_denied, row.allows(&who, "own", &["x"]), "{user}: {ask}: {said}");
+                let own = who.clients[0];
+                let allowed = row.allows(who, own, &["x"]);
+                assert_eq!(!is_denied, allowed, "{}: {ask}: {said}", who.name);
             }
         }
     }
     assert!(seen.contains("steal") && seen.len() > 5, "{seen:?}");
+}
+
+/// The document shows the table as it is printed.
+#[test]
+fn the_table_is_documented_as_it_is_printed() {
+    let (_, printed) = latchfs(&["serve", "--print-permissions"]);
+    let document = include_str!("../../../contrib/doc/permissions.md");
+    assert!(document.contains(&printed), "print it anew into contrib/doc/permissions.md");
 }

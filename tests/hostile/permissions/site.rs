@@ -1,5 +1,6 @@
 //! Servers that want no credentials, tokens, or certificates, and connections to them.
 
+use super::local::LocalMount;
 use super::{ALL, Who};
 use crate::server_harness::{Scratch, Server, latchfs};
 use rustls::pki_types::pem::PemObject;
@@ -66,11 +67,14 @@ pub(super) enum Site {
     Tokens,
     /// It wants client certificates, or tokens.
     Certified,
+    /// The socket of a mount that a user has made.
+    Mount,
 }
 
 /// One server of each kind.
 pub(super) struct Sites {
     servers: [(Server, String); 3],
+    pub(super) mount: LocalMount,
     /// With the certificate of the client `a`, and without one.
     tls: [Arc<ClientConfig>; 2],
     _scratch: Scratch,
@@ -107,8 +111,9 @@ impl Sites {
             start(&[&["--tokens", &tokens], &tls[..]].concat()),
         ];
         let tls = [Some("a"), None].map(|name| config(scratch.path(), name));
-        let sites = Self { servers, tls, _scratch: scratch };
-        for site in [Site::Open, Site::Tokens, Site::Certified] {
+        let mount = LocalMount::start();
+        let sites = Self { servers, mount, tls, _scratch: scratch };
+        for site in [Site::Open, Site::Tokens, Site::Certified, Site::Mount] {
             sites.fill(site);
         }
         sites
@@ -133,6 +138,9 @@ impl Sites {
     }
 
     fn connect(&self, who: &Who, of_lines: bool) -> Box<dyn Stream> {
+        if who.site == Site::Mount {
+            return Box::new(self.mount.connect(who.user));
+        }
         let (server, line) = &self.servers[who.site as usize];
         let (_, http) = server.url.split_once("://").expect("a scheme");
         let stream = TcpStream::connect(if of_lines { line } else { http }).expect("it listens");
@@ -157,7 +165,8 @@ impl Sites {
         until: Option<&[u8]>,
     ) -> (u16, Vec<u8>) {
         let mut stream = self.connect(who, false);
-        let token = if who.site == Site::Open { None } else { who.token };
+        let wants_none = matches!(who.site, Site::Open | Site::Mount);
+        let token = if wants_none { None } else { who.token };
         let token =
             token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
         let length = body.len();

@@ -1,0 +1,189 @@
+//! Bounds of what one request may hold: each length that a batch can say, one below and one over,
+//! and the memory of the bodies of many requests together.
+
+use crate::floods::{
+    FLOOD_KIB, acquire, ask, beside_victim, peak_kib, send, serves_the_victim, start, submit,
+};
+use crate::server_harness::{Scratch, latchfs};
+use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+use latchfs::engine::limits::{
+    HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX, REQUEST_KEY_BYTES_MAX, SPARED_MAX, TEXT_BYTES_MAX,
+};
+use latchfs::engine::{
+    Acquire, ClientId, LeaseTerms, LockName, Op, Patch, Reset, ResetScope, Steal, StealReason,
+    TextPatch,
+};
+use latchfs::service::batch_messages::{
+    self, BatchItem, ItemReply, RequestBatch, Submission, encode_batch,
+};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+/// A command with a part of so many bytes, or so many parts.
+fn with_part(part: &str, count: usize) -> Submission {
+    let text = || "x".repeat(count);
+    let of = |patch| match acquire("eve", "short") {
+        Op::Acquire(ask) => Op::Acquire(Acquire { patch, ..ask }),
+        other => other,
+    };
+    let client = || ClientId::parse("eve").expect("a client");
+    let op = match part {
+        "note" => of(Patch { note: Some(text().into()), ..Patch::default() }),
+        "holder id" => of(Patch { holder_id: Some(text().into()), ..Patch::default() }),
+        "text" => {
+            let set = TextPatch::Set(text().into_bytes().into());
+            of(Patch { text: Some(set), ..Patch::default() })
+        }
+        "spared" => {
+            let (whose, reason) = (vec![client(); count], StealReason::parse("why"));
+            let (whose, reason) = (ResetScope::AllBut(whose), reason.expect("a reason"));
+            Op::Reset(Reset { whose, by: client(), reason })
+        }
+        "key" => acquire("eve", "short"),
+        other => panic!("no such part: {other}"),
+    };
+    let key = if part == "key" { Some(text().into()) } else { None };
+    Submission { key, op }
+}
+
+/// Each part of a command in a batch has a bound: it is taken, one more is refused, and nothing is
+/// done.
+#[test]
+fn every_length_in_a_batch_has_a_bound() {
+    let server = start();
+    for (number, (part, max)) in (1..).zip([
+        ("note", NOTE_BYTES_MAX),
+        ("holder id", HOLDER_ID_BYTES_MAX),
+        ("text", TEXT_BYTES_MAX),
+        ("key", REQUEST_KEY_BYTES_MAX),
+        ("spared", SPARED_MAX),
+    ]) {
+        for (over, count) in [(1, max + 1), (0, max)] {
+            let parts = vec![BatchItem::Submit(with_part(part, count))];
+            let told = ask(&server, 2 * number + over, parts);
+            let [ItemReply::Answered(answer)] = &told[..] else { panic!("{part}: {told:?}") };
+            match answer {
+                Ok(_) => assert_eq!(over, 0, "{part} of {count}"),
+                Err(refusal) => {
+                    assert_eq!((over, refusal.kind().as_str()), (1, "E_INVALID"), "{part}");
+                    let free = server.curl(&["/locks/eve"]).is(200);
+                    assert!(part != "note" || free["phase"] == "free", "{part}: {free}");
+                }
+            }
+            serves_the_victim(&server);
+        }
+    }
+}
+
+/// The reason of a steal, the name of a lock and a client can't be too long in a program: here the
+/// bytes of a batch are changed so that they say one byte more. The whole batch is refused.
+#[test]
+fn a_text_of_a_batch_that_is_too_long_is_no_batch() {
+    let server = start();
+    ask(&server, 1, vec![submit(acquire("eve", "held"))]);
+    let reason = "r".repeat(NOTE_BYTES_MAX);
+    // Four parts of at most 255 bytes make the longest name.
+    let name =
+        ["n".repeat(255), "n".repeat(255), "n".repeat(255), "n".repeat(256 - 3 + 2)].join("/");
+    let name = &name[..1_024.min(name.len())];
+    let client = "c".repeat(255);
+    let steal = |name: &str, client: &str, reason: &str| {
+        let op = Op::Steal(Steal {
+            name: LockName::parse(name).expect("a name"),
+            client: ClientId::parse(client).expect("a client"),
+            reason: StealReason::parse(reason).expect("a reason"),
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            patch: Patch::default(),
+        });
+        encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, asks: vec![submit(op)] })
+    };
+    for (part, text, batch) in [
+        ("reason", &*reason, steal("eve", "eve", &reason)),
+        ("name", name, steal(name, "eve", "why")),
+        ("client", &*client, steal("eve", &client, "why")),
+    ] {
+        assert_eq!(send(&server, &batch).0, 200, "{part} of {} bytes", text.len());
+        // The length, seven bits a byte, stands before the text.
+        let length = |count: usize| vec![count as u8 & 0x7f | 0x80, (count >> 7) as u8];
+        let said = [&length(text.len())[..], text.as_bytes()].concat();
+        let at = batch.windows(said.len()).position(|window| window == said).expect("it is there");
+        let mut over = batch[..at].to_vec();
+        over.extend(length(text.len() + 1));
+        over.extend(text.as_bytes());
+        over.push(*text.as_bytes().last().expect("not empty"));
+        over.extend(&batch[at + said.len()..]);
+        assert_eq!(send(&server, &over).0, 400, "{part} of {} bytes", text.len() + 1);
+        serves_the_victim(&server);
+    }
+}
+
+/// The caller of a command is never read from a request; it is the name of a token, which has a
+/// bound where tokens are read.
+#[test]
+fn the_name_of_a_caller_has_a_bound() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    let serve = |length: usize| {
+        let name = "t".repeat(length);
+        let secret = "the secret of somebody";
+        let text = format!("[[token]]\nname = '{name}'\nsecret = '{secret}'\nclients = ['*']\n");
+        fs::write(&path, text).expect("a fresh directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        path.display().to_string()
+    };
+    let tokens = serve(255);
+    let server = crate::server_harness::Server::start(&["--tokens", &tokens]);
+    let auth = ["-H", "Authorization: Bearer the secret of somebody"];
+    let keyed = [&auth[..], &["-H", "Idempotency-Key: x", "-X", "POST", "/locks/a?client=b"]];
+    server.curl(&keyed.concat()).is(200);
+    let tokens = serve(256);
+    let none = ["serve", "--listen", "127.0.0.1:0", "--state", "none", "--tokens", &tokens];
+    let (code, said) = latchfs(&none);
+    assert!(code != Some(0) && said.contains("255"), "{said}");
+}
+
+/// Hundreds of connections, each in the middle of the longest batch, and of the longest request of
+/// the API: only so many are read at a time, and the others are refused before a byte of them is
+/// kept.
+#[test]
+fn long_bodies_of_many_requests_share_one_memory() {
+    let server = start();
+    serves_the_victim(&server);
+    let before = peak_kib(server.pid());
+    let address = server.url.strip_prefix("http://").expect("plain HTTP");
+    let paths = [("/door/v1/ask", batch_messages::BATCH_BYTES_MAX), ("/locks/eve", 64 << 10)];
+    let begin = |number: usize| {
+        let (path, length) = paths[number % 2];
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a limit");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n"
+        );
+        let _ = stream.write_all(head.as_bytes());
+        // All but the last byte, or what is read of it.
+        let _ = stream.write_all(&vec![b' '; length - 1]);
+        stream
+    };
+    let mut held = Vec::new();
+    for round in 0..20 {
+        let (held, begin) = (&mut held, &begin);
+        beside_victim(
+            || serves_the_victim(&server),
+            move || held.extend((0..16).map(|number| begin(16 * round + number))),
+        );
+    }
+    serves_the_victim(&server);
+    let grown = peak_kib(server.pid()) - before;
+    assert!(grown < FLOOD_KIB, "{grown} KiB for bodies that never come to their end");
+    let refused = held.iter_mut().filter_map(|stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(10))).ok()?;
+        let mut said = [0; 12];
+        stream.read_exact(&mut said).ok()?;
+        (&said == b"HTTP/1.1 429").then_some(())
+    });
+    assert!(refused.count() > 0, "some are told so");
+}

@@ -1,0 +1,290 @@
+//! A hostile server: every client of it says in bounded time that it got no answer, and takes
+//! little memory, whatever the server sends. A victim, a mount of another server on the same
+//! machine, is served meanwhile.
+
+use crate::floods::{CLIENT_LIMIT, Client, FLOOD_KIB, beside_victim, peak_kib, run_client};
+use crate::mount_floods::victim;
+use crate::mounted_harness::{Behind, Mount, Setup, eventually};
+use crate::server_harness::Server;
+use latchfs::Mutex;
+use latchfs::engine::{Event, EventKind, SessionId};
+use latchfs::service::batch_messages::{Frame, Stamp, encode_frame};
+use latchfs::time::{Time, Wall, boot_now};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex as Guarded};
+use std::thread;
+use std::time::Duration;
+
+/// How a server answers every request of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attack {
+    /// A body of a gigabyte.
+    HugeBody,
+    /// Parts without an end.
+    EndlessParts,
+    /// Headers without an end.
+    EndlessHeaders,
+    /// Answers before the answer, without an end.
+    EndlessContinue,
+    /// An error whose body is JSON as deep as it is long.
+    DeepJson,
+    /// JSON of as many numbers as fit.
+    WideJson,
+    /// A length that is none.
+    NoLength,
+    /// Less than its length says, and then nothing.
+    HalfAnswer,
+    /// Events without an end, to whatever is asked.
+    EndlessEvents,
+    /// The beginning of an event of four gigabytes.
+    HugeEvent,
+}
+
+impl Attack {
+    const ALL: [Self; 10] = [
+        Self::HugeBody,
+        Self::EndlessParts,
+        Self::EndlessHeaders,
+        Self::EndlessContinue,
+        Self::DeepJson,
+        Self::WideJson,
+        Self::NoLength,
+        Self::HalfAnswer,
+        Self::EndlessEvents,
+        Self::HugeEvent,
+    ];
+
+    /// What is sent first, what is sent after it again and again, and how many times.
+    fn bytes(self) -> (Vec<u8>, Vec<u8>, usize) {
+        let chunked = || b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+        let chunk =
+            |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+        let sized = |code: &str, length: u64| {
+            format!(
+                "HTTP/1.1 {code}\r\ncontent-type: application/json\r\n\
+                 content-length: {length}\r\n\r\n"
+            )
+            .into_bytes()
+        };
+        let ok = b"HTTP/1.1 200 OK\r\n".to_vec();
+        match self {
+            Self::HugeBody => (sized("200 OK", 1 << 30), vec![5; 1 << 20], 1 << 10),
+            Self::EndlessParts => (chunked(), chunk(&[b'x'; 64 << 10]), 1 << 14),
+            Self::EndlessHeaders => (ok, b"x-some: header\r\n".repeat(1 << 10), 1 << 16),
+            Self::EndlessContinue => {
+                (vec![], b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1 << 10), 1 << 14)
+            }
+            Self::DeepJson => {
+                (sized("500 Internal Server Error", 64 << 20), vec![b'['; 1 << 20], 64)
+            }
+            Self::WideJson => {
+                let first = [sized("200 OK", (3 << 20) + 3), b"[0".to_vec()].concat();
+                (first, b",0".repeat(3 << 19), 1)
+            }
+            Self::NoLength => {
+                let head = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999999\r\n\r\n";
+                (head.to_vec(), vec![5; 1 << 20], 64)
+            }
+            Self::HalfAnswer => (sized("200 OK", 1 << 20), vec![], 0),
+            Self::EndlessEvents => (
+                [chunked(), chunk(&encode_frame(&Frame::Begin(stamp(), 1)))].concat(),
+                chunk(&encode_frame(&Frame::Events(0, events()))),
+                1 << 14,
+            ),
+            Self::HugeEvent => {
+                let first = [chunked(), chunk(&[0xff, 0xff, 0xff, 0xff])].concat();
+                (first, chunk(&[7; 64 << 10]), 1 << 14)
+            }
+        }
+    }
+
+    /// Answers the requests of a connection so, until the client ends it.
+    fn answer(self, mut stream: TcpStream) {
+        let _ = stream.set_write_timeout(Some(CLIENT_LIMIT));
+        let (first, again, times) = self.bytes();
+        let mut request = [0; 64 << 10];
+        while stream.read(&mut request).is_ok_and(|count| count > 0) {
+            if stream.write_all(&first).is_err() {
+                return;
+            }
+            for _ in 0..times {
+                if stream.write_all(&again).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn stamp() -> Stamp {
+    Stamp {
+        engine: 9,
+        start: 8,
+        now: Time::from_secs(1),
+        wall: Wall { secs: 1_790_000_000, nanos: 0 },
+        next_event: 1,
+    }
+}
+
+/// As many events as one frame may have.
+fn events() -> Vec<(u64, Event)> {
+    let event = |number| {
+        let what = EventKind::SessionKept { session: SessionId::named(number) };
+        (number, Event { at: Time::from_secs(1), what })
+    };
+    (1..=1_024).map(event).collect()
+}
+
+/// A server that passes everything on to a good one, until it turns.
+struct Turncoat {
+    url: String,
+    attack: Arc<Guarded<Option<Attack>>>,
+    /// The connections that are passed on.
+    passed: Arc<Guarded<Vec<TcpStream>>>,
+}
+
+impl Turncoat {
+    /// Passes on to `server`; without one it is hostile from the beginning.
+    fn start(server: Option<&str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let to = server.map(|url| url.strip_prefix("http://").expect("plain HTTP").to_owned());
+        let (attack, passed) = (Arc::default(), Arc::default());
+        let turncoat = Self { url, attack: Arc::clone(&attack), passed: Arc::clone(&passed) };
+        // It ends with the test.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (how, to) = (*attack.lock().expect("no panic"), to.clone());
+                let passed = Arc::clone(&passed);
+                thread::spawn(move || match (how, to) {
+                    (Some(attack), _) => attack.answer(stream),
+                    (None, Some(to)) => pass_on(stream, &to, &passed),
+                    (None, None) => {}
+                });
+            }
+        });
+        turncoat
+    }
+
+    /// From now on it answers so, or is good again.
+    fn turn(&self, attack: Option<Attack>) {
+        *self.attack.lock().expect("no panic") = attack;
+        for stream in self.passed.lock().expect("no panic").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass_on(stream: TcpStream, to: &str, passed: &Guarded<Vec<TcpStream>>) {
+    let Ok(server) = TcpStream::connect(to) else { return };
+    let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+    passed.lock().expect("no panic").extend([copy(&stream), copy(&server)]);
+    let (mut from, mut into) = (copy(&stream), copy(&server));
+    let forth = thread::spawn(move || {
+        let _ = std::io::copy(&mut from, &mut into);
+        let _ = into.shutdown(Shutdown::Both);
+    });
+    let (mut from, mut into) = (server, stream);
+    let _ = std::io::copy(&mut from, &mut into);
+    let _ = into.shutdown(Shutdown::Both);
+    let _ = forth.join();
+}
+
+/// Each command, with each answer: it ends by itself, with a sentence and the code that there was
+/// no answer.
+#[test]
+fn commands_at_a_hostile_server_say_so_and_take_no_memory() {
+    let good = Setup::new().behind(Behind::Server).start();
+    let commands: [&[&str]; 5] = [
+        &["run", "--try", "build", "--", "true"],
+        &["status", "build"],
+        &["ls"],
+        &["cluster", "status"],
+        &["acquire", "build", "--client", "box"],
+    ];
+    let servers = Attack::ALL.map(|attack| {
+        let server = Turncoat::start(None);
+        server.turn(Some(attack));
+        (attack, server)
+    });
+    let run_all = || {
+        thread::scope(|scope| {
+            let pairs = servers.iter().flat_map(|of| commands.map(|command| (of, command)));
+            let running: Vec<_> = pairs
+                .map(|((attack, server), command)| {
+                    let (verb, rest) =
+                        command.split_at(if command[0] == "cluster" { 2 } else { 1 });
+                    let args = [verb, &["--server", &server.url], rest].concat();
+                    scope.spawn(move || (*attack, command, run_client(CLIENT_LIMIT, &args)))
+                })
+                .collect();
+            running.into_iter().map(|running| running.join().expect("it ends")).collect::<Vec<_>>()
+        })
+    };
+    for (attack, command, ended) in beside_victim(|| victim(&good), run_all) {
+        let Client { code, said, peak, took } = ended;
+        let context = format!("{command:?} with {attack:?}, {peak} KiB, {took:?}: {said}");
+        assert_eq!(code, Some(69), "{context}");
+        assert!(said.starts_with("latchfs: ") && said.len() < 1_024, "{context}");
+        assert!((1..FLOOD_KIB).contains(&peak) && took < CLIENT_LIMIT, "{context}");
+    }
+}
+
+/// A mount whose server turns hostile: its daemon takes little memory, programs in it are told that
+/// there is no answer, a `latchfs::Mutex` as well, and all goes on when the server is good again.
+#[test]
+fn a_mount_of_a_hostile_server_says_so_and_takes_no_memory() {
+    let real = Server::start(&[]);
+    let good = Setup::new().behind(Behind::Server).start();
+    let halves = Attack::ALL.chunks(Attack::ALL.len() / 2);
+    let attack_all = || {
+        thread::scope(|scope| {
+            let attacked: Vec<_> =
+                halves.map(|attacks| scope.spawn(|| attack_a_mount(&real.url, attacks))).collect();
+            attacked.into_iter().for_each(|attacked| attacked.join().expect("it goes well"));
+        });
+    };
+    beside_victim(|| victim(&good), attack_all);
+}
+
+/// Mounts the locks of a server that turns, once for each of `attacks`.
+fn attack_a_mount(real: &str, attacks: &[Attack]) {
+    let server = Turncoat::start(Some(real));
+    let m = Setup::new().no_state().with(&format!("--server {}", server.url)).start();
+    // The mounts have their locks of one server.
+    let own = m.dir().join(format!("{:?}", attacks[0]));
+    let works = || fs::create_dir(&own).and_then(|()| fs::remove_dir(&own));
+    works().expect("the server is good");
+    let before = peak_kib(m.pid());
+    for attack in attacks {
+        server.turn(Some(*attack));
+        let tried = try_all(&m);
+        let grown = peak_kib(m.pid()).saturating_sub(before);
+        assert_eq!(tried, Ok(()), "{attack:?}");
+        assert!(grown < FLOOD_KIB, "{attack:?}: {grown} KiB");
+        server.turn(None);
+        eventually("it works again", || works().ok());
+    }
+}
+
+/// Tries what programs do in a mount; each says within the limit that it can't be done.
+fn try_all(m: &Mount) -> Result<(), String> {
+    let in_time = |what: &str, tried: &dyn Fn() -> bool| {
+        let begun = boot_now();
+        let failed = tried();
+        let took = boot_now().since(begun).as_duration();
+        if failed && took < CLIENT_LIMIT {
+            return Ok(());
+        }
+        Err(format!("{what} failed: {failed}, after {took:?}"))
+    };
+    in_time("mkdir", &|| fs::create_dir(m.dir().join("x")).is_err())?;
+    in_time("the mutex", &|| {
+        let mutex = Mutex::open(m.dir(), "mutex");
+        mutex.and_then(|mutex| mutex.try_lock().map(|guard| guard.is_some())).is_err()
+    })?;
+    in_time("run", &|| m.latchfs(&["run", "--try", "x", "--", "true"]).code != 0)?;
+    in_time("why", &|| !m.sh("mkdir x; cat .latchfs/why").out.is_empty())
+}

@@ -1,0 +1,272 @@
+//! A hostile client of the line port: a web page, lines without end, bytes that are no lines,
+//! thousands of connections, answers that nobody reads, and followers that answer wrongly.
+
+use crate::floods::{FLOOD_KIB, peak_kib};
+use crate::patience::prompt;
+use crate::server_harness::{Scratch, eventually};
+use crate::talk::{Lines, Talk};
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::thread;
+use std::time::Duration;
+
+/// A server under attack, and what it took before.
+struct Target {
+    lines: Lines,
+    before: u64,
+}
+
+impl Target {
+    fn start(options: &[&str]) -> Self {
+        let lines = Lines::start(options);
+        let before = peak_kib(lines.server.pid());
+        let target = Self { lines, before };
+        target.serves_the_victim();
+        target
+    }
+
+    /// The victim beside the attack takes a lock, is seen to hold it, and gives it back.
+    #[track_caller]
+    fn serves_the_victim(&self) {
+        prompt("the victim's requests", || {
+            let mut victim = self.lines.connect();
+            assert_eq!(victim.ask("LOCK,victim,ann"), "SUCCESS");
+            assert_eq!(victim.ask("OWN,victim,ann"), "ann");
+            assert_eq!(victim.ask("UNLOCK,victim,ann"), "SUCCESS");
+        });
+    }
+
+    #[track_caller]
+    fn has_grown_little(&self) {
+        self.serves_the_victim();
+        let grown = peak_kib(self.lines.server.pid()) - self.before;
+        assert!(grown < FLOOD_KIB, "{grown} KiB");
+    }
+
+    fn raw(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.lines.address).expect("it listens");
+        let limit = Some(Duration::from_secs(20));
+        stream.set_read_timeout(limit).expect("a limit");
+        stream.set_write_timeout(limit).expect("a limit");
+        stream
+    }
+}
+
+/// A page has the browser send a request whose body has lines. Before, each of them was obeyed.
+#[test]
+fn a_request_of_a_browser_is_not_obeyed() {
+    let target = Target::start(&[]);
+    let follower = TcpListener::bind("127.0.0.1:0").expect("a port");
+    follower.set_nonblocking(true).expect("a flag");
+    let register = format!("REGISTER,{}", follower.local_addr().expect("bound"));
+    for method in ["POST", "GET", "PUT", "OPTIONS", "CONNECT"] {
+        for end in ["\r\n", "\n"] {
+            let head = [&format!("{method} /a,b HTTP/1.1"), "Host: 127.0.0.1", "a,b,c"];
+            let body = ["LOCK,build,eve", &register, "UNLOCK,victim,ann", ""];
+            let mut page = target.lines.connect();
+            page.send([&head[..], &[""], &body].concat().join(end).as_bytes());
+            page.finish();
+            let said = String::from_utf8_lossy(&page.rest()).into_owned();
+            // What was sent and not read may cost the answer its way.
+            assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{method}: {said}");
+            assert_eq!(target.lines.ask("OWN,build,x"), "NONE", "{method}");
+        }
+    }
+    let came = follower.accept().expect_err("nobody was sent there");
+    assert_eq!(came.kind(), ErrorKind::WouldBlock);
+    target.has_grown_little();
+}
+
+/// A line that never ends is cut off, however many send one, and bytes that are no lines change
+/// nothing.
+#[test]
+fn endless_lines_and_binary_bytes_take_no_memory() {
+    let target = Target::start(&[]);
+    let endless = vec![b'x'; 16 << 20];
+    // Each byte value, in an order without a pattern that a line has.
+    let binary: Vec<u8> =
+        (0..4_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let bytes = if number % 2 == 0 { &endless } else { &binary };
+            let target = &target;
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    let mut stream = target.raw();
+                    let mut answers = stream.try_clone().expect("a descriptor");
+                    let reading = thread::spawn(move || {
+                        let mut said = Vec::new();
+                        let _ = answers.read_to_end(&mut said);
+                        said
+                    });
+                    // It has had enough before the end.
+                    let _ = stream.write_all(bytes);
+                    let _ = stream.shutdown(std::net::Shutdown::Write);
+                    let said = reading.join().expect("it reads");
+                    let said = String::from_utf8(said).expect("words");
+                    let is_wrong =
+                        |word: &str| word == "INVALID_FORMAT" || word == "INVALID_COMMAND";
+                    assert!(said.lines().all(is_wrong), "{said}");
+                }
+            });
+        }
+        for _ in 0..5 {
+            target.serves_the_victim();
+        }
+    });
+    target.has_grown_little();
+}
+
+/// Two thousand connections, each in the middle of a line.
+#[test]
+fn two_thousand_connections_leave_the_victim_its_answer() {
+    may_open_files(4_096);
+    let target = Target::start(&[]);
+    let held: Vec<TcpStream> = (0..2_000)
+        .map(|_| {
+            let mut stream = target.raw();
+            stream.write_all(b"LOCK,build").expect("it listens");
+            stream
+        })
+        .collect();
+    eventually("all are connected", || {
+        let count = target.lines.metric("latchfs_line_connections")?;
+        target.serves_the_victim();
+        (count >= held.len() as u64).then_some(())
+    });
+    target.has_grown_little();
+    assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
+    // Without its end a line is none.
+    drop(held);
+    eventually("all are gone", || {
+        (target.lines.metric("latchfs_line_connections")? == 0).then_some(())
+    });
+    assert_eq!(target.lines.ask("OWN,build,x"), "NONE");
+}
+
+/// Requests are sent as fast as they go, and nobody reads the answers: the server reads no more
+/// than it can answer, and ends the connection.
+#[test]
+fn answers_that_nobody_reads_are_not_kept() {
+    let target = Target::start(&[]);
+    let name = "n".repeat(200);
+    let client = "c".repeat(250);
+    assert_eq!(target.lines.ask(&format!("LOCK,{name},{client}")), "SUCCESS");
+    let asked = format!("OWN,{name},x\n").repeat(1_000);
+    thread::scope(|scope| {
+        let senders: Vec<_> = (0..16)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut stream = target.raw();
+                    let mut sent = 0;
+                    // A server that read on would take a gigabyte of each.
+                    while sent < 1 << 30 {
+                        match stream.write(asked.as_bytes()) {
+                            Ok(count) => sent += count,
+                            Err(_) => return sent,
+                        }
+                    }
+                    sent
+                })
+            })
+            .collect();
+        while !senders.iter().all(|sender| sender.is_finished()) {
+            target.serves_the_victim();
+            thread::yield_now();
+        }
+        for sender in senders {
+            let sent = sender.join().expect("it ends");
+            assert!(sent < 64 << 20, "{sent} bytes of requests were read");
+        }
+    });
+    target.has_grown_little();
+}
+
+const TOKENS: &str = r#"
+[[token]]
+name = "eve"
+secret = "the secret of the attacker"
+clients = ["eve"]
+locks = ["sandbox/"]
+
+[[token]]
+name = "ops"
+secret = "the secret of the operator"
+clients = ["*"]
+"#;
+
+/// A caller that may not see every lock has the server connect nowhere. One that may has it tell so
+/// many followers, and no more; their answers are read no further than an ACK goes.
+#[test]
+fn followers_are_bounded_and_what_they_say_is_too() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("tokens.toml");
+    fs::write(&path, TOKENS).expect("a fresh directory");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+    let lines = Lines::start(&["--tokens", &path.display().to_string()]);
+    let before = peak_kib(lines.server.pid());
+    let ops = || {
+        let mut talk = lines.connect();
+        assert_eq!(talk.ask("AUTH,the secret of the operator"), "SUCCESS");
+        talk
+    };
+    let serves_the_victim = || {
+        prompt("the victim's requests", || {
+            let mut victim = ops();
+            assert_eq!(victim.ask("LOCK,victim,ann"), "SUCCESS");
+            assert_eq!(victim.ask("UNLOCK,victim,ann"), "SUCCESS");
+        });
+    };
+    let unreached = TcpListener::bind("127.0.0.1:0").expect("a port");
+    unreached.set_nonblocking(true).expect("a flag");
+    let address = unreached.local_addr().expect("bound");
+    assert_eq!(lines.ask(&format!("REGISTER,{address}")), "ERROR", "without a token");
+    let mut eve = lines.connect();
+    assert_eq!(eve.ask("AUTH,the secret of the attacker"), "SUCCESS");
+    assert_eq!(eve.ask(&format!("REGISTER,{address}")), "ERROR");
+    serves_the_victim();
+    let nobody = unreached.accept().expect_err("nobody was sent there");
+    assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
+    // Half of the followers say nothing, the others never stop.
+    let followers: Vec<TcpListener> =
+        (0..80).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let mut answers = Vec::new();
+    for (number, follower) in followers.iter().enumerate() {
+        let address = follower.local_addr().expect("bound");
+        if number % 2 == 0 {
+            let follower = follower.try_clone().expect("a descriptor");
+            // It ends with the test.
+            thread::spawn(move || {
+                for mut stream in follower.incoming().flatten() {
+                    let words = vec![b'A'; 1 << 20];
+                    while stream.write_all(&words).is_ok() {}
+                }
+            });
+        }
+        answers.push(ops().ask(&format!("REGISTER,{address}")));
+        serves_the_victim();
+    }
+    let count = |word: &str| answers.iter().filter(|answer| *answer == word).count();
+    assert_eq!(count("REGISTERED") + count("ERROR"), 80, "{answers:?}");
+    // Some were dropped meanwhile, which made room.
+    assert!((64..80).contains(&count("REGISTERED")), "{answers:?}");
+    let told = |talk: &mut Talk| talk.ask("OWN,victim,ann");
+    assert_eq!(told(&mut ops()), "NONE");
+    serves_the_victim();
+    let grown = peak_kib(lines.server.pid()) - before;
+    assert!(grown < FLOOD_KIB, "{grown} KiB for followers");
+}
+
+/// Raises the limit of open files of the test itself.
+#[allow(unsafe_code)]
+fn may_open_files(count: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives through the calls.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_cur.max(count.min(limit.rlim_max));
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! The forms through files of a mount, by the holder of a lock, by another user and by root. The
+//! table says who may ask; of those who may, only the holder changes what is held.
+
+use super::{LIMITED, Who, table};
+use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
+
+/// What a form needs beside the right to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Nothing.
+    Nothing,
+    /// That the lock is free.
+    Free,
+    /// That the caller holds it.
+    Held,
+    /// The same, or that the caller is root, who may write in any directory and release what users
+    /// of this machine hold.
+    HeldOrRoot,
+}
+
+/// How a form of the table is made on the lock `x`, which Bob holds, and what it needs.
+fn form(request: &str) -> (&'static str, Needs) {
+    match request {
+        "cat" => ("read('x/status.json')", Needs::Nothing),
+        "getxattr" => ("os.getxattr('x', 'user.latchfs.holder')", Needs::Nothing),
+        "ls" => ("'x' in os.listdir('.') or 1 / 0", Needs::Nothing),
+        "mkdir" => ("os.mkdir('x')", Needs::Free),
+        "flock" => ("locked('x/inner')", Needs::HeldOrRoot),
+        "touch" => ("os.utime('x')", Needs::Held),
+        "setxattr" => ("os.setxattr('x', 'user.latchfs.ttl', b'60s')", Needs::Held),
+        "chmod" => ("os.chmod('x', 0o750)", Needs::Held),
+        "rmdir" => ("os.rmdir('x')", Needs::HeldOrRoot),
+        "mv" => ("os.rename('x', 'y')", Needs::Held),
+        _ => panic!("say here how file {request} is made"),
+    }
+}
+
+/// Bob takes `x`, a caller tries, and Bob gives back what is left: the errno, and whether Bob held
+/// the same tenure after it.
+fn attempt(m: &Mount, user: Option<&str>, form: &str) -> (String, bool) {
+    let caller =
+        user.map_or("contextlib.nullcontext()".to_owned(), |user| format!("user('{user}')"));
+    let said = m.py(&format!(
+        r"
+        def read(name): return pathlib.Path(name).read_text()
+        def locked(name):
+            fd = os.open(name, os.O_RDWR | os.O_CREAT)
+            try: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finally: os.close(fd)
+        with user(B): os.mkdir('x')
+        before = status('x')
+        with {caller}: said = no(lambda: {form})
+        after = status('x')
+        same = (before['holder'], before['token']) == (after.get('holder'), after.get('token'))
+        with user(B):
+            for name in ['x', 'y']:
+                if os.path.isdir(name): os.rmdir(name)
+        print(json.dumps([said, same]))
+        "
+    ));
+    let seen = json(&said.ok());
+    (seen[0].as_str().expect("a text").to_owned(), seen[1].as_bool().expect("a flag"))
+}
+
+#[test]
+fn every_form_through_files_is_decided_by_the_table_and_the_holder() {
+    let m = mount();
+    let of_user = |name, clients, steal| Who { name, clients, steal, locks: "", ..LIMITED };
+    let callers = [
+        (of_user("holder", &["laptop1:latchfs-b"], false), Some(BOB)),
+        (of_user("other user", &["laptop1:latchfs-a"], false), Some(ALICE)),
+        (of_user("root", &["laptop1:root"], true), None),
+    ];
+    let mut count = 0;
+    for row in table() {
+        for request in row.requests.iter().filter_map(|request| request.strip_prefix("file ")) {
+            for (who, user) in &callers {
+                let (program, needs) = form(request);
+                let (said, same) = attempt(&m, *user, program);
+                let is_holder = *user == Some(BOB);
+                let may_ask = row.allows(who, who.clients[0], &["x", "y"]);
+                let does = match needs {
+                    Needs::Nothing => true,
+                    Needs::Free => false,
+                    Needs::Held => is_holder,
+                    Needs::HeldOrRoot => is_holder || user.is_none(),
+                };
+                let context = format!("file {request} by {}: {said}", who.name);
+                assert_eq!(said == "ok", may_ask && does, "{context}");
+                let ends = matches!(request, "rmdir" | "mv") && said == "ok";
+                assert_eq!(same, !ends, "{context}, the holder keeps what it has");
+                // A refusal of the engine is none of the table.
+                assert!(said != "EACCES" || request == "flock" || !may_ask, "{context}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 30, "{count}");
+}
