@@ -140,12 +140,13 @@ impl Stage {
         let client = parse_client(&client)?;
         let verb = words.bare().ok_or("what?")?;
         let request = words.value("request");
+        let order = words.order()?;
         let caller = client.as_str().into();
         let op = self.op(&verb, client, &mut words)?;
         words.end()?;
         let request = request.map(|key| request_of(caller, &key, &op));
         let mut events = vec![];
-        let answer = self.engine.apply(at, &Command { request, ..op.into() }, &mut events);
+        let answer = self.engine.apply(at, &Command { request, order, ..op.into() }, &mut events);
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));
         for event in &events {

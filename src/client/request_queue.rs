@@ -6,8 +6,8 @@
 //! answer (no quorum, a full disk, no credentials) until the answer, and go first in each batch.
 
 use crate::engine::{
-    LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, RefusalKind, Release,
-    Ticket, Token,
+    LeaseKey, LeaseTerms, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason,
+    RefusalKind, Release, SessionId, Ticket, Token,
 };
 use crate::random::jittered;
 use crate::service::Unavailable;
@@ -80,6 +80,11 @@ pub(super) struct BatchRemainder {
     released: Vec<Token>,
     /// Releases that an acquire overtook whose answer nobody waited for: sent again, they name it.
     overtaken: Vec<QueuedRequest>,
+    /// The session that gave the requests their order.
+    session: Option<SessionId>,
+    /// Requests of which the engine saw a copy too late, or whose order was of no session: they are
+    /// sent under a new number, before all others.
+    again: Vec<QueuedRequest>,
 }
 
 impl QueuedRequest {
@@ -113,6 +118,22 @@ impl QueuedRequest {
         let Op::Release(release) = &mut command.op else { return None };
         let token = release.key.token?;
         Some((release, token))
+    }
+
+    /// Whether what it asks for hangs on this session, so that it is refused without it.
+    fn leans_on(&self, id: SessionId) -> bool {
+        let BatchItem::Submit(command) = &self.ask else { return false };
+        let of_term = |term: LeaseTerms| matches!(term, LeaseTerms::Session(of) if of == id);
+        match &command.op {
+            Op::Acquire(ask) => {
+                ask.hold.open().is_some_and(|open| open.session == id) || of_term(ask.term)
+            }
+            Op::Renew(ask) => ask.term.is_some_and(of_term),
+            Op::Steal(ask) => of_term(ask.term),
+            Op::KeepAlive(of) => *of == id,
+            Op::EndSession(ask) => ask.session == id,
+            _ => false,
+        }
     }
 
     /// Whether a caller waits who is told when the deadline has passed.
@@ -192,8 +213,30 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
+    /// What is left of a batch that had its order from `session`.
+    pub(super) fn of_session(session: Option<SessionId>) -> Self {
+        Self { session, ..Self::default() }
+    }
+
+    /// Whether a reply only says that the request came too late to be carried out. An earlier try
+    /// may have been: under its key, or asked anew, the request gets its real answer.
+    fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
+        let ItemReply::Answered(Err(refusal)) = reply else { return false };
+        match *refusal.reason {
+            Reason::LateCopy(_) => true,
+            Reason::NoSession(id) => Some(id) == self.session && !asked.leans_on(id),
+            _ => false,
+        }
+    }
+
     /// Hands a reply to its caller, or keeps the request to be repeated.
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
+        if self.is_late_copy(&asked, &reply) {
+            if asked.then.is_some() || asked.leaves_traces() {
+                self.again.push(asked);
+            }
+            return;
+        }
         if asked.is_unconfirmed_by(&reply) {
             let then = if asked.insists { None } else { asked.then.take() };
             self.unconfirmed.push(asked);
@@ -257,7 +300,10 @@ impl RequestQueue {
 
     /// Keeps what the replies to a batch have left to do.
     pub(super) fn keep(&mut self, left: BatchRemainder) {
-        let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken } = left;
+        let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken, .. } = left;
+        for asked in left.again.into_iter().rev() {
+            self.new.push_front(asked);
+        }
         for token in released {
             self.acquisitions.remove(&token);
         }

@@ -15,7 +15,7 @@ use super::locks::Locks;
 use super::paging::{Children, List};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason};
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason, RequestOrder};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -101,6 +101,7 @@ impl BatchServer {
     fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
+        let orders: Vec<_> = (0..batch.asks.len()).map(|place| batch.order(place)).collect();
         let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
         let done = move |replies: Vec<Vec<u8>>| {
@@ -110,14 +111,16 @@ impl BatchServer {
         };
         let gathering = Gathering::new(asks.len(), done);
         let page = page_share(&asks);
-        for (place, ask) in asks.into_iter().enumerate() {
+        for ((place, ask), order) in asks.into_iter().enumerate().zip(orders) {
             let ask = with_limit(ask, page);
             let gathering = Arc::clone(&gathering);
             let put = move |reply| gathering.put(place, &reply);
             match limits.remove(&place) {
-                None => self.0.ask(caller, ask, put),
+                None => self.0.ask(caller, ask, order, put),
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
-                Some(ItemAccess::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
+                Some(ItemAccess::Within(prefixes)) => {
+                    self.0.ask_within(caller, ask, order, prefixes, put);
+                }
             }
         }
     }
@@ -201,11 +204,14 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
+        order: Option<RequestOrder>,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         let locks = &self.locks;
         match ask {
-            BatchItem::Submit(submission) => self.submit(submission.into_command(caller), then),
+            BatchItem::Submit(submission) => {
+                self.submit(submission.into_command(caller, order), then);
+            }
             BatchItem::View(name) => {
                 locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
             }
@@ -229,6 +235,7 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
+        order: Option<RequestOrder>,
         prefixes: Vec<String>,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
@@ -255,7 +262,7 @@ impl BatchServerState {
                 then(ItemReply::About(about));
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.ask(caller, ask, then);
+                self.ask(caller, ask, order, then);
             }
         }
     }
@@ -398,7 +405,7 @@ mod tests {
     }
 
     fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
-        RequestBatch { engine: 0, from: 7, number, asks }
+        RequestBatch { engine: 0, from: 7, number, session: None, asks }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::world::World;
 use crate::engine::{
     Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, IdempotencyKey, LeaseKey,
     LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
-    Patch, QueuePolicy, Reason, Release, Renew, RequestId, Tenure, Token, Ttl,
+    Patch, QueuePolicy, Reason, Release, Renew, RequestId, RequestOrder, Tenure, Token, Ttl,
 };
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
@@ -126,17 +126,22 @@ impl SimClient {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut key: Arc<str> = self.requests.to_string().into();
+        let mut order = self.order();
         for attempt in 0..TRIES {
             if attempt > 0 && planted(PlantedBug::NewIdOnRetry) {
                 key = format!("{}-{attempt}", self.requests).into();
             }
-            let request = NodeRequest::Submit(self.command(&key, op.clone()));
+            let request = NodeRequest::Submit(self.command(&key, op.clone(), order));
             let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
             let sent =
                 if planted(PlantedBug::DeadlineFromReply) { self.clock.read() } else { sent };
             if let Some(NodeReply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
                 self.world.record.history(|history| history.answered += 1);
+                if let Some(again) = self.reorder(order, &answer) {
+                    order = again;
+                    continue;
+                }
                 let answer = answer.map(Outcome::first);
                 return RequestResult { sent, from, to: now(), answer: Some(answer) };
             }
@@ -147,11 +152,35 @@ impl SimClient {
         RequestResult { sent, from, to: now(), answer: None }
     }
 
+    /// The order under which to ask again, if an answer says only that there was no place for the
+    /// request: an earlier copy may have been carried out.
+    fn reorder(
+        &mut self,
+        order: Option<RequestOrder>,
+        answer: &Answer,
+    ) -> Option<Option<RequestOrder>> {
+        let (session, Err(refusal)) = (order?.session, answer) else { return None };
+        match *refusal.reason {
+            Reason::LateCopy(_) => {
+                self.requests += 1;
+                Some(self.order())
+            }
+            Reason::NoSession(id) if id == session => Some(None),
+            _ => None,
+        }
+    }
+
+    /// The place of the last request among those of the session.
+    fn order(&self) -> Option<RequestOrder> {
+        let session = self.session.as_ref()?.id;
+        Some(RequestOrder { session, number: self.requests })
+    }
+
     /// A command under this key, which is for no other.
-    pub(super) fn command(&self, key: &Arc<str>, op: Op) -> Command {
+    pub(super) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
         let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
         let request = IdempotencyKey { id, digest: Digest(0) };
-        Command { request: Some(request), ..op.into() }
+        Command { request: Some(request), order, ..op.into() }
     }
 
     /// Asks another node from now on: the one that was named, or any.

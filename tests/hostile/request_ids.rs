@@ -65,7 +65,7 @@ fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
 /// What the attacker is told by the batch endpoint.
 fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
-    let batch = RequestBatch { engine: 0, from: 7, number, asks };
+    let batch = RequestBatch { engine: 0, from: 7, number, session: None, asks };
     fs::write(&sent, encode_batch(&batch)).expect("it is ours");
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", EVE, "--data-binary"]);
