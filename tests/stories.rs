@@ -10,7 +10,7 @@ use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends, Engine, Event,
     EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave, LeaveReason,
     Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
-    Phase, QueuePolicy, Release, Renew, RequestId, Reset, ResetScope, Rules, SessionEnd, SessionId,
+    Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rules, SessionEnd, SessionId,
     Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
@@ -353,6 +353,15 @@ impl Words {
                 Ok(Some(LeaseTerms::Own(ttl, grace)))
             }
         }
+    }
+
+    /// `order=SESSION.NUMBER`
+    fn order(&mut self) -> Result<Option<RequestOrder>, String> {
+        self.parsed("order", |text| {
+            let (session, number) = text.split_once('.')?;
+            let session = SessionId::named(session.parse().ok()?);
+            Some(RequestOrder { session, number: number.parse().ok()? })
+        })
     }
 
     /// `firm`, `firm=SESSION.FILE`, `file=SESSION.FILE`.
