@@ -10,8 +10,8 @@ use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends, Engine, Event,
     EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave, LeaveReason,
     Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
-    Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rules, SessionEnd, SessionId,
-    Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
+    Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rules,
+    SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;

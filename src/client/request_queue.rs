@@ -430,7 +430,7 @@ mod tests {
     fn answer_all(queue: &mut RequestQueue, mut reply: impl FnMut(&BatchItem) -> ItemReply) {
         let (now, wall) = (Time::ZERO, crate::time::Wall::now());
         let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
-        let mut left = BatchRemainder::default();
+        let mut left = BatchRemainder::of_session(Some(SessionId::named(9)));
         for asked in queue.take() {
             let reply = reply(&asked.ask);
             left.sort(asked, reply, stamp);
@@ -503,6 +503,35 @@ mod tests {
             _ => again(ask),
         });
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
+    }
+
+    /// A server that saw the first try only, or a copy too late, has refused for its number what may
+    /// have been done.
+    #[test]
+    fn a_request_that_came_too_late_is_sent_again_before_all_others() {
+        let late = [
+            Reason::LateCopy(SessionId::named(9)),
+            // The session that numbered the request; it is not that of the open file.
+            Reason::NoSession(SessionId::named(9)),
+        ];
+        for reason in late {
+            let mut queue = RequestQueue::default();
+            queue.push(acquire());
+            let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
+            answer_all(&mut queue, |_| ItemReply::Answered(Err(refusal.clone())));
+            queue.push(asked(BatchItem::Now));
+            let batch = queue.take();
+            assert_eq!(batch.len(), 2, "{refusal}");
+            assert_eq!(batch[0].ask, acquire().ask, "{refusal}");
+            assert!(batch[0].then.is_some(), "its caller still waits: {refusal}");
+        }
+        // The lock hangs on this session: the caller has to know that it is over.
+        let mut queue = RequestQueue::default();
+        queue.push(acquire());
+        let reason = Box::new(Reason::NoSession(SessionId::named(1)));
+        let refusal = Refusal { at: Time::ZERO, reason };
+        answer_all(&mut queue, |_| ItemReply::Answered(Err(refusal.clone())));
+        assert_eq!(queue.take().len(), 0);
     }
 
     #[test]

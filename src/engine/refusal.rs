@@ -255,7 +255,10 @@ impl fmt::Display for Refusal {
                 write!(f, "anew, under a new request key if there was one")
             }
             Reason::LateCopy(id) => {
-                write!(f, "this copy of a request of session {id} came late: a later request was ")?;
+                write!(
+                    f,
+                    "this copy of a request of session {id} came late: a later request was "
+                )?;
                 write!(f, "carried out before it; look at the lock, and ask anew")
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),

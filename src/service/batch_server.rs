@@ -366,11 +366,15 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch_messages::Submission;
     use super::super::batch_messages::decode_told;
     use super::super::local::Local;
     use super::*;
     use crate::engine::lease_terms::TTL_DEFAULT;
-    use crate::engine::{Answer, ClientId, Grace, Rules, Ttl};
+    use crate::engine::{
+        Acquire, Answer, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Mode, OpenId, Ownership,
+        Patch, QueuePolicy, Release, Rules, Ttl,
+    };
     use std::sync::mpsc::channel;
 
     fn porter() -> BatchServer {
@@ -474,6 +478,55 @@ mod tests {
             let replies = replies.expect("carried out");
             assert!(matches!(&replies[..], [ItemReply::Answered(answer)] if done(answer)));
         }
+    }
+
+    /// A node that knows nothing of the later batches gets a copy of an earlier one.
+    #[test]
+    fn a_late_copy_at_another_node_does_not_share_what_is_held_alone() {
+        let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
+        let [one, two] = [(); 2].map(|()| BatchServer::new(Locks::new(Arc::clone(&local))));
+        let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
+            panic!("{opened:?}");
+        };
+        let numbered =
+            |number, asks| RequestBatch { session: Some(session), ..batch(number, asks) };
+        let acquire = |client: &str, mode, hold, term| {
+            let (name, client) = (LockName::parse("x"), ClientId::parse(client));
+            let (name, client) = (name.expect("valid"), client.expect("valid"));
+            let (line, patch) = (QueuePolicy::Skip, Patch::default());
+            let op = Op::Acquire(Acquire { name, client, mode, hold, term, line, patch });
+            BatchItem::Submit(Submission { key: Some("one".into()), op })
+        };
+        let own = LeaseTerms::Own(TTL_DEFAULT, Grace::NONE);
+        let by_name = |client| acquire(client, Mode::Exclusive, Ownership::Client, own);
+        let file = Ownership::OpenFile(OpenId { session, number: 7 });
+        let share = acquire("a", Mode::Shared, file, LeaseTerms::Session(session));
+        let BatchItem::Submit(mut theirs) = by_name("b") else { unreachable!("as made above") };
+        theirs.key = Some("theirs".into());
+        let done = |porter: &BatchServer, batch: &RequestBatch| {
+            let told = ask(porter, batch, &anything()).expect("carried out");
+            let [ItemReply::Answered(answer)] = &told[..] else { panic!("{told:?}") };
+            answer.clone()
+        };
+        let granted = done(&one, &batch(2, vec![BatchItem::Submit(theirs)]));
+        let token = granted.expect("it is free").tenure().expect("a tenure").token;
+        let refused = done(&one, &numbered(3, vec![share.clone()])).expect_err("b holds it");
+        assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
+        let key = LeaseKey {
+            name: LockName::parse("x").expect("valid"),
+            client: ClientId::parse("b").expect("valid"),
+            token: Some(token),
+        };
+        let release = BatchItem::Submit(Op::Release(Release::of(key)).into());
+        done(&one, &batch(4, vec![release])).expect("released");
+        let BatchItem::Submit(mut alone) = by_name("a") else { unreachable!("as made above") };
+        alone.key = Some("two".into());
+        done(&one, &numbered(5, vec![BatchItem::Submit(alone)])).expect("granted");
+        let late = done(&two, &numbered(3, vec![share.clone()])).expect_err("it comes too late");
+        assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
+        // The client asks anew, and means it.
+        done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::virtual_clock::VirtualClock;
 use super::virtual_network::End;
 use super::world::World;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, IdempotencyKey, LeaseKey,
-    LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
-    Patch, QueuePolicy, Reason, Release, Renew, RequestId, RequestOrder, Tenure, Token, Ttl,
+    Acquire, Answer, ClientId, Firm, Grace, Holder, LeaseKey, LeaseTerms, Lifetime, LockName,
+    LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason,
+    Release, Renew, Tenure, Token, Ttl,
 };
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
@@ -129,7 +129,8 @@ impl SimClient {
         let mut order = self.order();
         for attempt in 0..TRIES {
             if attempt > 0 && planted(PlantedBug::NewIdOnRetry) {
-                key = format!("{}-{attempt}", self.requests).into();
+                self.requests += 1;
+                (key, order) = (format!("{key}-{attempt}").into(), self.order());
             }
             let request = NodeRequest::Submit(self.command(&key, op.clone(), order));
             let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
@@ -150,37 +151,6 @@ impl SimClient {
         self.world.record.note(format_args!("{} {op:?}: no answer", self.who));
         self.world.record.history(|history| history.unknown += 1);
         RequestResult { sent, from, to: now(), answer: None }
-    }
-
-    /// The order under which to ask again, if an answer says only that there was no place for the
-    /// request: an earlier copy may have been carried out.
-    fn reorder(
-        &mut self,
-        order: Option<RequestOrder>,
-        answer: &Answer,
-    ) -> Option<Option<RequestOrder>> {
-        let (session, Err(refusal)) = (order?.session, answer) else { return None };
-        match *refusal.reason {
-            Reason::LateCopy(_) => {
-                self.requests += 1;
-                Some(self.order())
-            }
-            Reason::NoSession(id) if id == session => Some(None),
-            _ => None,
-        }
-    }
-
-    /// The place of the last request among those of the session.
-    fn order(&self) -> Option<RequestOrder> {
-        let session = self.session.as_ref()?.id;
-        Some(RequestOrder { session, number: self.requests })
-    }
-
-    /// A command under this key, which is for no other.
-    pub(super) fn command(&self, key: &Arc<str>, op: Op, order: Option<RequestOrder>) -> Command {
-        let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
-        let request = IdempotencyKey { id, digest: Digest(0) };
-        Command { request: Some(request), order, ..op.into() }
     }
 
     /// Asks another node from now on: the one that was named, or any.
@@ -353,7 +323,12 @@ impl SimClient {
             }
             Lifetime::Session(_) => (None, self.session_secured()),
         };
-        self.world.record.history(|history| history.secure(token, secured));
+        self.world.record.history(|history| {
+            history.secure(token, secured);
+            if until.is_none() {
+                history.hangs_on_session(token);
+            }
+        });
         if let Some(held) = self.held.iter_mut().find(|held| held.token == token) {
             (held.until, held.acquisition) = (until, tenure.acquisition);
         } else {

@@ -10,8 +10,8 @@ use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_s
 use latchfs::engine::{
     Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
     LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership, QueuePolicy, Release,
-    Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules, SessionId, Steal, StealReason, Token,
-    Ttl, codec,
+    Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules, SessionId, Steal,
+    StealReason, Token, Ttl, codec,
 };
 use latchfs::service::batch_messages::{
     self, BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
