@@ -200,7 +200,7 @@ impl History {
         *secured = until.max(*secured);
     }
 
-    /// Notes that a tenure hangs on a session, for whoever reads that it ended too early.
+    /// Notes that a tenure hangs on a session: a violation report says so if it ended too early.
     pub fn hangs_on_session(&mut self, token: Token) {
         self.of_sessions.insert(token);
     }
