@@ -10,8 +10,8 @@ use latchfs::engine::{
     Acquire, Annotate, Answer, ClientId, Command, Digest, EndSession, Ends, Engine, Event,
     EventKind, Firm, Grace, IdempotencyKey, IfExists, LeaseKey, LeaseTerms, Leave, LeaveReason,
     Lifetime, LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
-    Phase, QueuePolicy, Release, Renew, RequestId, Reset, ResetScope, Rules, SessionEnd, SessionId,
-    Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
+    Phase, QueuePolicy, Release, Renew, RequestId, RequestOrder, Reset, ResetScope, Rules,
+    SessionEnd, SessionId, Steal, StealReason, Tenure, TenureEnd, TextPatch, Ticket, Token, Ttl,
 };
 use latchfs::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -140,12 +140,13 @@ impl Stage {
         let client = parse_client(&client)?;
         let verb = words.bare().ok_or("what?")?;
         let request = words.value("request");
+        let order = words.order()?;
         let caller = client.as_str().into();
         let op = self.op(&verb, client, &mut words)?;
         words.end()?;
         let request = request.map(|key| request_of(caller, &key, &op));
         let mut events = vec![];
-        let answer = self.engine.apply(at, &Command { request, ..op.into() }, &mut events);
+        let answer = self.engine.apply(at, &Command { request, order, ..op.into() }, &mut events);
         self.engine.check();
         let mut text = format!("  -> {}\n", say_answer(&answer));
         for event in &events {
@@ -352,6 +353,15 @@ impl Words {
                 Ok(Some(LeaseTerms::Own(ttl, grace)))
             }
         }
+    }
+
+    /// `order=SESSION.NUMBER`
+    fn order(&mut self) -> Result<Option<RequestOrder>, String> {
+        self.parsed("order", |text| {
+            let (session, number) = text.split_once('.')?;
+            let session = SessionId::named(session.parse().ok()?);
+            Some(RequestOrder { session, number: number.parse().ok()? })
+        })
     }
 
     /// `firm`, `firm=SESSION.FILE`, `file=SESSION.FILE`.

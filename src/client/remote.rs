@@ -120,7 +120,7 @@ impl Remote {
 
     /// The command, under a key if it must not be done twice.
     fn named(&self, command: Command) -> Submission {
-        let Command { request, op, rules: _ } = command;
+        let Command { request, op, rules: _, order: _ } = command;
         let key = request.map(|request| request.id.key);
         let key = key.or_else(|| self.needs_key(&op).then(|| self.next_key()));
         Submission { key, op }

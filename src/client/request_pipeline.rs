@@ -12,7 +12,7 @@
 use super::request_queue::{BatchRemainder, QueuedRequest};
 use super::shared_state::ClientState;
 use super::transport::{ServerConnection, TransportError};
-use crate::engine::{Op, Outcome};
+use crate::engine::{Op, Outcome, Reason, SessionId};
 use crate::random::{jittered, random};
 use crate::service::batch_messages::{
     BatchItem, BatchResponse, ItemReply, RequestBatch, decode_told, encode_batch,
@@ -41,11 +41,13 @@ struct Lane {
     line: Box<dyn ServerConnection>,
     from: u64,
     number: u64,
+    /// The server says that this session is over: requests have no order until there is another.
+    over: Option<SessionId>,
 }
 
 pub(super) fn start(hub: &Arc<ClientState>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let (line, from) = (hub.server.line(), random());
-    let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0 };
+    let mut asking = Lane { hub: Arc::clone(hub), line, from, number: 0, over: None };
     let thread = std::thread::Builder::new().name("asks".to_owned());
     thread.spawn(move || while asking.go_on() {})
 }
@@ -88,14 +90,16 @@ impl Lane {
         let asks: Vec<_> = batch.iter().map(|asked| asked.ask.clone()).collect();
         self.hub.counts.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         let engine = self.hub.engine();
-        let mut request = RequestBatch { engine, from: self.from, number: self.number, asks };
+        let session = self.hub.bond().filter(|id| self.over != Some(*id));
+        let (from, number) = (self.from, self.number);
+        let mut request = RequestBatch { engine, from, number, session, asks };
         let first_asked_at = boot_now();
         let mut pause = PAUSE_MIN;
         loop {
             match self.try_once(&mut request, &batch) {
                 Ok(told) => {
                     self.hub.asks_work(true);
-                    self.deliver(batch, told, first_asked_at);
+                    self.deliver(batch, told, request.session, first_asked_at);
                     return true;
                 }
                 Err(trouble @ (TransportError::Denied(_) | TransportError::Foreign(_))) => {
@@ -201,10 +205,19 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, batch: Vec<QueuedRequest>, told: BatchResponse, asked_at: Time) {
-        let mut left = BatchRemainder::default();
+    fn deliver(
+        &mut self,
+        batch: Vec<QueuedRequest>,
+        told: BatchResponse,
+        session: Option<SessionId>,
+        asked_at: Time,
+    ) {
+        let mut left = BatchRemainder::of_session(session);
         for (asked, reply) in batch.into_iter().zip(told.replies) {
             self.learn(&asked.ask, &reply, asked_at);
+            if is_over(&reply, session) {
+                self.over = session;
+            }
             left.sort(asked, reply, told.stamp);
         }
         self.hub.queue.lock().keep(left);
@@ -231,6 +244,12 @@ impl Lane {
         };
         self.hub.keep_in_mind(name, tenure, asked_at);
     }
+}
+
+/// Whether the server says that this session is over.
+pub(super) fn is_over(reply: &ItemReply, session: Option<SessionId>) -> bool {
+    let ItemReply::Answered(Err(refusal)) = reply else { return false };
+    matches!(*refusal.reason, Reason::NoSession(id) if Some(id) == session)
 }
 
 /// Whether a batch has to be asked again for the sake of this part.

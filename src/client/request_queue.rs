@@ -6,8 +6,8 @@
 //! answer (no quorum, a full disk, no credentials) until the answer, and go first in each batch.
 
 use crate::engine::{
-    LeaseKey, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason, RefusalKind, Release,
-    Ticket, Token,
+    LeaseKey, LeaseTerms, Leave, LeaveReason, LockName, Op, Outcome, Ownership, Reason,
+    RefusalKind, Release, SessionId, Ticket, Token,
 };
 use crate::random::jittered;
 use crate::service::Unavailable;
@@ -80,6 +80,11 @@ pub(super) struct BatchRemainder {
     released: Vec<Token>,
     /// Releases that an acquire overtook whose answer nobody waited for: sent again, they name it.
     overtaken: Vec<QueuedRequest>,
+    /// The session that gave the requests their order.
+    session: Option<SessionId>,
+    /// Requests of which the engine saw a copy too late, or whose order was of no session: they are
+    /// sent under a new number, before all others.
+    again: Vec<QueuedRequest>,
 }
 
 impl QueuedRequest {
@@ -113,6 +118,22 @@ impl QueuedRequest {
         let Op::Release(release) = &mut command.op else { return None };
         let token = release.key.token?;
         Some((release, token))
+    }
+
+    /// Whether what it asks for hangs on this session, so that it is refused without it.
+    fn leans_on(&self, id: SessionId) -> bool {
+        let BatchItem::Submit(command) = &self.ask else { return false };
+        let of_term = |term: LeaseTerms| matches!(term, LeaseTerms::Session(of) if of == id);
+        match &command.op {
+            Op::Acquire(ask) => {
+                ask.hold.open().is_some_and(|open| open.session == id) || of_term(ask.term)
+            }
+            Op::Renew(ask) => ask.term.is_some_and(of_term),
+            Op::Steal(ask) => of_term(ask.term),
+            Op::KeepAlive(of) => *of == id,
+            Op::EndSession(ask) => ask.session == id,
+            _ => false,
+        }
     }
 
     /// Whether a caller waits who is told when the deadline has passed.
@@ -192,8 +213,30 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
+    /// What is left of a batch that had its order from `session`.
+    pub(super) fn of_session(session: Option<SessionId>) -> Self {
+        Self { session, ..Self::default() }
+    }
+
+    /// Whether a reply only says that the request came too late to be carried out. An earlier try
+    /// may have been: under its key, or asked anew, the request gets its real answer.
+    fn is_late_copy(&self, asked: &QueuedRequest, reply: &ItemReply) -> bool {
+        let ItemReply::Answered(Err(refusal)) = reply else { return false };
+        match *refusal.reason {
+            Reason::LateCopy(_) => true,
+            Reason::NoSession(id) => Some(id) == self.session && !asked.leans_on(id),
+            _ => false,
+        }
+    }
+
     /// Hands a reply to its caller, or keeps the request to be repeated.
     pub(super) fn sort(&mut self, mut asked: QueuedRequest, reply: ItemReply, stamp: Stamp) {
+        if self.is_late_copy(&asked, &reply) {
+            if asked.then.is_some() || asked.leaves_traces() {
+                self.again.push(asked);
+            }
+            return;
+        }
         if asked.is_unconfirmed_by(&reply) {
             let then = if asked.insists { None } else { asked.then.take() };
             self.unconfirmed.push(asked);
@@ -257,7 +300,10 @@ impl RequestQueue {
 
     /// Keeps what the replies to a batch have left to do.
     pub(super) fn keep(&mut self, left: BatchRemainder) {
-        let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken } = left;
+        let BatchRemainder { mut unconfirmed, undo, delivered, released, overtaken, .. } = left;
+        for asked in left.again.into_iter().rev() {
+            self.new.push_front(asked);
+        }
         for token in released {
             self.acquisitions.remove(&token);
         }
@@ -384,7 +430,7 @@ mod tests {
     fn answer_all(queue: &mut RequestQueue, mut reply: impl FnMut(&BatchItem) -> ItemReply) {
         let (now, wall) = (Time::ZERO, crate::time::Wall::now());
         let stamp = Stamp { engine: 0, start: 1, now, wall, next_event: 0 };
-        let mut left = BatchRemainder::default();
+        let mut left = BatchRemainder::of_session(Some(SessionId::named(9)));
         for asked in queue.take() {
             let reply = reply(&asked.ask);
             left.sort(asked, reply, stamp);
@@ -457,6 +503,35 @@ mod tests {
             _ => again(ask),
         });
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
+    }
+
+    /// A server that saw the first try only, or a copy too late, has refused for its number what may
+    /// have been done.
+    #[test]
+    fn a_request_that_came_too_late_is_sent_again_before_all_others() {
+        let late = [
+            Reason::LateCopy(SessionId::named(9)),
+            // The session that numbered the request; it is not that of the open file.
+            Reason::NoSession(SessionId::named(9)),
+        ];
+        for reason in late {
+            let mut queue = RequestQueue::default();
+            queue.push(acquire());
+            let refusal = Refusal { at: Time::ZERO, reason: Box::new(reason) };
+            answer_all(&mut queue, |_| ItemReply::Answered(Err(refusal.clone())));
+            queue.push(asked(BatchItem::Now));
+            let batch = queue.take();
+            assert_eq!(batch.len(), 2, "{refusal}");
+            assert_eq!(batch[0].ask, acquire().ask, "{refusal}");
+            assert!(batch[0].then.is_some(), "its caller still waits: {refusal}");
+        }
+        // The lock hangs on this session: the caller has to know that it is over.
+        let mut queue = RequestQueue::default();
+        queue.push(acquire());
+        let reason = Box::new(Reason::NoSession(SessionId::named(1)));
+        let refusal = Refusal { at: Time::ZERO, reason };
+        answer_all(&mut queue, |_| ItemReply::Answered(Err(refusal.clone())));
+        assert_eq!(queue.take().len(), 0);
     }
 
     #[test]

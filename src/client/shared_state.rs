@@ -136,7 +136,13 @@ impl ClientState {
         if *met {
             return Ok(self.engine());
         }
-        let who = RequestBatch { engine: 0, from: 0, number: 0, asks: vec![BatchItem::Now] };
+        let who = RequestBatch {
+            engine: 0,
+            from: 0,
+            number: 0,
+            session: None,
+            asks: vec![BatchItem::Now],
+        };
         let told = line.ask(&encode_batch(&who), patience)?;
         let told =
             decode_told(&told).map_err(|error| TransportError::Foreign(error.to_string()))?;

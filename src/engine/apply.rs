@@ -19,12 +19,14 @@ impl Engine {
             return Err(self.books.refuse(Reason::TooLong { max }));
         }
         let Some(request) = &command.request else {
+            self.books.enter_order(command.order)?;
             return self.carry_out(command, events);
         };
         if let Some(answer) = self.replay(request, &command.op) {
             return answer;
         }
         self.has_room_for_reply()?;
+        self.books.enter_order(command.order)?;
         let outcome = self.carry_out(command, events)?;
         self.books.remember(request, &outcome, command.rules);
         Ok(outcome)

@@ -7,8 +7,8 @@
 use super::baseline::Baseline;
 use super::command::{
     Acquire, Annotate, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists, LeaseKey,
-    Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId, Reset,
-    ResetScope, Rulebook, Steal, Tenure,
+    Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, Replay, RequestId,
+    RequestOrder, Reset, ResetScope, Rulebook, Steal, Tenure,
 };
 use super::details::{Details, FileAttrs, FileType, Process, ReadMode};
 use super::details::{Patch, TextPatch};
@@ -206,22 +206,27 @@ wire_struct! {
     Wall { secs, nanos }
     Lock { tenancy, line }
     QueuedWaiter { client, hold, mode, term, patch, since, until }
-    Session { client, ttl, grace, renewed_at; leases, waiters }
+    Session { client, ttl, grace, renewed_at; leases, waiters } [since WITH_ORDERS: last_request]
+    RequestOrder { session, number }
     Rules {
         locks_max, waiters_max, holders_max, sessions_max, requests_max, requests_kept, steal_grace
     }
 }
 
 /// The first byte says whether there is an id, and which rules the command follows: before there
-/// were several, it was that of the `Option`.
+/// were several, it was that of the `Option`. [`ORDERED`] is added where there is an order.
 impl Codec for Command {
     fn put(&self, out: &mut Vec<u8>) {
         let has_id = u8::from(self.request.is_some());
+        let has_order = if self.order.is_some() { ORDERED } else { 0 };
         out.push(match self.rules {
-            Rulebook::First => has_id,
-            Rulebook::Second => 2 + has_id,
-            Rulebook::Third => 4 + has_id,
+            Rulebook::First => has_order + has_id,
+            Rulebook::Second => has_order + 2 + has_id,
+            Rulebook::Third => has_order + 4 + has_id,
         });
+        if let Some(order) = &self.order {
+            order.put(out);
+        }
         if let Some(request) = &self.request {
             request.put(out);
         }
@@ -229,14 +234,18 @@ impl Codec for Command {
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let (has_id, rules) = match u8::take(from)? {
+        let first = u8::take(from)?;
+        let has_order = first & ORDERED != 0;
+        require(!has_order || from.format() >= WITH_ORDERS)?;
+        let (has_id, rules) = match first & !ORDERED {
             first @ (0 | 1) => (first == 1, Rulebook::First),
             second @ (2 | 3) => (second == 3, Rulebook::Second),
             third @ (4 | 5) => (third == 5, Rulebook::Third),
             _ => return Err(Malformed),
         };
+        let order = if has_order { Some(RequestOrder::take(from)?) } else { None };
         let request = if has_id { Some(IdempotencyKey::take(from)?) } else { None };
-        Ok(Self { request, op: Op::take(from)?, rules })
+        Ok(Self { request, op: Op::take(from)?, rules, order })
     }
 }
 
@@ -244,6 +253,11 @@ impl Codec for Command {
 const WITH_CALLERS: u8 = 3;
 /// The first format in which a lease counts its acquires.
 const WITH_ACQUISITIONS: u8 = 4;
+/// The first format in which a command may name its place among those of its session.
+const WITH_ORDERS: u8 = 5;
+
+/// In the first byte of a command: there is an order.
+const ORDERED: u8 = 8;
 
 impl Codec for RequestId {
     fn put(&self, out: &mut Vec<u8>) {

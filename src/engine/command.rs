@@ -21,6 +21,19 @@ pub struct Command {
     pub op: Op,
     /// The rules by which it is carried out.
     pub rules: Rulebook,
+    /// The place of this request among all requests of its sender: a copy that the network
+    /// delivers late is refused. `None`: the sender sends no copies.
+    pub order: Option<RequestOrder>,
+}
+
+/// The place of a request among those of one session, which has one sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestOrder {
+    /// The session of the sender.
+    pub session: SessionId,
+    /// Rises with each request, from 1 on. The engine carries a number out once, and none below
+    /// the last one: whatever became of such a request, its sender has sent later ones since.
+    pub number: u64,
 }
 
 /// The version of the rules that a command follows. A journal written by an older latchfs replays
@@ -415,6 +428,6 @@ impl Command {
 
 impl From<Op> for Command {
     fn from(op: Op) -> Self {
-        Self { request: None, op, rules: Rulebook::default() }
+        Self { request: None, op, rules: Rulebook::default(), order: None }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes. A change of any layout below raises it.
-pub const FORMAT_VERSION: u8 = 4;
+pub const FORMAT_VERSION: u8 = 5;
 
 /// The oldest version that is still read.
 pub const FORMAT_OLDEST: u8 = 2;

@@ -59,6 +59,7 @@ wire_enum! {
         10 Oversized(part),
         11 AcquiredAgain { name, token, current },
         12 TooLong { max },
+        13 LateCopy(id),
     }
     LimitedField { 0 Note, 1 HolderId, 2 Key, 3 Caller, 4 Spared }
     Way { 0 Held, 1 Grace, 2 Own, 3 Behind, 4 StealGrace { until }, 5 Restored { until } }

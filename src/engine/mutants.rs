@@ -78,6 +78,8 @@ bugs! {
     DeadSessionKept,
     /// Waiters stay in line when their session is ended, and may be served.
     SessionEndForgets,
+    /// A late copy of a request is carried out though its sender has sent others since.
+    LateCopyCarriedOut,
     /// A repeated request is carried out again.
     RepeatsAreApplied,
     /// Another request under a known id gets the first answer.

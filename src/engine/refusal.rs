@@ -59,6 +59,9 @@ pub enum Reason {
     NoSession(SessionId),
     /// There is no such place in the line.
     NotInLine(LockName),
+    /// The sender of this session has had a later request carried out, or this one before: this is
+    /// a copy, and what became of the request is not known.
+    LateCopy(SessionId),
     /// A hold moves onto itself.
     SameName(LockName),
     /// There are as many as there may be.
@@ -207,6 +210,7 @@ impl Refusal {
             | Reason::TooLong { .. }
             | Reason::KeyReused(_) => RefusalKind::Invalid,
             Reason::Limit(_) => RefusalKind::Limit,
+            Reason::LateCopy(_) => RefusalKind::ConsistencyUnavailable,
         }
     }
 }
@@ -249,6 +253,13 @@ impl fmt::Display for Refusal {
                     "there is no such place in the queue of lock '{name}'; ask for the lock "
                 )?;
                 write!(f, "anew, under a new request key if there was one")
+            }
+            Reason::LateCopy(id) => {
+                write!(
+                    f,
+                    "this copy of a request of session {id} came late: a later request was "
+                )?;
+                write!(f, "carried out before it; look at the lock, and ask anew")
             }
             Reason::SameName(name) => write!(f, "lock '{name}' has this name already"),
             Reason::Limit(limit) => limit.fmt(f),

@@ -1,7 +1,10 @@
 //! Rule 10: a repeated request has one effect, and gets the first answer.
 //!
-//! Only what was done is remembered. A refusal had no effect, so repeating the request can do no
-//! harm, and remembering it would let a client that is refused fill the memory.
+//! Only what was done is remembered. A refusal had no effect, and remembering it would let a client
+//! that is refused fill the memory. A copy of a refused request could still be carried out when the
+//! client has acquired the lock by a later one: it would turn that hold into what the first request
+//! asked for. Therefore each session remembers the number of its last request, and a request with
+//! an order ([`RequestOrder`]) that does not come after it is refused.
 //!
 //! The id of a request that waits names its place in the queue: it is kept as long as the place,
 //! each repeat sets anew how long the request waits, and when the place is served the id names the
@@ -9,7 +12,7 @@
 //! enter the queue again.
 
 use super::command::{
-    Answer, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, Rulebook,
+    Answer, IdempotencyKey, Op, Outcome, QueuePolicy, Replay, RequestId, RequestOrder, Rulebook,
 };
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
@@ -56,6 +59,24 @@ impl Engine {
 }
 
 impl EngineState {
+    /// Refuses a copy of a request that was carried out before, or whose sender has sent later
+    /// ones since. A refusal is not remembered, so only this keeps a copy of a refused request
+    /// from changing what the client has acquired meanwhile.
+    pub(super) fn enter_order(&mut self, order: Option<RequestOrder>) -> Result<(), Refusal> {
+        let Some(RequestOrder { session: id, number }) = order else { return Ok(()) };
+        if planted(Mutant::LateCopyCarriedOut) {
+            return Ok(());
+        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Err(self.refuse(Reason::NoSession(id)));
+        };
+        if number <= session.last_request {
+            return Err(self.refuse(Reason::LateCopy(id)));
+        }
+        session.last_request = number;
+        Ok(())
+    }
+
     /// Keeps the answer to a request for repeats of it.
     pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome, rules: Rulebook) {
         let waits = matches!(first, Outcome::Waiting { .. })

@@ -14,6 +14,9 @@ pub(super) struct Session {
     pub(super) ttl: Option<Ttl>,
     pub(super) grace: Grace,
     pub(super) renewed_at: Time,
+    /// The number of the last request that its sender had carried out: see
+    /// [`RequestOrder`](super::command::RequestOrder).
+    pub(super) last_request: u64,
     /// The leases that end with it.
     pub(super) leases: BTreeSet<(LockName, Token)>,
     /// The places in line that end with it.
@@ -23,7 +26,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(client: ClientId, ttl: Option<Ttl>, grace: Grace, now: Time) -> Self {
         let (leases, waiters) = (BTreeSet::new(), BTreeSet::new());
-        Self { client, ttl, grace, renewed_at: now, leases, waiters }
+        Self { client, ttl, grace, renewed_at: now, last_request: 0, leases, waiters }
     }
 
     pub(super) fn expires_at(&self) -> Time {

@@ -568,6 +568,37 @@ fn old_commands_without_limits_are_carried_out() {
     assert_eq!(lab.engine.books.replies.len(), 1);
 }
 
+/// Before requests had an order, a command said nothing of one, and sessions kept no number.
+#[test]
+fn older_commands_and_sessions_have_no_order() {
+    let mut lab = Lab::new();
+    let LeaseTerms::Own(ttl, grace) = own(30, 5) else { unreachable!("as made above") };
+    let open = OpenSession { client: client("a"), ttl: Some(ttl), grace };
+    let Ok(Outcome::SessionOpened(session)) = lab.does(Op::OpenSession(open)) else {
+        panic!("there is room");
+    };
+    let before = codec::encode_engine(&lab.engine);
+    let ordered = |number| {
+        let order = Some(RequestOrder { session, number });
+        Command { order, ..Op::KeepAlive(session).into() }
+    };
+    lab.does_command(&ordered(5)).expect("the first");
+    let refusal = lab.does_command(&ordered(5)).expect_err("a copy");
+    assert_eq!(*refusal.reason, Reason::LateCopy(session));
+    let mut bytes = Vec::new();
+    codec::encode_command(Time::ZERO, &ordered(6), &mut bytes);
+    let (_, read) = codec::decode_command(codec::FORMAT_VERSION, &bytes).expect("as written");
+    assert_eq!(read, ordered(6));
+    assert!(codec::decode_command(codec::FORMAT_VERSION - 1, &bytes).is_err());
+    // A state with one session and nothing else: its number is the last byte of the session.
+    let mut old = before.clone();
+    let number = old.len() - 3;
+    assert_eq!(old.remove(number), 0);
+    let again = codec::decode_engine(codec::FORMAT_VERSION - 1, &old).expect("it is known");
+    assert_eq!(codec::encode_engine(&again), before);
+    assert!(codec::decode_engine(codec::FORMAT_VERSION, &old).is_err());
+}
+
 /// Bytes of the format before leases counted their acquires: without the last byte of each release
 /// and of each lease.
 #[test]

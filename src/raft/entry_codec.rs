@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The version of what an entry says: to be raised with that of the engine's commands. Whoever
 /// reads a newer one stops.
-pub(super) const ENTRY_VERSION: u8 = 4;
+pub(super) const ENTRY_VERSION: u8 = 5;
 
 /// Bytes of one entry: what one proposal may hold, many times over.
 const ENTRY_BYTES_MAX: usize = 256 << 20;

@@ -12,14 +12,14 @@ use super::paging::{Children, List, ListPage};
 use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
 use crate::engine::{
     Answer, Child, Command, Digest, Event, IdempotencyKey, LockName, LockView, Op, RequestId,
-    SessionId, Token,
+    RequestOrder, SessionId, Token,
 };
 use crate::time::{Time, Wall};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
 /// The version of these bytes: both ends must be of the same.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Parts of one batch: what queues up in the time of one answer, on a busy mount.
 pub const ASKS_MAX: usize = 256;
 /// Bytes of one batch: each part says 4 KiB of text, 1 KiB of note and a name at most.
@@ -48,6 +48,9 @@ pub struct RequestBatch {
     pub from: u64,
     /// Counts the batches of this door. 0: it may be carried out again.
     pub number: u64,
+    /// The session whose only sender this door is. With it the engine refuses parts of the batch
+    /// that come after parts of a later one: see [`RequestOrder`].
+    pub session: Option<SessionId>,
     /// What is asked, in order.
     pub asks: Vec<BatchItem>,
 }
@@ -84,6 +87,16 @@ pub struct Submission {
     pub op: Op,
 }
 
+impl RequestBatch {
+    /// Returns the place of one part among all parts that this door sends; none for a batch that
+    /// may be carried out again.
+    pub fn order(&self, place: usize) -> Option<RequestOrder> {
+        let session = self.session.filter(|_| self.number > 0)?;
+        let before = self.number.saturating_mul(ASKS_MAX as u64);
+        Some(RequestOrder { session, number: before.saturating_add(place as u64) })
+    }
+}
+
 impl From<Op> for Submission {
     fn from(op: Op) -> Self {
         Self { key: None, op }
@@ -92,13 +105,13 @@ impl From<Op> for Submission {
 
 impl Submission {
     /// Returns the command of `caller`, under an id if it has a key.
-    pub fn into_command(self, caller: &Arc<str>) -> Command {
+    pub fn into_command(self, caller: &Arc<str>, order: Option<RequestOrder>) -> Command {
         let Self { key, op } = self;
         let request = key.map(|key| {
             let id = RequestId { caller: Arc::clone(caller), key };
             IdempotencyKey { id, digest: digest_of(&op) }
         });
-        Command { request, ..op.into() }
+        Command { request, order, ..op.into() }
     }
 }
 
@@ -200,15 +213,17 @@ impl Codec for RequestBatch {
         self.engine.put(out);
         self.from.put(out);
         self.number.put(out);
+        self.session.put(out);
         self.asks.put(out);
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         let (engine, by, number) = (Codec::take(from)?, Codec::take(from)?, Codec::take(from)?);
+        let session = Codec::take(from)?;
         let count = from.take_length::<BatchItem>()?;
         require(count <= ASKS_MAX)?;
         let asks = (0..count).map(|_| BatchItem::take(from)).collect::<Result<_, _>>()?;
-        Ok(Self { engine, from: by, number, asks })
+        Ok(Self { engine, from: by, number, session, asks })
     }
 }
 

@@ -16,7 +16,7 @@ use super::nested_names::ParentCheck;
 use super::paging::{Children, List};
 use super::scoped_views;
 use crate::engine::codec::Malformed;
-use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason};
+use crate::engine::{Command, Event, Limit, Op, OpenSession, Outcome, Reason, RequestOrder};
 use crate::random::random;
 use crate::time::{Span, boot_now};
 use parking_lot::Mutex;
@@ -104,6 +104,7 @@ impl BatchServer {
     fn carry_out(&self, caller: &Arc<str>, batch: RequestBatch, mut limits: Limits, then: Then) {
         // Before anything is looked at: what is shown has at least all events before this.
         let stamp = self.stamp();
+        let orders: Vec<_> = (0..batch.asks.len()).map(|place| batch.order(place)).collect();
         let RequestBatch { from, number, asks, .. } = batch;
         let (porter, sender) = (self.clone(), Arc::clone(caller));
         let done = move |replies: Vec<Vec<u8>>| {
@@ -113,15 +114,19 @@ impl BatchServer {
         };
         let gathering = Gathering::new(asks.len(), done);
         let page = page_share(&asks);
-        for (place, ask) in asks.into_iter().enumerate() {
+        for ((place, ask), order) in asks.into_iter().enumerate().zip(orders) {
             let ask = with_limit(ask, page);
             let gathering = Arc::clone(&gathering);
             let put = move |reply| gathering.put(place, &reply);
             match limits.remove(&place) {
-                None => self.0.ask(caller, ask, put),
-                Some(ItemAccess::Checked(check)) => self.0.ask_checked(caller, ask, check, put),
+                None => self.0.ask(caller, ask, order, put),
+                Some(ItemAccess::Checked(check)) => {
+                    self.0.ask_checked(caller, ask, order, check, put);
+                }
                 Some(ItemAccess::Nothing(why)) => put(ItemReply::Unavailable(why)),
-                Some(ItemAccess::Within(prefixes)) => self.0.ask_within(caller, ask, prefixes, put),
+                Some(ItemAccess::Within(prefixes)) => {
+                    self.0.ask_within(caller, ask, order, prefixes, put);
+                }
             }
         }
     }
@@ -205,12 +210,13 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
+        order: Option<RequestOrder>,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         let locks = &self.locks;
         match ask {
             BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller), None, then);
+                self.submit(submission.into_command(caller, order), None, then);
             }
             BatchItem::View(name) => {
                 locks.view(&name, |view| then(or_not(view, ItemReply::Viewed)));
@@ -235,14 +241,15 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
+        order: Option<RequestOrder>,
         check: ParentCheck,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
         match ask {
             BatchItem::Submit(submission) => {
-                self.submit(submission.into_command(caller), Some(check), then);
+                self.submit(submission.into_command(caller, order), Some(check), then);
             }
-            other => self.ask(caller, other, then),
+            other => self.ask(caller, other, order, then),
         }
     }
 
@@ -251,6 +258,7 @@ impl BatchServerState {
         self: &Arc<Self>,
         caller: &Arc<str>,
         ask: BatchItem,
+        order: Option<RequestOrder>,
         prefixes: Vec<String>,
         then: impl FnOnce(ItemReply) + Send + 'static,
     ) {
@@ -277,7 +285,7 @@ impl BatchServerState {
                 then(ItemReply::About(about));
             }
             BatchItem::Submit(_) | BatchItem::Now | BatchItem::Leases(..) | BatchItem::Urls => {
-                self.ask(caller, ask, then);
+                self.ask(caller, ask, order, then);
             }
         }
     }
@@ -388,11 +396,15 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch_messages::Submission;
     use super::super::batch_messages::decode_told;
     use super::super::local::Local;
     use super::*;
     use crate::engine::lease_terms::TTL_DEFAULT;
-    use crate::engine::{Answer, ClientId, Grace, Rules, Ttl};
+    use crate::engine::{
+        Acquire, Answer, ClientId, Grace, LeaseKey, LeaseTerms, LockName, Mode, OpenId, Ownership,
+        Patch, QueuePolicy, Release, Rules, Ttl,
+    };
     use std::sync::mpsc::channel;
 
     fn porter() -> BatchServer {
@@ -427,7 +439,7 @@ mod tests {
     }
 
     fn batch(number: u64, asks: Vec<BatchItem>) -> RequestBatch {
-        RequestBatch { engine: 0, from: 7, number, asks }
+        RequestBatch { engine: 0, from: 7, number, session: None, asks }
     }
 
     #[test]
@@ -496,6 +508,55 @@ mod tests {
             let replies = replies.expect("carried out");
             assert!(matches!(&replies[..], [ItemReply::Answered(answer)] if done(answer)));
         }
+    }
+
+    /// A node that knows nothing of the later batches gets a copy of an earlier one.
+    #[test]
+    fn a_late_copy_at_another_node_does_not_share_what_is_held_alone() {
+        let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
+        let [one, two] = [(); 2].map(|()| BatchServer::new(Locks::new(Arc::clone(&local))));
+        let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
+        let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
+            panic!("{opened:?}");
+        };
+        let numbered =
+            |number, asks| RequestBatch { session: Some(session), ..batch(number, asks) };
+        let acquire = |client: &str, mode, hold, term| {
+            let (name, client) = (LockName::parse("x"), ClientId::parse(client));
+            let (name, client) = (name.expect("valid"), client.expect("valid"));
+            let (line, patch) = (QueuePolicy::Skip, Patch::default());
+            let op = Op::Acquire(Acquire { name, client, mode, hold, term, line, patch });
+            BatchItem::Submit(Submission { key: Some("one".into()), op })
+        };
+        let own = LeaseTerms::Own(TTL_DEFAULT, Grace::NONE);
+        let by_name = |client| acquire(client, Mode::Exclusive, Ownership::Client, own);
+        let file = Ownership::OpenFile(OpenId { session, number: 7 });
+        let share = acquire("a", Mode::Shared, file, LeaseTerms::Session(session));
+        let BatchItem::Submit(mut theirs) = by_name("b") else { unreachable!("as made above") };
+        theirs.key = Some("theirs".into());
+        let done = |porter: &BatchServer, batch: &RequestBatch| {
+            let told = ask(porter, batch, &anything()).expect("carried out");
+            let [ItemReply::Answered(answer)] = &told[..] else { panic!("{told:?}") };
+            answer.clone()
+        };
+        let granted = done(&one, &batch(2, vec![BatchItem::Submit(theirs)]));
+        let token = granted.expect("it is free").tenure().expect("a tenure").token;
+        let refused = done(&one, &numbered(3, vec![share.clone()])).expect_err("b holds it");
+        assert!(matches!(*refused.reason, Reason::Conflict(_)), "{refused}");
+        let key = LeaseKey {
+            name: LockName::parse("x").expect("valid"),
+            client: ClientId::parse("b").expect("valid"),
+            token: Some(token),
+        };
+        let release = BatchItem::Submit(Op::Release(Release::of(key)).into());
+        done(&one, &batch(4, vec![release])).expect("released");
+        let BatchItem::Submit(mut alone) = by_name("a") else { unreachable!("as made above") };
+        alone.key = Some("two".into());
+        done(&one, &numbered(5, vec![BatchItem::Submit(alone)])).expect("granted");
+        let late = done(&two, &numbered(3, vec![share.clone()])).expect_err("it comes too late");
+        assert!(matches!(*late.reason, Reason::LateCopy(of) if of == session), "{late}");
+        // The client asks anew, and means it.
+        done(&two, &numbered(6, vec![share])).expect("the open file takes the lease over");
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::virtual_clock::VirtualClock;
 use super::virtual_network::End;
 use super::world::World;
 use crate::engine::{
-    Acquire, Answer, ClientId, Command, Digest, Firm, Grace, Holder, IdempotencyKey, LeaseKey,
-    LeaseTerms, Lifetime, LockName, LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership,
-    Patch, QueuePolicy, Reason, Release, Renew, RequestId, Tenure, Token, Ttl,
+    Acquire, Answer, ClientId, Firm, Grace, Holder, LeaseKey, LeaseTerms, Lifetime, LockName,
+    LockView, Mode, Op, OpenId, OpenSession, Outcome, Ownership, Patch, QueuePolicy, Reason,
+    Release, Renew, Tenure, Token, Ttl,
 };
 use crate::raft::types::NodeId;
 use crate::time::{Span, Time};
@@ -126,17 +126,23 @@ impl SimClient {
         let (sent, from) = (self.clock.read(), now());
         self.requests += 1;
         let mut key: Arc<str> = self.requests.to_string().into();
+        let mut order = self.order();
         for attempt in 0..TRIES {
             if attempt > 0 && planted(PlantedBug::NewIdOnRetry) {
-                key = format!("{}-{attempt}", self.requests).into();
+                self.requests += 1;
+                (key, order) = (format!("{key}-{attempt}").into(), self.order());
             }
-            let request = NodeRequest::Submit(self.command(&key, op.clone()));
+            let request = NodeRequest::Submit(self.command(&key, op.clone(), order));
             let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
             let sent =
                 if planted(PlantedBug::DeadlineFromReply) { self.clock.read() } else { sent };
             if let Some(NodeReply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
                 self.world.record.history(|history| history.answered += 1);
+                if let Some(again) = self.reorder(order, &answer) {
+                    order = again;
+                    continue;
+                }
                 let answer = answer.map(Outcome::first);
                 return RequestResult { sent, from, to: now(), answer: Some(answer) };
             }
@@ -145,13 +151,6 @@ impl SimClient {
         self.world.record.note(format_args!("{} {op:?}: no answer", self.who));
         self.world.record.history(|history| history.unknown += 1);
         RequestResult { sent, from, to: now(), answer: None }
-    }
-
-    /// A command under this key, which is for no other.
-    pub(super) fn command(&self, key: &Arc<str>, op: Op) -> Command {
-        let id = RequestId { caller: Arc::clone(&self.who), key: Arc::clone(key) };
-        let request = IdempotencyKey { id, digest: Digest(0) };
-        Command { request: Some(request), ..op.into() }
     }
 
     /// Asks another node from now on: the one that was named, or any.
@@ -324,7 +323,12 @@ impl SimClient {
             }
             Lifetime::Session(_) => (None, self.session_secured()),
         };
-        self.world.record.history(|history| history.secure(token, secured));
+        self.world.record.history(|history| {
+            history.secure(token, secured);
+            if until.is_none() {
+                history.hangs_on_session(token);
+            }
+        });
         if let Some(held) = self.held.iter_mut().find(|held| held.token == token) {
             (held.until, held.acquisition) = (until, tenure.acquisition);
         } else {

@@ -194,7 +194,8 @@ impl SimClient {
     pub(super) async fn change_its_mind(&mut self, lock: Lock, release: Release) {
         self.requests += 1;
         let key = self.requests.to_string().into();
-        let request = NodeRequest::Submit(self.command(&key, Op::Release(release)));
+        // Only a sender without an order asks for two things at once.
+        let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None));
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);
         SimTypeConfig::spawn(async move {

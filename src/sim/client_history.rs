@@ -137,6 +137,8 @@ pub struct History {
     /// From when on a tenure may have been ended by its client.
     pub(super) freed: BTreeMap<Token, Time>,
     pub(super) steals: Vec<(Lock, Time, Token)>,
+    /// Tenures that hang on a session.
+    pub(super) of_sessions: BTreeSet<Token>,
     /// The first answer to each request that carries an id.
     replies: BTreeMap<(Who, Arc<str>), String>,
     /// What no history may show.
@@ -168,8 +170,9 @@ impl History {
         if known.0 != lock || known.1 != *who {
             let (other, first) = known;
             let what = format!(
-                "token {token} was given twice: to {first} for lock {other}, and to {who} for \
-                 lock {lock}"
+                "token {token} was given twice: to {first} for lock {other}, and to {} for lock \
+                 {lock}",
+                if first == who { "the same client" } else { &**who }
             );
             self.violations.push(Violation::new(Promise::TokensAreUnique, what));
         }
@@ -195,6 +198,11 @@ impl History {
     pub fn secure(&mut self, token: Token, until: Time) {
         let secured = self.secured.entry(token).or_default();
         *secured = until.max(*secured);
+    }
+
+    /// Notes that a tenure hangs on a session: a violation report says so if it ended too early.
+    pub fn hangs_on_session(&mut self, token: Token) {
+        self.of_sessions.insert(token);
     }
 
     /// Notes that a client asked for the end of a tenure, and may not learn what came of it.

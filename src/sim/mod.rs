@@ -24,7 +24,8 @@
 //!   `virtual_clock`, `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's
 //!   storage), `virtual_network`; `world` holds all of it, `virtual_links` carry messages, and
 //!   `virtual_node` makes entries of `node_messages`.
-//! - The clients: `client_leases`, `client`, `client_beliefs`, `client_actions`, `queued_client`.
+//! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`,
+//!   `client_actions`, `queued_client`.
 //! - `faults` breaks things, `linearizability` and `promises` check the history, and `simulation`
 //!   is one run.
 
@@ -45,6 +46,7 @@ mod virtual_links;
 mod virtual_node;
 mod client_leases;
 mod client;
+mod client_requests;
 mod client_beliefs;
 mod client_actions;
 mod queued_client;

@@ -67,10 +67,13 @@ fn one_holder(found: &mut Vec<Violation>, history: &History) {
             let share = one.mode == Sharing::Shared && two.mode == Sharing::Shared;
             if one.token != two.token && !share {
                 let (lock, who, from) = (one.lock, &one.who, two.from);
+                let promised = history.secured.get(&one.token).copied().unwrap_or_default();
+                let rightly =
+                    if *until <= promised { "as promised" } else { "longer than promised" };
                 let what = format!(
-                    "two hold lock {lock}: {who} (token {}) until {until}, {} (token {}) from \
-                     {from}",
-                    one.token, two.who, two.token,
+                    "two hold lock {lock}: {who} ({:?}, token {}) until {until}, {rightly}, and {} \
+                     ({:?}, token {}) from {from}",
+                    one.mode, one.token, two.who, two.mode, two.token,
                 );
                 found.push(Violation::new(Promise::OneHolder, what));
             }
@@ -198,17 +201,66 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     }
     let tenures = history.tenures.iter().filter(|(_, (l, _))| *l == lock);
     let lapses: Vec<_> = tenures.map(|(token, (_, who))| lapse(history, *token, who)).collect();
-    let (promise, what) = match search(acts, &lapses) {
+    let (promise, what) = match search(acts.clone(), &lapses) {
         SearchResult::Order => return,
-        SearchResult::None(stuck) => (
-            Promise::Linearizable,
-            format!("there is no order in which lock {lock} can have been so: {stuck}"),
-        ),
+        SearchResult::None(stuck) => blame(history, lock, &acts, &lapses, &stuck),
         SearchResult::TooLong => {
             (Promise::SearchEnds, format!("the search for an order of lock {lock} takes too long"))
         }
     };
     found.push(Violation::new(promise, what));
+}
+
+/// What is wrong with the acts of a lock that fit no order: the one assumption with which they
+/// would, if there is only one.
+fn blame(
+    history: &History,
+    lock: Lock,
+    acts: &[LockStep],
+    lapses: &[Lapse],
+    stuck: &str,
+) -> (Promise, String) {
+    let fits = |acts: Vec<LockStep>, lapses: &[Lapse]| search(acts, lapses) == SearchResult::Order;
+    let is_read = |act: &LockStep| matches!(act.what, StepKind::Seen(_));
+    let reads_are_wrong = fits(acts.iter().filter(|act| !is_read(act)).cloned().collect(), lapses);
+    let with_early = |early: &Lapse| -> Vec<Lapse> {
+        let of = |lapse: &Lapse| if lapse.token == early.token { Time::ZERO } else { lapse.from };
+        lapses.iter().map(|lapse| Lapse { token: lapse.token, from: of(lapse) }).collect()
+    };
+    let early = lapses.iter().find(|lapse| fits(acts.to_vec(), &with_early(lapse)));
+    let kept_token = acts.iter().find_map(|act| match act.what {
+        StepKind::Changed { from, to, mode: Sharing::Alone } if from == to => Some(to),
+        _ => None,
+    });
+    match (reads_are_wrong, early, kept_token) {
+        (true, None, _) => (
+            Promise::ReadsAreCurrent,
+            format!("all answers for lock {lock} but the reads fit an order: {stuck}"),
+        ),
+        (false, Some(Lapse { token, .. }), _) => {
+            let until = history.secured.get(token).copied().unwrap_or_default();
+            let is_renewed = acts.iter().any(|act| act.what == StepKind::Kept(*token));
+            let which = match is_renewed {
+                _ if history.of_sessions.contains(token) => "which hangs on a session",
+                true => "which was renewed",
+                false => "which was not renewed",
+            };
+            (
+                Promise::LeasesLast,
+                format!(
+                    "the lease of lock {lock} with token {token}, {which}, ended before {until}"
+                ),
+            )
+        }
+        (false, None, Some(token)) => (
+            Promise::UpgradesMintTokens,
+            format!("an upgrade of lock {lock} may have kept token {token}: {stuck}"),
+        ),
+        _ => (
+            Promise::Linearizable,
+            format!("there is no order in which lock {lock} can have been so: {stuck}"),
+        ),
+    }
 }
 
 /// How a tenure may have begun that nobody was told of.
@@ -241,9 +293,9 @@ fn lapse(history: &History, token: Token, who: &Who) -> Lapse {
 fn begun(history: &History, token: Token) -> Time {
     let acts = history.acts.values().flatten();
     let begins = acts.filter(|act| match act.what {
-        StepKind::Granted(begun, _)
-        | StepKind::Stolen(begun)
-        | StepKind::Changed { to: begun, .. } => begun == token,
+        StepKind::Granted(begun, _) | StepKind::Stolen(begun) => begun == token,
+        // A tenure that changes its mode and keeps its token is older.
+        StepKind::Changed { from, to, .. } => to == token && from != token,
         _ => false,
     });
     begins.map(|act| act.from).min().unwrap_or(Time::ZERO)
@@ -252,6 +304,7 @@ fn begun(history: &History, token: Token) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn at(seconds: u64) -> Time {
         Time::from_secs(seconds)
@@ -318,11 +371,44 @@ mod tests {
         breaks(Promise::OneHolder, |h| believed(h, 3, "cat", 3, 4));
         breaks(Promise::TokensAreUnique, |h| granted(h, 30, 31, 3, "dan"));
         breaks(Promise::TokensAreUnique, |h| h.tenure(1, 3, &"cat".into()));
-        breaks(Promise::Linearizable, |h| acted(h, 7, 8, StepKind::Seen(vec![])));
+        breaks(Promise::ReadsAreCurrent, |h| acted(h, 7, 8, StepKind::Seen(vec![])));
+        breaks(Promise::LeasesLast, |h| {
+            granted(h, 30, 31, 4, "dan");
+            h.secure(4, at(50));
+            granted(h, 35, 36, 5, "eve");
+        });
+        breaks(Promise::UpgradesMintTokens, |h| {
+            h.tenure(0, 4, &"dan".into());
+            acted(h, 30, 31, StepKind::Granted(4, Sharing::Shared));
+            let (from, to, mode) = (4, 4, Sharing::Alone);
+            acted(h, 32, 33, StepKind::Changed { from, to, mode });
+        });
         breaks(Promise::Linearizable, |h| granted(h, 6, 7, 4, "dan"));
         breaks(Promise::Linearizable, |h| acted(h, 20, 21, StepKind::Kept(2)));
         breaks(Promise::Linearizable, |h| acted(h, 3, 4, StepKind::NotKept(1)));
         breaks(Promise::OneEffect, |h| h.replied(&"ann".into(), &"key".into(), "conflict"));
+    }
+
+    /// Seed 7000298: the checker took a change of the mode, asked for after a reset, for the
+    /// beginning of the tenure that the reset had ended.
+    #[test]
+    fn a_reset_ends_a_tenure_whose_grant_nobody_was_told_of() {
+        let (mut history, admin, ann) = (History::default(), Who::from("admin"), Who::from("ann"));
+        history.tenure(0, 7, &ann);
+        history.left_open(0, &ann, at(1));
+        acted(&mut history, 3, 4, StepKind::Kept(7));
+        history.secure(7, at(60));
+        history.resets.push(ObservedReset {
+            from: at(5),
+            to: Some(at(9)),
+            kept: vec![Arc::clone(&admin)],
+        });
+        history.left_open(0, &admin, at(5));
+        history.tenure(0, 8, &admin);
+        acted(&mut history, 7, 8, StepKind::Seen(vec![8]));
+        let what = StepKind::Changed { from: 7, to: 7, mode: Sharing::Shared };
+        history.act(0, at(10), None, what);
+        assert_eq!(check(&history), vec![]);
     }
 
     #[test]

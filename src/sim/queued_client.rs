@@ -78,6 +78,9 @@ impl SimClient {
                 None => self.session_secured(),
             };
             history.secure(token, secured);
+            if until.is_none() {
+                history.hangs_on_session(token);
+            }
         });
         if !elsewhere && !self.held.iter().any(|held| held.token == token) {
             let (hold, mode, acquisition) = (ask.hold, ask.mode, holder.lease.acquisition);

@@ -4,12 +4,13 @@
 use super::client_history::History;
 use super::sim_types::now;
 use super::violation::{Promise, Violation};
-use crate::engine::{Answer, Mode, Op, Outcome, Reason, RequestId};
-use crate::raft::types::{Commands, LogId, NodeId, Vote};
+use super::virtual_disk::DiskCrash;
+use crate::engine::{Acquire, Answer, Mode, Op, Outcome, Patch, Reason, RequestId};
+use crate::raft::types::{Answers, Commands, LogId, NodeId, Vote};
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -112,14 +113,18 @@ struct RecorderState {
     applied: BTreeMap<u64, Applied>,
     /// What each request that carries an id has come to.
     outcomes: BTreeMap<RequestId, Outcome>,
+    /// The ids of acquires that had an effect, by their caller and the mark that they leave.
+    marks: BTreeMap<(Arc<str>, Arc<str>), RequestId>,
     /// What a node last voted, as far as anybody knows.
     votes: BTreeMap<NodeId, Vote>,
     /// The last entry that a node acknowledged, and did not truncate since.
     promised: BTreeMap<NodeId, LogId>,
     /// When a leader, by its term and number, proposed an entry with this engine time.
     proposed: BTreeMap<(u64, NodeId, Time), Time>,
-    /// The last entry with commands: its engine time, and when it was proposed.
-    stamped: Option<(Time, Time)>,
+    /// The last entry with commands: its engine time, when it was proposed, and its leadership.
+    stamped: Option<(Time, Time, (u64, NodeId))>,
+    /// The nodes that have led.
+    led: BTreeSet<NodeId>,
     commands: u64,
     parts: BTreeMap<CoveragePoint, u64>,
     history: History,
@@ -153,10 +158,12 @@ impl Record {
             violations: Vec::new(),
             applied: BTreeMap::new(),
             outcomes: BTreeMap::new(),
+            marks: BTreeMap::new(),
             votes: BTreeMap::new(),
             promised: BTreeMap::new(),
             proposed: BTreeMap::new(),
             stamped: None,
+            led: BTreeSet::new(),
             commands: 0,
             parts: BTreeMap::new(),
             history: History::default(),
@@ -268,13 +275,20 @@ impl Record {
     }
 
     /// A node starts with this on its disk: it must know what it has voted and acknowledged.
-    pub(super) fn remembers(&self, node: NodeId, known: Option<Vote>, last: Option<LogId>) {
+    pub(super) fn remembers(
+        &self,
+        node: NodeId,
+        known: Option<Vote>,
+        last: Option<LogId>,
+        crash: DiskCrash,
+    ) {
         let mut record = self.0.lock();
         let promised = record.promised.get(&node).copied();
         if promised.map(|id| id.index) > last.map(|id| id.index) {
             let what = format_args!(
                 "node {node} has lost entries that it acknowledged: up to {promised:?}, and on its \
-                 disk is {last:?}"
+                 disk is {last:?}; {}",
+                why_lost(promised, last, crash)
             );
             record.violation(Promise::EntriesAreKept, what);
         }
@@ -284,6 +298,23 @@ impl Record {
                 "node {node} has forgotten its vote: {voted:?}, and on its disk is {known:?}"
             );
             record.violation(Promise::VotesAreKept, what);
+        }
+    }
+
+    /// A leader answers these requests: their entry has been applied.
+    pub(super) fn answered(&self, node: NodeId, requests: &[Option<RequestId>], answers: &Answers) {
+        let mut record = self.0.lock();
+        for (request, answer) in requests.iter().zip(answers) {
+            let Some(RequestId { caller, key }) = request.as_ref().filter(|_| answer.is_ok())
+            else {
+                continue;
+            };
+            if request.as_ref().is_some_and(|id| !record.outcomes.contains_key(id)) {
+                let what = format_args!(
+                    "node {node} has answered request {key} of {caller}, and no node has applied it"
+                );
+                record.violation(Promise::AnswersAreApplied, what);
+            }
         }
     }
 
@@ -310,6 +341,17 @@ impl Record {
             commands: record.commands,
             parts: std::mem::take(&mut record.parts),
         }
+    }
+}
+
+/// How the entries up to `promised` can have been lost.
+fn why_lost(promised: Option<LogId>, last: Option<LogId>, crash: DiskCrash) -> &'static str {
+    let index = |id: Option<LogId>| id.map(|id| id.index);
+    match last {
+        _ if crash.had_failed => "a sync of the disk had failed",
+        _ if index(crash.synced) < index(promised) => "they had not been synced",
+        None => "the disk is empty",
+        Some(_) => "they had been synced",
     }
 }
 
@@ -384,18 +426,43 @@ impl RecorderState {
     fn time_passes(&mut self, id: LogId, stamp: Time) {
         let by = (id.leader_id.term, id.leader_id.node_id, stamp);
         let Some(at) = self.proposed.get(&by).copied() else { return };
-        if let Some((before, then)) = self.stamped {
+        let leadership = (id.leader_id.term, id.leader_id.node_id);
+        let has_led = !self.led.insert(id.leader_id.node_id);
+        if let Some((before, then, last)) = self.stamped {
             let (passed, truly) = (stamp.since(before), at.since(then));
             let most = truly + Span::from_nanos(truly.as_nanos() / 1_000) + TIME_AHEAD_MAX;
             if passed > most {
                 self.violation(
                     Promise::TimeIsNotAhead,
-                    format_args!("the time of the entries advanced by {passed} within {truly}"),
+                    format_args!(
+                        "the time of the entries advanced by {passed} within {truly}, {}",
+                        match has_led {
+                            _ if last == leadership => "while one node led",
+                            true => "when a node led that had led before",
+                            false => "when a node led for the first time",
+                        }
+                    ),
                 );
             }
         }
-        if self.stamped.is_none_or(|(before, _)| before < stamp) {
-            self.stamped = Some((stamp, at));
+        if self.stamped.is_none_or(|(before, ..)| before < stamp) {
+            self.stamped = Some((stamp, at, leadership));
+        }
+    }
+
+    /// A client makes each acquire under one id.
+    fn one_id(&mut self, id: &RequestId, op: &Op) {
+        let Op::Acquire(Acquire { patch: Patch { holder_id: Some(mark), .. }, .. }) = op else {
+            return;
+        };
+        let RequestId { caller, key } = id;
+        let of = (Arc::clone(caller), Arc::clone(mark));
+        let first = self.marks.entry(of).or_insert_with(|| id.clone()).key.clone();
+        if first != *key {
+            let what = format_args!(
+                "request {mark} of {caller} had an effect under two ids: {first}, {key}"
+            );
+            self.violation(Promise::OneEffect, what);
         }
     }
 
@@ -409,6 +476,7 @@ impl RecorderState {
             let answer = answer.clone().map(Outcome::first);
             match (self.outcomes.get(&request.id), answer) {
                 (None, Ok(outcome)) => {
+                    self.one_id(&request.id, &command.op);
                     for part in parts_of(&command.op, &outcome) {
                         self.count(part);
                     }

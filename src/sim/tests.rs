@@ -1,86 +1,137 @@
-//! Bugs that are planted. A seed must show each of them by breaking the promise that the bug is
-//! about, and the same seed without the bug must break none.
+//! Bugs that are planted. A seed must show each of them by a sentence of its own, which no other
+//! planted bug is expected to bring about, and the same seed without the bug must break nothing.
 
 use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
-use super::violation::Promise;
+use super::violation::{Promise, Violation};
 use crate::engine::mutants::{Mutant as Rule, with_bug as with_rule};
 use crate::time::Span;
 
 /// How many seeds may be needed to find a bug.
 const SEEDS_MAX: u64 = 120;
 
+/// The sentence by which a bug is known.
+struct Sentence {
+    bug: &'static str,
+    promise: Promise,
+    /// Words that it has, in this order.
+    words: &'static [&'static str],
+}
+
+impl Sentence {
+    fn is(&self, violation: &Violation) -> bool {
+        let mut rest = violation.what.as_str();
+        let mut has = |word: &&str| {
+            let found = rest.find(word).map(|at| &rest[at + word.len()..]);
+            rest = found.unwrap_or_default();
+            found.is_some()
+        };
+        self.promise == violation.promise && self.words.iter().all(&mut has)
+    }
+}
+
 fn options(seed: u64) -> SimOptions {
     SimOptions { seed, nodes: 3, time: Span::from_secs(20), trace: false }
 }
 
-/// Tries seeds with a bug until one breaks `promise`, and then that seed without the bug.
+/// Tries seeds with a bug until one shows its sentence, and then that seed without the bug.
 #[track_caller]
-fn breaks(
-    promise: Promise,
-    name: &str,
+fn shows(
+    bug: &str,
     first: u64,
-    with: impl Fn(&dyn Fn() -> Option<String>) -> Option<String>,
+    with: impl Fn(&dyn Fn() -> Option<Violation>) -> Option<Violation>,
 ) {
+    let own = SENTENCES.iter().find(|sentence| sentence.bug == bug).expect("each bug has one");
     for seed in first..first + SEEDS_MAX {
-        let broken = || {
-            let violations = run(&options(seed)).violations;
-            let right = violations.into_iter().find(|violation| violation.promise == promise);
-            right.map(|violation| violation.to_string())
-        };
-        let Some(what) = with(&broken) else { continue };
-        println!("{name}: seed {seed}: {}", what.chars().take(200).collect::<String>());
+        let broken = || run(&options(seed)).violations.into_iter().find(|found| own.is(found));
+        let Some(found) = with(&broken) else { continue };
+        println!("{bug}: seed {seed}: {}", found.to_string().chars().take(240).collect::<String>());
+        let of = SENTENCES.iter().filter(|sentence| sentence.is(&found));
+        let of: Vec<_> = of.map(|sentence| sentence.bug).collect();
+        assert_eq!(of, [bug], "the sentence of one bug only: {found}");
         let without = run(&options(seed)).violations;
-        assert!(without.is_empty(), "seed {seed} without {name}: {without:?}");
+        assert!(without.is_empty(), "seed {seed} without {bug}: {without:?}");
         return;
     }
-    panic!("{name} did not break {promise:?} in {SEEDS_MAX} seeds");
+    panic!("{bug} was not shown by {:?} {:?} in {SEEDS_MAX} seeds", own.promise, own.words);
 }
 
 macro_rules! bugs {
-    ($with:ident, $type:ident: $(
-        $name:ident: $bug:ident breaks $promise:ident $(from seed $first:literal)?,
+    ($(
+        $name:ident: $with:ident $type:ident $bug:ident by $promise:ident
+            $words:expr $(, from seed $first:literal)?;
     )*) => {
+        const SENTENCES: &[Sentence] = &[$(
+            Sentence { bug: stringify!($bug), promise: Promise::$promise, words: &$words },
+        )*];
+
         $(#[test]
         fn $name() {
-            let with = |body: &dyn Fn() -> Option<String>| $with($type::$bug, body);
+            let with = |body: &dyn Fn() -> Option<Violation>| $with($type::$bug, body);
             let first = [1 $(, $first)?];
-            breaks(Promise::$promise, stringify!($bug), first[first.len() - 1], with);
+            shows(stringify!($bug), first[first.len() - 1], with);
         })*
     };
 }
 
-bugs! { with_bug, PlantedBug:
-    a_skipped_sync_is_found: SyncSkipped breaks EntriesAreKept,
-    a_lost_vote_is_found: VoteLost breaks VotesAreKept,
-    lost_entries_are_found: TailLost breaks EntriesAreKept,
-    an_empty_disk_under_the_old_id_is_found: DiskLost breaks EntriesAreKept,
-    an_ignored_disk_error_is_found: DiskErrorIgnored breaks EntriesAreKept,
-    a_snapshot_without_the_answers_is_found: SnapshotForgets breaks SameState,
+bugs! {
+    a_skipped_sync_is_found: with_bug PlantedBug SyncSkipped
+        by EntriesAreKept ["they had not been synced"];
+    a_lost_vote_is_found: with_bug PlantedBug VoteLost
+        by VotesAreKept ["has forgotten its vote"];
+    lost_entries_are_found: with_bug PlantedBug TailLost
+        by EntriesAreKept ["they had been synced"];
+    an_empty_disk_under_the_old_id_is_found: with_bug PlantedBug DiskLost
+        by EntriesAreKept ["the disk is empty"];
+    an_ignored_disk_error_is_found: with_bug PlantedBug DiskErrorIgnored
+        by EntriesAreKept ["a sync of the disk had failed"];
+    a_snapshot_without_the_answers_is_found: with_bug PlantedBug SnapshotForgets
+        by SameState ["the state after entry", "is another there"];
     // A builder has to end just after an installation, which few seeds bring about.
-    an_older_snapshot_that_wins_is_found: OlderSnapshotWins breaks NodesStart from seed 125,
-    a_snapshot_that_is_never_installed_is_found: InstallNeverEnds breaks Recovers,
-    a_panic_is_found: ApplyPanics breaks NoPanic,
-    a_read_without_a_barrier_is_found: NoBarrier breaks Linearizable,
-    stamps_of_the_wall_clock_are_found: WallStamps breaks TimeIsNotAhead,
-    time_that_is_not_carried_on_is_found: ClockNotCarried breaks TimeIsNotAhead,
-    the_time_of_an_earlier_term_is_found: StaleCarry breaks TimeIsNotAhead,
-    an_answer_before_the_commit_is_found: AnswersBeforeCommit breaks Linearizable,
-    a_new_id_for_a_retry_is_found: NewIdOnRetry breaks Linearizable,
-    a_lease_counted_from_its_answer_is_found: DeadlineFromReply breaks OneHolder,
-}
+    an_older_snapshot_that_wins_is_found: with_bug PlantedBug OlderSnapshotWins
+        by NodesStart ["does not start: what was forgotten of the log"], from seed 125;
+    a_snapshot_that_is_never_installed_is_found: with_bug PlantedBug InstallNeverEnds
+        by Recovers [];
+    a_panic_is_found: with_bug PlantedBug ApplyPanics
+        by NoPanic [];
+    a_read_without_a_barrier_is_found: with_bug PlantedBug NoBarrier
+        by ReadsAreCurrent ["but the reads fit an order"];
+    stamps_of_the_wall_clock_are_found: with_bug PlantedBug WallStamps
+        by TimeIsNotAhead ["while one node led"];
+    time_that_is_not_carried_on_is_found: with_bug PlantedBug ClockNotCarried
+        by TimeIsNotAhead ["when a node led for the first time"];
+    the_time_of_an_earlier_term_is_found: with_bug PlantedBug StaleCarry
+        by TimeIsNotAhead ["when a node led that had led before"];
+    an_answer_before_the_commit_is_found: with_bug PlantedBug AnswersBeforeCommit
+        by AnswersAreApplied ["and no node has applied it"];
+    a_new_id_for_a_retry_is_found: with_bug PlantedBug NewIdOnRetry
+        by OneEffect ["had an effect under two ids"];
+    a_lease_counted_from_its_answer_is_found: with_bug PlantedBug DeadlineFromReply
+        by OneHolder ["longer than promised"];
 
-bugs! { with_rule, Rule:
-    repeats_that_are_applied_are_found: RepeatsAreApplied breaks OneEffect,
-    a_late_release_is_found: ReleaseIgnoresAcquisition breaks OneHolder,
-    a_queue_served_from_behind_is_found: LastServedFirst breaks FirstComeFirstServed,
-    a_token_reused_after_a_restore_is_found: TokenReusedByRestore breaks TokensAreUnique,
-    a_forgotten_renewal_is_found: RenewalForgets breaks Linearizable,
-    a_forgotten_keep_alive_is_found: KeepAliveForgets breaks Linearizable,
-    an_upgrade_that_keeps_its_token_is_found: UpgradeKeepsToken breaks Linearizable,
-    an_upgrade_beside_others_is_found: UpgradeBesideOthers breaks OneHolder,
-    a_shared_request_that_overtakes_is_found: SharedOvertakes breaks FirstComeFirstServed,
-    a_move_that_keeps_its_token_is_found: MoveKeepsToken breaks TokensAreUnique,
-    a_reset_that_serves_what_it_takes_is_found: ResetServesReset breaks ResetTakesAll,
+    repeats_that_are_applied_are_found: with_rule Rule RepeatsAreApplied
+        by OneEffect ["was carried out twice"];
+    a_late_copy_is_found: with_rule Rule LateCopyCarriedOut
+        by OneHolder ["(Alone", "as promised", "(Shared"], from seed 7_002_774;
+    a_late_release_is_found: with_rule Rule ReleaseIgnoresAcquisition
+        by OneHolder ["(Alone", "as promised", "(Alone"];
+    a_queue_served_from_behind_is_found: with_rule Rule LastServedFirst
+        by FirstComeFirstServed ["was served before place"];
+    a_token_reused_after_a_restore_is_found: with_rule Rule TokenReusedByRestore
+        by TokensAreUnique ["was given twice", "and to c"];
+    a_forgotten_renewal_is_found: with_rule Rule RenewalForgets
+        by LeasesLast ["which was renewed"];
+    a_forgotten_keep_alive_is_found: with_rule Rule KeepAliveForgets
+        by LeasesLast ["which hangs on a session"];
+    an_upgrade_that_keeps_its_token_is_found: with_rule Rule UpgradeKeepsToken
+        by UpgradesMintTokens ["may have kept token"];
+    an_upgrade_beside_others_is_found: with_rule Rule UpgradeBesideOthers
+        by OneHolder ["(Shared", "as promised", "(Alone"];
+    a_shared_request_that_overtakes_is_found: with_rule Rule SharedOvertakes
+        by FirstComeFirstServed ["waited for lock", "which was asked for at"];
+    a_move_that_keeps_its_token_is_found: with_rule Rule MoveKeepsToken
+        by TokensAreUnique ["was given twice", "and to the same client"];
+    a_reset_that_serves_what_it_takes_is_found: with_rule Rule ResetServesReset
+        by ResetTakesAll ["after the reset of"];
 }

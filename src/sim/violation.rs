@@ -15,6 +15,15 @@ pub enum Promise {
     TokensAreUnique,
     /// The answers of a lock fit some order of single steps.
     Linearizable,
+    /// A read shows the lock as it is: the other answers of a lock fit an order, and with the reads
+    /// they do not.
+    ReadsAreCurrent,
+    /// A lease lasts as long as the answers say: the answers fit an order only if one ended before.
+    LeasesLast,
+    /// An upgrade begins a new tenure.
+    UpgradesMintTokens,
+    /// A request is answered when its entry has been applied.
+    AnswersAreApplied,
     /// The search for that order ends.
     SearchEnds,
     /// A tenure belongs to a client that asked for it.

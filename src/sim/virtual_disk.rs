@@ -76,6 +76,16 @@ struct DiskState {
     /// Which run of the node may use it: those before are dead.
     run: u64,
     health: Health,
+    last_crash: DiskCrash,
+}
+
+/// What a disk had done when its machine crashed last.
+#[derive(Clone, Copy, Default)]
+pub(super) struct DiskCrash {
+    /// The last entry that was synced.
+    pub(super) synced: Option<LogId>,
+    /// Whether a sync had failed.
+    pub(super) had_failed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,6 +114,7 @@ impl Disk {
             snapshot: None,
             run: 0,
             health: Health::Well,
+            last_crash: DiskCrash::default(),
         };
         Self { state: Arc::new(Mutex::new(state)), dice: dice.clone() }
     }
@@ -119,8 +130,10 @@ impl Disk {
     /// The machine loses its power: some of what was not synced is there, in order, or nothing.
     pub(super) fn crash(&self) {
         let mut state = self.state.lock();
-        let DiskState { seen, synced, pending, run, .. } = &mut *state;
+        let DiskState { seen, synced, pending, run, health, last_crash, .. } = &mut *state;
         *run += 1;
+        let had_failed = *health != Health::Well;
+        *last_crash = DiskCrash { synced: synced.last(), had_failed };
         let kept = self.dice.index(pending.len() + 1);
         for (_, write) in pending.drain(..).take(kept) {
             synced.change(write);
@@ -138,6 +151,11 @@ impl Disk {
             (state.seen, state.synced) = (DiskContents::default(), DiskContents::default());
             state.snapshot = None;
         }
+    }
+
+    /// What it had done when the machine crashed last.
+    pub(super) fn last_crash(&self) -> DiskCrash {
+        self.state.lock().last_crash
     }
 
     /// The next sync fails.

@@ -84,7 +84,7 @@ async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
     let (vote, last, purged) = disk
         .look(|files| (files.vote, files.last(), files.purged))
         .map_err(|error| error.to_string())?;
-    world.record.remembers(id, vote, last);
+    world.record.remembers(id, vote, last, seat.disk.last_crash());
     if purged > machine.applied() {
         return Err("what was forgotten of the log is in no snapshot".to_owned());
     }
@@ -284,17 +284,23 @@ impl Host {
         let (commands, thens): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|asked| (asked.command, asked.then)).unzip();
         let now = self.stamp(carried);
+        let id = |command: &Command| command.request.as_ref().map(|request| request.id.clone());
+        let ids: Vec<_> = commands.iter().map(id).collect();
         let mut thens = Some(thens);
         if planted(PlantedBug::AnswersBeforeCommit) {
             let mut engine = self.replica.look().engine.clone();
             let mut apply = |command| engine.apply(now, command, &mut vec![]);
             let answers: Answers = commands.iter().map(&mut apply).collect();
+            self.world.record.answered(self.id, &ids, &answers);
             answer(thens.take().unwrap_or_default(), answers);
         }
         let commands = Arc::new(Commands { now, commands });
         match (self.propose(leader, Proposal::Commands(commands)).await, thens) {
             (_, None) => {}
-            (Ok(answers), Some(thens)) => answer(thens, answers),
+            (Ok(answers), Some(thens)) => {
+                self.world.record.answered(self.id, &ids, &answers);
+                answer(thens, answers);
+            }
             (Err(reply), Some(thens)) => {
                 for then in thens {
                     let _ = then.send(reply.clone());

@@ -10,8 +10,8 @@ use latchfs::engine::lease_terms::{GRACE_DEFAULT, looks_like_a_duration, parse_s
 use latchfs::engine::{
     Acquire, ClientId, Command, Digest, Engine, Firm, Grace, IdempotencyKey, IfExists, LeaseKey,
     LeaseTerms, LockName, Mode, Move, Op, OpenId, OpenSession, Ownership, QueuePolicy, Release,
-    Renew, RequestId, Reset, ResetScope, Rulebook, Rules, SessionId, Steal, StealReason, Token,
-    Ttl, codec,
+    Renew, RequestId, RequestOrder, Reset, ResetScope, Rulebook, Rules, SessionId, Steal,
+    StealReason, Token, Ttl, codec,
 };
 use latchfs::service::batch_messages::{
     self, BatchItem, BatchResponse, Frame, ItemReply, RequestBatch, Stamp, Submission,
@@ -131,11 +131,10 @@ fn command() -> impl Strategy<Value = Command> {
         IdempotencyKey { id, digest: Digest(digest) }
     });
     let rules = prop_oneof![Just(Rulebook::First), Just(Rulebook::Second), Just(Rulebook::Third)];
-    (proptest::option::of(request), op(), rules).prop_map(|(request, op, rules)| Command {
-        request,
-        op,
-        rules,
-    })
+    let order = (1..9_u64, any::<u64>())
+        .prop_map(|(id, number)| RequestOrder { session: SessionId::named(id), number });
+    (proptest::option::of(request), op(), rules, proptest::option::of(order))
+        .prop_map(|(request, op, rules, order)| Command { request, op, rules, order })
 }
 
 fn decode_command(bytes: &[u8]) -> Result<(Time, Command), codec::Malformed> {
@@ -174,8 +173,13 @@ fn batch() -> impl Strategy<Value = RequestBatch> {
         1 => Just(BatchItem::About),
         1 => Just(BatchItem::Now),
     ];
-    (any::<u64>(), any::<u64>(), proptest::collection::vec(ask, 0..9))
-        .prop_map(|(from, number, asks)| RequestBatch { engine: from ^ number, from, number, asks })
+    let session = proptest::option::of(any::<u64>().prop_map(SessionId::named));
+    (any::<u64>(), any::<u64>(), session, proptest::collection::vec(ask, 0..9)).prop_map(
+        |(from, number, session, asks)| {
+            let engine = from ^ number;
+            RequestBatch { engine, from, number, session, asks }
+        },
+    )
 }
 
 /// What a server tells and the events that it sends, after these commands.

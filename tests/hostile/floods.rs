@@ -61,8 +61,8 @@ pub(crate) fn send(server: &Server, batch: &[u8]) -> (u16, Vec<u8>) {
 }
 
 pub(crate) fn ask(server: &Server, from: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
-    let (code, body) =
-        send(server, &encode_batch(&RequestBatch { engine: 0, from, number: 1, asks }));
+    let batch = RequestBatch { engine: 0, from, number: 1, session: None, asks };
+    let (code, body) = send(server, &encode_batch(&batch));
     assert_eq!(code, 200, "{}", String::from_utf8_lossy(&body));
     decode_told(&body).expect("an answer").replies
 }
@@ -99,8 +99,13 @@ fn a_batch_of_many_parts_takes_no_memory() {
     serves_the_victim(&server);
     let before = peak_kib(server.pid());
     let count = batch_messages::BATCH_BYTES_MAX - 64;
-    let mut batch =
-        encode_batch(&RequestBatch { engine: 0, from: 7, number: 1, asks: vec![BatchItem::Now] });
+    let mut batch = encode_batch(&RequestBatch {
+        engine: 0,
+        from: 7,
+        number: 1,
+        session: None,
+        asks: vec![BatchItem::Now],
+    });
     // The last two bytes are the count of the parts and the only one.
     let part = batch.pop().expect("a part");
     batch.pop();

@@ -6,8 +6,8 @@ use crate::server_harness::{Reply, Scratch, Server, eventually, latchfs};
 use crate::talk::Talk;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
-    QueuePolicy, Release, Token,
+    Acquire, ClientId, LeaseKey, LeaseTerms, LockName, Mode, Op, OpenSession, Outcome, Ownership,
+    Patch, QueuePolicy, Release, Token,
 };
 use latchfs::service::batch_messages::{
     BatchItem, ItemReply, RequestBatch, Submission, decode_told, encode_batch,
@@ -83,11 +83,16 @@ fn batch_of(
     number: u64,
     asks: Vec<BatchItem>,
 ) -> Vec<ItemReply> {
+    let batch = RequestBatch { engine: 0, from: 7, number, session: None, asks };
+    send(server, scratch, by, &batch)
+}
+
+/// Sends a batch with these credentials.
+fn send(server: &Server, scratch: &Path, who: &str, batch: &RequestBatch) -> Vec<ItemReply> {
     let (sent, told) = (scratch.join("batch"), scratch.join("told"));
-    let batch = RequestBatch { engine: 0, from: 7, number, asks };
-    fs::write(&sent, encode_batch(&batch)).expect("it is ours");
+    fs::write(&sent, encode_batch(batch)).expect("it is ours");
     let mut curl = Command::new("curl");
-    curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", by, "--data-binary"]);
+    curl.args(["-sS", "--fail-with-body", "--max-time", "10", "-H", who, "--data-binary"]);
     curl.arg(format!("@{}", sent.display())).arg("-o").arg(&told);
     let done = curl.arg(format!("{}/door/v1/ask", server.url)).status().expect("curl is there");
     let bytes = fs::read(&told).unwrap_or_default();
@@ -200,6 +205,36 @@ fn the_answers_of_others_are_not_told() {
     let again = victim(&server, "POST", key, "/locks/prod/db");
     assert_eq!(again.header("Idempotent-Replayed"), Some("true"));
     assert_eq!(again.is(200)["holder"], "ci");
+}
+
+/// The attacker names the session of the victim, to use up the numbers of its requests.
+#[test]
+fn the_numbers_of_anothers_requests_are_not_used_up() {
+    let scratch = Scratch::new();
+    let server = start(&scratch);
+    let victims = |number, session, op: Op| {
+        let asks = vec![BatchItem::Submit(op.into())];
+        // Another sender each time: the server itself knows the batches of one.
+        let batch = RequestBatch { engine: 0, from: number, number, session, asks };
+        send(&server, scratch.path(), VICTIM, &batch)
+    };
+    let open = OpenSession { client: client("ci"), ttl: Some(TTL_DEFAULT), grace: GRACE_DEFAULT };
+    let opened = victims(1, None, Op::OpenSession(open));
+    let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
+        panic!("a session of its own: {opened:?}");
+    };
+    let asks = vec![BatchItem::Submit(acquire("sandbox/x", "eve").into())];
+    let (number, session) = (u64::MAX, Some(session));
+    let batch = RequestBatch { engine: 0, from: 7, number, session, asks };
+    let told = send(&server, scratch.path(), EVE, &batch);
+    assert!(matches!(&told[..], [ItemReply::Answered(Ok(_))]), "what it may: {told:?}");
+    let told = victims(2, session, acquire("prod/db", "ci"));
+    assert!(matches!(&told[..], [ItemReply::Answered(Ok(Outcome::Granted(_)))]), "{told:?}");
+    // The victim itself uses them up.
+    victims(u64::MAX, session, acquire("prod/y", "ci"));
+    let told = victims(u64::MAX - 1, session, acquire("prod/z", "ci"));
+    let [ItemReply::Answered(Err(refusal))] = &told[..] else { panic!("{told:?}") };
+    assert!(refusal.to_string().contains("came late"), "{refusal}");
 }
 
 /// A key belongs to the whole request: by another one it is refused, and nothing is done.

@@ -15,7 +15,7 @@ const ROUNDS: usize = 12;
 /// Asks by curl, on the server's machine.
 fn ask(machine: &crate::net::Machine, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     let (question, answer) = (machine.path("question"), machine.path("answer"));
-    let bytes = encode_batch(&RequestBatch { engine: 0, from: 0, number: 0, asks });
+    let bytes = encode_batch(&RequestBatch { engine: 0, from: 0, number: 0, session: None, asks });
     fs::write(&question, bytes).expect("ours");
     let mut command: Command = machine.command("curl");
     command.args(["-sS", "--fail", "-o"]).arg(&answer).arg("--data-binary");

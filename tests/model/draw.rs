@@ -2,8 +2,8 @@
 
 use super::super::command::{
     Acquire, Annotate, Answer, Command, Digest, EndSession, Firm, IdempotencyKey, IfExists,
-    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId, Reset,
-    ResetScope, Rulebook, Steal,
+    LeaseKey, Leave, Move, Op, OpenSession, Outcome, QueuePolicy, Release, Renew, RequestId,
+    RequestOrder, Reset, ResetScope, Rulebook, Steal,
 };
 use super::super::details::{FileAttrs, FileType, Process};
 use super::super::details::{Patch, TextPatch};
@@ -52,6 +52,9 @@ pub(super) struct Draw {
     dice: Dice,
     old_rules: Dice,
     acquisitions: Dice,
+    orders: Dice,
+    /// The highest number drawn so far, of any session.
+    numbered: u64,
     names: Vec<LockName>,
     clients: Vec<ClientId>,
     sessions: Vec<SessionId>,
@@ -69,6 +72,8 @@ impl Draw {
             dice: Dice::new(seed),
             old_rules: Dice::new(!seed),
             acquisitions: Dice::new(seed.rotate_left(32)),
+            orders: Dice::new(seed.rotate_left(16)),
+            numbered: 0,
             names: NAMES.iter().map(name).collect(),
             clients: CLIENTS.iter().map(client).collect(),
             sessions: vec![],
@@ -99,7 +104,7 @@ impl Draw {
         }
         let op = self.op();
         let request = self.dice.one_in(8).then(|| self.request(&op));
-        let command = Command { request, op, rules: self.rulebook() };
+        let command = Command { request, op, rules: self.rulebook(), order: self.order() };
         self.last = Some(command.clone());
         (self.now, command)
     }
@@ -257,6 +262,27 @@ impl Draw {
     fn acquisition(&mut self) -> Option<u32> {
         let drawn = self.acquisitions.below(6);
         u32::try_from(drawn).ok().filter(|drawn| *drawn < 3)
+    }
+
+    /// Mostly none; else a later number than all before, or that of a late copy. Now and then the
+    /// session never was.
+    fn order(&mut self) -> Option<RequestOrder> {
+        if !self.orders.one_in(12) {
+            return None;
+        }
+        let session = if self.sessions.is_empty() || self.orders.one_in(20) {
+            SessionId::named(self.orders.next() % 50)
+        } else {
+            let recent = self.sessions.len().saturating_sub(3);
+            self.orders.pick(&self.sessions[recent..])
+        };
+        let number = if self.orders.one_in(3) {
+            self.orders.next() % (self.numbered + 2)
+        } else {
+            self.numbered + 1
+        };
+        self.numbered = self.numbered.max(number);
+        Some(RequestOrder { session, number })
     }
 
     /// An id, with a digest that few requests share.

@@ -56,6 +56,8 @@ struct Bond {
     ttl: Option<Ttl>,
     grace: Grace,
     renewed_at: Time,
+    /// The number of the last request in its order.
+    last_request: u64,
 }
 
 impl Bond {
@@ -113,7 +115,10 @@ impl Naive {
         {
             return self.no(Reason::Oversized(LimitedField::Note));
         }
-        let Some(request) = &command.request else { return self.carry_out(command) };
+        let Some(request) = &command.request else {
+            self.enter_order(command)?;
+            return self.carry_out(command);
+        };
         if let Some((known, _, replay)) = self.replies.iter().find(|(r, ..)| r.id == request.id) {
             if known.digest != request.digest {
                 return self.no(Reason::KeyReused(request.id.key.clone()));
@@ -137,12 +142,28 @@ impl Naive {
         if self.replies.len() >= self.rules.requests_max {
             return self.no(Reason::Limit(Limit::Requests(self.rules.requests_max)));
         }
+        self.enter_order(command)?;
         let outcome = self.carry_out(command)?;
         let waits = matches!(outcome, Outcome::Waiting { .. }) && command.rules == Rulebook::Third;
         let until = if waits { Time::NEVER } else { self.now + self.rules.requests_kept };
         let replay = self.replay(&outcome);
         self.replies.push((request.clone(), until, replay));
         Ok(outcome)
+    }
+
+    /// A request of a session comes after all that its sender had carried out before.
+    fn enter_order(&mut self, command: &Command) -> Result<(), Refusal> {
+        let Some(order) = command.order else { return Ok(()) };
+        self.is_session(order.session)?;
+        let now = self.now;
+        let session = self.sessions.iter_mut().find(|session| session.id == order.session);
+        let session = session.expect("it is open");
+        if session.last_request >= order.number {
+            let reason = Box::new(Reason::LateCopy(order.session));
+            return Err(Refusal { at: now, reason });
+        }
+        session.last_request = order.number;
+        Ok(())
     }
 
     fn replay(&self, outcome: &Outcome) -> Replay {
@@ -875,7 +896,7 @@ impl Naive {
         let id = SessionId::named(self.number());
         let OpenSession { client, ttl, grace } = ask.clone();
         self.tell(EventKind::SessionOpened { session: id, client: client.clone() });
-        self.sessions.push(Bond { id, client, ttl, grace, renewed_at: self.now });
+        self.sessions.push(Bond { id, client, ttl, grace, renewed_at: self.now, last_request: 0 });
         Ok(Outcome::SessionOpened(id))
     }
 

@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The version of these bytes: all nodes must be of the same.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// Bytes of the longest call: a snapshot of a million locks with their texts. Nodes take one at a
 /// time.

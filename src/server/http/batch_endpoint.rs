@@ -56,13 +56,14 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
     // What is told has a time on it, by which the other side counts.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
-    let batch = BatchServer::read(&bytes).or_else(turned)?;
+    let mut batch = BatchServer::read(&bytes).or_else(turned)?;
     if is_sign_of_life(&batch.asks) {
         keep_alive::sign_of_life();
     } else {
         keep_alive::leave().await;
     }
     let limits = limits(&call, &batch).await;
+    keep_to_own_session(&call, &mut batch).await;
     let (send, told) = oneshot::channel();
     // Whoever has gone meanwhile needs no answer.
     let caller = call.grant.caller("batch");
@@ -73,6 +74,15 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
         }
         Ok(Err(why)) => turned(why),
         Err(_) => Err(Problem::closing()),
+    }
+}
+
+/// Forgets the session that a batch names, if it is not the caller's: nobody may use up the numbers
+/// of another's requests.
+async fn keep_to_own_session(call: &RequestContext, batch: &mut RequestBatch) {
+    let Some(session) = batch.session else { return };
+    if !call.grant.may_everything() && call.check(&Op::KeepAlive(session)).await.is_err() {
+        batch.session = None;
     }
 }
 
