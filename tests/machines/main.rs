@@ -16,6 +16,7 @@ mod faults;
 mod kept;
 mod net;
 mod proxy;
+mod server_faults;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
