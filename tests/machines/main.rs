@@ -11,6 +11,7 @@ mod cli;
 mod contact;
 mod crowd;
 mod cutoff;
+mod cycles;
 mod exclusion;
 mod faults;
 mod kept;
