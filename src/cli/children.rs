@@ -24,7 +24,7 @@ const PASSED_ON: [libc::c_int; 8] = [
 ];
 /// Between two looks at whether all are dead.
 const LOOK: Duration = Duration::from_millis(10);
-/// So often it is looked: a process that SIGKILL does not end hangs in the kernel.
+/// So often it is looked in a row: a process that SIGKILL does not end hangs in the kernel.
 const LOOKS_MAX: usize = 500;
 
 /// Signals that wait to be taken by this thread.
@@ -35,6 +35,10 @@ pub(super) struct Group {
     pid: libc::pid_t,
     /// Our own group, where a terminal is handed back and forth.
     terminal_of: Option<libc::pid_t>,
+    /// Its first process has ended, so that its number may name another group soon.
+    has_ended: bool,
+    /// The user has stopped it at the terminal, and has not continued it.
+    is_stopped: bool,
 }
 
 #[allow(unsafe_code)]
@@ -146,7 +150,8 @@ impl Group {
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             command.pre_exec(move || {
-                // Our death frees the lock, so the command must not outlive us.
+                // The front process kills the command when this process dies; should that be
+                // dead as well, the kernel kills at least the command's first process.
                 #[cfg(target_os = "linux")]
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 if has_terminal {
@@ -158,12 +163,18 @@ impl Group {
         unblock(&mut command);
         let child = command.spawn()?;
         let terminal_of = has_terminal.then_some(own);
-        Ok(Self { pid: child.id().cast_signed(), terminal_of })
+        let pid = child.id().cast_signed();
+        Ok(Self { pid, terminal_of, has_ended: false, is_stopped: false })
     }
 
     /// Sends a signal to the whole group.
-    pub(super) fn signal(&self, signal: libc::c_int) {
-        kill(-self.pid, signal);
+    pub(super) fn signal(&mut self, signal: libc::c_int) {
+        if signal == libc::SIGCONT && std::mem::take(&mut self.is_stopped) {
+            self.give_terminal();
+        }
+        if !self.has_ended {
+            kill(-self.pid, signal);
+        }
     }
 
     /// Buries what has ended; the command's own end is told.
@@ -187,21 +198,20 @@ impl Group {
             }
         }
         if ended.is_some() {
+            self.has_ended = true;
             self.take_terminal();
         }
         ended
     }
 
-    /// The user has stopped the command at the terminal, and means us as well: the shell gets the
-    /// terminal, until it continues us.
-    fn stop_with_it(&self) {
+    /// The user has stopped the command at the terminal, and means the front process as well: the
+    /// shell gets the terminal, until it continues that process, which passes SIGCONT on. This
+    /// process goes on, for it renews the lease.
+    fn stop_with_it(&mut self) {
         let Some(own) = self.terminal_of else { return };
+        self.is_stopped = true;
         self.take_terminal();
         kill(-own, libc::SIGSTOP);
-        // The front process passes SIGCONT on when it is continued.
-        kill(0, libc::SIGSTOP);
-        self.give_terminal();
-        self.signal(libc::SIGCONT);
     }
 
     #[allow(unsafe_code)]
@@ -212,10 +222,16 @@ impl Group {
         }
     }
 
+    /// Gives the terminal to the command, if the shell has given it to our own group.
     #[allow(unsafe_code)]
     fn give_terminal(&self) {
+        let Some(own) = self.terminal_of else { return };
         // SAFETY: takes two numbers.
-        unsafe { libc::tcsetpgrp(libc::STDIN_FILENO, self.pid) };
+        unsafe {
+            if libc::tcgetpgrp(libc::STDIN_FILENO) == own {
+                libc::tcsetpgrp(libc::STDIN_FILENO, self.pid);
+            }
+        }
     }
 
     /// What still lives of all that the command has started.
@@ -234,53 +250,73 @@ impl Group {
         if lives { vec![-self.pid] } else { Vec::new() }
     }
 
-    /// Ends the group and all that has left it: asks first, and kills after `notice`.
-    pub(super) fn end_all(&mut self, notice: Duration) {
+    /// Whether nothing lives any more of all that the command has started.
+    fn is_dead(&mut self) -> bool {
+        self.reap();
+        if cfg!(target_os = "linux") { is_childless() } else { self.left().is_empty() }
+    }
+
+    /// Ends the group and all that has left it: asks first, and kills after `notice`. Returns
+    /// whether all are dead: a process that another user owns, or that hangs in the kernel, is not.
+    pub(super) fn end_all(&mut self, notice: Duration) -> bool {
+        if self.is_dead() {
+            return true;
+        }
         self.signal(libc::SIGTERM);
         self.signal(libc::SIGCONT);
         for pid in self.left() {
             kill(pid, libc::SIGTERM);
+            kill(pid, libc::SIGCONT);
         }
         let looks = notice.as_millis() / LOOK.as_millis();
         for _ in 0..looks {
-            self.reap();
-            if self.left().is_empty() {
-                return;
+            if self.is_dead() {
+                return true;
             }
             thread::sleep(LOOK);
         }
         for _ in 0..LOOKS_MAX {
-            let left = self.left();
-            if left.is_empty() {
-                return;
+            if self.is_dead() {
+                return true;
             }
             // Again and again: they may have made others meanwhile.
             self.signal(libc::SIGKILL);
-            for pid in left {
+            for pid in self.left() {
                 kill(pid, libc::SIGKILL);
             }
-            self.reap();
             thread::sleep(LOOK);
         }
+        self.is_dead()
     }
 }
 
-/// Kills all that descends from this process, and waits until it is dead.
+/// Whether this process has no child, not even one that is to be reaped. As a subreaper it has no
+/// descendant then either: a process whose parent ends becomes its child.
+#[allow(unsafe_code)]
+fn is_childless() -> bool {
+    let mut found = MaybeUninit::uninit();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the structure is a valid place to write to, and nobody reads it.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), flags) };
+    result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
+}
+
+/// Kills all that descends from this process. Returns whether all of it was dead in time.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
-pub(super) fn kill_descendants() {
-    for _ in 0..LOOKS_MAX {
-        let left = descendants();
-        if left.is_empty() {
-            return;
-        }
-        for pid in left {
+pub(super) fn kill_descendants(patience: Duration) -> bool {
+    for _ in 0..patience.as_millis() / LOOK.as_millis() {
+        for pid in descendants() {
             kill(pid, libc::SIGKILL);
         }
         // SAFETY: no status is asked for.
         while unsafe { libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) } > 0 {}
+        if is_childless() {
+            return true;
+        }
         thread::sleep(LOOK);
     }
+    false
 }
 
 /// Sends a signal to a process, or to a group (a negative number).

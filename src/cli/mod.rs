@@ -32,6 +32,7 @@ mod umount;
 mod ls;
 mod lock_commands;
 mod events;
+mod lease_renewal;
 mod lease_watcher;
 mod run;
 mod cert;

@@ -3,11 +3,12 @@
 
 use super::children::{self, Signals};
 use super::exit::{CliError, CliResult, Exit};
+use super::lease_renewal::LeaseRenewal;
 use super::lease_watcher::{LeaseReader, LeaseWatcher};
 use super::mount_client::LockClient;
 use super::name_argument::NameArg;
 use super::output;
-use super::supervisor::{self, FrontProcess};
+use super::supervisor::{self, FrontProcess, Inheritance, SupervisedLease};
 use super::target::{CommandTarget, TargetArgs};
 use crate::engine::lease_terms::parse_span;
 use crate::engine::{LockName, Ttl};
@@ -24,6 +25,9 @@ use std::sync::Arc;
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
 /// The same when `run` was killed by SIGKILL, whose sender expects an end at once.
 const NOTICE_WHEN_KILLED: Span = Span::from_millis(300);
+/// The same for what a command has left running when its first process has ended: so short that a
+/// lock which is stolen meanwhile is not used when another may use it.
+const NOTICE_WHEN_LEFT: Span = Span::from_millis(300);
 /// With less grace than this the command is told before the lease has run out.
 const ENOUGH_GRACE: Span = Span::from_secs(1);
 /// How long a slot stays done by default.
@@ -84,7 +88,7 @@ enum CommandEnd {
 
 pub(super) fn run(args: &RunArgs) -> CliResult {
     // Before anything starts a thread.
-    let front = supervisor::split()?;
+    let front = supervisor::split(|lease, step| inherit(args, lease, step))?;
     let CommandTarget { ask: ctl, place, dir, name } = args.target.asking(&args.name.name)?;
     let name = slot_name(name, args.slot.as_deref())?;
     let (held, tenure) = match acquire(args, ctl, dir.as_deref(), &name) {
@@ -100,9 +104,11 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     command.env("LATCHFS_LOCK", name.as_str()).env("LATCHFS_TOKEN", held.token.to_string());
     // A command under a server's lock must not find the mount that was exported before it.
     command.env_remove("LATCHFS_DIR").env(place.0, &place.1);
-    front.outlive();
+    let renewal = held.hang_on_command(&front, dir.is_some())?;
     let ended = match children::Group::start(command, front.group()) {
-        Ok(mut group) => held.look_after(&mut group, (&signals, &front), tenure),
+        Ok(mut group) => {
+            held.look_after(&mut group, (&signals, &front), (tenure, renewal.as_ref()))
+        }
         Err(error) => {
             let _ = held.release();
             let shown = args.command[0].display();
@@ -124,6 +130,27 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
             held.ctl.close();
             if code == 0 { Ok(()) } else { std::process::exit(code) }
         }
+    }
+}
+
+/// What the front process does with the lease of a supervisor that was killed.
+fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
+    let ask = || {
+        let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
+        let name = slot_name(name, args.slot.as_deref())?;
+        let mut request = json!({"name": name.as_str(), "token": lease.token});
+        match step {
+            Inheritance::Renew => {
+                request["do"] = "renew".into();
+                request["ttl"] = format!("{}ms", lease.ttl_ms).into();
+            }
+            Inheritance::Release => request["do"] = "release".into(),
+        }
+        ask.ask(&request)
+    };
+    // The lease ends with its ttl otherwise.
+    if let Err(CliError::Said(_, why)) = ask() {
+        output::say(&format!("after the supervisor was killed: {why}"));
     }
 }
 
@@ -181,7 +208,7 @@ impl HeldLock {
         &self,
         group: &mut children::Group,
         (signals, front): (&Signals, &FrontProcess),
-        tenure: LeaseWatcher,
+        (tenure, renewal): (LeaseWatcher, Option<&LeaseRenewal>),
     ) -> CommandEnd {
         // A signal that we await anyway, and that says nothing by itself.
         let known =
@@ -191,6 +218,9 @@ impl HeldLock {
             let (margin, notice) = self.times(sure);
             let left = (sure - margin).since(boot_now());
             if left == Span::ZERO {
+                if let Some(renewal) = renewal {
+                    renewal.stop();
+                }
                 group.end_all(notice.as_duration());
                 let (name, token) = (&self.name, self.token);
                 return CommandEnd::Lost(format!(
@@ -199,7 +229,7 @@ impl HeldLock {
                 ));
             }
             if !front.lives() {
-                group.end_all(NOTICE_WHEN_KILLED.as_duration());
+                self.until_all_are_dead(group, NOTICE_WHEN_KILLED);
                 return CommandEnd::Killed;
             }
             match signals.next(left.min(known.period()).as_duration()) {
@@ -207,9 +237,51 @@ impl HeldLock {
                 Some(signal) => group.signal(signal),
             }
             if let Some(status) = group.reap() {
+                self.until_all_are_dead(group, NOTICE_WHEN_LEFT);
                 return CommandEnd::Exited(status);
             }
         }
+    }
+
+    /// Ends all that the command has started, and returns when it is dead: until then the lock
+    /// stays held.
+    fn until_all_are_dead(&self, group: &mut children::Group, notice: Span) {
+        let mut is_said = false;
+        while !group.end_all(notice.as_duration()) {
+            if !std::mem::replace(&mut is_said, true) {
+                output::say(&format!(
+                    "processes of the command can't be ended, so lock '{}' stays held until they \
+                     end",
+                    self.name
+                ));
+            }
+        }
+    }
+
+    /// Has the lease hang on the two processes of `run` together, and no longer on this one, whose
+    /// death would end it at once, before anybody could end the command. A server's lease hangs on
+    /// a session, which outlives this process by its ttl; a mount's is renewed from here.
+    fn hang_on_command(
+        &self,
+        front: &FrontProcess,
+        is_of_mount: bool,
+    ) -> CliResult<Option<LeaseRenewal>> {
+        let lease = SupervisedLease { token: self.token, ttl_ms: self.ttl.as_millis() };
+        if !front.outlive(lease)? || !is_of_mount {
+            return Ok(None);
+        }
+        let (name, token) = (self.name.clone(), self.token);
+        let unbound = self.tell(&json!({
+            "do": "renew", "name": name.as_str(), "token": token, "unbind": true,
+        }));
+        let renewal = unbound.and_then(|()| {
+            let renewal = LeaseRenewal::start(Arc::clone(&self.ctl), name, token, self.ttl);
+            renewal.map(Some).map_err(|error| CliError::system("no thread can be made", &error))
+        });
+        renewal.inspect_err(|_| {
+            // Perhaps it hangs on no process any more.
+            let _ = self.release();
+        })
     }
 
     /// How long before the end of the lease the command is told to end, and how long it may take:

@@ -1,33 +1,58 @@
 //! The two processes of `run`: one that others see, and a supervisor below it that holds the lock.
 //!
-//! SIGKILL can't be caught, so a process that was killed by it can't end what it had started. The
-//! supervisor holds the lock, and all that the command starts descends from it. When the process
-//! that others see is killed, the supervisor ends the command and all its descendants, and only
-//! then does the lock become free. Should the supervisor be killed, the other process ends them.
+//! SIGKILL can't be caught, so a process that was killed by it can't end what it had started. Each
+//! of the two can: all that the command starts descends from both, and both are subreapers. The
+//! lease hangs on neither of them. When the front process is killed, the supervisor ends the
+//! command and all its descendants, and then releases the lock. When the supervisor is killed, the
+//! front process does. When both are killed at once, the kernel kills the command's first process,
+//! and the lease ends with its ttl and grace; what else the command has started is not known then.
 
 use super::children::{self, Signals, kill};
 use super::exit::{CliError, CliResult};
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// How long the front process sleeps at most: nothing depends on its waking up.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
+/// How long the descendants of a killed supervisor are killed before its lease is renewed.
+const KILL_FOR: Duration = Duration::from_millis(200);
+
 /// The process in front of the supervisor.
 pub(super) struct FrontProcess {
     pid: libc::pid_t,
     group: libc::pid_t,
+    link: UnixStream,
+}
+
+/// The lease of a supervisor, which its front process inherits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SupervisedLease {
+    pub(super) token: u64,
+    pub(super) ttl_ms: u64,
+}
+
+/// What the front process does with the lease of a supervisor that was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inheritance {
+    /// Something of the command lives: the lease is renewed.
+    Renew,
+    /// All of it is dead: the lease is released.
+    Release,
 }
 
 /// Goes on as the supervisor. The calling process stays in front of it: it passes signals on, and
-/// ends as the supervisor ends. To be called while the process has one thread.
+/// ends as the supervisor ends. When that is killed, it does with the lease what it hands to
+/// `inherit`. To be called while the process has one thread.
 #[allow(unsafe_code)]
-pub(super) fn split() -> CliResult<FrontProcess> {
+pub(super) fn split(inherit: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     let wrong = |error| CliError::system("the supervisor", &error);
+    let (link, other_end) = UnixStream::pair().map_err(wrong)?;
     // SAFETY: these take numbers and touch no memory.
     let front = unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-        FrontProcess { pid: libc::getpid(), group: libc::getpgrp() }
+        FrontProcess { pid: libc::getpid(), group: libc::getpgrp(), link: other_end }
     };
     // Before the fork, so that no signal is lost.
     let signals = Signals::take().map_err(wrong)?;
@@ -42,7 +67,10 @@ pub(super) fn split() -> CliResult<FrontProcess> {
             dies_with(&front, libc::SIGKILL);
             Ok(front)
         }
-        supervisor => stay_in_front(supervisor, &signals),
+        supervisor => {
+            drop(front);
+            stay_in_front(supervisor, &signals, || inherit_all(link, &inherit))
+        }
     }
 }
 
@@ -63,9 +91,13 @@ impl FrontProcess {
     }
 
     /// From now on the supervisor outlives the front process, and is woken by SIGCHLD when that
-    /// ends.
-    pub(super) fn outlive(&self) {
+    /// ends; and the front process inherits the lease. Returns whether there is one that can.
+    pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
+        let said = [lease.token.to_ne_bytes(), lease.ttl_ms.to_ne_bytes()].concat();
+        let told = (&self.link).write_all(&said);
+        told.map_err(|error| CliError::system("the front process", &error))?;
         dies_with(self, libc::SIGCHLD);
+        Ok(true)
     }
 
     /// Whether the front process lives: a process whose parent ends gets another.
@@ -76,26 +108,52 @@ impl FrontProcess {
     }
 }
 
-/// What the front process does: passes signals on until the supervisor ends, then ends likewise.
+/// What the front process does: passes signals on until the supervisor ends, then ends likewise;
+/// if the supervisor was killed, after `inherit`.
 #[allow(unsafe_code)]
-fn stay_in_front(supervisor: libc::pid_t, signals: &Signals) -> ! {
+fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnce()) -> ! {
     loop {
         match signals.next(LOOK_EVERY) {
             Some(libc::SIGCHLD) | None => {}
             Some(signal) => kill(supervisor, signal),
         }
         let mut status = 0;
+        let flags = libc::WNOHANG | libc::WUNTRACED;
         // SAFETY: the status is a valid place to write to.
-        let ended = unsafe { libc::waitpid(supervisor, &raw mut status, libc::WNOHANG) };
+        let ended = unsafe { libc::waitpid(supervisor, &raw mut status, flags) };
         if ended == 0 {
+            continue;
+        }
+        if ended == supervisor && libc::WIFSTOPPED(status) {
+            // Stopped it could not renew the lease, while the command works on.
+            kill(supervisor, libc::SIGCONT);
             continue;
         }
         if ended == supervisor && libc::WIFEXITED(status) {
             std::process::exit(libc::WEXITSTATUS(status));
         }
-        children::kill_descendants();
+        inherit();
         end_by(libc::WTERMSIG(status), signals);
     }
+}
+
+/// Kills all that the killed supervisor has left, renews its lease until that is dead, and then
+/// releases the lease. Without a lease it was killed before it had started anything.
+fn inherit_all(mut link: UnixStream, inherit: &impl Fn(SupervisedLease, Inheritance)) {
+    let mut said = [[0; 8]; 2];
+    let is_said =
+        link.set_nonblocking(true).and_then(|()| link.read_exact(said.as_flattened_mut()));
+    let [token, ttl_ms] = said.map(u64::from_ne_bytes);
+    let lease = is_said.ok().map(|()| SupervisedLease { token, ttl_ms });
+    let hand_on = |step| {
+        if let Some(lease) = lease {
+            inherit(lease, step);
+        }
+    };
+    while !children::kill_descendants(KILL_FOR) {
+        hand_on(Inheritance::Renew);
+    }
+    hand_on(Inheritance::Release);
 }
 
 /// Ends by the signal that ended the supervisor, as shells expect it.

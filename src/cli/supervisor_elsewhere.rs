@@ -5,9 +5,26 @@ use super::exit::CliResult;
 /// Stands in for the front process, which exists on Linux only.
 pub(super) struct FrontProcess;
 
+/// The lease of a supervisor, which no other process inherits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SupervisedLease {
+    pub(super) token: u64,
+    pub(super) ttl_ms: u64,
+}
+
+/// What a front process does with the lease of a supervisor that was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // there is no front process
+pub(super) enum Inheritance {
+    /// Something of the command lives: the lease is renewed.
+    Renew,
+    /// All of it is dead: the lease is released.
+    Release,
+}
+
 /// Goes on as the only process.
 #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
-pub(super) fn split() -> CliResult<FrontProcess> {
+pub(super) fn split(_: impl Fn(SupervisedLease, Inheritance)) -> CliResult<FrontProcess> {
     Ok(FrontProcess)
 }
 
@@ -20,8 +37,12 @@ impl FrontProcess {
         unsafe { libc::getpgrp() }
     }
 
-    /// Nothing is to be outlived.
-    pub(super) fn outlive(&self) {}
+    /// There is nothing to outlive, and no other process inherits the lease.
+    #[allow(clippy::unnecessary_wraps)] // elsewhere it can fail
+    pub(super) fn outlive(&self, lease: SupervisedLease) -> CliResult<bool> {
+        log::debug!("token {} lasts {} ms", lease.token, lease.ttl_ms);
+        Ok(false)
+    }
 
     /// Always.
     pub(super) fn lives(&self) -> bool {

@@ -1,66 +1,156 @@
 //! Faults drawn at random in a cluster under a mount that was given one URL or three: leaders are
-//! killed, stopped and cut off, and the majority goes. When all is well again nobody is stuck and
-//! nothing stays held.
+//! killed, stopped, cut off, deaf and out of disk space, the majority or all nodes go, and no node
+//! knows the token. When all is well again nobody is stuck and nothing stays held.
 
-use crate::crowd::{Chance, Crowd, TTL, patience, seed};
-use crate::net::eventually;
-use crate::nodes::Cluster;
+use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
+use crate::net::{Net, eventually};
+use crate::nodes::{Cluster, Node, begin, serve};
+use crate::server_faults::{Disk, SECRET, allow, private};
+use std::path::PathBuf;
 use std::time::Duration;
 
-fn fail(cluster: &mut Cluster, fault: u64, chance: &mut Chance) -> Duration {
-    let leader = cluster.leader();
-    let wait = cluster.clients.clone();
-    let lasted = match fault {
-        0 => {
-            println!("the leader is killed");
-            cluster.nodes[leader].daemon.kill();
-            let lasted = chance.linger(&wait);
-            cluster.nodes[leader].daemon.again();
-            lasted
-        }
-        1 => {
-            println!("the leader is stopped");
-            cluster.nodes[leader].daemon.signal(libc::SIGSTOP);
-            let lasted = chance.linger(&wait);
-            cluster.nodes[leader].daemon.signal(libc::SIGCONT);
-            lasted
-        }
-        2 => {
-            println!("the leader is cut off");
-            cluster.nodes[leader].machine.isolate(true);
-            let lasted = chance.linger(&wait);
-            cluster.nodes[leader].machine.isolate(false);
-            lasted
-        }
-        _ => {
-            println!("the majority is gone");
-            for node in 1..3 {
-                cluster.nodes[(leader + node) % 3].daemon.kill();
+/// The faults, one of which is drawn each time unless `LATCHFS_FAULT` names one.
+const FAULTS: [&str; 9] = [
+    "a killed leader",
+    "a stopped leader",
+    "a leader that is cut off",
+    "no majority",
+    "a power cycle",
+    "refused connections",
+    "a black hole",
+    "a full disk",
+    "an unknown token",
+];
+
+/// Three nodes, each with a disk of its own, that ask for a token.
+struct Victims {
+    cluster: Cluster,
+    disks: Vec<Disk>,
+    tokens: PathBuf,
+}
+
+impl Victims {
+    fn begin() -> Self {
+        let mut net = Net::new();
+        let clients = net.machine();
+        let (tokens, token) = (clients.path("tokens.toml"), clients.path("token"));
+        allow(&tokens, SECRET);
+        private(&token, SECRET);
+        let token = Some(token.display().to_string());
+        let mut cluster = Cluster { net, clients, nodes: vec![], token };
+        let mut disks = Vec::new();
+        for number in 0..3 {
+            let machine = cluster.net.machine();
+            disks.push(Disk::new(machine.path("data"), "32m"));
+            let mut more = vec!["--tokens".to_owned(), tokens.display().to_string()];
+            if number == 0 {
+                begin(&machine, "data");
+            } else {
+                let seeds: Vec<_> = cluster.nodes.iter().map(|node| node.machine.peers()).collect();
+                more.extend(["--seed".to_owned(), seeds.join(",")]);
             }
-            let lasted = chance.linger(&wait);
-            for node in 1..3 {
-                cluster.nodes[(leader + node) % 3].daemon.again();
-            }
-            lasted
+            let more: Vec<_> = more.iter().map(String::as_str).collect();
+            let daemon = serve(&machine, "data", &more);
+            cluster.nodes.push(Node { machine, daemon });
         }
-    };
-    cluster.voters(3);
-    lasted
+        cluster.voters(3);
+        Self { cluster, disks, tokens }
+    }
+
+    /// These nodes are killed, and started again after a while.
+    fn without(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
+        for node in nodes {
+            self.cluster.nodes[*node].daemon.kill();
+        }
+        let lasted = wait();
+        for node in nodes {
+            self.cluster.nodes[*node].daemon.again();
+        }
+        lasted
+    }
+
+    /// The disks of these nodes are full for a while. A node that finds its disk full ends, and is
+    /// started again when there is room.
+    fn full(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
+        nodes.iter().for_each(|node| self.disks[*node].fill());
+        let lasted = wait();
+        nodes.iter().for_each(|node| self.disks[*node].empty());
+        self.without(nodes, || lasted)
+    }
+
+    /// All nodes know another secret from now on.
+    fn know(&self, secret: &str) {
+        allow(&self.tokens, secret);
+        self.cluster.nodes.iter().for_each(|node| node.daemon.signal(libc::SIGHUP));
+    }
+
+    fn fail(&mut self, fault: &str, chance: &mut Chance) -> Duration {
+        println!("{fault}");
+        let leader = self.cluster.leader();
+        let (others, all) = ([(leader + 1) % 3, (leader + 2) % 3], [0, 1, 2]);
+        let clients = self.cluster.clients.clone();
+        let is_of_all = chance.below(2) == 0;
+        let mut wait = || chance.linger(&clients);
+        let lasted = match fault {
+            "a killed leader" => self.without(&[leader], wait),
+            "no majority" => self.without(&others, wait),
+            "a power cycle" => self.without(&all, || Duration::ZERO),
+            "refused connections" => self.without(&all, wait),
+            "a full disk" if is_of_all => self.full(&all, wait),
+            "a full disk" => self.full(&[leader], wait),
+            "an unknown token" => {
+                self.know("another secret");
+                let lasted = wait();
+                self.know(SECRET);
+                lasted
+            }
+            _ => self.fail_leader(fault, leader, wait),
+        };
+        self.cluster.voters(3);
+        lasted
+    }
+
+    fn fail_leader(
+        &self,
+        fault: &str,
+        leader: usize,
+        mut wait: impl FnMut() -> Duration,
+    ) -> Duration {
+        let node = &self.cluster.nodes[leader];
+        let set = |fails: bool| match fault {
+            "a stopped leader" => {
+                node.daemon.signal(if fails { libc::SIGSTOP } else { libc::SIGCONT });
+            }
+            "a leader that is cut off" => node.machine.isolate(fails),
+            "a black hole" => node.machine.deaf(fails),
+            other => panic!("LATCHFS_FAULT={other}: it is one of {FAULTS:?}"),
+        };
+        set(true);
+        let lasted = wait();
+        set(false);
+        lasted
+    }
 }
 
 fn under_faults(urls: impl Fn(&Cluster) -> String) {
     let seed = seed();
     let mut chance = Chance(seed);
-    let mut cluster = Cluster::of(3);
-    let servers = urls(&cluster);
-    let mount = cluster.clients.mount(&servers, &format!("--ttl {TTL}"));
-    let crowd = Crowd::begin(&mount, &servers, None, seed);
-    let mut lasted = Duration::ZERO;
-    while lasted < patience() / 2 {
-        lasted += chance.linger(&cluster.clients.clone());
-        let fault = chance.below(4);
-        lasted += fail(&mut cluster, fault, &mut chance);
+    let mut victims = Victims::begin();
+    let cluster = &victims.cluster;
+    let (servers, token) = (urls(cluster), cluster.token.clone().expect("they ask for one"));
+    let options = format!("--ttl {TTL} --grace {GRACE} --token-file {token}");
+    let mount = cluster.clients.mount(&servers, &options);
+    let crowd = Crowd::begin(&mount, &servers, Some(&token), seed);
+    let named = std::env::var("LATCHFS_FAULT").ok();
+    let (mut lasted, mut faults) = (Duration::ZERO, 0);
+    let patience = patience(15);
+    while lasted < patience {
+        lasted += chance.linger(&mount.machine);
+        let drawn = FAULTS[chance.below(FAULTS.len() as u64) as usize];
+        lasted += victims.fail(named.as_deref().unwrap_or(drawn), &mut chance);
+        faults += 1;
     }
+    println!("{faults} faults");
     crowd.end(&mount);
 }
 

@@ -8,6 +8,8 @@
 mod crowd;
 #[path = "../machines/net.rs"]
 mod net;
+#[path = "../machines/server_faults.rs"]
+mod server_faults;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../durable/talk.rs"]

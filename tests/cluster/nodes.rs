@@ -15,6 +15,8 @@ pub(crate) struct Cluster {
     pub(crate) net: Net,
     pub(crate) clients: Machine,
     pub(crate) nodes: Vec<Node>,
+    /// The file with the token that the nodes ask for, if they do.
+    pub(crate) token: Option<String>,
 }
 
 /// One of them.
@@ -29,7 +31,7 @@ impl Cluster {
     pub(crate) fn alone() -> Self {
         let mut net = Net::new();
         let clients = net.machine();
-        let mut cluster = Self { net, clients, nodes: vec![] };
+        let mut cluster = Self { net, clients, nodes: vec![], token: None };
         let machine = cluster.net.machine();
         begin(&machine, "data");
         let daemon = serve(&machine, "data", &[]);
@@ -102,7 +104,8 @@ impl Cluster {
     /// Runs `latchfs` where the clients are.
     #[track_caller]
     pub(crate) fn latchfs(&self, args: &[&str]) -> Output {
-        run(self.clients.command(LATCHFS).args(args))
+        let token = self.token.iter().map(|token| ("LATCHFS_TOKEN_FILE", token));
+        run(self.clients.command(LATCHFS).args(args).envs(token))
     }
 
     /// What a command about the nodes prints, asked of node `at`.

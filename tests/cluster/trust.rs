@@ -58,7 +58,7 @@ fn nodes_show_each_other_certificates() {
     let third = start(&c, &certified(&a, "ca", &c, "peer"), &seed);
     let nodes = [(a, first), (b, second), (c, third)]
         .map(|(machine, daemon)| nodes::Node { machine, daemon });
-    let cluster = Cluster { net, clients, nodes: nodes.into() };
+    let cluster = Cluster { net, clients, nodes: nodes.into(), token: None };
     cluster.voters(3);
     assert_eq!(cluster.curl(2, "POST", "/locks/a?client=a").0, 200);
     cluster.agree();

@@ -5,18 +5,26 @@
 //! wait does not end, and that is how it is found.
 
 use crate::net::{LATCHFS, Machine, Mount, eventually};
+use latchfs::time::{Span, boot_now};
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long a lease or a session lasts, and its grace: short, so that some faults last longer.
+/// How long a lease or a session lasts: short, so that some faults last longer.
 pub(crate) const TTL: &str = "4s";
+/// The grace of leases and sessions, which `run` at a server can't change.
+pub(crate) const GRACE: &str = "5s";
+/// The ttl and the grace together.
+pub(crate) const TTL_AND_GRACE: Span = Span::from_secs(4 + 5);
+/// Added to them at the end: a request under way when the last fault ends takes 2 s to fail, a
+/// reconnect is tried each second, and a loaded machine needs some air.
+pub(crate) const MARGIN: Span = Span::from_secs(5);
 
-/// For how long faults are made in a suite.
-pub(crate) fn patience() -> Duration {
+/// For how long faults are made in a suite: 10 minutes by `contrib/faults`, so long otherwise.
+pub(crate) fn patience(otherwise: u64) -> Duration {
     let named = std::env::var("LATCHFS_FAULTS_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(named.unwrap_or(30))
+    Duration::from_secs(named.unwrap_or(otherwise))
 }
 
 /// The seed of a run, which is said, and taken from the environment to repeat a run.
@@ -91,7 +99,10 @@ while not os.path.exists(stop):
 open(f'{stop}.{kind}{number}', 'w').write(str(rounds))
 ";
 
-/// The programs, and what tells them to stop.
+/// Every way to take a lock that the crowd uses.
+const KINDS: [&str; 5] = ["run", "flock", "lockf", "wait", "bound"];
+
+/// The programs, and the file that tells them to stop.
 pub(crate) struct Crowd {
     programs: Vec<(String, Child)>,
     stop: PathBuf,
@@ -103,52 +114,87 @@ impl Crowd {
         let stop = mount.machine.path("stop");
         let mut programs = Vec::new();
         for number in 0..EACH {
-            for kind in ["flock", "lockf", "wait", "bound"] {
-                let mut command = mount.machine.command("python3");
-                // Isolated: otherwise its imports list the directory in which it runs, the mount,
-                // and it dies of a server that does not answer before it has begun.
-                command.args(["-I", "-c", PRELUDE, kind, &number.to_string()]).arg(&stop);
-                command.arg((seed >> 1).to_string()).current_dir(mount.dir());
+            for kind in KINDS {
+                let mut command = if kind == "run" {
+                    runner(&mount.machine, (servers, token), &stop, number)
+                } else {
+                    let mut command = mount.machine.command("python3");
+                    // Isolated: otherwise its imports list the directory in which it runs, the
+                    // mount, and it dies of a server that does not answer before it has begun.
+                    command.args(["-I", "-c", PRELUDE, kind, &number.to_string()]).arg(&stop);
+                    command.arg((seed >> 1).to_string()).current_dir(mount.dir());
+                    command
+                };
                 programs.push((format!("{kind} {number}"), start(&mut command)));
             }
-            let runner = runner(&mount.machine, (servers, token), &stop);
-            programs.push((format!("run {number}"), runner));
         }
         Self { programs, stop }
     }
 
-    /// All is well again: every program comes to its end, and every lock is free.
+    /// Adds a program, which `end` waits for like for the others.
+    pub(crate) fn add(&mut self, name: &str, mut command: Command) {
+        self.programs.push((name.to_owned(), start(&mut command)));
+    }
+
+    /// All is well again: within the ttl, the grace and a margin every program comes to its end,
+    /// and every lock is free.
     #[track_caller]
     pub(crate) fn end(mut self, mount: &Mount) {
+        let (well_at, limit) = (boot_now(), TTL_AND_GRACE + MARGIN);
+        let is_late = || boot_now().since(well_at) > limit;
         std::fs::write(&self.stop, "").expect("the scratch directory is ours");
         for (name, program) in &mut self.programs {
-            let ended = || program.try_wait().expect("it is ours");
-            let status = eventually(&format!("the end of '{name}', which is stuck"), ended);
-            // The exit code of a shell is that of the last `run`, which may have been refused.
-            assert!(status.success() || name.starts_with("run "), "'{name}' has died: {status}");
+            let status = eventually("the end of a program, or the limit", || {
+                let late = is_late();
+                let ended = program.try_wait().expect("it is ours");
+                assert!(ended.is_some() || !late, "'{name}' is stuck {limit} after the faults");
+                ended
+            });
+            assert!(status.success(), "'{name}' has died: {status}");
         }
-        eventually("a time when nothing is held", || {
-            let entries = std::fs::read_dir(mount.dir()).and_then(Iterator::collect);
-            let held: Vec<_> = match entries {
-                Ok(held) => held,
-                // The last fault has just ended, and the mount has not reached the server yet. An
-                // empty list would be wrong then: the mount says that it does not know.
-                Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => return None,
-                Err(error) => panic!("the mount lives: {error}"),
-            };
-            held.is_empty().then_some(())
+        let ended_after = boot_now().since(well_at);
+        eventually("a time when nothing is held, or the limit", || {
+            let late = is_late();
+            let held = held(mount);
+            if held.as_ref().is_some_and(Vec::is_empty) {
+                return Some(());
+            }
+            assert!(!late, "still held {limit} after the faults: {held:?}");
+            None
         });
-        for kind in ["flock", "lockf", "wait", "bound"] {
-            let rounds = |number| {
-                let path = format!("{}.{kind}{number}", self.stop.display());
-                let text = std::fs::read_to_string(path).unwrap_or_default();
-                text.parse::<u64>().unwrap_or_default()
-            };
-            let rounds: u64 = (0..EACH).map(rounds).sum();
+        let free_after = boot_now().since(well_at);
+        println!("all programs ended after {ended_after}, all was free after {free_after}");
+        for kind in KINDS {
+            let rounds: u64 = (0..EACH).map(|number| self.rounds(kind, number)).sum();
             println!("{kind}: {rounds} rounds");
-            assert!(rounds > 0, "nobody was ever granted a lock by {kind}");
+            assert!(rounds > 0, "no lock was ever granted to {kind}");
         }
     }
+
+    /// How often a program was granted a lock and gave it back.
+    fn rounds(&self, kind: &str, number: usize) -> u64 {
+        let path = format!("{}.{kind}{number}", self.stop.display());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.trim().parse().unwrap_or_default()
+    }
+}
+
+/// The locks that are held now, with the status of each; `None` while the mount says that it does
+/// not know.
+fn held(mount: &Mount) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(mount.dir()).and_then(Iterator::collect);
+    let entries: Vec<_> = match entries {
+        Ok(entries) => entries,
+        // The last fault has just ended, and the mount has not reached the server yet.
+        Err(error) if error.raw_os_error() == Some(libc::ETIMEDOUT) => return None,
+        Err(error) => panic!("the mount lives: {error}"),
+    };
+    let status_of = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let path = mount.dir().join(".latchfs/status").join(&name);
+        format!("{} {}", name.display(), std::fs::read_to_string(path).unwrap_or_default())
+    };
+    Some(entries.iter().map(status_of).collect())
 }
 
 impl Drop for Crowd {
@@ -160,16 +206,22 @@ impl Drop for Crowd {
     }
 }
 
-/// `latchfs run` in a loop, two locks in turn for all of them.
-fn runner(machine: &Machine, (servers, token): (&str, Option<&str>), stop: &Path) -> Child {
+/// `latchfs run` in a loop, two locks in turn for all of them. It counts the commands that ran.
+fn runner(
+    machine: &Machine,
+    (servers, token): (&str, Option<&str>),
+    stop: &Path,
+    number: usize,
+) -> Command {
+    let stop = stop.display();
     let script = format!(
-        "n=0; while ! [ -e {} ]; do n=$((n + 1)); \
-         {LATCHFS} run run$((n % 2)) --server {servers} --client runner --ttl {TTL} -- true; done",
-        stop.display()
+        "n=0; ran=0; while ! [ -e {stop} ]; do n=$((n + 1)); \
+         {LATCHFS} run run$((n % 2)) --server {servers} --client runner --ttl {TTL} -- true && \
+         ran=$((ran + 1)); done; echo $ran > {stop}.run{number}"
     );
     let mut command = machine.command("sh");
     command.args(["-c", &script]).envs(token.map(|token| ("LATCHFS_TOKEN_FILE", token)));
-    start(&mut command)
+    command
 }
 
 fn start(command: &mut Command) -> Child {

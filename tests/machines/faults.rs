@@ -2,15 +2,11 @@
 //! off, out of disk space, or does not know the token. When all is well again nobody is stuck and
 //! nothing stays held.
 
-use crate::crowd::{Chance, Crowd, TTL, patience, seed};
-use crate::net::{Daemon, Machine, Net};
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::crowd::{Chance, Crowd, GRACE, TTL, patience, seed};
+use crate::net::{Daemon, Machine, Mount, Net};
+use crate::server_faults::{Disk, SECRET, allow, private};
+use std::path::PathBuf;
 use std::time::Duration;
-
-const SECRET: &str = "the secret of all";
 
 /// The faults, one of which is drawn each time unless `LATCHFS_FAULT` names one.
 const FAULTS: [&str; 6] = [
@@ -21,46 +17,6 @@ const FAULTS: [&str; 6] = [
     "a full disk",
     "an unknown token",
 ];
-
-/// The token file of the server, with this secret in it.
-fn allow(tokens: &Path, secret: &str) {
-    let text = format!("[[token]]\nname = \"all\"\nsecret = \"{secret}\"\nclients = [\"*\"]\n");
-    private(tokens, &text);
-}
-
-fn private(path: &Path, text: &str) {
-    fs::write(path, text).expect("ours");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("ours");
-}
-
-/// A small disk for the state of a server.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new(path: PathBuf) -> Self {
-        fs::create_dir(&path).expect("a fresh name");
-        let options = ["-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs"];
-        let mounted = Command::new("mount").args(options).arg(&path).status();
-        assert!(mounted.expect("mount is there").success(), "this test needs root");
-        Self(path)
-    }
-
-    fn fill(&self) {
-        // It ends when nothing fits any more.
-        let filled = fs::write(self.0.join("fill"), vec![0; 8 << 20]);
-        assert!(filled.is_err(), "the disk is full");
-    }
-
-    fn empty(&self) {
-        fs::remove_file(self.0.join("fill")).expect("it is there");
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _gone = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 /// A server, and what can be done to it.
 struct Victim {
@@ -122,7 +78,7 @@ fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
     let mut chance = Chance(seed);
     let mut net = Net::new();
     let (machine, client) = (net.machine(), net.machine());
-    let disk = Disk::new(machine.path("state"));
+    let disk = Disk::new(machine.path("state"), "4m");
     let tokens = machine.path("tokens.toml");
     allow(&tokens, SECRET);
     let daemon = machine.serve(&format!("--tokens {}", tokens.display()));
@@ -130,12 +86,13 @@ fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
     private(&token, SECRET);
     let token = token.display().to_string();
     let url = machine.url();
-    let mount = client.mount(&url, &format!("--ttl {TTL} --token-file {token}"));
+    let mount = client.mount(&url, &format!("--ttl {TTL} --grace {GRACE} --token-file {token}"));
     let mut victim = Victim { machine, daemon, disk, tokens };
     let crowd = Crowd::begin(&mount, &url, Some(&token), seed);
     let named = std::env::var("LATCHFS_FAULT").ok();
     let (mut lasted, mut faults) = (Duration::ZERO, 0);
-    while lasted < patience() {
+    let patience = patience(30);
+    while lasted < patience {
         lasted += chance.linger(&client);
         let drawn = FAULTS[chance.below(FAULTS.len() as u64) as usize];
         lasted += victim.fail(named.as_deref().unwrap_or(drawn), &mut chance);
@@ -143,4 +100,55 @@ fn faults_of_a_server_leave_nobody_waiting_and_nothing_held() {
     }
     println!("{faults} faults");
     crowd.end(&mount);
+}
+
+/// A healthy server with a mount, and the crowd on it.
+fn healthy(test: impl FnOnce(&Machine, &Mount, Crowd)) {
+    let mut net = Net::new();
+    let (machine, client) = (net.machine(), net.machine());
+    let _daemon = machine.serve("");
+    let mount = client.mount(&machine.url(), &format!("--ttl {TTL} --grace {GRACE}"));
+    let crowd = Crowd::begin(&mount, &machine.url(), None, 1);
+    test(&client, &mount, crowd);
+}
+
+/// The assertions of the crowd can fail: a lock that nobody gives back is found.
+#[test]
+#[should_panic(expected = "still held 14s after the faults: Some([\"leaked ")]
+fn a_lock_that_stays_held_is_found() {
+    healthy(|_, mount, crowd| {
+        let holder = mount.python(crate::contact::HOLDER, &["leaked"]);
+        holder.says("mine");
+        crowd.end(mount);
+    });
+}
+
+/// The same of a waiter that is never served, although it is the only one of its kind.
+#[test]
+#[should_panic(expected = "'the waiter' is stuck 14s after the faults")]
+fn a_waiter_that_is_stuck_is_found() {
+    healthy(|client, mount, mut crowd| {
+        let holder = mount.python(crate::contact::HOLDER, &["kept"]);
+        holder.says("mine");
+        let mut waiter = client.command("cat");
+        waiter.arg(".latchfs/wait/kept").current_dir(mount.dir());
+        crowd.add("the waiter", waiter);
+        crowd.end(mount);
+    });
+}
+
+/// The same of commands that never run, because the server refuses every request of `run`.
+#[test]
+#[should_panic(expected = "no lock was ever granted to run")]
+fn a_run_that_is_always_refused_is_found() {
+    let mut net = Net::new();
+    let (machine, client) = (net.machine(), net.machine());
+    let tokens = machine.path("tokens.toml");
+    allow(&tokens, SECRET);
+    let _daemon = machine.serve(&format!("--tokens {}", tokens.display()));
+    let token = client.path("token");
+    private(&token, SECRET);
+    let options = format!("--ttl {TTL} --grace {GRACE} --token-file {}", token.display());
+    let mount = client.mount(&machine.url(), &options);
+    Crowd::begin(&mount, &machine.url(), None, 1).end(&mount);
 }

@@ -11,11 +11,13 @@ mod cli;
 mod contact;
 mod crowd;
 mod cutoff;
+mod cycles;
 mod exclusion;
 mod faults;
 mod kept;
 mod net;
 mod proxy;
+mod server_faults;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;

@@ -360,6 +360,11 @@ impl Program {
             .unwrap_or_else(|error| panic!("it says nothing: {error}"))
     }
 
+    /// The next line that it says within `limit`.
+    pub(crate) fn line_within(&self, limit: Duration) -> Option<String> {
+        self.lines.recv_timeout(limit).ok()
+    }
+
     /// Whether it says nothing for a moment.
     pub(crate) fn is_silent(&self) -> bool {
         self.lines.recv_timeout(Duration::from_millis(300)).is_err()

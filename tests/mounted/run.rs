@@ -293,9 +293,26 @@ fn a_stopped_daemon_ends_the_command_only_after_the_ttl() {
     assert!(took < Span::from_secs(4 + 2), "{took}");
 }
 
-/// A command that leaves its group and works on, and says its number; `run` is the job itself.
-const LEAVES_ITS_GROUP: &str = "latchfs run build -- sh -c \
-    'setsid sh -c \"echo \\$\\$; while :; do sleep 0.01; done\" & wait'";
+/// A command whose workers leave its group, ignore SIGTERM and work on. It says its own number and
+/// those of the workers.
+const WORKS: &str = "sh -c 'echo $$; for n in 1 2 3 4 5 6 7 8; do \
+    setsid sh -c \"trap : TERM HUP; echo \\$\\$; while :; do sleep 0.01; done\" & done; wait'";
+const WORKERS: usize = 8;
+
+/// Waits in line, and looks at once which processes work although the lock is granted.
+const NEXT: &str = "
+import os, sys
+def works(pid):
+    try:
+        with open(f'/proc/{pid}/stat') as f:
+            return f.read().rsplit(') ', 1)[1][0] not in 'ZX'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+with open('.latchfs/wait/build') as f:
+    f.read()
+print('granted while these work:', [pid for pid in sys.argv[1:] if works(pid)], flush=True)
+os.unlink('build')
+";
 
 /// Whether a process does anything still.
 fn works(pid: i32) -> bool {
@@ -303,38 +320,208 @@ fn works(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// SIGKILL of `run` ends all that its command has started, and the lock is free only then. Before,
-/// it was free at once, and what had left the group worked on.
-#[test]
-fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
-    let m = mount();
-    users();
-    let by_user = format!("setpriv --reuid={ALICE} --regid={ALICE} --clear-groups ");
-    for become_user in ["", &by_user] {
-        let mut job = Job::new(&m, &format!("exec {become_user}{LEAVES_ITS_GROUP}"));
-        let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of the worker");
-        let worker = line.parse().expect("a pid");
-        assert!(works(worker) && m.phase("build") == "held");
-        signal(job.pid(), libc::SIGKILL);
-        m.until("build", "free");
-        assert!(!works(worker), "it works although its lock is free");
-        job.ends();
+/// A command that runs under the lock, what it consists of, and the next one in the queue.
+struct Running {
+    job: Job,
+    supervisor: i32,
+    command: i32,
+    workers: Vec<i32>,
+    next: Job,
+}
+
+impl Running {
+    /// Starts `run` with these options; `by_user` is what comes before it.
+    #[track_caller]
+    fn new(m: &Mount, by_user: &str, options: &str) -> Self {
+        let job = Job::new(m, &format!("exec {by_user} latchfs run build {options} -- {WORKS}"));
+        let number = || {
+            let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of a process");
+            line.parse::<i32>().expect("a pid")
+        };
+        let command = number();
+        let workers: Vec<_> = (0..WORKERS).map(|_| number()).collect();
+        assert!(workers.iter().all(|pid| works(*pid)) && m.phase("build") == "held");
+        let children = format!("/proc/{0}/task/{0}/children", job.pid());
+        let supervisor = std::fs::read_to_string(children).expect("it runs");
+        let supervisor = supervisor.trim().parse().expect("one child");
+        std::fs::write(m.scratch().join("next.py"), NEXT).expect("ours");
+        let pids = workers.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
+        let next = Job::new(m, &format!("exec python3 -I $T/next.py {command} {pids}"));
+        eventually("the waiter", || {
+            let line = m.status("build")["waiters"].as_array().map(Vec::len);
+            (line == Some(1)).then_some(())
+        });
+        Self { job, supervisor, command, workers, next }
     }
 }
 
-/// What is started under a lock does not outlive the supervisor either, and the exit code says so.
+impl Drop for Running {
+    fn drop(&mut self) {
+        for pid in self.workers.iter().filter(|pid| works(**pid)) {
+            signal(*pid, libc::SIGKILL);
+        }
+    }
+}
+
+const NONE_WORKS: &str = "granted while these work: []";
+
+/// The mount, and the option by which `run` asks the server behind it instead, if there is one.
+fn targets() -> [(Mount, String); 2] {
+    let behind = Setup::new().behind(Behind::Server).start();
+    let page = behind.sh("cat .latchfs/server").ok();
+    let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+    let url = page["server"]["url"].as_str().expect("its URL").to_owned();
+    [(mount(), String::new()), (behind, format!("--server {url}"))]
+}
+
+/// SIGKILL of `run` ends all that its command has started, also what has left the group, and the
+/// lock is granted to the next only then.
 #[test]
-fn all_is_dead_when_the_supervisor_is_killed() {
+fn all_is_dead_before_the_lock_of_a_killed_run_is_free() {
+    for (m, options) in targets() {
+        let mut running = Running::new(&m, "", &options);
+        signal(running.job.pid(), libc::SIGKILL);
+        running.next.says(NONE_WORKS);
+        assert_eq!(running.job.ends(), None);
+    }
+    users();
     let m = mount();
-    let mut job = Job::new(&m, &format!("exec {LEAVES_ITS_GROUP}"));
-    let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of the worker");
-    let worker = line.parse().expect("a pid");
+    let by_user = format!("setpriv --reuid={ALICE} --regid={ALICE} --clear-groups");
+    let mut running = Running::new(&m, &by_user, "");
+    signal(running.job.pid(), libc::SIGKILL);
+    running.next.says(NONE_WORKS);
+    running.job.ends();
+}
+
+/// SIGKILL of the supervisor does the same, and `run` ends by that signal. A server's lock is
+/// released then: its session would hold it for 35 s more.
+#[test]
+fn all_is_dead_before_the_lock_of_a_killed_supervisor_is_free() {
+    for (m, options) in targets() {
+        let mut running = Running::new(&m, "", &options);
+        signal(running.supervisor, libc::SIGKILL);
+        running.next.says(NONE_WORKS);
+        assert_eq!(running.job.ends(), None, "killed by the same signal");
+    }
+}
+
+/// SIGKILL of the command's first process ends the others, before the lock is released.
+#[test]
+fn all_is_dead_before_the_lock_of_a_killed_command_is_free() {
+    for (m, options) in targets() {
+        let mut running = Running::new(&m, "", &options);
+        signal(running.command, libc::SIGKILL);
+        running.next.says(NONE_WORKS);
+        assert_eq!(running.job.ends(), Some(128 + libc::SIGKILL));
+    }
+}
+
+/// Nobody is left to end the command when both processes of `run` are killed at once: its first
+/// process dies, and the lock stays held for its ttl and grace.
+#[test]
+fn a_lock_outlives_both_processes_of_its_run_by_its_ttl() {
+    for (m, options) in targets() {
+        let mut running = Running::new(&m, "", &format!("{options} --ttl 3s"));
+        signal(running.job.pid(), libc::SIGSTOP);
+        signal(running.supervisor, libc::SIGKILL);
+        signal(running.job.pid(), libc::SIGKILL);
+        let killed_at = boot_now();
+        eventually("the end of the command", || (!works(running.command)).then_some(()));
+        let line = running.next.1.recv_timeout(Duration::from_secs(20)).expect("it is granted");
+        let after = boot_now().since(killed_at);
+        assert!(line.starts_with("granted ") && after > Span::from_secs(2), "{line}: {after}");
+        running.job.ends();
+    }
+}
+
+/// A supervisor that is stopped could renew nothing: the front process continues it.
+#[test]
+fn a_stopped_supervisor_goes_on_and_keeps_the_lock() {
+    let m = Setup::new().with("--ttl 2s --grace 0s").start();
+    let mut job = Job::new(&m, UNTIL_TOLD);
+    job.says("on");
+    let token = m.token("build");
     let children = format!("/proc/{0}/task/{0}/children", job.pid());
     let supervisor = std::fs::read_to_string(children).expect("it runs");
-    signal(supervisor.trim().parse().expect("one child"), libc::SIGKILL);
-    eventually("the worker's end", || (!works(worker)).then_some(()));
-    assert_eq!(job.ends(), None, "killed by the same signal");
-    m.until("build", "free");
+    signal(supervisor.trim().parse().expect("one child"), libc::SIGSTOP);
+    job.goes_on(Duration::from_secs(4));
+    assert_eq!((m.phase("build").as_str(), m.token("build")), ("held", token));
+    std::fs::write(m.scratch().join("go"), "").expect("ours");
+    job.says("off");
+    assert_eq!(job.ends(), Some(0));
+}
+
+/// A shell with job control and one job, on a terminal: Ctrl-Z stops the job for longer than the
+/// ttl, `fg` continues it, and it reads on.
+const JOB_CONTROL: &str = r#"
+import pty, signal
+SCRIPT = 'echo on; read line; echo "off $line"; exit 3'
+def shell():
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    job = os.fork()
+    if job == 0:
+        os.setpgid(0, 0)
+        os.tcsetpgrp(0, os.getpgrp())
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execvp('latchfs', ['latchfs', 'run', 'build', '--', 'sh', '-c', SCRIPT])
+    _, status = os.waitpid(job, os.WUNTRACED)
+    print('stopped', os.WIFSTOPPED(status), os.tcgetpgrp(0) == job, flush=True)
+    time.sleep(3)
+    os.tcsetpgrp(0, job)
+    os.killpg(job, signal.SIGCONT)
+    print('continued', flush=True)
+    _, status = os.waitpid(job, 0)
+    print('ended', os.WEXITSTATUS(status), flush=True)
+pid, master = pty.fork()
+if pid == 0:
+    try:
+        shell()
+    finally:
+        os._exit(0)
+seen = b''
+def until(word):
+    global seen
+    while word not in seen:
+        seen += os.read(master, 1000)
+until(b'on\r\n')
+with open('.latchfs/status/build') as f:
+    token = json.load(f)['token']
+os.write(master, b'\x1a')
+until(b'stopped True True')
+until(b'continued')
+with open('.latchfs/status/build') as f:
+    status = json.load(f)
+assert (status['phase'], status['token']) == ('held', token), status
+os.write(master, b'word\n')
+until(b'off word')
+until(b'ended 3')
+"#;
+
+#[test]
+fn a_job_that_is_stopped_at_the_terminal_keeps_its_lock() {
+    let m = Setup::new().with("--ttl 1s --grace 0s").start();
+    m.py(JOB_CONTROL).ok();
+    assert_eq!(m.phase("build"), "free");
+}
+
+/// What a command leaves running is ended with it, and the lock is free only then.
+#[test]
+fn what_a_command_leaves_running_is_ended() {
+    let m = mount();
+    let script = "setsid sh -c 'trap : TERM; echo $$; while :; do sleep 0.01; done' & \
+                  read line < $T/go; exit 3";
+    m.sh("mkfifo $T/go").ok();
+    let mut job = Job::new(
+        &m,
+        &format!("exec latchfs run build -- sh -c '{}'", script.replace('\'', "'\\''")),
+    );
+    let line = job.1.recv_timeout(Duration::from_secs(20)).expect("the pid of the worker");
+    let worker = line.parse().expect("a pid");
+    assert!(works(worker));
+    m.sh("echo > $T/go").ok();
+    assert_eq!(job.ends(), Some(3), "the exit code of the command");
+    assert!(!works(worker), "it is dead when run has ended");
+    assert_eq!(m.phase("build"), "free");
 }
 
 /// Who waits in line below a killed `run` waits no longer, and runs nothing.

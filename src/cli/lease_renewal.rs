@@ -1,0 +1,58 @@
+//! Renewals of a mount's lease that is bound to no process: `run` renews it while anything lives
+//! that its command has started.
+
+use super::exit::{CliError, Exit};
+use super::mount_client::LockClient;
+use crate::engine::LockName;
+use crate::time::Span;
+use serde_json::json;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// The lease is renewed so many times in each ttl.
+const RENEWALS_PER_TTL: u64 = 4;
+/// How soon a renewal is tried again that got no answer.
+const RETRY: Span = Span::from_millis(100);
+
+/// Renews one lease on a thread of its own.
+pub(super) struct LeaseRenewal {
+    stopped: Arc<AtomicBool>,
+}
+
+impl LeaseRenewal {
+    /// Renews the lease `token` from now on, until it is refused or stopped.
+    pub(super) fn start(
+        client: Arc<dyn LockClient>,
+        name: LockName,
+        token: u64,
+        ttl: Span,
+    ) -> io::Result<Self> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stopped);
+        let period = Span::from_nanos(ttl.as_nanos() / RENEWALS_PER_TTL);
+        let request = json!({"do": "renew", "name": name.as_str(), "token": token});
+        thread::Builder::new().name("renewal".into()).spawn(move || {
+            let mut pause = period;
+            loop {
+                thread::sleep(pause.as_duration());
+                if is_stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                pause = match client.ask(&request) {
+                    Ok(_) => period,
+                    // The lease is over, as the watcher of the lease finds as well.
+                    Err(CliError::Said(Exit::Lost | Exit::Denied, _)) => return,
+                    Err(_) => RETRY.min(period),
+                };
+            }
+        })?;
+        Ok(Self { stopped })
+    }
+
+    /// Renews it no more: the lease ends with its ttl.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+}

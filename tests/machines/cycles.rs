@@ -1,0 +1,234 @@
+//! Real waiters through power cycles of the server: flock, wait/NAME and `run --server` wait for
+//! one lock each while the server is killed and started again, and the holder lets go about then.
+
+use crate::crowd::{Chance, GRACE, MARGIN, TTL, TTL_AND_GRACE, seed};
+use crate::net::{Daemon, LATCHFS, Machine, Mount, Net, Program, eventually};
+use latchfs::time::{Span, boot_now};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Waiters of each kind in the mount, and commands that ask the server themselves.
+const EACH: usize = 3;
+const RUNS: usize = 2;
+/// The names of the three locks.
+const LOCKS: [&str; 3] = ["flock", "wait", "run"];
+
+/// Holds all three locks, has threads wait for two of them, and lets go when it is told.
+const WAITERS: &str = "
+    from builtins import print as explain
+    held = []
+    def hold():
+        for name in 'flock', 'wait', 'run':
+            held.append(open(name, 'w'))
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+        print('held')
+    def release():
+        while held:
+            held.pop().close()
+    def flock():
+        with open('flock', 'w') as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+    def wait():
+        with open('.latchfs/wait/wait') as f:
+            granted = f.read()
+        try:
+            os.unlink('wait')
+        except OSError as e:
+            with open('.latchfs/status/wait') as f:
+                explain('granted', granted, 'but', e, 'with', f.read(), file=sys.stderr)
+            raise
+    def end(kind, number):
+        print(kind.__name__, number, said(kind))
+    def start(function, *args):
+        threading.Thread(target=function, args=args, daemon=True).start()
+    for line in sys.stdin:
+        match line.strip():
+            case 'hold':
+                start(hold)
+            case 'release':
+                start(release)
+            case 'wait':
+                for number in range(int(sys.argv[1])):
+                    start(end, flock, number)
+                    start(end, wait, number)
+";
+
+/// How many rounds: 1,000 by `contrib/faults`.
+fn rounds() -> usize {
+    let named = std::env::var("LATCHFS_ROUNDS").ok().and_then(|text| text.parse().ok());
+    named.unwrap_or(10)
+}
+
+/// How many wait for a lock now, as its status says.
+fn waiting(mount: &Mount, name: &str) -> Option<usize> {
+    let status = std::fs::read(mount.dir().join(".latchfs/status").join(name)).ok()?;
+    let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
+    status["waiters"].as_array().map(Vec::len)
+}
+
+/// `latchfs run` at the server, killed with its handle.
+struct Run(Child);
+
+impl Run {
+    fn start(machine: &Machine, url: &str, number: usize) -> Self {
+        let client = format!("runner{number}");
+        let mut command = machine.command(LATCHFS);
+        command.args(["run", "run", "--server", url, "--client", &client, "--ttl", TTL]);
+        command.args(["--", "true"]).stdin(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().expect("nsenter is there"))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// The server is killed and started again, and the holder lets go before, meanwhile or after.
+fn power_cycle(
+    server: &mut Daemon,
+    (waiters, client): (&mut Program, &Machine),
+    chance: &mut Chance,
+) -> &'static str {
+    let which = chance.below(3);
+    let mut pause = |longest_ms: u64| {
+        let span = Duration::from_micros(chance.below(1_000 * longest_ms));
+        client.sh(&format!("sleep {:.6}", span.as_secs_f64())).ok();
+    };
+    match which {
+        0 => {
+            waiters.tell("release");
+            pause(20);
+            server.kill();
+            pause(300);
+            server.again();
+            "released before"
+        }
+        1 => {
+            server.kill();
+            pause(50);
+            waiters.tell("release");
+            pause(300);
+            server.again();
+            "released meanwhile"
+        }
+        _ => {
+            server.kill();
+            pause(300);
+            server.again();
+            pause(300);
+            waiters.tell("release");
+            "released after"
+        }
+    }
+}
+
+/// What became of those who waited.
+#[derive(Default)]
+struct Count {
+    granted: usize,
+    refused: usize,
+    slowest: Span,
+}
+
+/// Every waiter of a round learns within the ttl, the grace and a margin what became of its wait.
+#[track_caller]
+fn all_end(waiters: &Program, mut runs: Vec<Run>, round: &str, count: &mut Count) {
+    let begun = boot_now();
+    let limit = TTL_AND_GRACE + MARGIN;
+    for ended in 0..2 * EACH {
+        let left = (begun + limit).since(boot_now());
+        let line = waiters.line_within(left.as_duration());
+        let line = line.unwrap_or_else(|| {
+            panic!("{round}: {} waiters of the mount are stuck", 2 * EACH - ended)
+        });
+        println!("  {line} after {}", boot_now().since(begun));
+        if line.ends_with(" OK") { count.granted += 1 } else { count.refused += 1 }
+    }
+    for (number, Run(child)) in runs.iter_mut().enumerate() {
+        let status = eventually("the end of a run, or the limit", || {
+            let late = boot_now().since(begun) > limit;
+            let ended = child.try_wait().expect("it is our child");
+            assert!(ended.is_some() || !late, "{round}: run {number} is stuck");
+            ended
+        });
+        println!("  run {number} {status} after {}", boot_now().since(begun));
+        if status.success() { count.granted += 1 } else { count.refused += 1 }
+    }
+    count.slowest = count.slowest.max(boot_now().since(begun));
+}
+
+/// A server, a mount, and the waiters.
+struct Waiting {
+    server: Daemon,
+    mount: Mount,
+    client: Machine,
+    url: String,
+    waiters: Program,
+    _net: Net,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        let mut net = Net::new();
+        let (machine, client) = (net.machine(), net.machine());
+        let (server, url) = (machine.serve(""), machine.url());
+        let mount = client.mount(&url, &format!("--ttl {TTL} --grace {GRACE}"));
+        let waiters = mount.python(WAITERS, &[&EACH.to_string()]);
+        Self { server, mount, client, url, waiters, _net: net }
+    }
+
+    /// All three locks are held, and all wait for them. Returns the commands among them.
+    #[track_caller]
+    fn all_wait(&mut self) -> Vec<Run> {
+        self.waiters.tell("hold");
+        self.waiters.says("held");
+        self.waiters.tell("wait");
+        let runs = (0..RUNS).map(|number| Run::start(&self.client, &self.url, number)).collect();
+        let wanted = [EACH, EACH, RUNS];
+        eventually("all wait", || {
+            let is_full =
+                |(name, wanted): (&&str, &usize)| waiting(&self.mount, name) == Some(*wanted);
+            LOCKS.iter().zip(&wanted).all(is_full).then_some(())
+        });
+        runs
+    }
+}
+
+#[test]
+fn no_waiter_is_stuck_after_a_power_cycle() {
+    let mut chance = Chance(seed());
+    let mut all = Waiting::new();
+    let (begun, mut count) = (boot_now(), Count::default());
+    for round in 0..rounds() {
+        let runs = all.all_wait();
+        let when = power_cycle(&mut all.server, (&mut all.waiters, &all.client), &mut chance);
+        println!("round {round}: {when}");
+        all_end(&all.waiters, runs, &format!("round {round}, {when}"), &mut count);
+        eventually("all is free", || {
+            let entries = std::fs::read_dir(all.mount.dir()).ok()?;
+            (entries.count() == 0).then_some(())
+        });
+    }
+    let Count { granted, refused, slowest } = count;
+    println!(
+        "{} rounds in {}: {granted} waiters were granted their lock, {refused} were refused; \
+         the slowest round took {slowest}",
+        rounds(),
+        boot_now().since(begun)
+    );
+    assert!(granted > 9 * refused, "{refused} of {} were refused", granted + refused);
+}
+
+/// The assertion can fail: the holder does not let go.
+#[test]
+#[should_panic(expected = "the round without a release: 6 waiters of the mount are stuck")]
+fn a_waiter_that_is_never_served_is_found() {
+    let mut all = Waiting::new();
+    let runs = all.all_wait();
+    all.server.kill();
+    all.server.again();
+    all_end(&all.waiters, runs, "the round without a release", &mut Count::default());
+}
