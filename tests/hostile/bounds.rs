@@ -98,7 +98,13 @@ fn a_text_of_a_batch_that_is_too_long_is_no_batch() {
             term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
             patch: Patch::default(),
         });
-        encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, asks: vec![submit(op)] })
+        encode_batch(&RequestBatch {
+            engine: 0,
+            from: 7,
+            number: 0,
+            session: None,
+            asks: vec![submit(op)],
+        })
     };
     for (part, text, batch) in [
         ("reason", &*reason, steal("eve", "eve", &reason)),

@@ -87,7 +87,7 @@ fn batch(name: &str, line: QueuePolicy) -> Vec<u8> {
         patch: Patch::default(),
     };
     let asks = vec![BatchItem::Submit(Op::Acquire(ask).into())];
-    encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, asks })
+    encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, session: None, asks })
 }
 
 /// The socket of a mount knows its user as the mount does: what the permission bits of a lock

@@ -328,7 +328,8 @@ fn entries_beyond_one_call_are_sent_in_several() {
             submit(Op::Acquire(Acquire { term, ..ask }))
         };
         let asks = (0..256).map(lock).collect();
-        let batch = encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, asks });
+        let batch =
+            encode_batch(&RequestBatch { engine: 0, from: 7, number: 0, session: None, asks });
         fs::write(path("batch"), batch).expect("ours");
         let sent = ["-H", ADMIN, "--data-binary", &format!("@{}", path("batch"))];
         let told = node.server.curl(&[&sent[..], &["/door/v1/ask"]].concat());
