@@ -71,7 +71,7 @@ impl Attack {
         let ok = b"HTTP/1.1 200 OK\r\n".to_vec();
         match self {
             Self::HugeBody => (sized("200 OK", 1 << 30), vec![5; 1 << 20], 1 << 10),
-            Self::EndlessParts => (chunked(), chunk(&[b'x'; 64 << 10]), 1 << 14),
+            Self::EndlessParts => (chunked(), chunk(&vec![b'x'; 64 << 10]), 1 << 14),
             Self::EndlessHeaders => (ok, b"x-some: header\r\n".repeat(1 << 10), 1 << 16),
             Self::EndlessContinue => {
                 (vec![], b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1 << 10), 1 << 14)
@@ -95,7 +95,7 @@ impl Attack {
             ),
             Self::HugeEvent => {
                 let first = [chunked(), chunk(&[0xff, 0xff, 0xff, 0xff])].concat();
-                (first, chunk(&[7; 64 << 10]), 1 << 14)
+                (first, chunk(&vec![7; 64 << 10]), 1 << 14)
             }
         }
     }
@@ -104,7 +104,7 @@ impl Attack {
     fn answer(self, mut stream: TcpStream) {
         let _ = stream.set_write_timeout(Some(CLIENT_LIMIT));
         let (first, again, times) = self.bytes();
-        let mut request = [0; 64 << 10];
+        let mut request = vec![0; 64 << 10];
         while stream.read(&mut request).is_ok_and(|count| count > 0) {
             if stream.write_all(&first).is_err() {
                 return;
@@ -243,7 +243,9 @@ fn a_mount_of_a_hostile_server_says_so_and_takes_no_memory() {
         thread::scope(|scope| {
             let attacked: Vec<_> =
                 halves.map(|attacks| scope.spawn(|| attack_a_mount(&real.url, attacks))).collect();
-            attacked.into_iter().for_each(|attacked| attacked.join().expect("it goes well"));
+            for attacked in attacked {
+                attacked.join().expect("it goes well");
+            }
         });
     };
     beside_victim(|| victim(&good), attack_all);

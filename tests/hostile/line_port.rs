@@ -172,7 +172,7 @@ fn answers_that_nobody_reads_are_not_kept() {
                 })
             })
             .collect();
-        while !senders.iter().all(|sender| sender.is_finished()) {
+        while !senders.iter().all(thread::ScopedJoinHandle::is_finished) {
             target.serves_the_victim();
             thread::yield_now();
         }

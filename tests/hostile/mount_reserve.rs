@@ -195,7 +195,7 @@ fn make_locks(socket: &Path, count: usize) {
 
 /// The body of the next answer on a connection.
 fn answer(stream: &mut UnixStream) -> Vec<u8> {
-    let (mut said, mut part) = (Vec::new(), [0; 64 << 10]);
+    let (mut said, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         if let Some(end) = said.windows(4).position(|end| end == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&said[..end]).to_lowercase();

@@ -28,12 +28,12 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
     let (done, ended) = channel::<()>();
     thread::scope(|scope| {
         let looking = scope.spawn(move || {
-            let (ping, pinged) = channel::<()>();
-            let (pong, ponged) = channel::<()>();
+            let (ask, asked) = channel::<()>();
+            let (reply, told) = channel::<()>();
             let partner = thread::spawn(move || {
-                while pinged
+                while asked
                     .recv()
-                    .and_then(|()| pong.send(()).map_err(|_| std::sync::mpsc::RecvError))
+                    .and_then(|()| reply.send(()).map_err(|_| std::sync::mpsc::RecvError))
                     .is_ok()
                 {}
             });
@@ -41,15 +41,15 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, Duration, T) {
             loop {
                 let begun = boot_now();
                 for _ in 0..TURNS {
-                    ping.send(()).expect("it listens");
-                    ponged.recv().expect("it answers");
+                    ask.send(()).expect("it listens");
+                    told.recv().expect("it answers");
                 }
                 worst = worst.max(boot_now().since(begun).as_duration());
                 if ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {
                     break;
                 }
             }
-            drop(ping);
+            drop(ask);
             partner.join().expect("it ends");
             worst
         });

@@ -318,10 +318,10 @@ fn calls_of_many_connections_share_one_memory() {
 fn entries_beyond_one_call_are_sent_in_several() {
     let node = Node::start();
     let path = |name: &str| node.scratch.path().join(name).display().to_string();
-    let note = "n".repeat(1_000);
+    let text = "n".repeat(1_000);
     for block in 0..64 {
         let lock = |number| {
-            let Op::Acquire(ask) = acquire(&format!("many/{block}/{number}"), &note) else {
+            let Op::Acquire(ask) = acquire(&format!("many/{block}/{number}"), &text) else {
                 panic!("it acquires");
             };
             let term = LeaseTerms::Own(Ttl::parse("1h").expect("a ttl"), GRACE_DEFAULT);

@@ -23,6 +23,7 @@ struct Row {
 }
 
 /// A caller, and what its credentials allow.
+#[allow(clippy::struct_excessive_bools)] // They are the rights of the table.
 struct Who {
     name: &'static str,
     site: Site,
