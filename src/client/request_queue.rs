@@ -505,8 +505,7 @@ mod tests {
         assert_eq!(queue.take().len(), 0, "the tenure goes on");
     }
 
-    /// A server that saw the first try only, or a copy too late, has refused for its number what may
-    /// have been done.
+    /// The server has refused a request for its number: an earlier try may have had an effect.
     #[test]
     fn a_request_that_came_too_late_is_sent_again_before_all_others() {
         let late = [

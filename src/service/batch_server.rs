@@ -514,7 +514,8 @@ mod tests {
     #[test]
     fn a_late_copy_at_another_node_does_not_share_what_is_held_alone() {
         let local = Arc::new(Local::in_memory(Rules::default()).expect("started"));
-        let [one, two] = [(); 2].map(|()| BatchServer::new(Locks::new(local.clone())));
+        let [one, two] =
+            [(); 2].map(|()| BatchServer::new(Locks::new(Arc::<Local>::clone(&local))));
         let opened = ask(&one, &batch(1, vec![open()]), &anything()).expect("carried out");
         let [ItemReply::Answered(Ok(Outcome::SessionOpened(session)))] = opened[..] else {
             panic!("{opened:?}");
