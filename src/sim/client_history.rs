@@ -170,9 +170,9 @@ impl History {
         if known.0 != lock || known.1 != *who {
             let (other, first) = known;
             let what = format!(
-                "token {token} was given twice: to {first} for lock {other}, and to {} for lock \
-                 {lock}",
-                if first == who { "the same client" } else { &**who }
+                "token {token} was given twice: to {first} for lock {other}, and to {} client, \
+                 {who}, for lock {lock}",
+                if first == who { "the same" } else { "another" }
             );
             self.violations.push(Violation::new(Promise::TokensAreUnique, what));
         }
