@@ -25,7 +25,7 @@ impl LeaseRenewal {
     /// Renews the lease `token` from now on, until it is refused or stopped.
     pub(super) fn start(
         client: Arc<dyn LockClient>,
-        name: LockName,
+        name: &LockName,
         token: u64,
         ttl: Span,
     ) -> io::Result<Self> {

@@ -160,7 +160,10 @@ impl RemoteClient {
             Outcome::Granted(tenure) | Outcome::Renewed(tenure) => tenure.token,
             Outcome::Waiting { ticket, .. } => {
                 let found = Self::wait_in_line(remote, &mut watch, &ask, ticket)?;
-                found.ok_or_else(|| too_long(&name, patience))?
+                found.ok_or_else(|| {
+                    // Without a limit it left the queue because its session is over.
+                    patience.map_or_else(place_lost, |limit| too_long(&name, limit))
+                })?
             }
             _ => return Err(CliError::unavailable("the server answered what was not asked")),
         };
@@ -195,9 +198,7 @@ impl RemoteClient {
                 if let EventKind::SessionOver { session: over, .. } = event.what
                     && Some(over) == session
                 {
-                    return Err(CliError::unavailable(
-                        "the server was away for so long that the place in line is lost; try again",
-                    ));
+                    return Err(place_lost());
                 }
             }
             if batch.lost > 0
@@ -384,8 +385,13 @@ fn failed(failure: &service::RequestError) -> CliError {
     CliError::Said(Exit::of(failure.kind()), failure.to_string())
 }
 
-fn too_long(name: &LockName, patience: Option<Span>) -> CliError {
-    let patience = patience.unwrap_or_default();
+fn place_lost() -> CliError {
+    CliError::unavailable(
+        "the server was away for so long that the place in line is lost; try again",
+    )
+}
+
+fn too_long(name: &LockName, patience: Span) -> CliError {
     let sentence = format!(
         "lock '{name}' was not to be had within {patience}; see 'latchfs status {name}' for who \
          has it, or wait longer"

@@ -270,7 +270,7 @@ impl HeldLock {
         if !front.outlive(lease)? || !is_of_mount {
             return Ok(None);
         }
-        let (name, token) = (self.name.clone(), self.token);
+        let (name, token) = (&self.name, self.token);
         let unbound = self.tell(&json!({
             "do": "renew", "name": name.as_str(), "token": token, "unbind": true,
         }));
