@@ -6,22 +6,21 @@ use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, Request
 use std::sync::Arc;
 
 impl SimClient {
-    /// The order under which to ask again, if an answer says only that there was no place for the
-    /// request: an earlier copy may have been carried out.
-    pub(super) fn reorder(
-        &mut self,
-        order: Option<RequestOrder>,
-        answer: &Answer,
-    ) -> Option<Option<RequestOrder>> {
-        let (session, Err(refusal)) = (order?.session, answer) else { return None };
-        match *refusal.reason {
+    /// Gives the request another `order` and returns true if the answer says only that there was
+    /// no place for it: then the client asks again, since an earlier copy may have been carried out.
+    pub(super) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
+        let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
+            return false;
+        };
+        *order = match *refusal.reason {
             Reason::LateCopy(_) => {
                 self.requests += 1;
-                Some(self.order())
+                self.order()
             }
-            Reason::NoSession(id) if id == session => Some(None),
-            _ => None,
-        }
+            Reason::NoSession(id) if id == session => None,
+            _ => return false,
+        };
+        true
     }
 
     /// The place of the last request among those of the session.

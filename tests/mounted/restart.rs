@@ -289,10 +289,10 @@ fn no_state_holds_off() {
     assert!(boot_now().since(started.0) < HOLD_OFF, "too slow to see anything");
     assert_eq!(m.sh("ls").ok(), "", "a refusal leaves nothing behind");
     // A program that waits is served as soon as it is over.
-    let served = json(&m.sh("cat .latchfs/wait/build").ok());
+    let granted = json(&m.sh("cat .latchfs/wait/build").ok());
     let waited = boot_now().since(started.0);
     assert!(waited >= HOLD_OFF, "granted after {waited}");
-    assert_eq!(served["holder"], "laptop1:root");
+    assert_eq!(granted["holder"], "laptop1:root");
     begins_at(&m, "build", started.1);
     m.sh("mkdir other && rmdir other").ok();
 }
