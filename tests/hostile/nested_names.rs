@@ -203,7 +203,7 @@ fn names_below_a_lock_of_another_machine() {
         setup.with(&format!("--server {}", server.url)).start()
     };
     let (holder, other) = (at("laptop1"), at("laptop2"));
-    let served = |script: &str| {
+    let by_server = |script: &str| {
         let begun = steady_now();
         holder.sh_as(BOB, script).ok();
         let waited = steady_now().since(begun).as_duration();
@@ -212,7 +212,7 @@ fn names_below_a_lock_of_another_machine() {
     for form in ["mkdir backup/x", ": > backup/x", "latchfs acquire backup/x"] {
         holder.sh_as(BOB, "mkdir backup").ok();
         let tried = [other.sh(form), other.sh_as(ALICE, form), holder.sh_as(ALICE, form)];
-        served("rm -rf backup && [ ! -e backup ]");
+        by_server("rm -rf backup && [ ! -e backup ]");
         for tried in tried {
             let refused = tried.fails();
             let says = ["Permission denied", "lets nobody else make locks there"];
@@ -222,7 +222,7 @@ fn names_below_a_lock_of_another_machine() {
     holder.sh_as(BOB, "mkdir -m 777 backup").ok();
     other.sh_as(ALICE, "mkdir backup/x").ok();
     server.curl(&["-X", "POST", "/locks/backup%2Fy?client=ci"]).is(200);
-    served("rmdir backup");
+    by_server("rmdir backup");
     assert_eq!(holder.status("backup/x")["holder"], format!("laptop2:{ALICE}"));
     assert_eq!(holder.status("backup/y")["holder"], "ci");
     other.sh_as(ALICE, "rmdir backup/x").ok();
