@@ -305,7 +305,7 @@ impl BatchServerState {
                 if named && matches!(*refusal.reason, Reason::Limit(Limit::Requests(_))) =>
             {
                 locks.submit_checked(unnamed, check, |answer| {
-                    then(or_not(answer, ItemReply::Answered))
+                    then(or_not(answer, ItemReply::Answered));
                 });
             }
             _ => then(or_not(answer.map(|answer| answer.map(Outcome::first)), ItemReply::Answered)),

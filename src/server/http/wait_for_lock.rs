@@ -35,15 +35,14 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
     let mut place = None;
     loop {
         call.grants()?;
-        let mut waiter = match place.take() {
-            Some(waiter) => waiter,
-            None => {
-                let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
-                let entered = told(places.enter(&ask, check).await)?;
-                match entered.map_err(RequestError::Refused)? {
-                    EnterOutcome::Waits(waiter) => waiter,
-                    EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
-                }
+        let mut waiter = if let Some(waiter) = place.take() {
+            waiter
+        } else {
+            let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
+            let entered = told(places.enter(&ask, check).await)?;
+            match entered.map_err(RequestError::Refused)? {
+                EnterOutcome::Waits(waiter) => waiter,
+                EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
             }
         };
         let fate = tokio::select! {
