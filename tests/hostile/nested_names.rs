@@ -5,16 +5,21 @@ use crate::server_harness::{self as servers, Server};
 use crate::support::run;
 use latchfs::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use latchfs::engine::{
-    Acquire, ClientId, LeaseTerms, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
+    Acquire, Answer, ClientId, Lease, LeaseTerms, LockName, Mode, Op, Ownership, Patch,
+    QueuePolicy, Rules,
 };
-use latchfs::service::Unavailable;
 use latchfs::service::batch_messages::{
     BatchItem, ItemReply, RequestBatch, decode_told, encode_batch,
 };
+use latchfs::service::local::Local;
+use latchfs::service::{Locks, ParentCheck, Unavailable};
 use latchfs::time::steady_now;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 /// A victim beside the attack gets its right answer within this.
@@ -203,7 +208,7 @@ fn names_below_a_lock_of_another_machine() {
         setup.with(&format!("--server {}", server.url)).start()
     };
     let (holder, other) = (at("laptop1"), at("laptop2"));
-    let by_server = |script: &str| {
+    let frees = |script: &str| {
         let begun = steady_now();
         holder.sh_as(BOB, script).ok();
         let waited = steady_now().since(begun).as_duration();
@@ -212,7 +217,7 @@ fn names_below_a_lock_of_another_machine() {
     for form in ["mkdir backup/x", ": > backup/x", "latchfs acquire backup/x"] {
         holder.sh_as(BOB, "mkdir backup").ok();
         let tried = [other.sh(form), other.sh_as(ALICE, form), holder.sh_as(ALICE, form)];
-        by_server("rm -rf backup && [ ! -e backup ]");
+        frees("rm -rf backup && [ ! -e backup ]");
         for tried in tried {
             let refused = tried.fails();
             let says = ["Permission denied", "lets nobody else make locks there"];
@@ -222,7 +227,7 @@ fn names_below_a_lock_of_another_machine() {
     holder.sh_as(BOB, "mkdir -m 777 backup").ok();
     other.sh_as(ALICE, "mkdir backup/x").ok();
     server.curl(&["-X", "POST", "/locks/backup%2Fy?client=ci"]).is(200);
-    by_server("rmdir backup");
+    frees("rmdir backup");
     assert_eq!(holder.status("backup/x")["holder"], format!("laptop2:{ALICE}"));
     assert_eq!(holder.status("backup/y")["holder"], "ci");
     other.sh_as(ALICE, "rmdir backup/x").ok();
@@ -294,4 +299,62 @@ fn lock_above_is_respected_from_the_moment_it_is_taken() {
 #[test]
 fn lock_above_is_respected_from_the_moment_it_is_taken_at_a_server() {
     race(&Setup::new().behind(Behind::Server).start(), 300);
+}
+
+/// Alice asks for `backup/x`, and Bob for `backup` while her condition is checked. Returns whether
+/// hers is the older tenure, and so was made below no held lock.
+fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> bool {
+    let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("started")));
+    let acquire = |name: &str, client: &str| {
+        Op::Acquire(Acquire {
+            name: LockName::parse(name).expect("valid"),
+            client: ClientId::parse(client).expect("valid"),
+            mode: Mode::Exclusive,
+            hold: Ownership::Client,
+            term: LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT),
+            line: QueuePolicy::Skip,
+            patch: Patch::default(),
+        })
+    };
+    let (hers, his) = (acquire("backup/x", "alice"), acquire("backup", "bob"));
+    let (others, (send, bobs)) = (locks.clone(), channel());
+    let check = ParentCheck::of(&hers, |_| {
+        move |_: &LockName, _: &ClientId, _: &[Lease]| {
+            let (others, his, send) = (others.clone(), his.clone(), send.clone());
+            let (told, is_in) = channel();
+            thread::spawn(move || {
+                others.submit(his, move |answer| {
+                    let _ = send.send(token(answer));
+                });
+                let _ = told.send(());
+            });
+            // Where this is a step of the engine he is not let in before it is over.
+            let _ = is_in.recv_timeout(Duration::from_millis(200));
+            Ok(())
+        }
+    });
+    let (told, alices) = channel();
+    ask(&locks, hers, check, told);
+    let token = |told: &Receiver<u64>| told.recv_timeout(VICTIM_LIMIT).expect("granted");
+    token(&alices) < token(&bobs)
+}
+
+fn token(answer: Result<Answer, Unavailable>) -> u64 {
+    let outcome = answer.expect("decided").expect("granted");
+    outcome.tenure().expect("a tenure").token.as_u64()
+}
+
+/// Nobody takes the lock above between the look at it and the grant. Two steps would let him.
+#[test]
+fn condition_and_grant_are_one_step() {
+    assert!(is_older(|locks, op, check, told| {
+        locks.submit_checked(op, check, move |answer| told.send(token(answer)).expect("read"));
+    }));
+    assert!(!is_older(|locks, op, check, told| {
+        let locks2 = locks.clone();
+        locks.check_parent(check.expect("it lies below another"), move |allowed| {
+            allowed.expect("nobody holds the lock above");
+            locks2.submit(op, move |answer| told.send(token(answer)).expect("read"));
+        });
+    }));
 }

@@ -279,8 +279,8 @@ fn no_state_holds_off() {
     let started = (boot_now(), Wall::now().secs);
     let setup = Setup::new().with("--state none --max-ttl 5s --ttl 5s --grace 1s");
     let m = setup.no_state().start();
-    let server = text(&json(&m.sh("cat .latchfs/server").ok())["state"]);
-    assert!(server.contains("nothing is granted before"), "{server}");
+    let state = text(&json(&m.sh("cat .latchfs/server").ok())["state"]);
+    assert!(state.contains("nothing is granted before"), "{state}");
     for form in ["mkdir build", "set -C; : > build", "flock -n build true"] {
         m.sh(form).fails();
         let why = text(&json(&m.sh("cat .latchfs/why").ok())["message"]);

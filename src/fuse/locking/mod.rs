@@ -13,7 +13,6 @@ mod compare;
 mod asker;
 pub(super) mod waiting;
 
-use super::below;
 use super::errno::{Act, errno_of};
 use super::make::looks;
 use super::opens::{Open, Target};
@@ -432,7 +431,7 @@ fn perform(fs: &Fs, running: &Arc<Running>, effect: Effect<ReplyEmpty>) {
     match effect {
         Effect::Submit { cookie, ino, ask } => {
             let of = (ask.name.clone(), ask.client.clone());
-            let check = below::check_of_open(fs, &ask);
+            let check = super::below::check_of_open(fs, &ask);
             let command = Op::Acquire(*ask).into();
             if let Some(answer) = fs.locks.submit_checked_here(&command, check.as_ref()) {
                 let answer = answer.map_err(RequestError::Unavailable);
