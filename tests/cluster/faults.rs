@@ -72,16 +72,22 @@ impl Victims {
     /// The disks of these nodes are full for a while. A node that finds its disk full ends, and is
     /// started again when there is room.
     fn full(&mut self, nodes: &[usize], mut wait: impl FnMut() -> Duration) -> Duration {
-        nodes.iter().for_each(|node| self.disks[*node].fill());
+        for node in nodes {
+            self.disks[*node].fill();
+        }
         let lasted = wait();
-        nodes.iter().for_each(|node| self.disks[*node].empty());
+        for node in nodes {
+            self.disks[*node].empty();
+        }
         self.without(nodes, || lasted)
     }
 
     /// All nodes know another secret from now on.
     fn know(&self, secret: &str) {
         allow(&self.tokens, secret);
-        self.cluster.nodes.iter().for_each(|node| node.daemon.signal(libc::SIGHUP));
+        for node in &self.cluster.nodes {
+            node.daemon.signal(libc::SIGHUP);
+        }
     }
 
     fn fail(&mut self, fault: &str, chance: &mut Chance) -> Duration {
