@@ -85,7 +85,9 @@ impl Victims {
     /// All nodes know another secret from now on.
     fn know(&self, secret: &str) {
         allow(&self.tokens, secret);
-        self.cluster.nodes.iter().for_each(|node| node.daemon.signal(libc::SIGHUP));
+        for node in &self.cluster.nodes {
+            node.daemon.signal(libc::SIGHUP);
+        }
     }
 
     fn fail(&mut self, fault: &str, chance: &mut Chance) -> Duration {

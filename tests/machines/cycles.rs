@@ -204,8 +204,9 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
     let (begun, mut count) = (boot_now(), Count::default());
     for round in 0..rounds() {
         let runs = all.all_wait();
+        let cut_at = boot_now();
         let when = power_cycle(&mut all.server, (&mut all.waiters, &all.client), &mut chance);
-        println!("round {round}: {when}");
+        println!("round {round}: {when}, within {}", boot_now().since(cut_at));
         all_end(&all.waiters, runs, &format!("round {round}, {when}"), &mut count);
         eventually("all is free", || {
             let entries = std::fs::read_dir(all.mount.dir()).ok()?;
