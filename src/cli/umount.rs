@@ -5,9 +5,9 @@ use super::exit::{CliError, CliResult};
 use super::mount_client::{ControlFile, LockClient};
 use super::output;
 #[cfg(target_os = "linux")]
-use crate::fuse::device::DEVICE;
-use crate::fuse::device::{self, Gone};
-use crate::fuse::mountinfo::{self, Life};
+use crate::fuse::kernel::device::DEVICE;
+use crate::fuse::kernel::device::{self, Gone};
+use crate::fuse::kernel::mountinfo::{self, Life};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};

@@ -126,8 +126,8 @@ pub mod mountinfo {
 
 /// Mounting.
 pub mod mount {
-    pub use super::config::{Content, HoldBy, MountConfig, Owner, Users};
-    use super::device::Gone;
+    pub use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
+    use crate::fuse::kernel::device::Gone;
     use crate::auth::Grant;
     use crate::engine::ClientId;
     use crate::service::Locks;

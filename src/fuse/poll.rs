@@ -5,11 +5,11 @@
 //! Between the opening or the last reading and the first poll, [`Seen`] tells whether something
 //! has changed; from then on events do.
 
-use super::control::Control;
-use super::files;
-use super::opens::{Open, Target};
-use super::shared::{Fs, Shared};
-use super::stream;
+use crate::fuse::control_files::control::Control;
+use crate::fuse::ops::file_io;
+use crate::fuse::open_files::{Open, Target};
+use crate::fuse::shared::{Fs, Shared};
+use crate::fuse::open_files::event_stream;
 use crate::engine::{Event, EventKind, LockName, LockView, Phase, Token};
 use crate::service::event_log::EventWatch;
 use fuser::{PollEvents, PollFlags, PollNotifier, ReplyPoll};
@@ -26,32 +26,9 @@ const ALWAYS: PollEvents = PollEvents::POLLIN
     .union(PollEvents::POLLRDNORM)
     .union(PollEvents::POLLWRNORM);
 
-/// What was seen of a lock: enough to know whether its phase or holders are others now, for a
-/// tenure's token is never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
-    phase: Phase,
-    holders: usize,
-    first: Option<Token>,
-    last: Option<Token>,
-}
-
-impl Seen {
-    /// What there is to see.
-    pub(super) fn of(view: &LockView) -> Self {
-        let token = |holder: &crate::engine::Holder| holder.lease.token;
-        Self {
-            phase: view.phase(),
-            holders: view.holders.len(),
-            first: view.holders.first().map(token),
-            last: view.holders.last().map(token),
-        }
-    }
-}
-
 /// The open files of one mount that are polled.
 #[derive(Default)]
-pub(super) struct Polls(Mutex<Inner<PollNotifier>>);
+pub(crate) struct Polls(Mutex<Inner<PollNotifier>>);
 
 /// `N` wakes the pollers of one open file.
 struct Inner<N> {
@@ -143,7 +120,7 @@ impl<N> Inner<N> {
 }
 
 /// poll(2), select(2), epoll(7).
-pub(super) fn poll(
+pub(crate) fn poll(
     fs: &Fs,
     fh: u64,
     notifier: PollNotifier,
@@ -183,7 +160,7 @@ fn lock_of(fs: &Fs, open: &Open) -> Option<LockName> {
 }
 
 /// A lock is shown through an open file.
-pub(super) fn saw(open: &Open, view: &LockView) {
+pub(crate) fn saw(open: &Open, view: &LockView) {
     open.state.lock().seen = Some(Seen::of(view));
 }
 
@@ -209,14 +186,14 @@ impl Polls {
     }
 
     /// It is about to be read: what changes from here on is a change again.
-    pub(super) fn reads(&self, fh: u64) {
+    pub(crate) fn reads(&self, fh: u64) {
         if let Some(file) = self.0.lock().files.get_mut(&fh) {
             file.changed = false;
         }
     }
 
     /// The last descriptor of it is closed.
-    pub(super) fn closed(&self, fh: u64) {
+    pub(crate) fn closed(&self, fh: u64) {
         let mut inner = self.0.lock();
         inner.remove(fh);
         let unused = if inner.files.is_empty() { inner.watch.take() } else { None };

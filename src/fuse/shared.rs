@@ -1,20 +1,20 @@
 //! What all file operations of one mount share, and the few steps that they have in common.
 
-use super::attr::{self, Sight};
-use super::device::own_uid;
-use super::errno::{Act, errno_of, errno_of_name};
-use super::join::Join;
-use super::kept::Kept;
-use super::locking::Locking;
-use super::lookout::Lookout;
-use super::mount::MountConfig;
-use super::opens::{Open, Opens, Target};
-use super::owner::{Caller, Owners};
-use super::poll::Polls;
-use super::process::Processes;
-use super::shares::{Full, Shares};
-use super::tree::{LockPlace, Place, TOP, Tree};
-use super::why::{Said, Whys};
+use crate::fuse::file_attrs::{self, Sight};
+use crate::fuse::kernel::device::own_uid;
+use crate::fuse::errno::{Act, errno_of, errno_of_name};
+use crate::fuse::join::Join;
+use crate::fuse::kernel_cache::Kept;
+use crate::fuse::posix_locks::Locking;
+use crate::fuse::kernel::interrupts::Lookout;
+use crate::fuse::mount::MountConfig;
+use crate::fuse::open_files::{Open, Opens, Target};
+use crate::fuse::credentials::{Caller, Owners};
+use crate::fuse::poll::Polls;
+use crate::fuse::process::bindings::Processes;
+use crate::fuse::kernel::user_shares::{Full, Shares};
+use crate::fuse::inodes::{LockPlace, Place, TOP, Tree};
+use crate::fuse::last_refusal::{Said, Whys};
 use crate::engine::name::RESERVED_PREFIX;
 use crate::engine::{FileType, LockName, LockView, NameError, Op, Outcome, RefusalKind, Token};
 use crate::service::{CacheableView, Locks, RequestError};
@@ -30,50 +30,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ERRNOS: usize = 134;
 
 /// What a lock looks like, and as of which event: see [`CacheableView`].
-pub(super) type Looked = (Sight, Option<u64>);
+pub(crate) type Looked = (Sight, Option<u64>);
 
 /// One mount.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     /// The door to the engine.
-    pub(super) locks: Locks,
+    pub(crate) locks: Locks,
     /// How it is mounted.
-    pub(super) config: MountConfig,
+    pub(crate) config: MountConfig,
     /// Which inode stands for what.
-    pub(super) tree: Mutex<Tree>,
+    pub(crate) tree: Mutex<Tree>,
     /// Open files.
-    pub(super) opens: Opens,
+    pub(crate) opens: Opens,
     /// What open files hold and wait for.
-    pub(super) locking: Locking,
+    pub(crate) locking: Locking,
     /// Open files that are polled.
-    pub(super) polls: Polls,
+    pub(crate) polls: Polls,
     /// The processes that leases are bound to.
-    pub(super) processes: Processes,
+    pub(crate) processes: Processes,
     /// Looks after those who wait in a system call.
-    pub(super) lookout: Lookout,
+    pub(crate) lookout: Lookout,
     /// What the kernel keeps.
-    pub(super) kept: Kept,
+    pub(crate) kept: Kept,
     /// Users, sessions and processes.
-    pub(super) owners: Owners,
+    pub(crate) owners: Owners,
     /// The last refusals.
-    pub(super) whys: Whys,
+    pub(crate) whys: Whys,
     /// What was done, and how often in vain.
-    pub(super) counters: Counters,
+    pub(crate) counters: Counters,
     /// When it was mounted: the time of what has no other.
-    pub(super) since: Wall,
+    pub(crate) since: Wall,
     /// Who mounted it.
-    pub(super) mounter: u32,
+    pub(crate) mounter: u32,
     /// Whether the kernel follows the symlinks in it: it can't be told not to before Linux 5.10,
     /// nor by a helper that does not know how.
-    pub(super) follows_symlinks: bool,
+    pub(crate) follows_symlinks: bool,
     /// What each user may have of it.
-    pub(super) shares: Shares,
+    pub(crate) shares: Shares,
 }
 
 /// A handle that rides in callbacks.
-pub(super) type Fs = Arc<Shared>;
+pub(crate) type Fs = Arc<Shared>;
 
 /// What was done, and how often in vain.
-pub(super) struct Counters {
+pub(crate) struct Counters {
     acts: [AtomicU64; Act::COUNT],
     errnos: [AtomicU64; ERRNOS],
 }
@@ -88,24 +88,24 @@ impl Counters {
     }
 
     /// One more.
-    pub(super) fn act(&self, act: Act) {
+    pub(crate) fn act(&self, act: Act) {
         self.acts[act as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more in vain.
-    pub(super) fn errno(&self, errno: Errno) {
+    pub(crate) fn errno(&self, errno: Errno) {
         if let Some(count) = usize::try_from(errno.code()).ok().and_then(|n| self.errnos.get(n)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// How often each was done.
-    pub(super) fn acts(&self) -> impl Iterator<Item = (Act, u64)> + '_ {
+    pub(crate) fn acts(&self) -> impl Iterator<Item = (Act, u64)> + '_ {
         Act::ALL.iter().map(|act| (*act, self.acts[*act as usize].load(Ordering::Relaxed)))
     }
 
     /// How often each errno was the answer, where it ever was.
-    pub(super) fn errnos(&self) -> impl Iterator<Item = (Errno, u64)> + '_ {
+    pub(crate) fn errnos(&self) -> impl Iterator<Item = (Errno, u64)> + '_ {
         let all = self.errnos.iter().enumerate();
         all.map(|(n, count)| (Errno::from_i32(n as i32), count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
@@ -114,7 +114,7 @@ impl Counters {
 
 impl Shared {
     /// A mount of `locks` that nothing was done in yet.
-    pub(super) fn new(locks: Locks, config: &MountConfig, follows_symlinks: bool) -> Self {
+    pub(crate) fn new(locks: Locks, config: &MountConfig, follows_symlinks: bool) -> Self {
         let shares = Shares::new(own_uid());
         Self {
             locks,
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Keeps a refusal for `.latchfs/why`, counts it, and says its errno.
-    pub(super) fn refuse(
+    pub(crate) fn refuse(
         &self,
         caller: &Caller,
         act: Act,
@@ -149,7 +149,7 @@ impl Shared {
     }
 
     /// The same for what the file system itself refuses.
-    pub(super) fn refuse_own(
+    pub(crate) fn refuse_own(
         &self,
         caller: &Caller,
         act: Act,
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// The same for what is more than a user's share.
-    pub(super) fn refuse_full(
+    pub(crate) fn refuse_full(
         &self,
         caller: &Caller,
         act: Act,
@@ -192,7 +192,7 @@ impl Shared {
     }
 
     /// What an inode stands for.
-    pub(super) fn place(&self, ino: u64) -> Option<Place> {
+    pub(crate) fn place(&self, ino: u64) -> Option<Place> {
         // Asked with nearly every name.
         if ino == TOP {
             return Some(Place::Top);
@@ -201,7 +201,7 @@ impl Shared {
     }
 
     /// The lock that an inode stands for.
-    pub(super) fn lock_place(&self, ino: u64) -> Option<Arc<LockPlace>> {
+    pub(crate) fn lock_place(&self, ino: u64) -> Option<Arc<LockPlace>> {
         match self.place(ino) {
             Some(Place::Lock(lock)) => Some(lock),
             Some(Place::Top | Place::Control(_)) | None => None,
@@ -209,13 +209,13 @@ impl Shared {
     }
 
     /// The tenure that an open file is to be bound to, so that it speaks for `token`.
-    pub(super) fn origin_of(&self, open: &Open, token: Token) -> Token {
+    pub(crate) fn origin_of(&self, open: &Open, token: Token) -> Token {
         let Target::Lock(ino, _) = &open.target else { return token };
         self.lock_place(*ino).map_or(token, |place| place.origin_of(token))
     }
 
     /// The name of a lock that `caller` wants to make, change or remove in a directory.
-    pub(super) fn name_in(
+    pub(crate) fn name_in(
         &self,
         caller: &Caller,
         act: Act,
@@ -239,7 +239,7 @@ impl Shared {
     }
 
     /// Shows a lock, or refuses for want of an answer.
-    pub(super) fn view(
+    pub(crate) fn view(
         self: &Arc<Self>,
         caller: &Caller,
         act: Act,
@@ -259,7 +259,7 @@ impl Shared {
     }
 
     /// Shows a lock as a file, and says whether the kernel may be let keep that.
-    pub(super) fn look(
+    pub(crate) fn look(
         self: &Arc<Self>,
         caller: &Caller,
         act: Act,
@@ -281,7 +281,7 @@ impl Shared {
     }
 
     /// Has the engine decide; a refusal is kept for `.latchfs/why`.
-    pub(super) fn submit(
+    pub(crate) fn submit(
         self: &Arc<Self>,
         caller: &Caller,
         act: Act,
@@ -297,7 +297,7 @@ impl Shared {
     }
 
     /// Has the engine decide.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         self: &Arc<Self>,
         caller: &Caller,
         op: Op,
@@ -313,7 +313,7 @@ impl Shared {
 
     /// The attributes of a lock's inode as things are now. An inode whose names are all gone has
     /// no links any more; fstat of an open file still shows it.
-    pub(super) fn attr_now(
+    pub(crate) fn attr_now(
         self: &Arc<Self>,
         caller: &Caller,
         ino: u64,
@@ -333,14 +333,14 @@ impl Shared {
 }
 
 /// An answer of the door with both kinds of no in one.
-pub(super) fn flat<T>(
+pub(crate) fn flat<T>(
     answer: Result<Result<T, crate::engine::Refusal>, crate::service::Unavailable>,
 ) -> Result<T, RequestError> {
     answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
 }
 
 /// Returns the views of several locks, in order; of one at least.
-pub(super) fn views(
+pub(crate) fn views(
     fs: &Fs,
     caller: &Caller,
     act: Act,
@@ -358,7 +358,7 @@ pub(super) fn views(
 }
 
 /// The attributes of an inode with one name, or none.
-pub(super) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, sight: &Sight) -> FileAttr {
+pub(crate) fn attr_of_one(fs: &Shared, ino: u64, place: &LockPlace, sight: &Sight) -> FileAttr {
     let face = place.face;
     let Some(link) = place.links.first() else { return attr::of_nobody(fs, ino, face, 0) };
     let Some((shown, token)) = sight.shown().filter(|(shown, _)| *shown == face) else {
@@ -389,8 +389,8 @@ fn attr_of_group(fs: &Shared, ino: u64, place: &LockPlace, seen: &[LockView]) ->
 }
 
 /// The sentence for a name that is none.
-pub(super) fn wrong_name(name: &OsStr, error: NameError) -> String {
+pub(crate) fn wrong_name(name: &OsStr, error: NameError) -> String {
     let shown = String::from_utf8_lossy(name.as_bytes());
-    let shown = super::message::short(&shown.escape_debug().to_string());
+    let shown = crate::fuse::write_message::short(&shown.escape_debug().to_string());
     format!("'{shown}' can't be the name of a lock: {error}; choose another")
 }

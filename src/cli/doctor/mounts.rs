@@ -3,8 +3,8 @@
 use super::finding::Finding;
 use super::servers;
 use crate::cli::mount_client::{ControlFile, LockClient};
-use crate::fuse::mountinfo::{self, Life};
-use crate::fuse::seal;
+use crate::fuse::kernel::mountinfo::{self, Life};
+use crate::fuse::kernel::mount_seal;
 use crate::os_error::said;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

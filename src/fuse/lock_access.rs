@@ -1,0 +1,129 @@
+//! How file operations reach the lock service: each call is a future, and a refusal is recorded for
+//! its caller. Answers that are known here and now make no future wait.
+
+use crate::engine::{Answer, Child, Command, LockName, LockView, Op, Outcome, Refusal};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::pending::pending;
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::refusals::Refusals;
+use crate::service::{Children, Failure, List, Locks, Page, Seen, Unavailable};
+use futures_util::future::join_all;
+use std::sync::Arc;
+
+/// The lock service, as file operations use it.
+#[derive(Clone)]
+pub(crate) struct LockAccess {
+    service: Locks,
+    refusals: Arc<Refusals>,
+}
+
+/// Joins both kinds of failure of an answer.
+pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, Failure> {
+    answer.map_err(Failure::Unavailable)?.map_err(Failure::Refused)
+}
+
+/// Waits for what the service hands to a callback. A callback that is dropped says that the service
+/// ends.
+async fn answer_of<T: Send + 'static>(
+    ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
+) -> Result<T, Unavailable> {
+    let (promise, answer) = pending();
+    ask(Box::new(move |answer| promise.keep(answer)));
+    answer.await.unwrap_or(Err(Unavailable::Closing))
+}
+
+impl LockAccess {
+    /// Access to `service` that records in `refusals`.
+    pub(crate) const fn new(service: Locks, refusals: Arc<Refusals>) -> Self {
+        Self { service, refusals }
+    }
+
+    /// Returns the service itself.
+    pub(crate) const fn service(&self) -> &Locks {
+        &self.service
+    }
+
+    /// Returns the record of refusals.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Has the service decide.
+    pub(crate) async fn decide(&self, op: Op) -> Result<Outcome, Failure> {
+        let command = Command::from(op);
+        if let Some(answer) = self.service.submit_here(&command) {
+            return flat(answer);
+        }
+        let answer: Result<Answer, _> =
+            answer_of(|then| self.service.submit(command, then)).await;
+        flat(answer)
+    }
+
+    /// Has the service decide; a refusal is recorded.
+    pub(crate) async fn submit(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        op: Op,
+    ) -> Result<Outcome, Errno> {
+        let decided = self.decide(op).await;
+        decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
+    }
+
+    /// Shows a lock.
+    pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
+        if let Some(view) = self.service.view_here(name) {
+            return view;
+        }
+        answer_of(|then| self.service.view(name, then)).await
+    }
+
+    /// Shows a lock; that there is no answer is recorded.
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<LockView, Errno> {
+        let view = self.view_of(name).await;
+        view.map_err(|why| self.unavailable(caller, act, name, why))
+    }
+
+    /// Shows several locks, in order.
+    pub(crate) async fn views(
+        &self,
+        caller: &Caller,
+        act: Act,
+        names: &[LockName],
+    ) -> Result<Vec<LockView>, Errno> {
+        let views = join_all(names.iter().map(|name| self.view(caller, act, name))).await;
+        views.into_iter().collect()
+    }
+
+    /// Shows a lock, and up to which event that is so.
+    pub(crate) async fn seen(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<Seen, Errno> {
+        let seen = answer_of(|then| self.service.look(name, then)).await;
+        seen.map_err(|why| self.unavailable(caller, act, name, why))
+    }
+
+    /// Shows a page of locks.
+    pub(crate) async fn list(&self, query: List) -> Result<Page<LockView>, Unavailable> {
+        answer_of(|then| self.service.list(query, then)).await
+    }
+
+    /// Shows a page of what lies directly below a name.
+    pub(crate) async fn children(&self, query: Children) -> Result<Page<Child>, Unavailable> {
+        answer_of(|then| self.service.children(query, then)).await
+    }
+
+    fn unavailable(&self, caller: &Caller, act: Act, name: &LockName, why: Unavailable) -> Errno {
+        self.refusals.failed(caller, act, Some(name), Failure::Unavailable(why))
+    }
+}
