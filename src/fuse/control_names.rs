@@ -66,7 +66,8 @@ pub(crate) enum LockFact {
 }
 
 impl ControlPage {
-    pub(crate) const ALL: [Self; 5] = [Self::Readme, Self::Why, Self::Server, Self::Metrics, Self::Ctl];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Readme, Self::Why, Self::Server, Self::Metrics, Self::Ctl];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

@@ -1,10 +1,10 @@
 //! Who asks: the client of a file operation, and the process that acquires.
 
-use crate::fuse::kernel::values::Requester;
-use crate::fuse::mount_config::{MountConfig, Owner};
-use crate::fuse::kernel::hash_maps::Numbered;
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
+use crate::fuse::kernel::hash_maps::Numbered;
+use crate::fuse::kernel::values::Requester;
+use crate::fuse::mount_config::{MountConfig, Owner};
 use crate::holder_id::{Maker, pidfd_of, session_of};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
@@ -105,7 +105,8 @@ impl Callers {
                 Some(same) if (same.owners, same.uid) == (self.number, uid) => same.client.clone(),
                 _ => {
                     let client = self.user(uid).client;
-                    *latest = Some(LatestCaller { owners: self.number, uid, client: client.clone() });
+                    *latest =
+                        Some(LatestCaller { owners: self.number, uid, client: client.clone() });
                     client
                 }
             }),

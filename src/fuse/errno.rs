@@ -1,8 +1,8 @@
 //! The one table from what went wrong to an errno, by what the program did.
 
 use crate::engine::{NameError, Reason, RefusalKind};
-use crate::service::RequestError;
 use crate::fuse::kernel::values::Errno;
+use crate::service::RequestError;
 
 /// What a program did. The kind of act decides how the same refusal reads in errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! same after a restart and on every mount.
 
 use crate::engine::{
-    Face, Glance, Holder, Lease, LockView, Looks, Reads, Tenure, Token,
+    FileAttrs, FileType, Glance, Holder, Lease, LockView, ReadMode, Tenure, Token,
 };
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::inodes::{LockNode, TOP};
@@ -18,20 +18,20 @@ pub(crate) const UID_FOREIGN: u32 = 65_534;
 /// The size of a block as stat counts them.
 const BLOCK_BYTES: u64 = 512;
 
-/// The bits of [`Looks::mode`] above the permissions: set where a program chose them, so that
+/// The bits of [`FileAttrs::mode`] above the permissions: set where a program chose them, so that
 /// `chmod 0` can be told from a lock that never was a file.
 const MODE_CHOSEN: u16 = 0o100_000;
 
-/// Returns the permission bits for [`Looks::mode`].
+/// Returns the permission bits for [`FileAttrs::mode`].
 pub(crate) const fn chosen_mode(mode: u32) -> u16 {
     MODE_CHOSEN | (mode & 0o7777) as u16
 }
 
 /// Returns how something that the caller makes looks.
-pub(crate) fn looks_of_new(caller: &Caller, face: Face, mode: u32) -> Looks {
-    Looks {
+pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAttrs {
+    FileAttrs {
         face,
-        reads: Reads::Status,
+        reads: ReadMode::Status,
         mode: chosen_mode(mode),
         uid: caller.uid,
         gid: caller.gid,
@@ -58,7 +58,7 @@ pub(crate) struct HeldNode {
     /// The tenure.
     pub(crate) token: Token,
     /// How its file looks.
-    pub(crate) looks: Looks,
+    pub(crate) looks: FileAttrs,
     /// Whether the holder is of this mount's host.
     pub(crate) local: bool,
     /// The length of the text.
@@ -71,11 +71,11 @@ pub(crate) struct HeldNode {
 
 impl NodeState {
     /// The kind of file, and the tenure if it is held; `None`: there is nothing.
-    pub(crate) const fn shown(&self) -> Option<(Face, Option<Token>)> {
+    pub(crate) const fn shown(&self) -> Option<(FileType, Option<Token>)> {
         match self {
             Self::Held(held) => Some((held.looks.face, Some(held.token))),
-            Self::Awaited => Some((Face::File, None)),
-            Self::Way => Some((Face::Directory, None)),
+            Self::Awaited => Some((FileType::File, None)),
+            Self::Way => Some((FileType::Directory, None)),
             Self::Nothing => None,
         }
     }
@@ -150,7 +150,13 @@ impl Attributes {
     }
 
     /// Returns the attributes of a held lock.
-    pub(crate) fn of_held(&self, ino: u64, face: Face, nlink: u32, held: &HeldNode) -> FileAttr {
+    pub(crate) fn of_held(
+        &self,
+        ino: u64,
+        face: FileType,
+        nlink: u32,
+        held: &HeldNode,
+    ) -> FileAttr {
         let looks = &held.looks;
         let changed = system_time(self.service.wall(held.acquired_at));
         let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
@@ -164,10 +170,10 @@ impl Attributes {
             (renewed, renewed)
         };
         let size = match face {
-            Face::Symlink => held.text_bytes as u64,
-            Face::File if self.reads(looks) == Reads::Text => held.text_bytes as u64,
+            FileType::Symlink => held.text_bytes as u64,
+            FileType::File if self.reads(looks) == ReadMode::Text => held.text_bytes as u64,
             // As in /proc: reads are direct, and the length changes by the millisecond.
-            Face::File | Face::Directory => 0,
+            FileType::File | FileType::Directory => 0,
         };
         let local = held.local && looks.mode & MODE_CHOSEN != 0;
         FileAttr {
@@ -184,15 +190,15 @@ impl Attributes {
     }
 
     /// Returns what reading such a lock gives on this mount.
-    pub(crate) fn reads(&self, looks: &Looks) -> Reads {
+    pub(crate) fn reads(&self, looks: &FileAttrs) -> ReadMode {
         match self.content {
-            Content::Note => Reads::Text,
+            Content::Note => ReadMode::Text,
             Content::Status => looks.reads,
         }
     }
 
     /// Returns the attributes of a lock that is not held, or of a directory on the way to locks.
-    pub(crate) fn of_nobody(&self, ino: u64, face: Face, nlink: u32) -> FileAttr {
+    pub(crate) fn of_nobody(&self, ino: u64, face: FileType, nlink: u32) -> FileAttr {
         let since = system_time(self.since);
         FileAttr {
             atime: since,
@@ -207,7 +213,7 @@ impl Attributes {
     /// Returns the attributes of the mount point.
     pub(crate) fn of_top(&self) -> FileAttr {
         // Every user of the mount may make locks in it, and none another's away: as in /tmp.
-        let top = self.of_nobody(TOP, Face::Directory, LINKS);
+        let top = self.of_nobody(TOP, FileType::Directory, LINKS);
         FileAttr { perm: 0o1777, uid: self.mounter, ..top }
     }
 
@@ -221,7 +227,7 @@ impl Attributes {
         // A file goes on under the next tenure; a directory or symlink of an older one is gone.
         let same = link.token == token || link.token.is_none() || token.is_none();
         match state {
-            NodeState::Held(held) if same || shown == Face::File => {
+            NodeState::Held(held) if same || shown == FileType::File => {
                 self.of_held(ino, face, LINKS, held)
             }
             NodeState::Held(_) => self.of_nobody(ino, face, 0),
@@ -248,7 +254,7 @@ impl Attributes {
         &self,
         ino: u64,
         caller: &Caller,
-        looks: Looks,
+        looks: FileAttrs,
         text: Option<&[u8]>,
         tenure: Tenure,
     ) -> FileAttr {
@@ -264,7 +270,7 @@ impl Attributes {
     }
 }
 
-fn blank(ino: u64, face: Face, size: u64) -> FileAttr {
+fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino),
         size,
@@ -285,11 +291,11 @@ fn blank(ino: u64, face: Face, size: u64) -> FileAttr {
 }
 
 /// Returns the kind of file.
-pub(crate) const fn kind_of(face: Face) -> NodeType {
+pub(crate) const fn kind_of(face: FileType) -> NodeType {
     match face {
-        Face::File => NodeType::RegularFile,
-        Face::Directory => NodeType::Directory,
-        Face::Symlink => NodeType::Symlink,
+        FileType::File => NodeType::RegularFile,
+        FileType::Directory => NodeType::Directory,
+        FileType::Symlink => NodeType::Symlink,
     }
 }
 
@@ -298,12 +304,12 @@ pub(crate) const fn kind_of(face: Face) -> NodeType {
 pub(crate) const LINKS: u32 = 1;
 
 /// The permission bits that are shown.
-pub(crate) const fn permissions(face: Face, mode: u16) -> u16 {
+pub(crate) const fn permissions(face: FileType, mode: u16) -> u16 {
     match face {
         _ if mode & MODE_CHOSEN != 0 => mode & 0o7777,
-        Face::File => 0o644,
-        Face::Directory => 0o755,
-        Face::Symlink => 0o777,
+        FileType::File => 0o644,
+        FileType::Directory => 0o755,
+        FileType::Symlink => 0o777,
     }
 }
 
@@ -361,8 +367,8 @@ mod tests {
 
     #[test]
     fn a_mode_of_nothing_is_not_no_mode() {
-        assert_eq!(permissions(Face::File, chosen_mode(0)), 0);
-        assert_eq!(permissions(Face::File, 0), 0o644);
-        assert_eq!(permissions(Face::Directory, chosen_mode(0o40_700)), 0o700);
+        assert_eq!(permissions(FileType::File, chosen_mode(0)), 0);
+        assert_eq!(permissions(FileType::File, 0), 0o644);
+        assert_eq!(permissions(FileType::Directory, chosen_mode(0o40_700)), 0o700);
     }
 }

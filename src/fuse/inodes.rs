@@ -9,9 +9,9 @@
 //! of a new inode is computed from the token, and an inode that has another one, or several
 //! names, stays here when the kernel forgets it.
 
+use crate::engine::{FileType, LockName, NameError, Token};
 use crate::fuse::control_names::ControlFile;
 use crate::fuse::kernel::hash_maps::{Named, Numbered};
-use crate::engine::{FileType, LockName, NameError, Token};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -238,7 +238,8 @@ impl InodeTable {
     /// Whether the inode that has this name still stands for it; takes over a new tenure where
     /// the number outlives the old one.
     fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
-        let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place) else {
+        let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place)
+        else {
             return false;
         };
         if lock.face != face {

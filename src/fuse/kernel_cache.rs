@@ -7,12 +7,12 @@
 //! the last change of each name is remembered, by the number of its event, and a change that comes
 //! while an answer is on its way to the kernel is told after that answer.
 
-use crate::engine::{LockName, What};
+use crate::engine::{EventKind, LockName};
 use crate::fuse::inodes::TOP;
 use crate::fuse::kernel::invalidation::{Invalidator, StaleName};
 use crate::fuse::kernel::values::UntilReplied;
 use crate::fuse::lock_nodes::LockNodes;
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -38,7 +38,7 @@ pub(crate) struct KernelCache {
 struct Kept {
     names: CachedNames,
     /// Followed from the first name that is kept.
-    watch: Option<Watch>,
+    watch: Option<EventWatch>,
     /// `None`: the kernel can't be told to forget, and keeps nothing.
     invalidator: Option<Invalidator>,
 }
@@ -191,7 +191,7 @@ fn stale_name(name: &LockName, known_as: KnownAs) -> StaleName {
 
 impl Kept {
     fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
-        // What has happened already, and nobody has looked at yet, counts as well.
+        // EventKind has happened already, and nobody has looked at yet, counts as well.
         let stale = self.take_news().0;
         self.forget(stale);
         if self.names.names.len() >= NAMES_MAX {
@@ -277,17 +277,19 @@ impl CachedNames {
     }
 
     /// Notes a change.
-    fn hear(&mut self, number: u64, what: &What, stale: &mut Vec<StaleName>) {
+    fn hear(&mut self, number: u64, what: &EventKind, stale: &mut Vec<StaleName>) {
         match what {
-            What::Granted { name, .. }
-            | What::Renewed { name, .. }
-            | What::Annotated { name, .. }
-            | What::Expired { name, .. }
-            | What::Ended { name, .. }
-            | What::Joined { name, .. }
-            | What::Left { name, .. } => self.note(number, name, stale),
-            // What hangs on a session is told one by one when it ends.
-            What::SessionOpened { .. } | What::SessionKept { .. } | What::SessionOver { .. } => {}
+            EventKind::Granted { name, .. }
+            | EventKind::Renewed { name, .. }
+            | EventKind::Annotated { name, .. }
+            | EventKind::Expired { name, .. }
+            | EventKind::Ended { name, .. }
+            | EventKind::Joined { name, .. }
+            | EventKind::Left { name, .. } => self.note(number, name, stale),
+            // EventKind hangs on a session is told one by one when it ends.
+            EventKind::SessionOpened { .. }
+            | EventKind::SessionKept { .. }
+            | EventKind::SessionOver { .. } => {}
         }
     }
 
@@ -339,7 +341,7 @@ mod tests {
 
     fn change(book: &mut CachedNames, number: u64, text: &str) -> Vec<String> {
         let mut stale = Vec::new();
-        let what = What::Annotated { name: name(text), token: Token::named(1) };
+        let what = EventKind::Annotated { name: name(text), token: Token::named(1) };
         book.hear(number, &what, &mut stale);
         stale.into_iter().map(|stale| stale.name.into_string().expect("UTF-8")).collect()
     }

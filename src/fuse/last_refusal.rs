@@ -1,13 +1,13 @@
 //! The last refusal of each owner, kept as it was and put into a sentence when somebody reads it.
 
-use crate::fuse::errno::{Act, name_of};
-use crate::fuse::kernel::hash_maps::Named;
 use crate::engine::{
     ClientId, Conflict, LockName, LockView, Phase, Reason, Refusal, RefusalKind, Way,
 };
+use crate::fuse::errno::{Act, name_of};
+use crate::fuse::kernel::hash_maps::Named;
+use crate::fuse::kernel::values::Errno;
 use crate::service::RequestError;
 use crate::time::Wall;
-use crate::fuse::kernel::values::Errno;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -101,7 +101,9 @@ impl LastRefusals {
         kept.put_latest_away();
         match kept.by_owner.get(client) {
             Some(OwnersLast { met: Some(name), .. }) => Why::Met(name.clone()),
-            Some(OwnersLast { refused: Some(refused), .. }) => Why::Refused(refused.as_json(client)),
+            Some(OwnersLast { refused: Some(refused), .. }) => {
+                Why::Refused(refused.as_json(client))
+            }
             _ => Why::Nothing,
         }
     }
@@ -198,10 +200,10 @@ pub(crate) fn in_the_way(
     view: &LockView,
     failure: RequestError,
 ) -> RequestError {
-    let RequestError::LastRefused(refusal) = &failure else { return failure };
+    let RequestError::Refused(refusal) = &failure else { return failure };
     match &*refusal.reason {
         Reason::NotHeld { holder: Some(_), .. } if view.held_by(client).is_none() => {
-            conflict(client, view).map_or(failure, RequestError::LastRefused)
+            conflict(client, view).map_or(failure, RequestError::Refused)
         }
         _ => failure,
     }

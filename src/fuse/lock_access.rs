@@ -7,7 +7,7 @@ use crate::fuse::errno::Act;
 use crate::fuse::kernel::pending::pending;
 use crate::fuse::kernel::values::Errno;
 use crate::fuse::refusals::Refusals;
-use crate::service::{Children, Failure, List, Locks, Page, Seen, Unavailable};
+use crate::service::{CacheableView, Children, List, ListPage, Locks, RequestError, Unavailable};
 use futures_util::future::join_all;
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub(crate) struct LockAccess {
 }
 
 /// Joins both kinds of failure of an answer.
-pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, Failure> {
-    answer.map_err(Failure::Unavailable)?.map_err(Failure::Refused)
+pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, RequestError> {
+    answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
 }
 
 /// Waits for what the service hands to a callback. A callback that is dropped says that the service
@@ -50,13 +50,12 @@ impl LockAccess {
     }
 
     /// Has the service decide.
-    pub(crate) async fn decide(&self, op: Op) -> Result<Outcome, Failure> {
+    pub(crate) async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
         let command = Command::from(op);
         if let Some(answer) = self.service.submit_here(&command) {
             return flat(answer);
         }
-        let answer: Result<Answer, _> =
-            answer_of(|then| self.service.submit(command, then)).await;
+        let answer: Result<Answer, _> = answer_of(|then| self.service.submit(command, then)).await;
         flat(answer)
     }
 
@@ -108,22 +107,22 @@ impl LockAccess {
         caller: &Caller,
         act: Act,
         name: &LockName,
-    ) -> Result<Seen, Errno> {
+    ) -> Result<CacheableView, Errno> {
         let seen = answer_of(|then| self.service.look(name, then)).await;
         seen.map_err(|why| self.unavailable(caller, act, name, why))
     }
 
     /// Shows a page of locks.
-    pub(crate) async fn list(&self, query: List) -> Result<Page<LockView>, Unavailable> {
+    pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
         answer_of(|then| self.service.list(query, then)).await
     }
 
     /// Shows a page of what lies directly below a name.
-    pub(crate) async fn children(&self, query: Children) -> Result<Page<Child>, Unavailable> {
+    pub(crate) async fn children(&self, query: Children) -> Result<ListPage<Child>, Unavailable> {
         answer_of(|then| self.service.children(query, then)).await
     }
 
     fn unavailable(&self, caller: &Caller, act: Act, name: &LockName, why: Unavailable) -> Errno {
-        self.refusals.failed(caller, act, Some(name), Failure::Unavailable(why))
+        self.refusals.failed(caller, act, Some(name), RequestError::Unavailable(why))
     }
 }

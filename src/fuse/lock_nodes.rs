@@ -2,20 +2,25 @@
 //! all operations have in common.
 
 use crate::engine::name::RESERVED_PREFIX;
-use crate::engine::{Face, LockName, LockView, NameError, Token};
+use crate::engine::{FileType, LockName, LockView, NameError, Token};
+use crate::fuse::control_names::ControlFile;
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::{Act, errno_of_name};
-use crate::fuse::file_attrs::{Attributes, NodeState};
+use crate::fuse::file_attrs::{Attributes, LINKS, NodeState};
 use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
 use crate::fuse::kernel::file_system::NameIn;
-use crate::fuse::kernel::values::{Errno, FileAttr};
+use crate::fuse::kernel::values::{Errno, FileAttr, NodeEntry};
 use crate::fuse::lock_access::LockAccess;
 use crate::fuse::write_message::short;
-use crate::service::Seen;
+use crate::service::CacheableView;
 use parking_lot::{Mutex, MutexGuard};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The kernel may keep what never changes.
+pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// The locks of one mount as inodes.
 pub(crate) struct LockNodes {
@@ -60,6 +65,14 @@ impl LockNodes {
         self.lock_node(ino).map_or(token, |node| node.origin_of(token))
     }
 
+    /// Returns the lock that an open file of the inode speaks of: the one of its tenure, else the
+    /// one under whose name it was opened.
+    pub(crate) fn spoken_of(&self, ino: u64, name: &LockName, tenure: Option<Token>) -> LockName {
+        let node = tenure.and_then(|_| self.lock_node(ino));
+        let links = node.map(|node| node.links_of(tenure)).unwrap_or_default();
+        links.into_iter().next().map_or_else(|| name.clone(), |link| link.name)
+    }
+
     /// Returns the name of a lock that the caller wants to make, change or remove in a directory.
     pub(crate) fn name_in(
         &self,
@@ -85,6 +98,25 @@ impl LockNodes {
         self.locks.refusals().refused(caller, act, None, Errno::EPERM, sentence)
     }
 
+    /// Returns the attributes of a control file: as in /proc, its size is not known before it is
+    /// read.
+    pub(crate) fn control_attr(&self, ino: u64, control: &ControlFile) -> FileAttr {
+        let (kind, perm) = match control {
+            _ if control.is_directory() => (FileType::Directory, 0o555),
+            _ if control.takes_writes() => (FileType::File, 0o666),
+            _ => (FileType::File, 0o444),
+        };
+        let attr = self.attrs.of_nobody(ino, kind, LINKS);
+        FileAttr { perm, uid: self.attrs.mounter(), ..attr }
+    }
+
+    /// Returns the entry of a control file, counted as one lookup.
+    pub(crate) fn control_entry(&self, control: &ControlFile) -> NodeEntry {
+        let ino = self.inodes().control(control);
+        let entry_ttl = if control.is_constant() { FOREVER } else { Duration::ZERO };
+        NodeEntry { entry_ttl, ..NodeEntry::uncached(self.control_attr(ino, control)) }
+    }
+
     /// Returns the state of a lock as a file, and up to which event that is so, if the kernel may
     /// keep it.
     pub(crate) async fn state(
@@ -98,7 +130,7 @@ impl LockNodes {
         if let Some(state) = glance {
             return Ok((state, None));
         }
-        let Seen { view, as_of } = self.locks.seen(caller, act, name).await?;
+        let CacheableView { view, as_of } = self.locks.seen(caller, act, name).await?;
         Ok((self.attrs.state_of(&view), as_of))
     }
 
@@ -125,7 +157,7 @@ impl LockNodes {
         match self.lock_node(ino) {
             Some(node) => self.attrs.of_one(ino, &node, &state),
             None => {
-                let (face, _) = state.shown().unwrap_or((Face::File, None));
+                let (face, _) = state.shown().unwrap_or((FileType::File, None));
                 self.attrs.of_nobody(ino, face, 0)
             }
         }
@@ -138,4 +170,3 @@ pub(crate) fn wrong_name(name: &OsStr, error: NameError) -> String {
     let shown = short(&shown.escape_debug().to_string());
     format!("'{shown}' can't be the name of a lock: {error}; choose another")
 }
-

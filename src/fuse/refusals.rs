@@ -1,12 +1,12 @@
 //! What was asked of a mount, and what was refused: counted, and kept for `.latchfs/why`.
 
-use crate::engine::{Kind, LockName};
+use crate::engine::{LockName, RefusalKind};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::{Act, errno_of};
 use crate::fuse::kernel::user_shares::Full;
 use crate::fuse::kernel::values::Errno;
 use crate::fuse::last_refusal::{LastRefusals, RefusedBy};
-use crate::service::Failure;
+use crate::service::RequestError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Errnos that are counted by number; Linux has fewer than this.
@@ -65,7 +65,7 @@ impl Refusals {
         caller: &Caller,
         act: Act,
         name: Option<&LockName>,
-        failure: Failure,
+        failure: RequestError,
     ) -> Errno {
         let errno = errno_of(&failure, act);
         self.keep(caller, act, name, errno, RefusedBy::Service(failure))
@@ -81,11 +81,11 @@ impl Refusals {
         sentence: impl Into<String>,
     ) -> Errno {
         let kind = match errno.code() {
-            libc::EPERM => Kind::LockNotHeld,
-            libc::EBUSY => Kind::LockConflict,
-            libc::EACCES => Kind::Denied,
-            libc::EMLINK | libc::ENOSPC => Kind::Limit,
-            _ => Kind::Invalid,
+            libc::EPERM => RefusalKind::LockNotHeld,
+            libc::EBUSY => RefusalKind::LockConflict,
+            libc::EACCES => RefusalKind::Denied,
+            libc::EMLINK | libc::ENOSPC => RefusalKind::Limit,
+            _ => RefusalKind::Invalid,
         };
         self.keep(caller, act, name, errno, RefusedBy::FileSystem(kind, sentence.into()))
     }

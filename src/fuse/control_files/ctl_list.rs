@@ -1,12 +1,11 @@
 //! Lists of locks through the control file.
 
-use crate::fuse::control_files::ctl::{Request, Then, wrong};
-use crate::fuse::shared::Fs;
 use crate::engine::{Holder, LockName, LockView, RefusalKind};
+use crate::fuse::control_files::ctl_request::{WrittenRequest, wrong};
+use crate::fuse::lock_access::LockAccess;
 use crate::service::List;
 use crate::status::status_of;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// Locks in one answer: everybody waits while it is made, and the next page can be asked for.
 const LIST_MAX: usize = 512;
@@ -14,19 +13,17 @@ const LIST_MAX: usize = 512;
 const LIST_BYTES_MAX: usize = 1 << 20;
 
 /// Answers with a page of locks.
-pub(crate) fn answer(fs: &Fs, query: List, then: Then) {
-    let shared = Arc::clone(fs);
-    fs.locks.list(query, move |page| match page {
-        Ok(page) => {
-            let shown = cut(&page.items, LIST_BYTES_MAX);
-            let last = shown.last().map(|last| last.name.to_string());
-            let next = if shown.len() < page.items.len() { last } else { page.next };
-            let status = |view| status_of(view, |at| shared.locks.wall(at));
-            let locks: Vec<Value> = shown.iter().map(status).collect();
-            then(json!({ "ok": true, "locks": locks, "next": next }));
-        }
-        Err(why) => then(wrong(RefusalKind::ConsistencyUnavailable, &why.to_string())),
-    });
+pub(crate) async fn answer(locks: &LockAccess, query: List) -> Value {
+    let page = match locks.list(query).await {
+        Ok(page) => page,
+        Err(why) => return wrong(RefusalKind::ConsistencyUnavailable, &why.to_string()),
+    };
+    let shown = cut(&page.items, LIST_BYTES_MAX);
+    let last = shown.last().map(|last| last.name.to_string());
+    let next = if shown.len() < page.items.len() { last } else { page.next };
+    let status = |view| status_of(view, |at| locks.service().wall(at));
+    let locks: Vec<Value> = shown.iter().map(status).collect();
+    json!({ "ok": true, "locks": locks, "next": next })
 }
 
 /// The first of `views`, one at least, that take about `max` bytes to show.
@@ -54,7 +51,7 @@ fn cut(views: &[LockView], max: usize) -> &[LockView] {
 }
 
 /// Which locks a request asks for.
-pub(crate) fn asked(request: &Request) -> Result<List, String> {
+pub(crate) fn asked(request: &WrittenRequest) -> Result<List, String> {
     let after = match request.text("after")? {
         None => None,
         Some(text) => Some(LockName::parse(text).map_err(|error| format!("'after': {error}"))?),
@@ -73,7 +70,7 @@ pub(crate) fn asked(request: &Request) -> Result<List, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::control_files::ctl::parse;
+    use crate::fuse::control_files::ctl_request::parse;
 
     #[test]
     fn a_list_has_bounds() {

@@ -3,14 +3,14 @@
 
 use crate::fuse::kernel::file_system::{FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::poll_waker::PollWaker;
-use crate::fuse::kernel::task::spawn;
 use crate::fuse::kernel::replies::{
     DOTS, GENERATION, attr, directory, empty, entry, requester, sized,
 };
+use crate::fuse::kernel::task::spawn;
 use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,

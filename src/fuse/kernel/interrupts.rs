@@ -5,8 +5,8 @@
 //! looks at each waiter every 20 ms, or less often when its user has so many that looking at those
 //! would cost more than 2 % of a processor: one user's waiters do not delay those of another.
 
-use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
 use crate::fuse::kernel::pending_signals::{ThreadSignals, WatchedThread};
+use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
 use crate::time::{Span, Time, boot_now, thread_work};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -234,7 +234,10 @@ impl WatchedWait {
 
 /// Whether a thread may be about to ask again: it has not taken its signal yet, or it runs.
 fn is_on_its_way(sight: ThreadSignals) -> bool {
-    matches!(sight, ThreadSignals::Running | ThreadSignals::Signalled | ThreadSignals::PerhapsSignalled)
+    matches!(
+        sight,
+        ThreadSignals::Running | ThreadSignals::Signalled | ThreadSignals::PerhapsSignalled
+    )
 }
 
 /// Whether a place is kept for a thread that was interrupted so long ago, and has been seen at
@@ -278,17 +281,28 @@ mod tests {
         let millis = Span::from_millis;
         let parked =
             |sight, parked, rests| keeps(WaitStatus::Parked, sight, millis(parked), millis(rests));
-        assert!(parked(ThreadSignals::Quiet, 3_000, 199) && !parked(ThreadSignals::Quiet, 3_000, 200));
-        assert!(parked(ThreadSignals::Running, 4_999, 0) && !parked(ThreadSignals::Running, 5_000, 0));
+        assert!(
+            parked(ThreadSignals::Quiet, 3_000, 199) && !parked(ThreadSignals::Quiet, 3_000, 200)
+        );
+        assert!(
+            parked(ThreadSignals::Running, 4_999, 0) && !parked(ThreadSignals::Running, 5_000, 0)
+        );
         assert!(parked(ThreadSignals::Stopped, 3_600_000, 3_600_000));
         assert!(!parked(ThreadSignals::Gone, 0, 0));
-        let unclaimed = |sight, parked| keeps(WaitStatus::Unclaimed, sight, millis(parked), millis(0));
+        let unclaimed =
+            |sight, parked| keeps(WaitStatus::Unclaimed, sight, millis(parked), millis(0));
         assert!(unclaimed(ThreadSignals::Running, 199) && !unclaimed(ThreadSignals::Running, 200));
         assert!(!unclaimed(ThreadSignals::Stopped, 200));
-        for sight in [ThreadSignals::Running, ThreadSignals::Signalled, ThreadSignals::PerhapsSignalled] {
+        for sight in
+            [ThreadSignals::Running, ThreadSignals::Signalled, ThreadSignals::PerhapsSignalled]
+        {
             assert!(is_on_its_way(sight));
         }
-        assert!(![ThreadSignals::Quiet, ThreadSignals::Stopped, ThreadSignals::Gone].into_iter().any(is_on_its_way));
+        assert!(
+            ![ThreadSignals::Quiet, ThreadSignals::Stopped, ThreadSignals::Gone]
+                .into_iter()
+                .any(is_on_its_way)
+        );
     }
 
     /// A process that is gone is told like one with a signal; the place that is kept for who was

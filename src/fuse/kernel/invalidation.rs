@@ -31,11 +31,7 @@ pub(crate) struct Invalidator {
 impl Invalidator {
     /// Starts the thread. `device` is that of `notifier`; `can_expire` says whether the kernel
     /// takes the notice that a name has expired.
-    pub(crate) fn start(
-        notifier: Notifier,
-        device: RawFd,
-        can_expire: bool,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(notifier: Notifier, device: RawFd, can_expire: bool) -> io::Result<Self> {
         let (send, stale) = channel();
         let thread = std::thread::Builder::new().name("forget".to_owned());
         let kernel = Kernel { notifier, device, can_expire };

@@ -58,7 +58,9 @@ impl WatchedThread {
     pub(crate) fn look(&self) -> ThreadSignals {
         let mut bytes = [0; STATUS_BYTES];
         match self.status.read_at(&mut bytes, 0) {
-            Ok(length) if length > 0 => read_status(&bytes[..length]).unwrap_or(ThreadSignals::Gone),
+            Ok(length) if length > 0 => {
+                read_status(&bytes[..length]).unwrap_or(ThreadSignals::Gone)
+            }
             _ => ThreadSignals::Gone,
         }
     }
@@ -133,13 +135,19 @@ mod tests {
         assert_eq!(status("D (disk sleep)", 1, int, 0, [0, 0]), Some(ThreadSignals::Signalled));
         assert_eq!(status("D (disk sleep)", 1, 0, int, [int, 0]), Some(ThreadSignals::Quiet));
         assert_eq!(status("D (disk sleep)", 1, 0, int, [0, int]), Some(ThreadSignals::Quiet));
-        assert_eq!(status("D (disk sleep)", 1, 0, int | term, [int, 0]), Some(ThreadSignals::Signalled));
+        assert_eq!(
+            status("D (disk sleep)", 1, 0, int | term, [int, 0]),
+            Some(ThreadSignals::Signalled)
+        );
     }
 
     #[test]
     fn a_shared_signal_of_many_threads_is_looked_at_twice() {
         let (int, kill) = (1 << (libc::SIGINT - 1), 1 << (libc::SIGKILL - 1));
-        assert_eq!(status("D (disk sleep)", 2, 0, int, [0, 0]), Some(ThreadSignals::PerhapsSignalled));
+        assert_eq!(
+            status("D (disk sleep)", 2, 0, int, [0, 0]),
+            Some(ThreadSignals::PerhapsSignalled)
+        );
         assert_eq!(status("D (disk sleep)", 2, 0, kill, [0, 0]), Some(ThreadSignals::Signalled));
     }
 
@@ -156,7 +164,10 @@ mod tests {
     fn this_thread_runs_and_nobody_is_gone() {
         let own = std::fs::read_link("/proc/thread-self").expect("a link");
         let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
-        assert_eq!(WatchedThread::new(tid).expect("this thread has a status").look(), ThreadSignals::Running);
+        assert_eq!(
+            WatchedThread::new(tid).expect("this thread has a status").look(),
+            ThreadSignals::Running
+        );
         assert!(WatchedThread::new(0).is_none());
         let status = std::fs::metadata("/proc/thread-self/status").expect("this thread has one");
         let user = std::os::unix::fs::MetadataExt::uid(&status);

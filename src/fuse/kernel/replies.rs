@@ -1,10 +1,10 @@
 //! The kernel's replies, made of the results of operations.
 
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{
-    DirPage, Errno, NodeAttr, NodeEntry, NodeType, Requester,
+use crate::fuse::kernel::values::{DirPage, Errno, NodeAttr, NodeEntry, NodeType, Requester};
+use fuser::{
+    Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
 };
-use fuser::{Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyXattr, Request};
 
 /// Inode numbers are never used twice, so generations are not needed to tell inodes apart.
 pub(super) const GENERATION: Generation = Generation(0);
@@ -75,4 +75,3 @@ pub(super) fn directory(mut reply: ReplyDirectory, ino: u64, offset: u64, result
     }
     reply.ok();
 }
-

@@ -42,12 +42,8 @@ impl Task {
                 return drop(ended);
             }
             drop(work);
-            let none_since = self.wakeups.compare_exchange(
-                seen,
-                0,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
+            let none_since =
+                self.wakeups.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
             if none_since.is_ok() {
                 return;
             }

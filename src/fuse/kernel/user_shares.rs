@@ -58,7 +58,7 @@ impl Pool {
     /// What all users together may have, root as well.
     fn of_all(self) -> usize {
         match self {
-            Self::Bindings | Self::Threads => descriptors::to_watch() / 2,
+            Self::Bindings | Self::Threads => descriptor_limit::to_watch() / 2,
             Self::Waits | Self::Files | Self::Directories | Self::Bytes => usize::MAX,
         }
     }

@@ -2,8 +2,8 @@
 //! requests into them and makes replies of them.
 
 pub(crate) use fuser::{
-    Errno, FileAttr, FileType as NodeType, FopenFlags as OpenedFlags, INodeNo, PollEvents, RenameFlags,
-    TimeOrNow,
+    Errno, FileAttr, FileType as NodeType, FopenFlags as OpenedFlags, INodeNo, PollEvents,
+    RenameFlags, TimeOrNow,
 };
 use std::any::Any;
 use std::fmt;

@@ -84,7 +84,12 @@ impl DirReading {
     }
 
     /// A page was read from `mark` on.
-    pub(crate) fn turn_to(&mut self, mark: &DirMark, entries: Vec<DirEntry>, cursor: Option<String>) {
+    pub(crate) fn turn_to(
+        &mut self,
+        mark: &DirMark,
+        entries: Vec<DirEntry>,
+        cursor: Option<String>,
+    ) {
         let index = mark.index + entries.len() as u64;
         self.first = mark.index;
         self.reached = self.reached.max(index);
@@ -116,8 +121,11 @@ mod tests {
         let mut pages = 0;
         while let PageFound::From(mark) = reading.find(index) {
             let end = count.min(mark.index + PAGE as u64);
-            let entry =
-                |n: u64| DirEntry { ino: None, kind: NodeType::Directory, name: n.to_string().into() };
+            let entry = |n: u64| DirEntry {
+                ino: None,
+                kind: NodeType::Directory,
+                name: n.to_string().into(),
+            };
             let next = (end < count).then(|| end.to_string());
             assert_eq!(mark.cursor.as_deref().unwrap_or("0"), mark.index.to_string());
             reading.turn_to(&mark, (mark.index..end).map(entry).collect(), next);
@@ -129,7 +137,9 @@ mod tests {
     fn name_at(reading: &mut DirReading, index: u64, count: u64) -> Option<String> {
         turn(reading, index, count);
         match reading.find(index) {
-            PageFound::Here(entries, first) => Some(entries[(index - first) as usize].name.to_string()),
+            PageFound::Here(entries, first) => {
+                Some(entries[(index - first) as usize].name.to_string())
+            }
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::values::{Errno, PollEvents, ReadBytes};
 use crate::fuse::open_files::held_read::HeldRead;
 use crate::service::Locks;
-use crate::service::event_log::Watch;
+use crate::service::event_log::EventWatch;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,7 +33,7 @@ pub(crate) struct EventStream {
 }
 
 struct StreamState {
-    watch: Watch,
+    watch: EventWatch,
     /// Lines that were begun to be read, or did not fit: a few at most.
     unread: Vec<u8>,
     /// Reads that wait for more, first served first.
@@ -103,7 +103,7 @@ impl EventStream {
         let (held, answer) = HeldRead::new(number, size);
         self.state.lock().readers.push_back(held);
         interrupts.watch(number, tid, WaitingReader { stream: Arc::downgrade(self), number });
-        // What came before the read was there.
+        // EventKind came before the read was there.
         self.serve();
         answer
     }

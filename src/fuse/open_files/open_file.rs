@@ -1,15 +1,16 @@
 //! One open file: what was opened, by whom, and the tenure that it speaks for.
 
-use crate::engine::{ClientId, Lease, Life, LockName, LockView, SessionId, Token};
+use crate::engine::{ClientId, Lease, Lifetime, LockName, LockView, SessionId, Token};
 use crate::fuse::control_names::{ControlFile, ControlPage, LockReport};
 use crate::fuse::credentials::Caller;
 use crate::fuse::kernel::user_shares::{Full, Pool, Share, Shares};
+use crate::fuse::kernel::values::{ReadBytes, ReadRequest};
 use crate::fuse::open_files::answers::UnreadAnswers;
 use crate::fuse::open_files::event_stream::EventStream;
 use crate::fuse::open_files::held_read::HeldRead;
 use crate::fuse::open_files::last_seen::LastSeen;
 use crate::fuse::open_files::wait_state::WaitState;
-use crate::service::{Bond, Locks};
+use crate::service::{Locks, SessionOwner};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
@@ -172,6 +173,14 @@ impl OpenFile {
         }
     }
 
+    /// Returns the inode of the lock that it is of.
+    pub(crate) const fn lock_ino(&self) -> Option<u64> {
+        match &self.target {
+            OpenTarget::Lock(ino, _) => Some(*ino),
+            OpenTarget::Control(_) => None,
+        }
+    }
+
     /// Returns the tenure that it speaks for, if it does.
     pub(crate) fn tenure(&self) -> Option<Token> {
         self.state().tenure
@@ -188,7 +197,9 @@ impl OpenFile {
         let Some(held) = view.held_by(&self.client) else { return };
         let Lease { token, life, .. } = held.lease;
         let session = match (life, service.bond()) {
-            (Life::Session(session), Ok(Bond::Kept(own))) if session == own => Some(own),
+            (Lifetime::Session(session), Ok(SessionOwner::Kept(own))) if session == own => {
+                Some(own)
+            }
             _ => None,
         };
         let origin = origin_of(token);
@@ -199,6 +210,12 @@ impl OpenFile {
     /// Notes what is shown of its lock through it.
     pub(crate) fn saw(&self, view: &LockView) {
         self.state().seen = Some(LastSeen::of(view));
+    }
+
+    /// Returns the part that a read gets of what an earlier one has kept.
+    pub(crate) fn kept_window(&self, asked: ReadRequest) -> ReadBytes {
+        let bytes = Arc::clone(&self.state().bytes.0);
+        ReadBytes::window(bytes, asked.offset, asked.size)
     }
 
     /// Keeps what is read for the reads that follow, if its user has room for it.

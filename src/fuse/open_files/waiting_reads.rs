@@ -3,11 +3,12 @@
 use crate::fuse::kernel::file_system::Done;
 use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
 use crate::fuse::kernel::pending::Pending;
+use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::{Errno, ReadBytes};
+use crate::fuse::lock_access::LockAccess;
 use crate::fuse::open_files::held_read::HeldRead;
 use crate::fuse::open_files::open_file::OpenFileState;
 use crate::fuse::open_files::open_table::OpenFiles;
-use crate::fuse::refusals::Refusals;
 use parking_lot::MutexGuard;
 use std::sync::{Arc, Weak};
 
@@ -15,7 +16,7 @@ use std::sync::{Arc, Weak};
 pub(crate) struct WaitingReads {
     opens: Arc<OpenFiles>,
     interrupts: Arc<InterruptWatcher>,
-    refusals: Arc<Refusals>,
+    locks: LockAccess,
 }
 
 impl WaitingReads {
@@ -23,9 +24,19 @@ impl WaitingReads {
     pub(crate) const fn new(
         opens: Arc<OpenFiles>,
         interrupts: Arc<InterruptWatcher>,
-        refusals: Arc<Refusals>,
+        locks: LockAccess,
     ) -> Self {
-        Self { opens, interrupts, refusals }
+        Self { opens, interrupts, locks }
+    }
+
+    /// Returns a number for a read that was never given out before.
+    pub(crate) fn number(&self) -> u64 {
+        self.opens.number()
+    }
+
+    /// Returns the shares of users.
+    pub(crate) fn shares(&self) -> &Shares {
+        self.opens.shares()
     }
 
     /// Keeps a read of the open file `fh` by the thread `tid` until it is answered.
@@ -46,15 +57,15 @@ impl WaitingReads {
 
     /// Watches a read that is held already.
     pub(crate) fn watch(&self, fh: u64, number: u64, tid: u32) {
-        let (opens, refusals) = (Arc::downgrade(&self.opens), Arc::clone(&self.refusals));
-        self.interrupts.watch(number, tid, WaitingRead { opens, refusals, fh, number });
+        let (opens, locks) = (Arc::downgrade(&self.opens), self.locks.clone());
+        self.interrupts.watch(number, tid, WaitingRead { opens, locks, fh, number });
     }
 }
 
 /// A read that waits, as the watcher of interrupts knows it.
 struct WaitingRead {
     opens: Weak<OpenFiles>,
-    refusals: Arc<Refusals>,
+    locks: LockAccess,
     fh: u64,
     number: u64,
 }
@@ -81,7 +92,7 @@ impl InterruptibleWait for WaitingRead {
         let held = self.place(&state).map(|place| state.held.remove(place));
         drop(state);
         if let Some(held) = held {
-            self.refusals.count_errno(Errno::EINTR);
+            self.locks.refusals().count_errno(Errno::EINTR);
             held.promise.keep(Err(Errno::EINTR));
         }
     }

@@ -2,82 +2,138 @@
 //! the permission bits of a directory that is held decide, as in other file systems. A directory
 //! that is only shown belongs to nobody, and everybody may make names in it.
 
-use crate::fuse::file_attrs;
-use crate::fuse::errno::Act;
-use crate::fuse::posix_locks::{self, Request};
-use crate::fuse::credentials::{Caller, groups_of};
-use crate::fuse::shared::{Fs, Shared, views};
 use crate::engine::{Lease, LockName, RefusalKind};
-use fuser::{Errno, ReplyEmpty};
+use crate::fuse::credentials::{Caller, Callers, groups_of};
+use crate::fuse::errno::Act;
+use crate::fuse::file_attrs::permissions;
+use crate::fuse::kernel::values::{Errno, LockRequest};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use std::sync::Arc;
 
 /// Write and search, for others.
 const WRITE: u16 = 0o3;
 
-/// Asks whether the caller may make `name`, as far as the nearest lock above it is concerned.
-pub(crate) fn check(
-    fs: &Fs,
-    caller: &Caller,
-    act: Act,
-    name: &LockName,
-    then: impl FnOnce(&Fs, &Caller, Result<(), Errno>) + Send + 'static,
-) {
-    let above: Vec<_> = ancestors(name).collect();
-    if above.is_empty() {
-        return then(fs, caller, Ok(()));
-    }
-    let verdict = move |fs: &Shared, caller: &Caller, name: &LockName, may: bool| {
-        let refuse = || fs.refuse_own(caller, act, Some(name), Errno::EACCES, sentence(name));
-        may.then_some(()).ok_or_else(refuse)
-    };
-    if let Some(may) = may_here(fs, caller, &above) {
-        return then(fs, caller, verdict(fs, caller, name, may));
-    }
-    let (caller, name) = (caller.clone(), name.clone());
-    views(fs, &caller.clone(), act, &above, move |fs, views| {
-        let may = views.map(|views| {
-            let nearest = views.iter().find(|view| !view.holders.is_empty());
-            nearest.is_none_or(|view| {
-                may_write(fs, &caller, view.holders.iter().map(|holder| &holder.lease))
-            })
-        });
-        then(fs, &caller, may.and_then(|may| verdict(fs, &caller, &name, may)));
-    });
+/// Checks the permission bits of the locks above a name.
+pub(crate) struct Ancestors {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    callers: Arc<Callers>,
 }
 
-/// The same for a request through the control file: why not is said in a sentence.
-pub(crate) fn check_said(
-    fs: &Fs,
-    caller: &Caller,
-    name: &LockName,
-    then: impl FnOnce(&Fs, &Caller, Result<(), (RefusalKind, String)>) + Send + 'static,
-) {
-    let asked = name.clone();
-    check(fs, caller, Act::Control, name, move |fs, caller, allowed| {
-        let allowed = allowed.map_err(|errno| {
+impl Ancestors {
+    /// The checks of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        callers: Arc<Callers>,
+    ) -> Self {
+        Self { nodes, opens, callers }
+    }
+
+    /// Checks whether the caller may make `name`, as far as the nearest lock above it decides.
+    pub(crate) async fn check(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<(), Errno> {
+        let above: Vec<_> = ancestors(name).collect();
+        if above.is_empty() {
+            return Ok(());
+        }
+        let may = match self.may_here(caller, &above) {
+            Some(may) => may,
+            None => self.may_afar(caller, act, &above).await?,
+        };
+        if may {
+            return Ok(());
+        }
+        let refusals = self.nodes.locks.refusals();
+        Err(refusals.refused(caller, act, Some(name), Errno::EACCES, sentence(name)))
+    }
+
+    /// The same for a request through the control file, which is told why not in a sentence.
+    pub(crate) async fn check_request(
+        &self,
+        caller: &Caller,
+        name: &LockName,
+    ) -> Result<(), (RefusalKind, String)> {
+        self.check(caller, Act::Control, name).await.map_err(|errno| {
             if errno == Errno::EACCES {
-                (RefusalKind::Denied, sentence(&asked))
+                (RefusalKind::Denied, sentence(name))
             } else {
-                let sentence = format!("what lies above '{asked}' can't be seen now; try again");
+                let sentence = format!("what lies above '{name}' can't be seen now; try again");
                 (RefusalKind::ConsistencyUnavailable, sentence)
             }
-        });
-        then(fs, caller, allowed);
-    });
-}
+        })
+    }
 
-/// `flock`, fcntl: locks in the name of the user who opened the file, who may have to wait for a
-/// name that is free by now.
-pub(crate) fn lock(fs: &Fs, caller: &Caller, asked: &Request, sleep: bool, reply: ReplyEmpty) {
-    let open = fs.opens.get(asked.fh).filter(|_| asked.kind != libc::F_UNLCK);
-    let Some((open, name)) = open.as_ref().and_then(|open| Some((open, open.lock()?))) else {
-        return locking::set(fs, caller, asked, sleep, reply);
-    };
-    let opener = Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
-    let (caller, asked) = (caller.clone(), *asked);
-    check(fs, &opener, Act::Lock, name, move |fs, _, allowed| match allowed {
-        Ok(()) => locking::set(fs, &caller, &asked, sleep, reply),
-        Err(errno) => reply.error(errno),
-    });
+    /// The same for `flock` and fcntl: they lock in the name of the user who opened the file, and
+    /// the name may be free by now.
+    pub(crate) async fn check_lock(
+        &self,
+        caller: &Caller,
+        asked: &LockRequest,
+    ) -> Result<(), Errno> {
+        if asked.kind == libc::F_UNLCK {
+            return Ok(());
+        }
+        let Some(open) = self.opens.get(asked.fh) else { return Ok(()) };
+        let Some(name) = open.lock() else { return Ok(()) };
+        self.check(&open.opener(caller), Act::Lock, name).await
+    }
+
+    /// Whether the nearest lock above lets the caller; `None`: the engine is elsewhere.
+    fn may_here(&self, caller: &Caller, above: &[LockName]) -> Option<bool> {
+        for name in above {
+            let may = self.nodes.locks.service().glance(name, |lock| {
+                let leases = lock.leases();
+                (!leases.is_empty()).then(|| self.may_write(caller, leases.iter()))
+            })?;
+            if may.is_some() {
+                return may;
+            }
+        }
+        Some(true)
+    }
+
+    /// The same where the engine is elsewhere.
+    async fn may_afar(&self, caller: &Caller, act: Act, above: &[LockName]) -> Result<bool, Errno> {
+        let views = self.nodes.locks.views(caller, act, above).await?;
+        let nearest = views.iter().find(|view| !view.holders.is_empty());
+        Ok(nearest.is_none_or(|view| {
+            self.may_write(caller, view.holders.iter().map(|holder| &holder.lease))
+        }))
+    }
+
+    /// Whether the caller may make names below a lock that is held so. Root of another machine is
+    /// nobody here, as over NFS.
+    fn may_write<'a>(
+        &self,
+        caller: &Caller,
+        mut leases: impl Iterator<Item = &'a Lease> + Clone,
+    ) -> bool {
+        let mut holders = leases.clone();
+        let Some(lease) = leases.next() else { return true };
+        if holders.any(|lease| lease.holder == caller.client) {
+            return true;
+        }
+        let looks = lease.details.looks();
+        let local = self.callers.is_local(&lease.holder);
+        let bits = permissions(looks.face, looks.mode);
+        let writes = |bits: u16| bits & WRITE == WRITE;
+        match local {
+            true if caller.is_root() => true,
+            true if looks.uid == caller.uid => writes(bits >> 6),
+            // The group is asked for only where it makes a difference.
+            true if writes(bits >> 3) != writes(bits) => {
+                let own = looks.gid == caller.gid || groups_of(caller.pid).contains(&looks.gid);
+                writes(if own { bits >> 3 } else { bits })
+            }
+            _ => writes(bits),
+        }
+    }
 }
 
 /// Why a name below another's lock can't be made.
@@ -92,48 +148,6 @@ fn sentence(name: &LockName) -> String {
 fn ancestors(name: &LockName) -> impl Iterator<Item = LockName> {
     let above = |name: &LockName| LockName::parse(name.as_str().rsplit_once('/')?.0).ok();
     std::iter::successors(above(name), above)
-}
-
-/// Whether the nearest lock above lets the caller; `None`: what decides is elsewhere.
-fn may_here(fs: &Fs, caller: &Caller, above: &[LockName]) -> Option<bool> {
-    for name in above {
-        let may = fs.locks.glance(name, |lock| {
-            let leases = lock.leases();
-            (!leases.is_empty()).then(|| may_write(fs, caller, leases.iter()))
-        })?;
-        if may.is_some() {
-            return may;
-        }
-    }
-    Some(true)
-}
-
-/// Whether the caller may make names below a lock that is held so. Root of another machine is
-/// nobody here, as over NFS.
-fn may_write<'a>(
-    fs: &Shared,
-    caller: &Caller,
-    mut leases: impl Iterator<Item = &'a Lease> + Clone,
-) -> bool {
-    let mut holders = leases.clone();
-    let Some(lease) = leases.next() else { return true };
-    if holders.any(|lease| lease.holder == caller.client) {
-        return true;
-    }
-    let looks = lease.details.looks();
-    let local = fs.owners.is_local(&lease.holder);
-    let bits = attr::permissions(looks.face, looks.mode);
-    let writes = |bits: u16| bits & WRITE == WRITE;
-    match local {
-        true if caller.is_root() => true,
-        true if looks.uid == caller.uid => writes(bits >> 6),
-        // The group is asked for only where it makes a difference.
-        true if writes(bits >> 3) != writes(bits) => {
-            let own = looks.gid == caller.gid || groups_of(caller.pid).contains(&looks.gid);
-            writes(if own { bits >> 3 } else { bits })
-        }
-        _ => writes(bits),
-    }
 }
 
 #[cfg(test)]

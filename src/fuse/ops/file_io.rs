@@ -1,255 +1,210 @@
-//! Open files: open, read, write, close; and what setattr changes.
+//! Open files of locks: open, read, write, close.
 
-use crate::fuse::file_attrs;
-use crate::fuse::ops::lease_change::{self, Change, Reached, Text, Times};
-use crate::fuse::control_files::control::{self, Control, Fact};
-use crate::fuse::control_files::ctl;
-use crate::fuse::errno::Act;
-use crate::fuse::process::process_handle;
-use crate::fuse::ops::lookup::attr_of_top;
-use crate::fuse::ops::create::{NO_CACHE, open_of, speaks_for_held};
-use crate::fuse::write_message::{self, Message, Options};
-use crate::fuse::open_files::{Access, End, Open, Target, window};
-use crate::fuse::credentials::{Caller, groups_of};
-use crate::fuse::poll;
-use crate::fuse::process::bindings;
-use crate::fuse::shared::{Fs, attr_of_one};
-use crate::fuse::kernel::user_shares::Pool;
-use crate::fuse::open_files::event_stream;
-use crate::fuse::inodes::Place;
-use crate::fuse::control_files::wait;
-use crate::fuse::last_refusal;
 use crate::engine::limits::TEXT_BYTES_MAX;
-use crate::engine::{Firm, LockName, LockView, ReadMode, Reason, Refusal};
+use crate::engine::{LockName, LockView, ReadMode, Reason, Refusal};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::open_file::{MessageEnd, OpenAccess, OpenFile};
+use crate::fuse::ops::lease_change::{
+    ChangedLeases, LeaseChange, LeaseChanges, meant_by_open, of_message, too_long,
+};
+use crate::fuse::ops::truncation::truncate_at_open;
+use crate::fuse::poll::Polls;
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::process::process_handle::ProcessHandle;
+use crate::fuse::report_names::report_of;
+use crate::fuse::write_message::{Message, Options, parse};
 use crate::service::RequestError;
 use crate::status::{pretty, status_of};
-use crate::time::Wall;
-use fuser::{
-    Errno, FileHandle, FopenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
-    TimeOrNow,
-};
 use std::sync::Arc;
 
-/// open of what the kernel knows already.
-pub(crate) fn open(fs: &Fs, caller: &Caller, ino: u64, flags: i32, reply: ReplyOpen) {
-    if let Err(full) = fs.shares.room(Pool::Files, caller.uid) {
-        return reply.error(fs.refuse_full(caller, Act::Open, None, full));
-    }
-    match fs.place(ino) {
-        Some(Place::Lock(place)) => open_lock(fs, caller, (ino, place.name.clone()), flags, reply),
-        Some(Place::Control(Control::Fact(Fact::Ctl, name))) => {
-            let ino = fs.tree.lock().number(&name);
-            match ino {
-                Some(ino) => open_lock(fs, caller, (ino, name), flags, reply),
-                None => reply.error(Errno::ENOENT),
-            }
-        }
-        Some(Place::Control(control)) => control::open(fs, caller, control, flags, reply),
-        Some(Place::Top) => reply.error(Errno::EISDIR),
-        None => reply.error(Errno::ESTALE),
-    }
+/// Opens, reads, writes and closes the files of locks.
+pub(crate) struct FileIo {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    bindings: Arc<ProcessBindings>,
+    changes: Arc<LeaseChanges>,
+    polls: Arc<Polls>,
 }
 
-fn open_lock(fs: &Fs, caller: &Caller, of: (u64, LockName), flags: i32, reply: ReplyOpen) {
-    let (ino, name) = of;
-    fs.view(caller, Act::Open, &name.clone(), move |fs, caller, view| {
-        let view = match view {
-            Ok(view) => view,
-            Err(errno) => return reply.error(errno),
+impl FileIo {
+    /// The open files of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        bindings: Arc<ProcessBindings>,
+        changes: Arc<LeaseChanges>,
+        polls: Arc<Polls>,
+    ) -> Self {
+        Self { nodes, opens, bindings, changes, polls }
+    }
+
+    /// open of a lock that the kernel knows already.
+    pub(crate) async fn open(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: LockName,
+        flags: i32,
+    ) -> Result<Opened, Errno> {
+        if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
+            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, full));
+        }
+        let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
+        let open = OpenFile::of_lock(caller, ino, name, flags);
+        let origin = |token| self.nodes.origin_of(ino, token);
+        open.bind_to_held(self.nodes.locks.service(), &view, origin);
+        open.saw(&view);
+        truncate_at_open(&self.nodes, &self.changes, caller, view, flags).await;
+        Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
+    }
+
+    /// read of a lock's file. The bytes are of one moment: taken at offset 0, kept for the rest.
+    pub(crate) async fn read(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        (ino, name): (u64, &LockName),
+        asked: ReadRequest,
+    ) -> Result<ReadBytes, Errno> {
+        if asked.offset > 0 {
+            return Ok(open.kept_window(asked));
+        }
+        self.polls.reads(asked.fh);
+        let name = self.nodes.spoken_of(ino, name, open.tenure());
+        let view = self.nodes.locks.view(caller, Act::Read, &name).await?;
+        open.saw(&view);
+        let bytes = self.content_of(&view, open.access);
+        match open.keep(self.opens.shares(), bytes) {
+            Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
+            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full)),
+        }
+    }
+
+    /// Returns what a reader of a lock's file gets.
+    fn content_of(&self, view: &LockView, access: OpenAccess) -> Arc<[u8]> {
+        let details = view.holder().map(|holder| &holder.lease.details);
+        let reads = |looks| self.nodes.attrs.reads(&looks);
+        let reads = details.map_or(ReadMode::Status, |details| reads(details.looks()));
+        if access == OpenAccess::Both || reads == ReadMode::Text {
+            return details.map(|details| details.shared_text()).unwrap_or_default();
+        }
+        let wall = |at| self.nodes.locks.service().wall(at);
+        pretty(&status_of(view, wall)).into_bytes().into()
+    }
+
+    /// write to a lock's file, in the name of the user who opened it: a file that is handed on
+    /// speaks for its opener.
+    pub(crate) async fn write(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        (ino, name): (u64, &LockName),
+        offset: u64,
+        data: &[u8],
+    ) -> Result<u32, Errno> {
+        let caller = &open.opener(caller);
+        open.state().wrote = true;
+        let refused = |(errno, sentence): (Errno, String)| {
+            let refusals = self.nodes.locks.refusals();
+            refusals.refused(caller, Act::Write, Some(name), errno, sentence)
         };
-        let open = open_of(caller, ino, name, flags);
-        speaks_for_held(fs, caller, ino, &view, &open);
-        poll::saw(&open, &view);
-        change::truncate_at_open(fs, caller, view, flags, move |fs, _, _| {
-            let fh = FileHandle(fs.opens.insert(open));
-            reply.opened(fh, FopenFlags::FOPEN_DIRECT_IO);
-        });
-    });
-}
+        if data.len() > TEXT_BYTES_MAX {
+            return Err(refused((Errno::EFBIG, too_long(name, data.len() as u64))));
+        }
+        let message = parse(data)
+            .map_err(|sentence| refused((Errno::EINVAL, format!("lock '{name}': {sentence}"))))?;
+        self.check_not_lost(caller, open, name)?;
+        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::ESTALE) };
+        let mut meant = meant_by_open(&node, open);
+        let process = self
+            .process_of(caller, &message, &mut meant)
+            .map_err(|(errno, why)| refused((errno, format!("lock '{name}': {why}"))))?;
+        let is_text = message == Message::Text;
+        if is_text && is_far(open, offset) {
+            return Err(refused((Errno::EFBIG, too_long(name, offset))));
+        }
+        let hangs = process.as_ref().and_then(|_| self.bindings.session());
+        let change = of_message(message, data, offset, open);
+        let change = LeaseChange { process, hangs, ..change };
+        let length = data.len() as u32;
+        let reached = self.changes.apply(caller, Act::Write, &meant, &change).await?;
+        // Lost while the server was asked.
+        self.check_not_lost(caller, open, name)?;
+        let mut state = open.state();
+        state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
+        state.end = Some(MessageEnd { at: offset + u64::from(length), is_text });
+        Ok(length)
+    }
 
-/// read. What is read is of one moment: taken at offset 0, kept for the rest.
-pub(crate) fn read(
-    fs: &Fs,
-    caller: &Caller,
-    fh: u64,
-    (offset, size, flags): (u64, u32, i32),
-    reply: ReplyData,
-) {
-    let Some(open) = fs.opens.get(fh) else { return reply.error(Errno::EBADF) };
-    if let Some(stream) = stream::of(&open) {
-        return stream::read(fs, &stream, caller, (size, flags), reply);
-    }
-    if let Target::Control(Control::Page(control::Page::Ctl)) = &open.target {
-        return ctl::read(fs, caller, fh, &open, size, reply);
-    }
-    if let Some(name) = open.waits_for() {
-        return wait::read(fs, caller, (fh, &open), name, (offset, size, flags), reply);
-    }
-    if offset > 0 {
-        let bytes = Arc::clone(&open.state.lock().bytes.0);
-        return reply.data(window(&bytes, offset, size));
-    }
-    fs.polls.reads(fh);
-    let (kept, shared, reader) = (Arc::clone(&open), Arc::clone(fs), caller.clone());
-    let then = move |bytes: Result<Arc<[u8]>, Errno>| {
-        let refuse = |full| shared.refuse_full(&reader, Act::Read, None, full);
-        match bytes.and_then(|bytes| kept.keep(&shared.shares, bytes).map_err(refuse)) {
-            Ok(bytes) => reply.data(window(&bytes, 0, size)),
-            Err(errno) => reply.error(errno),
-        }
-    };
-    match &open.target {
-        Target::Control(control) => control::render(fs, caller, &open, control, then),
-        Target::Lock(ino, name) => {
-            let name = spoken_of(fs, &open, *ino, name);
-            let access = open.access;
-            fs.view(caller, Act::Read, &name, move |fs, _, view| {
-                then(view.map(|view| {
-                    poll::saw(&open, &view);
-                    content_of(fs, &view, access)
-                }));
-            });
-        }
-    }
-}
-
-/// An open file speaks of the lock that it holds, else of the name it was opened under.
-pub(crate) fn spoken_of(fs: &Fs, open: &Open, ino: u64, name: &LockName) -> LockName {
-    let place = fs.lock_place(ino);
-    place
-        .map(|place| change::meant_by_open(&place, open).one.name)
-        .filter(|_| open.tenure().is_some())
-        .unwrap_or_else(|| name.clone())
-}
-
-/// What a reader of a lock's file gets.
-fn content_of(fs: &Fs, view: &LockView, access: Access) -> Arc<[u8]> {
-    let details = view.holder().map(|holder| &holder.lease.details);
-    let reads = details.map_or(ReadMode::Status, |details| attr::reads(fs, &details.looks()));
-    if access == Access::Both || reads == ReadMode::Text {
-        return details.map(|details| details.shared_text()).unwrap_or_default();
-    }
-    pretty(&status_of(view, |at| fs.locks.wall(at))).into_bytes().into()
-}
-
-/// write.
-pub(crate) fn write(
-    fs: &Fs,
-    caller: &Caller,
-    fh: u64,
-    (offset, data): (u64, &[u8]),
-    reply: ReplyWrite,
-) {
-    let Some(open) = fs.opens.get(fh) else { return reply.error(Errno::EBADF) };
-    // Written in the name of whoever opened it: a file that is handed on speaks for its opener.
-    let caller = &Caller { client: open.client.clone(), uid: open.uid, ..caller.clone() };
-    let (ino, name) = match &open.target {
-        Target::Control(Control::Page(control::Page::Ctl)) => {
-            return ctl::request(fs, caller, fh, &open, data, reply);
-        }
-        Target::Control(_) => return reply.error(Errno::EBADF),
-        Target::Lock(ino, name) => (*ino, name),
-    };
-    open.state.lock().wrote = true;
-    let act = Act::Write;
-    let refuse = |errno, sentence| fs.refuse_own(caller, act, Some(name), errno, sentence);
-    if data.len() > TEXT_BYTES_MAX {
-        return reply.error(refuse(Errno::EFBIG, change::too_long(name, data.len() as u64)));
-    }
-    let message = match message::parse(data) {
-        Ok(message) => message,
-        Err(sentence) => {
-            return reply.error(refuse(Errno::EINVAL, format!("lock '{name}': {sentence}")));
-        }
-    };
-    if let Some(lost) = lost(fs, &open, name) {
-        return reply.error(fs.refuse(caller, act, Some(name), lost));
-    }
-    let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::ESTALE) };
-    let mut meant = change::meant_by_open(&place, &open);
-    let mut process = None;
-    if let Message::Options(Options { pid, token, .. }) = &message {
-        if let Some(pid) = pid {
-            process = match living::named(fs, caller, *pid) {
-                Ok(living) => Some(Arc::new(living)),
-                Err((errno, why)) => {
-                    return reply.error(refuse(errno, format!("lock '{name}': {why}")));
-                }
-            };
-        }
+    /// Returns the process that a message names, and has the change meant for the tenure that it
+    /// names.
+    fn process_of(
+        &self,
+        caller: &Caller,
+        message: &Message,
+        meant: &mut ChangedLeases,
+    ) -> Result<Option<Arc<ProcessHandle>>, (Errno, String)> {
+        let Message::Options(Options { pid, token, .. }) = message else { return Ok(None) };
+        let process = match pid {
+            Some(pid) => Some(Arc::new(self.bindings.named(caller, *pid)?)),
+            None => None,
+        };
         if let Some(token) = token {
             for meant in meant.iter_mut() {
                 meant.token = Some(*token);
             }
         }
+        Ok(process)
     }
-    let is_text = message == Message::Text;
-    if is_text && is_far(&open, offset) {
-        return reply.error(refuse(Errno::EFBIG, change::too_long(name, offset)));
-    }
-    let hangs = process.as_ref().and_then(|_| process::session(fs));
-    let wanted = Change { process, hangs, ..change::of_message(message, data, offset, &open) };
-    let length = data.len() as u32;
-    change::apply(fs, caller, act, meant, wanted, move |fs, caller, done| match done {
-        Ok(Reached { token, .. }) => {
-            // Lost while the server was asked.
-            if let Some(lost) = open.lock().and_then(|name| lost(fs, &open, name)) {
-                return reply.error(fs.refuse(caller, act, open.lock(), lost));
-            }
-            let mut state = open.state.lock();
-            state.tenure = state.tenure.or(token.map(|token| place.origin_of(token)));
-            state.end = Some(End { at: offset + u64::from(length), is_text });
-            drop(state);
-            reply.written(length);
+
+    /// Refuses where an open file may not write any more: its tenure hangs on a session that is
+    /// over. The server may have it in grace still, in which its client may renew it, but the
+    /// program that locked was told that it has lost.
+    fn check_not_lost(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        name: &LockName,
+    ) -> Result<(), Errno> {
+        let (tenure, session) = {
+            let state = open.state();
+            (state.tenure, state.session)
+        };
+        let (Some(token), Some(session)) = (tenure, session) else { return Ok(()) };
+        let locks = &self.nodes.locks;
+        if !locks.service().is_over(session) {
+            return Ok(());
         }
-        Err(errno) => reply.error(errno),
-    });
-}
-
-/// Why an open file may not write any more: what it holds hangs on a session that is over. The
-/// server may have it in grace still, in which its client may renew it, but the program that
-/// locked was told that it has lost.
-fn lost(fs: &Fs, open: &Open, name: &LockName) -> Option<RequestError> {
-    let (tenure, session) = {
-        let state = open.state.lock();
-        (state.tenure?, state.session?)
-    };
-    fs.locks.is_over(session).then(|| {
-        let reason = Box::new(Reason::Expired { name: name.clone(), token: tenure });
-        RequestError::Refused(Refusal { at: fs.locks.now(), reason })
-    })
-}
-
-/// The last descriptor of an open file is closed.
-pub(crate) fn closed(fs: &Fs, fh: u64) {
-    fs.polls.closed(fh);
-    if let Some(open) = fs.opens.remove(fh)
-        && open.waits_for().is_some()
-    {
-        wait::closed(fs, &open);
+        let reason = Box::new(Reason::Expired { name: name.clone(), token });
+        let lost = RequestError::Refused(Refusal { at: locks.service().now(), reason });
+        Err(locks.refusals().failed(caller, Act::Write, Some(name), lost))
     }
-}
 
-/// Whether a text at `offset` would lie behind all that can be kept, and does not just follow what
-/// was written before: an open file that renews for days has come far.
-fn is_far(open: &Open, offset: u64) -> bool {
-    let follows = open.state.lock().end.is_some_and(|end| end.at == offset);
-    offset > TEXT_BYTES_MAX as u64 && !open.append && !follows
-}
+    /// The last descriptor of an open file is closed. Returns the open file.
+    pub(crate) fn release(&self, fh: u64) -> Option<Arc<OpenFile>> {
+        self.polls.closed(fh);
+        self.opens.remove(fh)
+    }
 
-/// close(2) of one descriptor. A file that was opened for writing by whoever does not hold the
-/// lock, and was not written to, was some program's way to renew: this is where it learns.
-pub(crate) fn flush(fs: &Fs, caller: &Caller, fh: u64, reply: ReplyEmpty) {
-    let Some(open) = fs.opens.get(fh) else { return reply.ok() };
-    let idle = {
-        let state = open.state.lock();
-        open.access.writes() && state.tenure.is_none() && !state.wrote && !state.locked
-    };
-    let (true, Target::Lock(_, name)) = (idle, &open.target) else { return reply.ok() };
-    let opener = Caller { client: open.client.clone(), ..caller.clone() };
-    fs.view(&opener, Act::Close, name, move |fs, caller, view| {
+    /// close(2) of one descriptor. A file that was opened for writing by a program that does not
+    /// hold the lock, and was not written to, was a try to renew: its close fails.
+    pub(crate) async fn flush(&self, caller: &Caller, fh: u64) -> Result<(), Errno> {
+        let Some(open) = self.opens.get(fh) else { return Ok(()) };
+        let is_idle = {
+            let state = open.state();
+            open.access.writes() && state.tenure.is_none() && !state.wrote && !state.locked
+        };
+        let (true, Some(name)) = (is_idle, open.lock()) else { return Ok(()) };
+        let caller = open.opener(caller);
         // Forced by the kernel, so it can't fail for want of an answer.
-        let Ok(view) = view else { return reply.ok() };
+        let Ok(view) = self.nodes.locks.view(&caller, Act::Close, name).await else {
+            return Ok(());
+        };
         match view.holder() {
             Some(holder) if view.held_by(&caller.client).is_none() => {
                 let sentence = format!(
@@ -257,126 +212,19 @@ pub(crate) fn flush(fs: &Fs, caller: &Caller, fh: u64, reply: ReplyEmpty) {
                      read .latchfs/status/{} for how long",
                     view.name,
                     holder.lease.holder,
-                    control::report_of(&view),
+                    report_of(&view),
                 );
-                let name = Some(&view.name);
-                reply.error(fs.refuse_own(caller, Act::Close, name, Errno::EBUSY, sentence));
+                let (refusals, name) = (self.nodes.locks.refusals(), Some(&view.name));
+                Err(refusals.refused(&caller, Act::Close, name, Errno::EBUSY, sentence))
             }
-            _ => reply.ok(),
-        }
-    });
-}
-
-/// What setattr asks for, of what latchfs keeps.
-#[derive(Debug, Default)]
-pub(crate) struct Wanted {
-    /// chmod.
-    pub(crate) mode: Option<u32>,
-    /// chown.
-    pub(crate) user: (Option<u32>, Option<u32>),
-    /// truncate.
-    pub(crate) size: Option<u64>,
-    /// utimensat: access and modification.
-    pub(crate) times: (Option<TimeOrNow>, Option<TimeOrNow>),
-    /// Through an open file.
-    pub(crate) fh: Option<u64>,
-}
-
-impl Wanted {
-    /// Which of them it is. The kernel never mixes these in one request, but for times with a
-    /// truncation, which then are those of the truncation.
-    pub(crate) const fn act(&self) -> Act {
-        match (self.size, &self.times) {
-            (Some(_), _) => Act::Truncate,
-            (None, (None, None)) => Act::Chmod,
-            (None, _) => Act::Touch,
+            _ => Ok(()),
         }
     }
 }
 
-/// chmod, chown, truncate, utimensat.
-pub(crate) fn setattr(fs: &Fs, caller: &Caller, ino: u64, wanted: &Wanted, reply: ReplyAttr) {
-    let place = match fs.place(ino) {
-        Some(Place::Lock(place)) => place,
-        Some(Place::Top) => return reply.attr(&NO_CACHE, &attr_of_top(fs)),
-        Some(Place::Control(control)) if wanted.size.is_some() => {
-            return reply.attr(&NO_CACHE, &control::attr_of(fs, ino, &control));
-        }
-        Some(Place::Control(_)) => return reply.error(Errno::EPERM),
-        None => return reply.error(Errno::ESTALE),
-    };
-    if place.is_only_a_way() {
-        let (act, sentence) = (wanted.act(), why::only_a_way(&place.name));
-        let errno = fs.refuse_own(caller, act, Some(&place.name), Errno::EPERM, sentence);
-        return reply.error(errno);
-    }
-    if let Some(sentence) = wrong_chown(caller, &place.name, wanted.user) {
-        let name = Some(&place.name);
-        return reply.error(fs.refuse_own(caller, Act::Chmod, name, Errno::EPERM, sentence));
-    }
-    if let Some(size) = wanted.size.filter(|size| *size > TEXT_BYTES_MAX as u64) {
-        let name = &place.name;
-        let sentence = change::too_long(name, size);
-        let errno = fs.refuse_own(caller, Act::Truncate, Some(name), Errno::EFBIG, sentence);
-        return reply.error(errno);
-    }
-    if let Some(open) = wanted.fh.filter(|_| wanted.size.is_some()).and_then(|fh| fs.opens.get(fh))
-    {
-        // What is written next begins anew, wherever the program's offset is.
-        open.state.lock().end = None;
-    }
-    let (act, change) = (wanted.act(), change_of(wanted));
-    let meant = change::meant_by_path(&place);
-    change::apply(fs, caller, act, meant, change, move |fs, caller, done| match done {
-        Err(errno) if act != Act::Truncate => reply.error(errno),
-        // What was seen and set just now needs no second look.
-        Ok(Reached { sight: Some(sight), .. })
-            if act != Act::Truncate && place.links.len() == 1 =>
-        {
-            reply.attr(&NO_CACHE, &attr_of_one(fs, ino, &place, &sight));
-        }
-        // Truncating what another holds does nothing, and never fails.
-        _ => fs.attr_now(caller, ino, place, move |_, attr| match attr {
-            Ok(attr) => reply.attr(&NO_CACHE, &attr),
-            Err(errno) => reply.error(errno),
-        }),
-    });
-}
-
-/// Why the caller may not chown so: as on other file systems, only root gives files away.
-fn wrong_chown(
-    caller: &Caller,
-    name: &LockName,
-    (uid, gid): (Option<u32>, Option<u32>),
-) -> Option<String> {
-    let own_user = uid.is_none_or(|uid| uid == caller.uid);
-    let own_group = |gid| gid == caller.gid || groups_of(caller.pid).contains(&gid);
-    if caller.is_root() || (own_user && gid.is_none_or(own_group)) {
-        return None;
-    }
-    Some(format!("only root can give the file of lock '{name}' to another user or group"))
-}
-
-fn change_of(wanted: &Wanted) -> Change {
-    let change = Change { permissions: wanted.mode, user: wanted.user, ..Change::default() };
-    if let Some(size) = wanted.size {
-        return Change { text: Some(Text::Cut(size as usize)), ..change };
-    }
-    let renews = Some(Firm::Keep);
-    match wanted.times {
-        (None, None) => return change,
-        // A plain touch: the times of a lock for which nobody set others are those of its renewal.
-        (Some(TimeOrNow::Now), Some(TimeOrNow::Now)) => {
-            return Change { renews, times: Times::Reset, ..change };
-        }
-        _ => {}
-    }
-    let now = Wall::now();
-    let wall = |time: &TimeOrNow| match time {
-        TimeOrNow::SpecificTime(time) => attr::wall_of(*time),
-        TimeOrNow::Now => now,
-    };
-    let (accessed, modified) =
-        (wanted.times.0.as_ref().map(wall), wanted.times.1.as_ref().map(wall));
-    Change { renews, times: Times::Set(accessed, modified), ..change }
+/// Whether a text at `offset` would lie behind all that can be kept, and does not just follow the
+/// message before: an open file that renews for days has come far.
+fn is_far(open: &OpenFile, offset: u64) -> bool {
+    let follows = open.state().end.is_some_and(|end| end.at == offset);
+    offset > TEXT_BYTES_MAX as u64 && !open.append && !follows
 }

@@ -1,22 +1,19 @@
-//! The forms that only look: lookup, stat, readlink.
+//! The operations that only look: lookup, stat, readlink, statfs.
 
-use crate::fuse::file_attrs;
-use crate::fuse::control_files::control::{self, Control, Fact};
-use crate::fuse::errno::{Act, errno_of_lookup};
-use crate::fuse::kernel_cache;
-use crate::fuse::ops::create::{GENERATION, NO_CACHE};
-use crate::fuse::credentials::Caller;
-use crate::fuse::shared::{Fs, Shared, attr_of_one, wrong_name};
-use crate::fuse::inodes::{LockPlace, Place, TOP};
 use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
 use crate::engine::{FileType, LockName, LockView, NameError};
-use fuser::{Errno, FileAttr, INodeNo, ReplyAttr, ReplyData, ReplyEntry, ReplyStatfs};
+use crate::fuse::control_names::{ControlFile, LockFact};
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::errno::{Act, errno_of_lookup};
+use crate::fuse::inodes::{LockNode, NodePlace};
+use crate::fuse::kernel::values::{
+    Errno, FileAttr, FileSystemStats, INodeNo, NodeAttr, NodeEntry, ReadBytes,
+};
+use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_nodes::{LockNodes, wrong_name};
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// What never changes may be kept by the kernel.
-pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
 /// The size of a block in statfs.
 const BLOCK_BYTES: u32 = 4_096;
 /// Room that statfs shows: locks take none, but many programs refuse to write to a full disk.
@@ -24,159 +21,161 @@ const BLOCKS: u64 = 1 << 20;
 /// Names that statfs shows room for.
 const FILES: u64 = 1 << 20;
 
-/// lookup.
-pub(crate) fn lookup(fs: &Fs, caller: &Caller, parent: u64, name: &OsStr, reply: ReplyEntry) {
-    let place = match fs.place(parent) {
-        Some(Place::Control(dir)) => return control::lookup(fs, caller, &dir, name, reply),
-        Some(Place::Top) if name == RESERVED_PREFIX => {
-            return control::entered(fs, &Control::Top, reply);
+/// Finds locks by name, and shows them as files.
+pub(crate) struct Lookups {
+    nodes: Arc<LockNodes>,
+    cache: Arc<KernelCache>,
+    callers: Arc<Callers>,
+    /// Whether the kernel follows the symlinks of the mount: it can't be told not to before Linux
+    /// 5.10, nor by a helper that does not know how.
+    follows_symlinks: bool,
+}
+
+impl Lookups {
+    /// The lookups of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        cache: Arc<KernelCache>,
+        callers: Arc<Callers>,
+        follows_symlinks: bool,
+    ) -> Self {
+        Self { nodes, cache, callers, follows_symlinks }
+    }
+
+    /// lookup in the mount point or below it, but not in a directory of control files.
+    pub(crate) async fn lookup(
+        &self,
+        caller: &Caller,
+        dir: &NodePlace,
+        name: &OsStr,
+    ) -> Result<NodeEntry, Errno> {
+        if matches!(dir, NodePlace::Top) && name == RESERVED_PREFIX {
+            return Ok(self.nodes.control_entry(&ControlFile::Top));
         }
-        Some(place) => place,
-        None => return reply.error(Errno::ESTALE),
-    };
-    let child = match place.child(name) {
-        Ok(child) => child,
-        Err(error) => return reply.error(no_such_name(fs, caller, name, error)),
-    };
-    let page = if place.is_held_directory() { Fact::named(name) } else { None };
-    fs.look(caller, Act::Lookup, child, move |fs, caller, name, seen| {
-        let (sight, as_of) = match seen {
-            Ok(seen) => seen,
-            Err(errno) => return reply.error(errno),
-        };
-        let Some((face, token)) = sight.shown() else {
-            return match (page, place) {
-                (Some(fact), Place::Lock(dir)) => {
-                    control::entered(fs, &Control::Fact(fact, dir.name.clone()), reply);
+        let child = dir.child(name).map_err(|error| self.no_such_name(caller, name, error))?;
+        let (state, as_of) = self.nodes.state(caller, Act::Lookup, &child).await?;
+        let Some((kind, token)) = state.shown() else {
+            let fact = if dir.is_held_directory() { LockFact::named(name) } else { None };
+            return match (fact, dir) {
+                (Some(fact), NodePlace::Lock(dir)) => {
+                    Ok(self.nodes.control_entry(&ControlFile::Fact(fact, dir.name.clone())))
                 }
-                _ => not_there(fs, &name, as_of, reply),
+                _ => self.not_there(&child, as_of),
             };
         };
-        fs.whys.met(&caller.client, &name);
-        let (ino, place) = {
-            let mut tree = fs.tree.lock();
-            let ino = tree.seen(&name, face, token);
-            (ino, tree.place(ino))
+        self.nodes.locks.refusals().last().met(&caller.client, &child);
+        let (ino, node) = {
+            let mut inodes = self.nodes.inodes();
+            let ino = inodes.seen(&child, kind, token);
+            (ino, inodes.place(ino))
         };
-        let Some(Place::Lock(place)) = place else { return reply.error(Errno::ESTALE) };
-        if place.links.len() > 1 {
-            return fs.attr_now(caller, ino, place, move |_, attr| match attr {
-                Ok(attr) => reply.entry(&NO_CACHE, &attr, GENERATION),
-                Err(errno) => reply.error(errno),
-            });
+        let Some(NodePlace::Lock(node)) = node else { return Err(Errno::ESTALE) };
+        if node.links.len() > 1 {
+            return Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?));
         }
-        let attr = attr_of_one(fs, ino, &place, &sight);
-        // To forget a directory is to lose it for whoever stands in it, and the way to locks
-        // changes with each of them.
-        let may_stay = face != FileType::Directory || (token.is_some() && fs.kept.expires());
-        let as_of = as_of.filter(|_| may_stay);
-        kept::answer(fs, &name, Some(ino), as_of, |ttl| reply.entry(ttl, &attr, GENERATION));
-    });
-}
-
-/// Answers that there is nothing of this name, which the kernel may be let keep as well.
-fn not_there(fs: &Fs, name: &LockName, as_of: Option<u64>, reply: ReplyEntry) {
-    fs.tree.lock().gone(name);
-    let nothing = FileAttr { ino: INodeNo(0), ..attr::of_nobody(fs, 0, FileType::File, 0) };
-    kept::answer(fs, name, None, as_of, |ttl| {
-        if ttl.is_zero() {
-            reply.error(Errno::ENOENT);
-        } else {
-            reply.entry(ttl, &nothing, GENERATION);
-        }
-    });
-}
-
-/// What can't be a name is not there; the call that makes something under it, which the kernel
-/// sends next, says what is wrong with it. A name that is too long gets no such call.
-fn no_such_name(fs: &Fs, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
-    let errno = errno_of_lookup(error);
-    if error == NameError::TooLong {
-        return fs.refuse_own(caller, Act::Lookup, None, errno, wrong_name(name, error));
+        let attr = self.nodes.attrs.of_one(ino, &node, &state);
+        // To forget a directory is to lose it for a program in it, and the way to locks changes
+        // with each of them.
+        let may_keep =
+            kind != FileType::Directory || (token.is_some() && self.cache.may_keep_directories());
+        let as_of = as_of.filter(|_| may_keep);
+        Ok(self.kept_entry(&child, Some(ino), as_of, attr))
     }
-    errno
-}
 
-/// statfs.
-pub(crate) fn statfs(fs: &Fs, reply: ReplyStatfs) {
-    let used = fs.locks.about().locks as u64;
-    let name_bytes = PART_BYTES_MAX as u32;
-    let free = FILES.saturating_sub(used);
-    reply.statfs(BLOCKS, BLOCKS, BLOCKS, FILES, free, BLOCK_BYTES, name_bytes, BLOCK_BYTES);
-}
-
-/// stat.
-pub(crate) fn getattr(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyAttr) {
-    match fs.place(ino) {
-        Some(Place::Top) => reply.attr(&FOREVER, &attr_of_top(fs)),
-        Some(Place::Control(control)) => {
-            reply.attr(&NO_CACHE, &control::attr_of(fs, ino, &control));
-        }
-        Some(Place::Lock(place)) => getattr_of(fs, caller, ino, place, reply),
-        None => reply.error(Errno::ESTALE),
+    /// Returns the entry of a name, which the kernel may keep while nothing about it changes.
+    fn kept_entry(
+        &self,
+        name: &LockName,
+        ino: Option<u64>,
+        as_of: Option<u64>,
+        attr: FileAttr,
+    ) -> NodeEntry {
+        let (ttl, until_replied) = self.cache.keep(name, ino, as_of);
+        NodeEntry { attr, attr_ttl: ttl, entry_ttl: ttl, until_replied }
     }
-}
 
-fn getattr_of(fs: &Fs, caller: &Caller, ino: u64, place: Arc<LockPlace>, reply: ReplyAttr) {
-    if place.links.len() > 1 {
-        return fs.attr_now(caller, ino, place, move |_, attr| match attr {
-            Ok(attr) => reply.attr(&NO_CACHE, &attr),
-            Err(errno) => reply.error(errno),
+    /// There is nothing of this name, which the kernel may keep as well.
+    fn not_there(&self, name: &LockName, as_of: Option<u64>) -> Result<NodeEntry, Errno> {
+        self.nodes.inodes().gone(name);
+        let attr = self.nodes.attrs.of_nobody(0, FileType::File, 0);
+        let nothing = FileAttr { ino: INodeNo(0), ..attr };
+        let entry = self.kept_entry(name, None, as_of, nothing);
+        if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
+    }
+
+    /// What can't be a name is not there; the call that makes something under it, which the kernel
+    /// sends next, says what is wrong with it. A name that is too long gets no such call.
+    fn no_such_name(&self, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
+        let errno = errno_of_lookup(error);
+        if error == NameError::TooLong {
+            let sentence = wrong_name(name, error);
+            return self.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence);
+        }
+        errno
+    }
+
+    /// stat of a lock.
+    pub(crate) async fn getattr(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        node: &LockNode,
+    ) -> Result<NodeAttr, Errno> {
+        if node.links.len() > 1 {
+            return Ok(NodeAttr::uncached(self.nodes.attr_now(caller, ino, node).await?));
+        }
+        let (state, as_of) = self.nodes.state(caller, Act::Stat, &node.name).await?;
+        let attr = self.nodes.attrs.of_one(ino, node, &state);
+        // Only of an inode that has this name still: its changes are told by the name.
+        let is_named = !node.links.is_empty() && state.is_held();
+        let as_of = as_of.filter(|_| is_named);
+        let (ttl, until_replied) = self.cache.keep(&node.name, Some(ino), as_of);
+        Ok(NodeAttr { attr, ttl, until_replied })
+    }
+
+    /// readlink.
+    pub(crate) async fn readlink(&self, caller: &Caller, ino: u64) -> Result<ReadBytes, Errno> {
+        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EINVAL) };
+        let view = self.nodes.locks.view(caller, Act::Readlink, &node.name).await?;
+        let Some(text) = text_of(&node, &view) else { return Err(Errno::ENOENT) };
+        if self.follows_symlinks && !self.may_follow(caller, &view, text) {
+            let sentence = "this symlink of another user leads out of the mount, and this mount \
+                            can't keep the kernel from following it; read .latchfs/content for \
+                            its text";
+            let (refusals, name) = (self.nodes.locks.refusals(), Some(&view.name));
+            return Err(refusals.refused(caller, Act::Readlink, name, Errno::EACCES, sentence));
+        }
+        Ok(ReadBytes::from(text.to_vec()))
+    }
+
+    /// Whether the kernel may follow a symlink on behalf of the caller. It does not say whether it
+    /// asks for a readlink or to follow, so only its maker is told of one that leads out of the
+    /// mount.
+    fn may_follow(&self, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
+        let parts = || text.split(|byte| *byte == b'/');
+        let stays = !text.starts_with(b"/") && parts().all(|part| part != b"..");
+        let own = view.holder().is_some_and(|holder| {
+            let lease = &holder.lease;
+            self.callers.is_local(&lease.holder) && lease.details.looks().uid == caller.uid
         });
+        stays || own
     }
-    fs.look(caller, Act::Stat, place.name.clone(), move |fs, _, name, seen| match seen {
-        Ok((sight, as_of)) => {
-            let attr = attr_of_one(fs, ino, &place, &sight);
-            // Only of what has this name still: its changes are told by the name.
-            let as_of = as_of.filter(|_| !place.links.is_empty() && sight.is_held());
-            kept::answer(fs, &name, Some(ino), as_of, |ttl| reply.attr(ttl, &attr));
+
+    /// statfs.
+    pub(crate) fn statfs(&self) -> FileSystemStats {
+        let used = self.nodes.locks.service().about().locks as u64;
+        FileSystemStats {
+            blocks: BLOCKS,
+            files: FILES,
+            files_free: FILES.saturating_sub(used),
+            block_bytes: BLOCK_BYTES,
+            name_bytes: PART_BYTES_MAX as u32,
         }
-        Err(errno) => reply.error(errno),
-    });
+    }
 }
 
-/// The mount point.
-pub(crate) fn attr_of_top(fs: &Fs) -> FileAttr {
-    let top = attr::of_nobody(fs, TOP, FileType::Directory, attr::LINKS);
-    // Anybody who may use the mount may make locks in it, and nobody another's away: as in /tmp.
-    FileAttr { perm: 0o1777, uid: fs.mounter, ..top }
-}
-
-/// readlink.
-pub(crate) fn readlink(fs: &Fs, caller: &Caller, ino: u64, reply: ReplyData) {
-    let Some(place) = fs.lock_place(ino) else { return reply.error(Errno::EINVAL) };
-    fs.view(caller, Act::Readlink, &place.name.clone(), move |fs, caller, view| {
-        let view = match view {
-            Ok(view) => view,
-            Err(errno) => return reply.error(errno),
-        };
-        match text_of(&place, &view) {
-            Some(text) if fs.follows_symlinks && !may_follow(fs, caller, &view, text) => {
-                let sentence = "this symlink of another user leads out of the mount, and this \
-                                mount can't keep the kernel from following it; read \
-                                .latchfs/content for its text";
-                let name = Some(&view.name);
-                reply.error(fs.refuse_own(caller, Act::Readlink, name, Errno::EACCES, sentence));
-            }
-            Some(text) => reply.data(text),
-            None => reply.error(Errno::ENOENT),
-        }
-    });
-}
-
-/// Whether the kernel may follow a symlink on behalf of the caller. It does not say whether it
-/// asks for a readlink or to follow, so what leads out of the mount is told only to its maker.
-fn may_follow(fs: &Shared, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
-    let stays = !text.starts_with(b"/") && text.split(|byte| *byte == b'/').all(|p| p != b"..");
-    let own = view.holder().is_some_and(|holder| {
-        let lease = &holder.lease;
-        fs.owners.is_local(&lease.holder) && lease.details.looks().uid == caller.uid
-    });
-    stays || own
-}
-
-fn text_of<'a>(place: &LockPlace, view: &'a LockView) -> Option<&'a [u8]> {
-    let token = place.links.iter().find(|link| link.name == view.name)?.token;
+fn text_of<'a>(node: &LockNode, view: &'a LockView) -> Option<&'a [u8]> {
+    let token = node.links.iter().find(|link| link.name == view.name)?.token;
     let lease = &view.holder()?.lease;
     (token == Some(lease.token)).then_some(lease.details.text())
 }

@@ -1,15 +1,16 @@
 //! Extended attributes: single facts for programs that don't want to read JSON.
 
-use crate::fuse::ops::lease_change;
-use crate::fuse::errno::Act;
-use crate::fuse::write_message;
+use crate::engine::{Firm, LockName, LockView, Ttl};
 use crate::fuse::credentials::Caller;
-use crate::fuse::shared::Fs;
-use crate::fuse::inodes::Place;
-use crate::engine::{Firm, LockView, Ttl};
-use fuser::{Errno, ReplyEmpty, ReplyXattr};
+use crate::fuse::errno::Act;
+use crate::fuse::inodes::NodePlace;
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::ops::lease_change::{LeaseChange, LeaseChanges, TimesChange, meant_by_path};
+use crate::fuse::write_message::{checked_note, short};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 const PREFIX: &str = "user.latchfs.";
 
@@ -42,100 +43,103 @@ fn absent(name: &OsStr) -> Errno {
     if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }
 }
 
-/// getxattr.
-pub(crate) fn get(fs: &Fs, caller: &Caller, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
-    let fact = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).map(str::to_owned);
-    let (Some(fact), Some(Place::Lock(place))) = (fact, fs.place(ino)) else {
-        return reply.error(absent(name));
-    };
-    fs.view(caller, Act::GetXattr, &place.name, move |_, _, view| match view {
-        Ok(view) => match value_of(&fact, &view) {
-            Some(value) => sized(reply, value.as_bytes(), size),
-            None => reply.error(Errno::ENODATA),
-        },
-        Err(errno) => reply.error(errno),
-    });
+/// Shows and changes the extended attributes of locks.
+pub(crate) struct Xattrs {
+    nodes: Arc<LockNodes>,
+    changes: Arc<LeaseChanges>,
 }
 
-/// listxattr.
-pub(crate) fn list(fs: &Fs, caller: &Caller, ino: u64, size: u32, reply: ReplyXattr) {
-    let Some(Place::Lock(place)) = fs.place(ino) else { return sized(reply, b"", size) };
-    fs.view(caller, Act::GetXattr, &place.name, move |_, _, view| match view {
-        Ok(view) => {
-            let mut names = Vec::new();
-            for fact in FACTS.into_iter().filter(|fact| value_of(fact, &view).is_some()) {
-                names.extend_from_slice(PREFIX.as_bytes());
-                names.extend_from_slice(fact.as_bytes());
-                names.push(0);
-            }
-            sized(reply, &names, size);
+impl Xattrs {
+    /// The attributes of one mount.
+    pub(crate) const fn new(nodes: Arc<LockNodes>, changes: Arc<LeaseChanges>) -> Self {
+        Self { nodes, changes }
+    }
+
+    /// getxattr.
+    pub(crate) async fn get(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: &OsStr,
+    ) -> Result<Vec<u8>, Errno> {
+        let fact = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let (Some(fact), Some(node)) = (fact, self.nodes.lock_node(ino)) else {
+            return Err(absent(name));
+        };
+        let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+        value_of(fact, &view).map(String::into_bytes).ok_or(Errno::ENODATA)
+    }
+
+    /// listxattr: the names, each with a NUL behind it.
+    pub(crate) async fn list(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>, Errno> {
+        let Some(node) = self.nodes.lock_node(ino) else { return Ok(Vec::new()) };
+        let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+        let mut names = Vec::new();
+        for fact in FACTS.into_iter().filter(|fact| value_of(fact, &view).is_some()) {
+            names.extend_from_slice(PREFIX.as_bytes());
+            names.extend_from_slice(fact.as_bytes());
+            names.push(0);
         }
-        Err(errno) => reply.error(errno),
-    });
-}
+        Ok(names)
+    }
 
-fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
-    match size {
-        0 => reply.size(value.len() as u32),
-        _ if value.len() > size as usize => reply.error(Errno::ERANGE),
-        _ => reply.data(value),
+    /// setxattr: `ttl` renews, `note` is kept, and no other can be set.
+    pub(crate) async fn set(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: &OsStr,
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        let place = self.nodes.place(ino);
+        let node = match &place {
+            Some(NodePlace::Lock(node)) => Some(node),
+            _ => None,
+        };
+        let lock = node.map(|node| &node.name);
+        let refused = |(errno, sentence)| self.refused(caller, lock, errno, sentence);
+        let wanted = change_of(name, value).map_err(refused)?;
+        let Some(node) = node else {
+            return Err(refused((Errno::EPERM, "only locks have a ttl and a note".to_owned())));
+        };
+        let meant = meant_by_path(node);
+        self.changes.apply(caller, Act::SetXattr, &meant, &wanted).await.map(drop)
+    }
+
+    fn refused(
+        &self,
+        caller: &Caller,
+        name: Option<&LockName>,
+        errno: Errno,
+        sentence: String,
+    ) -> Errno {
+        self.nodes.locks.refusals().refused(caller, Act::SetXattr, name, errno, sentence)
     }
 }
 
-/// setxattr: `ttl` renews, `note` is kept, and no other can be set.
-pub(crate) fn set(
-    fs: &Fs,
-    caller: &Caller,
-    ino: u64,
-    name: &OsStr,
-    value: &[u8],
-    reply: ReplyEmpty,
-) {
-    let act = Act::SetXattr;
-    let place = fs.place(ino);
-    let lock = match &place {
-        Some(Place::Lock(lock)) => Some(&lock.name),
-        _ => None,
-    };
-    let refuse = |errno, sentence: String| fs.refuse_own(caller, act, lock, errno, sentence);
+/// Returns the change that setting an attribute asks for.
+fn change_of(name: &OsStr, value: &[u8]) -> Result<LeaseChange, (Errno, String)> {
     let Some(fact) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
-        let sentence = format!("only {PREFIX}ttl and {PREFIX}note can be set");
-        return reply.error(refuse(Errno::ENOTSUP, sentence));
+        return Err((Errno::ENOTSUP, format!("only {PREFIX}ttl and {PREFIX}note can be set")));
     };
     let text = String::from_utf8_lossy(value);
     let text = text.trim_end_matches('\0');
-    let renewal = change::Change { renews: Some(Firm::Keep), ..Default::default() };
     let wanted = match fact {
         "ttl" => Ttl::parse(text.trim()).map_err(|error| error.to_string()).map(|ttl| {
-            let times = change::Times::Reset;
-            change::Change { ttl: Some(ttl), renews: Some(Firm::Make), times, ..renewal }
+            let (renews, times) = (Some(Firm::Make), TimesChange::Reset);
+            LeaseChange { ttl: Some(ttl), renews, times, ..LeaseChange::default() }
         }),
-        "note" => message::checked_note(text).map(|note| change::Change {
-            note: Some(note),
-            renews: None,
-            ..renewal
-        }),
+        "note" => checked_note(text)
+            .map(|note| LeaseChange { note: Some(note), ..LeaseChange::default() }),
         _ => {
             let sentence = format!("{PREFIX}{fact} is for reading; set {PREFIX}ttl to renew");
-            return reply.error(refuse(Errno::EPERM, sentence));
+            return Err((Errno::EPERM, sentence));
         }
     };
-    let wanted = match wanted {
-        Ok(wanted) => wanted,
-        Err(sentence) => {
-            let shown = message::short(text);
-            let sentence = format!("{PREFIX}{fact} can't be '{shown}': {sentence}");
-            return reply.error(refuse(Errno::EINVAL, sentence));
-        }
-    };
-    let Some(Place::Lock(place)) = place else {
-        return reply.error(refuse(Errno::EPERM, "only locks have a ttl and a note".to_owned()));
-    };
-    let meant = change::meant_by_path(&place);
-    change::apply(fs, caller, act, meant, wanted, move |_, _, done| match done {
-        Ok(_) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    });
+    wanted.map_err(|sentence| {
+        let shown = short(text);
+        (Errno::EINVAL, format!("{PREFIX}{fact} can't be '{shown}': {sentence}"))
+    })
 }
 
 /// removexattr: there is nothing that could be taken away.

@@ -8,14 +8,14 @@ use parking_lot::{Condvar, Mutex};
 
 /// A table, and the effects of its decisions that are on their way.
 #[derive(Debug)]
-pub(crate) struct Desk<T, E> {
-    inner: Mutex<Inner<T, E>>,
+pub(crate) struct EffectQueue<T, E> {
+    inner: Mutex<QueueState<T, E>>,
     /// Told when a round is done.
     progress: Condvar,
 }
 
 #[derive(Debug)]
-struct Inner<T, E> {
+struct QueueState<T, E> {
     table: T,
     waiting: Vec<E>,
     /// How often what waited was taken, to be done.
@@ -57,10 +57,10 @@ impl<E> Turn<E> {
     }
 }
 
-impl<T, E> Desk<T, E> {
+impl<T, E> EffectQueue<T, E> {
     pub(crate) fn new(table: T) -> Self {
         let (waiting, rounds, done, performer) = (Vec::new(), 0, 0, None);
-        let inner = Mutex::new(Inner { table, waiting, rounds, done, performer });
+        let inner = Mutex::new(QueueState { table, waiting, rounds, done, performer });
         Self { inner, progress: Condvar::new() }
     }
 
@@ -70,7 +70,7 @@ impl<T, E> Desk<T, E> {
     }
 
     /// Has the table decide. What is to be done is behind all that was decided before, and
-    /// [`Desk::clear`] does it.
+    /// [`EffectQueue::clear`] does it.
     pub(crate) fn decide<R>(&self, decide: impl FnOnce(&mut T, &mut Vec<E>) -> R) -> (R, Turn<E>) {
         let mut inner = self.inner.lock();
         let mut effects = Vec::new();
@@ -93,7 +93,7 @@ impl<T, E> Desk<T, E> {
     }
 
     /// Takes the turn for something that is done at once, if nobody is at it and the table agrees.
-    /// Then [`Desk::finish`] is to follow.
+    /// Then [`EffectQueue::finish`] is to follow.
     pub(crate) fn claim<R>(&self, decide: impl FnOnce(&mut T) -> Option<R>) -> Option<R> {
         let mut inner = self.inner.lock();
         if inner.performer.is_some() {
@@ -104,7 +104,7 @@ impl<T, E> Desk<T, E> {
         decided
     }
 
-    /// Ends what [`Desk::claim`] began: the table learns of it, and what was decided meanwhile is
+    /// Ends what [`EffectQueue::claim`] began: the table learns of it, and what was decided meanwhile is
     /// done.
     pub(crate) fn finish(&self, learn: impl FnOnce(&mut T), perform: impl FnMut(E)) {
         let waiting = {
@@ -141,7 +141,7 @@ impl<T, E> Desk<T, E> {
     }
 }
 
-impl<T, E> Inner<T, E> {
+impl<T, E> QueueState<T, E> {
     /// What is next to be done; `None`: nothing, and nobody is at it any more.
     fn next(&mut self) -> Option<Vec<E>> {
         self.done = self.rounds;
@@ -162,25 +162,25 @@ mod tests {
 
     #[test]
     fn what_comes_of_an_effect_is_done_after_those_before() {
-        let (desk, done) = (Desk::new(()), Mutex::new(Vec::new()));
-        let decide = |effects: Vec<i32>| desk.decide(|(), out| *out = effects).1;
-        desk.clear(decide(vec![1, 2]), |effect| {
+        let (queue, done) = (EffectQueue::new(()), Mutex::new(Vec::new()));
+        let decide = |effects: Vec<i32>| queue.decide(|(), out| *out = effects).1;
+        queue.clear(decide(vec![1, 2]), |effect| {
             done.lock().push(effect);
             if effect == 1 {
                 // As an event does that is heard on this very thread.
-                desk.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
-                assert!(desk.claim(|()| Some(())).is_none(), "it is not its turn");
+                queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
+                assert!(queue.claim(|()| Some(())).is_none(), "it is not its turn");
             }
         });
         assert_eq!(*done.lock(), [1, 2, 3]);
-        assert!(desk.claim(|()| None::<()>).is_none());
-        assert!(desk.claim(|()| Some(())).is_some(), "whoever declines has not taken the turn");
+        assert!(queue.claim(|()| None::<()>).is_none());
+        assert!(queue.claim(|()| Some(())).is_some(), "whoever declines has not taken the turn");
     }
 
     #[test]
     fn threads_do_not_overtake_each_other_and_return_when_it_is_done() {
         const EACH: usize = 20_000;
-        let (desk, done) = (Desk::new(0), Mutex::new(Vec::new()));
+        let (queue, done) = (EffectQueue::new(0), Mutex::new(Vec::new()));
         let busy = AtomicBool::new(false);
         let perform = |effect: usize| {
             assert!(!busy.swap(true, Ordering::AcqRel), "one at a time");
@@ -194,17 +194,17 @@ mod tests {
         let act = || {
             for round in 0..EACH {
                 if round % 3 == 0
-                    && let Some(number) = desk.claim(|table| Some(count(table)))
+                    && let Some(number) = queue.claim(|table| Some(count(table)))
                 {
                     perform(number);
-                    desk.finish(|_| (), perform);
+                    queue.finish(|_| (), perform);
                     continue;
                 }
-                let (number, turn) = desk.decide(|table, out| {
+                let (number, turn) = queue.decide(|table, out| {
                     out.push(count(table));
                     *table
                 });
-                desk.clear(turn, perform);
+                queue.clear(turn, perform);
                 assert!(done.lock().len() >= number, "it is done");
             }
         };

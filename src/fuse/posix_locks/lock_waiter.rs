@@ -1,44 +1,41 @@
-//! Who waits in a system call for a lock, and what becomes of it when a signal comes.
+//! A program that waits in a system call for a lock, and what becomes of it when a signal comes.
 
-use crate::fuse::posix_locks::Running;
-use crate::fuse::posix_locks::run;
+use crate::fuse::kernel::interrupts::{InterruptibleWait, WaitStatus};
+use crate::fuse::posix_locks::lock_session::LockSession;
 use crate::fuse::posix_locks::table::Call;
-use crate::fuse::kernel::interrupts::{Waiter, Waiting};
-use crate::fuse::shared::{Fs, Shared};
 use std::sync::{Arc, Weak};
 
-/// A program that waits in `F_SETLKW`, as the lookout knows it.
-pub(crate) struct Asker {
-    pub(crate) fs: Weak<Shared>,
-    pub(crate) number: u64,
+/// A program that waits in `F_SETLKW`, as the watcher of interrupts knows it.
+struct LockWaiter {
+    session: Weak<LockSession>,
+    number: u64,
 }
 
-impl Asker {
-    /// The mount and its table, while there is one.
-    fn running(&self) -> Option<(Fs, Arc<Running>)> {
-        let fs = self.fs.upgrade()?;
-        let running = fs.locking.running()?;
-        Some((fs, running))
+impl LockSession {
+    /// Has the thread `tid` watched while it waits under this number.
+    pub(crate) fn watch_waiter(self: &Arc<Self>, number: u64, tid: u32) {
+        let waiter = LockWaiter { session: Arc::downgrade(self), number };
+        self.parts().interrupts.watch(number, tid, waiter);
     }
 }
 
-impl Waiter for Asker {
-    fn waiting(&self) -> Waiting {
-        let running = self.running();
-        running.map_or(Waiting::Over, |(_, running)| {
-            running.desk.look(|table| table.is_waiting(self.number))
+impl InterruptibleWait for LockWaiter {
+    fn status(&self) -> WaitStatus {
+        let session = self.session.upgrade();
+        session.map_or(WaitStatus::Over, |session| {
+            session.queue.look(|table| table.is_waiting(self.number))
         })
     }
 
     fn interrupt(&self) {
-        if let Some((fs, running)) = self.running() {
-            run(&fs, &running, |table, todo| table.interrupt(self.number, todo));
+        if let Some(session) = self.session.upgrade() {
+            session.run(|table, todo| table.interrupt(self.number, todo));
         }
     }
 
     fn expire(&self) {
-        if let Some((fs, running)) = self.running() {
-            run(&fs, &running, |table, todo| table.expire(self.number, todo));
+        if let Some(session) = self.session.upgrade() {
+            session.run(|table, todo| table.expire(self.number, todo));
         }
     }
 }

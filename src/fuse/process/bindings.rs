@@ -4,20 +4,20 @@
 //! nobody. One thread of the mount waits for all of them and for the next renewal, in one epoll;
 //! it does not exist before a program binds a lease.
 
-use crate::fuse::process::epoll::{ALARM, Keeper};
-use crate::fuse::process::process_handle::Living;
-use crate::fuse::mount::HoldBy;
-use crate::fuse::credentials::Caller;
-use crate::fuse::shared::{Fs, Shared, flat};
-use crate::fuse::kernel::user_shares::Pool;
 use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
 use crate::engine::{
     ClientId, EndSession, EventKind, Firm, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op,
     OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,
 };
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::kernel::user_shares::{Pool, Shares};
+use crate::fuse::lock_access::flat;
+use crate::fuse::mount_config::{HoldBy, MountConfig};
+use crate::fuse::process::epoll::{ALARM, ProcessEpoll};
+use crate::fuse::process::process_handle::{ProcessHandle, Unbound, named};
 use crate::holder_id::session_of;
 use crate::service::event_log::EventWatch;
-use crate::service::{List, RequestError};
+use crate::service::{List, Locks, RequestError};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -34,15 +34,23 @@ const NEWS_MAX: usize = 256;
 const PAGE: usize = 1_024;
 
 /// The processes that leases of one mount are bound to.
-#[derive(Default)]
-pub(crate) struct Processes {
-    state: Mutex<State>,
+pub(crate) struct ProcessBindings {
+    service: Locks,
+    callers: Arc<Callers>,
+    shares: Shares,
+    /// The client of the mount.
+    client: ClientId,
+    /// What keeps a lease alive that says nothing of it.
+    hold: HoldBy,
+    /// How long a lease lasts that says nothing of it.
+    default_term: LeaseTerms,
+    state: Mutex<BindingTable>,
     session: Mutex<Option<SessionId>>,
 }
 
 #[derive(Default)]
-struct State {
-    keeper: Option<Arc<Keeper>>,
+struct BindingTable {
+    epoll: Option<Arc<ProcessEpoll>>,
     bindings: HashMap<Token, Binding>,
     /// When each is to be renewed.
     due: BTreeSet<(Time, Token)>,
@@ -53,44 +61,9 @@ struct State {
 /// One lease and its process.
 struct Binding {
     key: LeaseKey,
-    living: Living,
+    process: ProcessHandle,
     /// When it is to be renewed; `None`: it hangs on a session.
     next: Option<Time>,
-}
-
-/// What a lease is bound to that says nothing of it: on a mount with `--hold session` the leader
-/// of the login session that makes it, while that lives.
-pub(crate) fn by_default(fs: &Shared, caller: &Caller) -> Option<Living> {
-    if fs.config.hold != HoldBy::Session {
-        return None;
-    }
-    // Without room for another binding the lock is held by renewal, as on other mounts.
-    let share = fs.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
-    let leader = Living::open(session_of(caller.pid)).ok()?;
-    Some(Living { share: Some(Arc::new(share)), ..leader })
-}
-
-/// The session on which leases hang that last as long as a process, if what decides is in this
-/// daemon: while this machine sleeps, or the daemon is stopped, nobody else is served either, and
-/// no renewal can come too late. Elsewhere time goes on, and leases are renewed.
-pub(crate) fn session(fs: &Fs) -> Option<SessionId> {
-    let mut session = fs.processes.session.lock();
-    if session.is_none() {
-        let client = fs.config.client.clone();
-        let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
-        *session = match fs.locks.submit_here(&open.into())? {
-            Ok(Ok(Outcome::SessionOpened(id))) => Some(id),
-            // Then leases are renewed, as elsewhere.
-            Ok(_) | Err(_) => None,
-        };
-    }
-    *session
-}
-
-/// How long a lease lasts for which no time is given, and that is bound to a process, or not.
-pub(crate) fn term(fs: &Fs, bound: Option<&Living>) -> LeaseTerms {
-    let own = LeaseTerms::Own(fs.config.ttl, fs.config.grace);
-    bound.and_then(|_| session(fs)).map_or(own, LeaseTerms::Session)
 }
 
 /// What is left of a lease that hung on a session which is over.
@@ -101,115 +74,8 @@ fn has_hung(life: Lifetime) -> bool {
     matches!(life, Lifetime::Own { ttl, grace, .. } if LeaseTerms::Own(ttl, grace) == LEFT)
 }
 
-/// Keeps a lease alive from now on, as long as the process lives.
-pub(crate) fn bind(fs: &Fs, key: LeaseKey, life: Lifetime, living: &Living) {
-    let (name, pid) = (key.name.clone(), living.process.pid);
-    let bound = living.copy().and_then(|living| fs.processes.bind(fs, key.clone(), life, living));
-    if let Err(error) = bound {
-        // The lease says that it is bound; to let it run out would be the later surprise.
-        log::error!("lock '{name}' can't be bound to process {pid} ({error}), so it is released");
-        fs.locks.give_back(Op::Release(Release::of(key)));
-    }
-}
-
-/// After a start: binds again what is bound to a process that still lives, and releases the rest,
-/// which after a reboot is all.
-pub(crate) fn resume(fs: &Fs) {
-    resume_from(fs, None);
-}
-
-/// Reads pages as long as each is there when the call returns, so that their number does not make
-/// the stack grow; a page that comes later goes on from there.
-fn resume_from(fs: &Fs, mut after: Option<LockName>) {
-    loop {
-        let (send, receive) = std::sync::mpsc::channel();
-        let shared = Arc::clone(fs);
-        let query = List { after: after.take(), limit: PAGE, ..List::default() };
-        fs.locks.list(query, move |page| {
-            let Ok(page) = page else {
-                log::warn!("the locks can't be listed, so none is bound to its process again");
-                return;
-            };
-            page.items.iter().for_each(|view| resume_lock(&shared, view));
-            let next = page.next.and_then(|next| LockName::parse(&next).ok());
-            if let Some(next) = next
-                && let Err(late) = send.send(next)
-            {
-                resume_from(&shared, Some(late.0));
-            }
-        });
-        match receive.try_recv() {
-            Ok(next) => after = Some(next),
-            Err(_) => return,
-        }
-    }
-}
-
-fn resume_lock(fs: &Fs, view: &LockView) {
-    for holder in &view.holders {
-        let lease = &holder.lease;
-        let Some(process) = lease.details.process() else { continue };
-        if !fs.owners.is_local(&lease.holder) {
-            continue;
-        }
-        let key = key_of(&view.name, &lease.holder, lease.token);
-        if let Some(living) = Living::again(process) {
-            // It was bound before the restart, so it is not refused now.
-            let user = lease.details.looks().uid;
-            let share = fs.shares.take_always(Pool::Bindings, user, 1);
-            let living = Living { share: Some(Arc::new(share)), ..living };
-            if let Some(session) = session(fs).filter(|_| has_hung(lease.life)) {
-                hang(fs, key, session, living);
-            } else {
-                bind(fs, key, lease.life, &living);
-                fs.processes.renew_now(lease.token);
-            }
-        } else {
-            log::info!("process {} is gone, so lock '{}' is released", process.pid, view.name);
-            fs.locks.give_back(Op::Release(Release::of(key)));
-        }
-    }
-}
-
-/// The lease hangs on a session again.
-fn hang(fs: &Fs, key: LeaseKey, session: SessionId, living: Living) {
-    let shared = Arc::clone(fs);
-    let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
-    fs.locks.submit(op, move |answer| match flat(answer) {
-        Ok(Outcome::Renewed(tenure)) => bind(&shared, key, tenure.life, &living),
-        Ok(_) => {}
-        Err(failure) => {
-            let (name, pid) = (&key.name, living.process.pid);
-            log::warn!("lock '{name}' can't be bound to process {pid} again: {failure}");
-        }
-    });
-}
-
 fn renewal(key: LeaseKey, term: Option<LeaseTerms>) -> Renew {
     Renew { key, term, firm: Firm::Keep, patch: Patch::default(), acquires: false }
-}
-
-/// The mount is gone: leases run out by themselves, or are bound again by the next start.
-pub(crate) fn ended(fs: &Shared) {
-    // Not within the condition: its lock would last as long as the block.
-    let session = fs.processes.session.lock().take();
-    if let Some(session) = session {
-        for key in fs.processes.hanging() {
-            fs.locks.submit(Op::Renew(renewal(key, Some(LEFT))), |_| {});
-        }
-        let end = EndSession { session, end: SessionEnd::Closed };
-        fs.locks.submit(Op::EndSession(end), |_| {});
-    }
-    let mut state = fs.processes.state.lock();
-    let keeper = state.keeper.take();
-    state.bindings.clear();
-    state.due.clear();
-    let watch = state.watch.take();
-    drop(state);
-    drop(watch);
-    if let Some(keeper) = keeper {
-        keeper.alarm.stop();
-    }
 }
 
 fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
@@ -226,33 +92,211 @@ fn every(life: Lifetime) -> Option<Span> {
     }
 }
 
-impl Processes {
+impl ProcessBindings {
+    /// The bindings of one mount, of which there are none yet.
+    pub(crate) fn new(
+        service: Locks,
+        config: &MountConfig,
+        callers: Arc<Callers>,
+        shares: Shares,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            service,
+            callers,
+            shares,
+            client: config.client.clone(),
+            hold: config.hold,
+            default_term: LeaseTerms::Own(config.ttl, config.grace),
+            state: Mutex::default(),
+            session: Mutex::default(),
+        })
+    }
+
+    /// Returns the process to which a lease is bound that says nothing of it: on a mount with
+    /// `--hold session` the leader of the login session that makes it, while that lives.
+    pub(crate) fn by_default(&self, caller: &Caller) -> Option<ProcessHandle> {
+        if self.hold != HoldBy::Session {
+            return None;
+        }
+        // Without room for another binding the lock is held by renewal, as on other mounts.
+        let share = self.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
+        let leader = ProcessHandle::open(session_of(caller.pid)).ok()?;
+        Some(ProcessHandle { share: Some(Arc::new(share)), ..leader })
+    }
+
+    /// Returns the process `pid`, if the caller may name it and has room for another binding.
+    pub(crate) fn named(&self, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
+        named(&self.shares, caller, pid)
+    }
+
+    /// Returns the session on which leases hang that last as long as a process, if the engine is
+    /// in this daemon: while this machine sleeps, or the daemon is stopped, nobody else is served
+    /// either, and no renewal can come too late. Elsewhere time goes on, and leases are renewed.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        let mut session = self.session.lock();
+        if session.is_none() {
+            let client = self.client.clone();
+            let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
+            *session = match self.service.submit_here(&open.into())? {
+                Ok(Ok(Outcome::SessionOpened(id))) => Some(id),
+                // Then leases are renewed, as elsewhere.
+                Ok(_) | Err(_) => None,
+            };
+        }
+        *session
+    }
+
+    /// Returns how long a lease lasts for which no time is given, and that is bound to a process,
+    /// or not.
+    pub(crate) fn term(&self, bound: Option<&ProcessHandle>) -> LeaseTerms {
+        let session = bound.and_then(|_| self.session());
+        session.map_or(self.default_term, LeaseTerms::Session)
+    }
+
+    /// Keeps a lease alive from now on, as long as the process lives.
+    pub(crate) fn bind(self: &Arc<Self>, key: LeaseKey, life: Lifetime, process: &ProcessHandle) {
+        let (name, pid) = (key.name.clone(), process.process.pid);
+        let bound = process.copy().and_then(|process| self.add(key.clone(), life, process));
+        if let Err(error) = bound {
+            // The lease says that it is bound; to let it run out would be the later surprise.
+            log::error!(
+                "lock '{name}' can't be bound to process {pid} ({error}), so it is released"
+            );
+            self.service.give_back(Op::Release(Release::of(key)));
+        }
+    }
+
+    /// After a start: binds again what is bound to a process that still lives, and releases the
+    /// rest, which after a reboot is all.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        self.resume_from(None);
+    }
+
+    /// Reads pages as long as each is there when the call returns, so that their number does not
+    /// make the stack grow; a page that comes later goes on from there.
+    fn resume_from(self: &Arc<Self>, mut after: Option<LockName>) {
+        loop {
+            let (send, receive) = std::sync::mpsc::channel();
+            let own = Arc::clone(self);
+            let query = List { after: after.take(), limit: PAGE, ..List::default() };
+            self.service.list(query, move |page| {
+                let Ok(page) = page else {
+                    log::warn!("the locks can't be listed, so none is bound to its process again");
+                    return;
+                };
+                page.items.iter().for_each(|view| own.resume_lock(view));
+                let next = page.next.and_then(|next| LockName::parse(&next).ok());
+                if let Some(next) = next
+                    && let Err(late) = send.send(next)
+                {
+                    own.resume_from(Some(late.0));
+                }
+            });
+            match receive.try_recv() {
+                Ok(next) => after = Some(next),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn resume_lock(self: &Arc<Self>, view: &LockView) {
+        for holder in &view.holders {
+            let lease = &holder.lease;
+            let Some(process) = lease.details.process() else { continue };
+            if !self.callers.is_local(&lease.holder) {
+                continue;
+            }
+            let key = key_of(&view.name, &lease.holder, lease.token);
+            if let Some(handle) = ProcessHandle::again(process) {
+                // It was bound before the restart, so it is not refused now.
+                let user = lease.details.looks().uid;
+                let share = self.shares.take_always(Pool::Bindings, user, 1);
+                let handle = ProcessHandle { share: Some(Arc::new(share)), ..handle };
+                if let Some(session) = self.session().filter(|_| has_hung(lease.life)) {
+                    self.hang(key, session, handle);
+                } else {
+                    self.bind(key, lease.life, &handle);
+                    self.renew_now(lease.token);
+                }
+            } else {
+                log::info!("process {} is gone, so lock '{}' is released", process.pid, view.name);
+                self.service.give_back(Op::Release(Release::of(key)));
+            }
+        }
+    }
+
+    /// The lease hangs on a session again.
+    fn hang(self: &Arc<Self>, key: LeaseKey, session: SessionId, process: ProcessHandle) {
+        let own = Arc::clone(self);
+        let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
+        self.service.submit(op, move |answer| match flat(answer) {
+            Ok(Outcome::Renewed(tenure)) => own.bind(key, tenure.life, &process),
+            Ok(_) => {}
+            Err(failure) => {
+                let (name, pid) = (&key.name, process.process.pid);
+                log::warn!("lock '{name}' can't be bound to process {pid} again: {failure}");
+            }
+        });
+    }
+
+    /// The mount is gone: leases run out by themselves, or are bound again by the next start.
+    pub(crate) fn end(&self) {
+        // Not within the condition: its lock would last as long as the block.
+        let session = self.session.lock().take();
+        if let Some(session) = session {
+            for key in self.hanging() {
+                self.service.submit(Op::Renew(renewal(key, Some(LEFT))), |_| {});
+            }
+            let end = EndSession { session, end: SessionEnd::Closed };
+            self.service.submit(Op::EndSession(end), |_| {});
+        }
+        let mut state = self.state.lock();
+        let epoll = state.epoll.take();
+        state.bindings.clear();
+        state.due.clear();
+        let watch = state.watch.take();
+        drop(state);
+        drop(watch);
+        if let Some(epoll) = epoll {
+            epoll.alarm.stop();
+        }
+    }
+
     /// How many leases are bound.
     pub(crate) fn count(&self) -> usize {
         self.state.lock().bindings.len()
     }
 
-    fn bind(&self, fs: &Fs, key: LeaseKey, life: Lifetime, living: Living) -> io::Result<()> {
+    fn add(
+        self: &Arc<Self>,
+        key: LeaseKey,
+        life: Lifetime,
+        process: ProcessHandle,
+    ) -> io::Result<()> {
         let token = key.token.expect("a lease is bound by its token");
         let mut state = self.state.lock();
-        let keeper = state.keeper.clone().map_or_else(
+        let epoll = state.epoll.clone().map_or_else(
             || {
-                let fs = Arc::downgrade(fs);
-                Keeper::start(move |keeper| keep(&fs, keeper))
+                let own = Arc::downgrade(self);
+                ProcessEpoll::start(move |epoll| keep(&own, epoll))
             },
             Ok,
         )?;
-        state.keeper = Some(Arc::clone(&keeper));
+        state.epoll = Some(Arc::clone(&epoll));
         if state.watch.is_none() {
-            let mut watch = fs.locks.watch(None);
-            let events_of = Arc::downgrade(fs);
-            watch.wake_by(Arc::new(move || on_events(&events_of)));
+            let mut watch = self.service.watch(None);
+            let events_of = Arc::downgrade(self);
+            watch.wake_by(Arc::new(move || {
+                if let Some(own) = events_of.upgrade() {
+                    own.on_events();
+                }
+            }));
             state.watch = Some(watch);
         }
-        let before = state.take(&keeper, token);
-        keeper.add(&living.alive, token.as_u64())?;
-        state.bindings.insert(token, Binding { key, living, next: None });
-        state.renew_at(&keeper, token, every(life).map(|every| boot_now() + every));
+        let before = state.take(&epoll, token);
+        epoll.add(&process.alive, token.as_u64())?;
+        state.bindings.insert(token, Binding { key, process, next: None });
+        state.renew_at(&epoll, token, every(life).map(|every| boot_now() + every));
         drop(state);
         drop(before);
         Ok(())
@@ -261,8 +305,8 @@ impl Processes {
     /// Forgets a binding; whoever asked for it has been told, or needs not to be.
     fn unbind(&self, token: Token) -> Option<Binding> {
         let mut state = self.state.lock();
-        let keeper = state.keeper.clone()?;
-        let binding = state.take(&keeper, token);
+        let epoll = state.epoll.clone()?;
+        let binding = state.take(&epoll, token);
         // Nobody is bound: events need not be followed any more.
         let watch = if state.bindings.is_empty() { state.watch.take() } else { None };
         drop(state);
@@ -289,8 +333,8 @@ impl Processes {
 
     fn renew_now(&self, token: Token) {
         let mut state = self.state.lock();
-        if let Some(keeper) = state.keeper.clone() {
-            state.renew_at(&keeper, token, Some(Time::ZERO));
+        if let Some(epoll) = state.epoll.clone() {
+            state.renew_at(&epoll, token, Some(Time::ZERO));
         }
     }
 
@@ -298,17 +342,17 @@ impl Processes {
     /// says when.
     fn take_due(&self, now: Time) -> Vec<LeaseKey> {
         let mut state = self.state.lock();
-        let Some(keeper) = state.keeper.clone() else { return Vec::new() };
-        keeper.alarm.clear();
+        let Some(epoll) = state.epoll.clone() else { return Vec::new() };
+        epoll.alarm.clear();
         let mut keys = Vec::new();
         while let Some((at, token)) = state.due.first().copied()
             && at <= now
         {
-            state.renew_at(&keeper, token, Some(now + RETRY));
+            state.renew_at(&epoll, token, Some(now + RETRY));
             keys.extend(state.bindings.get(&token).map(|binding| binding.key.clone()));
         }
         if let Some((at, _)) = state.due.first() {
-            keeper.alarm.set(*at);
+            epoll.alarm.set(*at);
         }
         keys
     }
@@ -316,153 +360,152 @@ impl Processes {
     /// The lease lasts so long from now on, whoever renewed it.
     fn renewed(&self, token: Token, life: Lifetime) {
         let mut state = self.state.lock();
-        if let Some(keeper) = state.keeper.clone() {
+        if let Some(epoll) = state.epoll.clone() {
             let next = every(life).map(|every| boot_now() + every);
-            state.renew_at(&keeper, token, next);
+            state.renew_at(&epoll, token, next);
         }
+    }
+
+    fn process_ended(&self, token: Token) {
+        let Some(Binding { key, process, .. }) = self.unbind(token) else { return };
+        log::debug!("process {} has ended, so lock '{}' is free", process.process.pid, key.name);
+        self.service.give_back(Op::Release(Release::of(key)));
+    }
+
+    fn renew(self: &Arc<Self>, key: LeaseKey) {
+        let token = key.token.expect("a lease is bound by its token");
+        let (own, name) = (Arc::clone(self), key.name.clone());
+        self.service.submit(Op::Renew(renewal(key, None)), move |answer| match flat(answer) {
+            Ok(Outcome::Renewed(tenure)) => own.renewed(token, tenure.life),
+            Ok(_) => {}
+            Err(RequestError::Unavailable(why)) => {
+                log::warn!("lock '{name}' of a process can't be renewed: {why}");
+            }
+            Err(RequestError::Refused(no)) => {
+                if let Some(binding) = own.unbind(token) {
+                    let pid = binding.process.process.pid;
+                    log::warn!("lock '{name}' is not renewed for process {pid} any more: {no}");
+                }
+            }
+        });
+    }
+
+    /// Called on the thread that decided a command, with no lock held.
+    fn on_events(self: &Arc<Self>) {
+        while let Some((events, more)) = self.state.lock().take_news() {
+            for what in events {
+                self.hear(what);
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn hear(self: &Arc<Self>, what: EventKind) {
+        match what {
+            // Perhaps with another ttl, and by somebody else.
+            EventKind::Renewed { name, token, .. } => {
+                let own = Arc::clone(self);
+                self.service.view(&name, move |view| {
+                    let Ok(view) = view else { return };
+                    let mut leases = view.holders.iter().map(|holder| &holder.lease);
+                    if let Some(lease) = leases.find(|lease| lease.token == token) {
+                        own.renewed(token, lease.life);
+                    }
+                });
+            }
+            EventKind::Ended { name, token, holder, end, .. } => {
+                let Some(binding) = self.unbind(token) else { return };
+                match end {
+                    TenureEnd::Moved { to } => self.follow(&to, holder, binding.process),
+                    TenureEnd::Stolen { by, .. } => {
+                        log::warn!("lock '{name}' of a process was taken away by {by}");
+                    }
+                    TenureEnd::Lapsed => {
+                        log::warn!("lock '{name}' of a process was not renewed in time");
+                    }
+                    TenureEnd::Replaced => self.follow(&name, holder, binding.process),
+                    TenureEnd::Released => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The hold goes on under another token, and perhaps another name.
+    fn follow(self: &Arc<Self>, to: &LockName, client: ClientId, process: ProcessHandle) {
+        let own = Arc::clone(self);
+        self.service.view_until_answered(to, move |view| {
+            let Ok(view) = view else { return };
+            let lease = view.held_by(&client).map(|holder| &holder.lease);
+            if let Some(lease) = lease.filter(|l| l.details.process() == Some(process.process)) {
+                own.bind(key_of(&view.name, &client, lease.token), lease.life, &process);
+            }
+        });
     }
 }
 
-impl State {
-    fn take(&mut self, keeper: &Keeper, token: Token) -> Option<Binding> {
+impl BindingTable {
+    fn take(&mut self, epoll: &ProcessEpoll, token: Token) -> Option<Binding> {
         let binding = self.bindings.remove(&token)?;
         if let Some(next) = binding.next {
             self.due.remove(&(next, token));
         }
-        keeper.remove(&binding.living.alive);
+        epoll.remove(&binding.process.alive);
         Some(binding)
     }
 
-    fn renew_at(&mut self, keeper: &Keeper, token: Token, next: Option<Time>) {
+    fn renew_at(&mut self, epoll: &ProcessEpoll, token: Token, next: Option<Time>) {
         let Some(binding) = self.bindings.get_mut(&token) else { return };
         if let Some(before) = std::mem::replace(&mut binding.next, next) {
             self.due.remove(&(before, token));
         }
         if let Some(next) = next {
             self.due.insert((next, token));
-            keeper.alarm.set(next);
+            epoll.alarm.set(next);
         }
+    }
+
+    /// Takes what the latest events say about leases that are bound, and whether there are more.
+    fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
+        let batch = self.watch.as_mut()?.take(NEWS_MAX);
+        let more = batch.events.len() == NEWS_MAX;
+        if batch.lost > 0 {
+            // A renewal of each tells what became of it.
+            let all: Vec<_> = self.bindings.keys().copied().collect();
+            if let Some(epoll) = self.epoll.clone() {
+                for token in all {
+                    self.renew_at(&epoll, token, Some(Time::ZERO));
+                }
+            }
+        }
+        let bound = |token: &Token| self.bindings.contains_key(token);
+        let ours = batch.events.into_iter().map(|(_, event)| event.what).filter(|what| {
+            matches!(what, EventKind::Renewed { token, .. } | EventKind::Ended { token, .. }
+                if bound(token))
+        });
+        Some((ours.collect(), more))
     }
 }
 
 /// The thread of a mount.
-fn keep(fs: &Weak<Shared>, keeper: &Keeper) {
+fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
     loop {
-        let news = keeper.wait();
-        let Some(fs) = fs.upgrade() else { return };
+        let news = epoll.wait();
+        let Some(bindings) = bindings.upgrade() else { return };
         for number in news {
             if number != ALARM {
-                process_ended(&fs, Token::named(number));
-            } else if !keeper.alarm.wait() {
+                bindings.process_ended(Token::named(number));
+            } else if !epoll.alarm.wait() {
                 return;
             } else {
-                for key in fs.processes.take_due(boot_now()) {
-                    renew(&fs, key);
+                for key in bindings.take_due(boot_now()) {
+                    bindings.renew(key);
                 }
             }
         }
     }
-}
-
-fn process_ended(fs: &Fs, token: Token) {
-    let Some(Binding { key, living, .. }) = fs.processes.unbind(token) else { return };
-    log::debug!("process {} has ended, so lock '{}' is free", living.process.pid, key.name);
-    fs.locks.give_back(Op::Release(Release::of(key)));
-}
-
-fn renew(fs: &Fs, key: LeaseKey) {
-    let token = key.token.expect("a lease is bound by its token");
-    let (shared, name) = (Arc::clone(fs), key.name.clone());
-    fs.locks.submit(Op::Renew(renewal(key, None)), move |answer| match flat(answer) {
-        Ok(Outcome::Renewed(tenure)) => shared.processes.renewed(token, tenure.life),
-        Ok(_) => {}
-        Err(RequestError::Unavailable(why)) => {
-            log::warn!("lock '{name}' of a process can't be renewed: {why}");
-        }
-        Err(RequestError::Refused(no)) => {
-            if let Some(binding) = shared.processes.unbind(token) {
-                let pid = binding.living.process.pid;
-                log::warn!("lock '{name}' is not renewed for process {pid} any more: {no}");
-            }
-        }
-    });
-}
-
-/// Called on the thread that decided a command, with no lock held.
-fn on_events(fs: &Weak<Shared>) {
-    let Some(fs) = fs.upgrade() else { return };
-    loop {
-        let (events, more) = {
-            let mut state = fs.processes.state.lock();
-            let Some(watch) = &mut state.watch else { return };
-            let batch = watch.take(NEWS_MAX);
-            let more = batch.events.len() == NEWS_MAX;
-            if batch.lost > 0 {
-                // A renewal of each tells what became of it.
-                let all: Vec<_> = state.bindings.keys().copied().collect();
-                if let Some(keeper) = state.keeper.clone() {
-                    for token in all {
-                        state.renew_at(&keeper, token, Some(Time::ZERO));
-                    }
-                }
-            }
-            let bound = |token: &Token| state.bindings.contains_key(token);
-            let ours = batch.events.into_iter().map(|(_, event)| event.what).filter(|what| {
-                matches!(what, EventKind::Renewed { token, .. } | EventKind::Ended { token, .. }
-                    if bound(token))
-            });
-            (ours.collect::<Vec<_>>(), more)
-        };
-        for what in events {
-            hear(&fs, what);
-        }
-        if !more {
-            return;
-        }
-    }
-}
-
-fn hear(fs: &Fs, what: EventKind) {
-    match what {
-        // Perhaps with another ttl, and by somebody else.
-        EventKind::Renewed { name, token, .. } => {
-            let shared = Arc::clone(fs);
-            fs.locks.view(&name, move |view| {
-                let Ok(view) = view else { return };
-                let mut leases = view.holders.iter().map(|holder| &holder.lease);
-                if let Some(lease) = leases.find(|lease| lease.token == token) {
-                    shared.processes.renewed(token, lease.life);
-                }
-            });
-        }
-        EventKind::Ended { name, token, holder, end, .. } => {
-            let Some(binding) = fs.processes.unbind(token) else { return };
-            match end {
-                TenureEnd::Moved { to } => follow(fs, &to, holder, binding.living),
-                TenureEnd::Stolen { by, .. } => {
-                    log::warn!("lock '{name}' of a process was taken away by {by}");
-                }
-                TenureEnd::Lapsed => {
-                    log::warn!("lock '{name}' of a process was not renewed in time");
-                }
-                TenureEnd::Replaced => follow(fs, &name, holder, binding.living),
-                TenureEnd::Released => {}
-            }
-        }
-        _ => {}
-    }
-}
-
-/// The hold goes on under another token, and perhaps another name.
-fn follow(fs: &Fs, to: &LockName, client: ClientId, living: Living) {
-    let shared = Arc::clone(fs);
-    fs.locks.view_until_answered(to, move |view| {
-        let Ok(view) = view else { return };
-        let lease = view.held_by(&client).map(|holder| &holder.lease);
-        if let Some(lease) = lease.filter(|l| l.details.process() == Some(living.process)) {
-            bind(&shared, key_of(&view.name, &client, lease.token), lease.life, &living);
-        }
-    });
 }
 
 #[cfg(test)]

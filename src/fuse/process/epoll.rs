@@ -11,12 +11,13 @@ const ENDS_MAX: usize = 256;
 pub(crate) const ALARM: u64 = u64::MAX;
 
 /// What the thread sleeps on.
-pub(crate) struct Keeper {
+pub(crate) struct ProcessEpoll {
     epoll: OwnedFd,
+    /// Rings when a lease is to be renewed.
     pub(crate) alarm: Alarm,
 }
 
-impl Keeper {
+impl ProcessEpoll {
     /// Starts a thread that does `work`.
     #[allow(unsafe_code)]
     pub(crate) fn start(work: impl FnOnce(&Self) + Send + 'static) -> io::Result<Arc<Self>> {
@@ -27,12 +28,12 @@ impl Keeper {
         }
         // SAFETY: the descriptor was just opened and belongs to nobody else.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        let keeper = Arc::new(Self { epoll, alarm: Alarm::new()? });
-        keeper.add(&keeper.alarm, ALARM)?;
-        let keeping = Arc::clone(&keeper);
+        let shared = Arc::new(Self { epoll, alarm: Alarm::new()? });
+        shared.add(&shared.alarm, ALARM)?;
+        let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("processes".to_owned());
-        thread.spawn(move || work(&keeping))?;
-        Ok(keeper)
+        thread.spawn(move || work(&own))?;
+        Ok(shared)
     }
 
     /// Has the end of `what` told as `number`.

@@ -1,12 +1,11 @@
 //! A process that a lease can be bound to, and who may name it.
 
-use crate::fuse::credentials::{Caller, ids_of, is_alive};
-use crate::fuse::shared::Shared;
-use crate::fuse::kernel::user_shares::{Pool, Share};
 use crate::engine::{Process, RefusalKind};
+use crate::fuse::credentials::{Caller, ids_of, is_alive};
+use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
+use crate::fuse::kernel::values::Errno;
 use crate::holder_id::{pidfd_of, start_of, ticks_of};
 use crate::time::this_boot;
-use crate::fuse::kernel::values::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
@@ -15,9 +14,10 @@ use std::time::Duration;
 
 /// A process, and the descriptor that tells of its end.
 #[derive(Debug)]
-pub(crate) struct Living {
+pub(crate) struct ProcessHandle {
     /// Which.
     pub(crate) process: Process,
+    /// Readable when it has ended.
     pub(crate) alive: OwnedFd,
     /// What it takes of its user's share.
     pub(crate) share: Option<Arc<Share>>,
@@ -27,13 +27,13 @@ pub(crate) struct Living {
 pub(crate) type Unbound = (Errno, String);
 
 /// The process `pid`, if `caller` may name it and has room for another binding.
-pub(crate) fn named(fs: &Shared, caller: &Caller, pid: u32) -> Result<Living, Unbound> {
-    let share = fs.shares.take(Pool::Bindings, caller.uid, 1);
+pub(crate) fn named(shares: &Shares, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
+    let share = shares.take(Pool::Bindings, caller.uid, 1);
     let share = share.map_err(|full| (Errno::ENOSPC, full.to_string()))?;
-    Ok(Living { share: Some(Arc::new(share)), ..found(caller, pid)? })
+    Ok(ProcessHandle { share: Some(Arc::new(share)), ..found(caller, pid)? })
 }
 
-fn found(caller: &Caller, pid: u32) -> Result<Living, Unbound> {
+fn found(caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
     if caller.pid == 0 || ids_of(caller.pid).is_some_and(|ids| ids.spaces > 1) {
         let sentence = format!(
             "process {pid} can't be named by a caller that counts processes in a pid namespace \
@@ -45,7 +45,7 @@ fn found(caller: &Caller, pid: u32) -> Result<Living, Unbound> {
         let sentence = format!("there is no process {pid}; name one that runs, such as pid=$$");
         (Errno::ESRCH, sentence)
     };
-    let living = Living::open(pid).map_err(|error| match error.raw_os_error() {
+    let living = ProcessHandle::open(pid).map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
             (Errno::ENOSPC, format!("process {pid} can't be watched: {error}; bind fewer locks"))
         }
@@ -72,7 +72,8 @@ pub(crate) fn kind_of(errno: Errno) -> RefusalKind {
     }
 }
 
-impl Living {
+impl ProcessHandle {
+    /// Opens a process by its number.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
         // First the descriptor: what is read then is of the process it stands for, or that is dead.
         let alive = pidfd_of(pid)?;
@@ -95,6 +96,7 @@ impl Living {
         is_same.then_some(Self { process, ..living })
     }
 
+    /// Returns another handle of the same process.
     pub(crate) fn copy(&self) -> io::Result<Self> {
         let (process, share) = (self.process, self.share.clone());
         Ok(Self { process, alive: self.alive.try_clone()?, share })
@@ -153,22 +155,22 @@ mod tests {
         while is_alive(&living) {
             thread::yield_now();
         }
-        assert!(Living::open(child.id()).is_err());
+        assert!(ProcessHandle::open(child.id()).is_err());
         child.wait().expect("it ends");
     }
 
     #[test]
     fn a_number_used_again_is_another_process() {
-        let own = Living::open(std::process::id()).expect("we run").process;
-        assert!(Living::again(own).is_some());
-        assert!(Living::again(Process { start: own.start + 1, ..own }).is_none());
+        let own = ProcessHandle::open(std::process::id()).expect("we run").process;
+        assert!(ProcessHandle::again(own).is_some());
+        assert!(ProcessHandle::again(Process { start: own.start + 1, ..own }).is_none());
     }
 
     /// The same numbers may come again after a reboot: what such a process held is released.
     #[test]
     fn a_process_of_another_boot_is_gone() {
-        let own = Living::open(std::process::id()).expect("we run").process;
+        let own = ProcessHandle::open(std::process::id()).expect("we run").process;
         assert_ne!(own.boot, 0, "the kernel names its boots");
-        assert!(Living::again(Process { boot: own.boot ^ 1, ..own }).is_none());
+        assert!(ProcessHandle::again(Process { boot: own.boot ^ 1, ..own }).is_none());
     }
 }

@@ -1,10 +1,10 @@
 //! Who is in whose way: for `F_GETLK`, for `rm`, and against waiting in a circle.
 
-use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
-use crate::fuse::posix_locks::table::Table;
-use crate::fuse::posix_locks::table::messages::{Ask, Effect, No};
-use crate::fuse::posix_locks::table::locked_file::{Asking, Held, answer};
 use crate::engine::{LockName, Mode, Token};
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::table::locked_file::{Asking, Held, answer};
+use crate::fuse::posix_locks::table::messages::{Ask, Effect, No};
+use crate::fuse::posix_locks::table::table_state::Table;
 use std::collections::HashSet;
 
 impl<R> Table<R> {
@@ -50,11 +50,7 @@ impl<R> Table<R> {
     }
 
     /// The lock that an open file holds as a whole, and the token by which it does.
-    pub(crate) fn held_through(
-        &self,
-        ino: u64,
-        fh: u64,
-    ) -> Option<(LockName, Token)> {
+    pub(crate) fn held_through(&self, ino: u64, fh: u64) -> Option<(LockName, Token)> {
         let mut holds = self.files.get(&ino)?.holds.iter();
         let held = holds.find(|held| held.owner.fh == fh && !held.unclaimed)?;
         Some((held.name.clone(), held.token))

@@ -1,10 +1,10 @@
 //! What the engine says: answers to requests, and events.
 
-use crate::fuse::posix_locks::table::Table;
-use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
-use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Held, Wants};
-use crate::fuse::posix_locks::table::unlock::{leave, release};
 use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
+use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Held, Wants};
+use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
+use crate::fuse::posix_locks::table::table_state::Table;
+use crate::fuse::posix_locks::table::unlock::{leave, release};
 
 /// How many ends are remembered while an answer is on its way: at 1,000 a second, which many
 /// machines together may cause, as long as any door lets one wait for an answer.
@@ -58,7 +58,11 @@ impl<R> Table<R> {
     }
 
     /// An answer to what is not known any more: nobody else would ever give it back.
-    fn unasked((name, client): (LockName, ClientId), answered: &Answer, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn unasked(
+        (name, client): (LockName, ClientId),
+        answered: &Answer,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         match *answered {
             Ok(Outcome::Granted(tenure)) => {
                 let key = LeaseKey { name, client, token: Some(tenure.token) };
@@ -70,7 +74,12 @@ impl<R> Table<R> {
     }
 
     /// It stands in line, or did: the event that it is served may have come before.
-    fn in_line(&mut self, mut asking: Asking<R>, ticket: Ticket, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn in_line(
+        &mut self,
+        mut asking: Asking<R>,
+        ticket: Ticket,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let ino = asking.ask.ino;
         asking.ticket = Some(ticket);
         match asking.early.take() {
@@ -97,7 +106,12 @@ impl<R> Table<R> {
     }
 
     /// A place in line was served.
-    fn served(&mut self, mut asking: Asking<R>, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn served(
+        &mut self,
+        mut asking: Asking<R>,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let ino = asking.ask.ino;
         if let Some(ticket) = asking.ticket {
             self.leaving.remove(&ticket);
@@ -115,7 +129,12 @@ impl<R> Table<R> {
     }
 
     /// The engine has answered what nobody wants any more.
-    fn undo(&mut self, mut asking: Asking<R>, answered: &Answer, todo: &mut Vec<Effect<R>>) {
+    pub(super) fn undo(
+        &mut self,
+        mut asking: Asking<R>,
+        answered: &Answer,
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
         let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
         if held.is_none_or(|held| held.token < tenure.token) {
@@ -192,7 +211,13 @@ impl<R> Table<R> {
     }
 
     /// What was `moved` has this token and name now. Whether it was given back: then that is, too.
-    fn goes_on(&mut self, moved: Token, number: u64, token: Token, name: &LockName) -> bool {
+    pub(super) fn goes_on(
+        &mut self,
+        moved: Token,
+        number: u64,
+        token: Token,
+        name: &LockName,
+    ) -> bool {
         if !self.going.follow(moved, token) {
             return false;
         }
@@ -224,7 +249,7 @@ impl<R> Table<R> {
     }
 
     /// No late answer begins it again.
-    fn remember_over(&mut self, token: Token) {
+    pub(super) fn remember_over(&mut self, token: Token) {
         if self.unanswered > 0 {
             self.over.insert(token);
             if self.over.len() > OVER_MAX {
@@ -253,12 +278,7 @@ impl<R> Table<R> {
 
     /// `mv` or an upgrade has ended a tenure. The grant of the next one follows, and finds the
     /// hold by its number.
-    pub(crate) fn moved(
-        &mut self,
-        token: Token,
-        name: &LockName,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
         self.going.moved(token);
         self.changed(name, todo);
     }
@@ -276,12 +296,7 @@ impl<R> Table<R> {
     }
 
     /// An event: a place in line was given up, by whom it was or because its time was over.
-    pub(crate) fn left(
-        &mut self,
-        ticket: Ticket,
-        name: &LockName,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn left(&mut self, ticket: Ticket, name: &LockName, todo: &mut Vec<Effect<R>>) {
         if let Some(ino) = self.leaving.remove(&ticket) {
             let file = self.files.get_mut(&ino);
             file.and_then(|file| file.take(|asking| asking.ticket == Some(ticket)));
@@ -321,7 +336,7 @@ impl<R> Table<R> {
     }
 
     /// All that is held or waited for, with the lock's name.
-    fn known(&self) -> Vec<Recall> {
+    pub(super) fn known(&self) -> Vec<Recall> {
         let of_file = |file: &File<R>| {
             let bundle = file.bundle.iter().map(|bundle| &bundle.held);
             let held = file.holds.iter().chain(bundle);
@@ -335,12 +350,7 @@ impl<R> Table<R> {
     }
 
     /// What the engine says, after events or an answer were lost.
-    pub(crate) fn recalled(
-        &mut self,
-        asked: &Recall,
-        found: &Found,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn recalled(&mut self, asked: &Recall, found: &Found, todo: &mut Vec<Effect<R>>) {
         let number = asked.number;
         let lease = found.lease.clone();
         if let Some(key) = lease.clone().filter(|_| self.is_unknown(number)) {
@@ -375,7 +385,12 @@ impl<R> Table<R> {
 
     /// A waiter stays if it has its place still. A place that is gone, and not by its own doing,
     /// is asked for again: the program waits.
-    fn stands(&mut self, asking: Asking<R>, tickets: &[Ticket], todo: &mut Vec<Effect<R>>) {
+    pub(super) fn stands(
+        &mut self,
+        asking: Asking<R>,
+        tickets: &[Ticket],
+        todo: &mut Vec<Effect<R>>,
+    ) {
         let ino = asking.ask.ino;
         let Some(ticket) = asking.ticket else { return };
         if tickets.contains(&ticket) {
@@ -389,12 +404,7 @@ impl<R> Table<R> {
 
     /// A hold of this session that the engine has shown: if nobody here knows of it, it is given
     /// back.
-    pub(crate) fn found_stray(
-        &mut self,
-        number: u64,
-        key: LeaseKey,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn found_stray(&mut self, number: u64, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         // An event may have told its end already, so none is waited for.
         let is_going = key.token.is_some_and(|token| self.going.contains(token));
         if self.is_unknown(number) && !is_going {
@@ -403,7 +413,7 @@ impl<R> Table<R> {
     }
 
     /// Whether nothing here holds or asks for anything by this number.
-    fn is_unknown(&self, number: u64) -> bool {
+    pub(super) fn is_unknown(&self, number: u64) -> bool {
         let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
         !file.is_some_and(|file| file.uses(number))
     }

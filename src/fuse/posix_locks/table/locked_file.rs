@@ -1,9 +1,9 @@
 //! One file: its holds, its byte ranges, and the requests on their way.
 
-use crate::fuse::posix_locks::byte_ranges::{Owner, Ranges, Span};
-use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Recall, Waits};
 use crate::engine::{ClientId, LeaseKey, LockName, Mode, Patch, Ticket, Token};
 use crate::fuse::kernel::hash_maps::Numbers;
+use crate::fuse::posix_locks::byte_ranges::{Owner, Ranges, Span};
+use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Recall, Waits};
 use std::collections::VecDeque;
 
 /// One file, by its inode.

@@ -1,9 +1,9 @@
 //! What is asked of the table, and what it says is to be done.
 
-use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LockName, Mode, Op, Patch, Refusal, Ticket, Token,
 };
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 
 /// What a program asks for.
 #[derive(Debug, Clone)]

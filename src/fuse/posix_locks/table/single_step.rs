@@ -1,10 +1,10 @@
 //! What is asked and answered at once, without a request on its way: see [`crate::fuse::posix_locks::fast_path`].
 
-use crate::fuse::posix_locks::byte_ranges::Span;
-use crate::fuse::posix_locks::table::Table;
-use crate::fuse::posix_locks::table::messages::Ask;
-use crate::fuse::posix_locks::table::locked_file::Held;
 use crate::engine::{LeaseKey, Release, Token};
+use crate::fuse::posix_locks::byte_ranges::Span;
+use crate::fuse::posix_locks::table::locked_file::Held;
+use crate::fuse::posix_locks::table::messages::Ask;
+use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
     /// Whether the engine may be asked for this at once: the whole file, which nobody of this
@@ -19,10 +19,7 @@ impl<R> Table<R> {
 
     /// The engine has been asked, and has granted what was asked for, if it is there. Under which
     /// token the program has it.
-    pub(crate) fn end_direct(
-        &mut self,
-        granted: Option<(Ask, Token)>,
-    ) -> Option<Token> {
+    pub(crate) fn end_direct(&mut self, granted: Option<(Ask, Token)>) -> Option<Token> {
         let mut had = None;
         if let Some((ask, token)) = granted {
             let Ask { ino, owner, name, client, mode, .. } = ask;
@@ -49,12 +46,7 @@ impl<R> Table<R> {
 
     /// An owner gives the whole file back. If nobody else of this mount has anything to do with
     /// it, it goes: what to tell the engine.
-    pub(crate) fn give_back_alone(
-        &mut self,
-        ino: u64,
-        id: u64,
-        span: Span,
-    ) -> Option<Release> {
+    pub(crate) fn give_back_alone(&mut self, ino: u64, id: u64, span: Span) -> Option<Release> {
         let file = self.files.get_mut(&ino).filter(|_| span == Span::WHOLE)?;
         let is_alone = matches!(&*file.holds, [held] if held.owner.id == id);
         if !is_alone || !file.is_quiet() || file.bundle.is_some() {

@@ -1,12 +1,12 @@
 //! The table with a real engine behind it, and programs that are numbers.
 
-use crate::fuse::posix_locks::byte_ranges::Owner;
-use crate::fuse::posix_locks::table::messages::CallOf;
-use crate::fuse::posix_locks::table::*;
 use crate::engine::{
     Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
     Move, Op, OpenSession, Outcome, Patch, Release, TenureEnd,
 };
+use crate::fuse::posix_locks::byte_ranges::Owner;
+use crate::fuse::posix_locks::table::messages::CallOf;
+use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

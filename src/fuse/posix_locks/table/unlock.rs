@@ -1,21 +1,15 @@
 //! Unlocking, closing, and waits that end by a signal.
 
-use crate::fuse::posix_locks::byte_ranges::Span;
-use crate::fuse::posix_locks::table::Table;
-use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
-use crate::fuse::posix_locks::table::locked_file::{Asking, File, Held, Wants};
 use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, Release, Ticket};
-use crate::fuse::kernel::interrupts::Waiting;
+use crate::fuse::kernel::interrupts::WaitStatus;
+use crate::fuse::posix_locks::byte_ranges::Span;
+use crate::fuse::posix_locks::table::locked_file::{Asking, File, Held, Wants};
+use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
+use crate::fuse::posix_locks::table::table_state::Table;
 
 impl<R> Table<R> {
     /// A program gives back `span`.
-    pub(crate) fn unlock(
-        &mut self,
-        ino: u64,
-        id: u64,
-        span: Span,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: Span, todo: &mut Vec<Effect<R>>) {
         if span != Span::WHOLE {
             self.bundle_up(ino, id, todo);
         }
@@ -31,24 +25,14 @@ impl<R> Table<R> {
     }
 
     /// FLUSH: a process has closed the file, and with it goes all that it holds there by fcntl.
-    pub(crate) fn flushed(
-        &mut self,
-        ino: u64,
-        id: u64,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
         self.unlock(ino, id, Span::WHOLE, todo);
     }
 
     /// RELEASE: the open file is gone, and with it all that was locked through it. For OFD locks
     /// no other message comes.
-    pub(crate) fn closed(
-        &mut self,
-        ino: u64,
-        fh: u64,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn closed(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.drop_file(fh);
@@ -58,12 +42,7 @@ impl<R> Table<R> {
     }
 
     /// A program does not want any more what it waits for through an open file.
-    pub(crate) fn give_up(
-        &mut self,
-        ino: u64,
-        fh: u64,
-        todo: &mut Vec<Effect<R>>,
-    ) {
+    pub(crate) fn give_up(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
         let waits = |asking: &Asking<R>| asking.ask.owner.fh == fh && asking.ask.line == Waits::Yes;
         let Some(file) = self.files.get_mut(&ino) else { return };
         let File { asks, queue, behind, .. } = file;
@@ -85,12 +64,12 @@ impl<R> Table<R> {
     }
 
     /// Whether `number` still waits for an answer, or its place is still kept.
-    pub(crate) fn is_waiting(&mut self, number: u64) -> Waiting {
+    pub(crate) fn is_waiting(&mut self, number: u64) -> WaitStatus {
         match self.asking(number).map(|asking| asking.reply.is_some()) {
-            Some(true) => Waiting::Asks,
-            Some(false) => Waiting::Parked,
-            None if self.unclaimed(number).is_some() => Waiting::Unclaimed,
-            None => Waiting::Over,
+            Some(true) => WaitStatus::Asks,
+            Some(false) => WaitStatus::Parked,
+            None if self.unclaimed(number).is_some() => WaitStatus::Unclaimed,
+            None => WaitStatus::Over,
         }
     }
 

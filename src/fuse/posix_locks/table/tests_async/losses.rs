@@ -1,9 +1,9 @@
 //! Answers and events that are lost, and what the engine says when it is asked after that.
 
+use crate::engine::{LeaseKey, LockView, Ownership};
 use crate::fuse::posix_locks::table::tests_async::named;
 use crate::fuse::posix_locks::table::tests_async::run;
 use crate::fuse::posix_locks::table::tests_async::{Far, Recall, SEEDS};
-use crate::engine::{LeaseKey, LockView, Ownership};
 use crate::fuse::posix_locks::table::{Found, Table};
 
 /// Random programs: none of them may be left waiting.

@@ -4,13 +4,13 @@
 
 mod losses;
 
-use crate::fuse::posix_locks::byte_ranges::Owner;
-use crate::fuse::posix_locks::table::*;
 use crate::engine::{
     Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView, Move, Op,
     OpenSession, Outcome, Patch, TenureEnd,
 };
-use crate::fuse::kernel::interrupts::Waiting;
+use crate::fuse::kernel::interrupts::WaitStatus;
+use crate::fuse::posix_locks::byte_ranges::Owner;
+use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -267,12 +267,12 @@ impl Far {
         let waiting = self.table.is_waiting(number);
         self.say(format_args!("number {number} is looked at: {waiting:?}, signal: {signal}"));
         match waiting {
-            Waiting::Asks if signal => self.decide(|table, todo| table.interrupt(number, todo)),
-            Waiting::Asks => {}
-            Waiting::Parked | Waiting::Unclaimed => {
+            WaitStatus::Asks if signal => self.decide(|table, todo| table.interrupt(number, todo)),
+            WaitStatus::Asks => {}
+            WaitStatus::Parked | WaitStatus::Unclaimed => {
                 self.decide(|table, todo| table.expire(number, todo));
             }
-            Waiting::Over => drop(self.watched.swap_remove(at)),
+            WaitStatus::Over => drop(self.watched.swap_remove(at)),
         }
     }
 
