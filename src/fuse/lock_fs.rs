@@ -2,49 +2,31 @@
 
 use crate::fuse::control_files::ControlFiles;
 use crate::fuse::control_files::control_ops::entries;
-use crate::fuse::control_files::ctl::CtlFile;
-use crate::fuse::control_files::ctl_commands::CtlCommands;
-use crate::fuse::control_files::mount_pages::MountPages;
-use crate::fuse::control_files::wait_files::WaitFiles;
 use crate::fuse::control_names::{ControlFile, LockFact};
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
-use crate::fuse::file_attrs::Attributes;
 use crate::fuse::inodes::NodePlace;
 use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
-use crate::fuse::kernel::interrupts::InterruptWatcher;
 use crate::fuse::kernel::invalidation::Invalidator;
-use crate::fuse::kernel::own_user::own_uid;
 use crate::fuse::kernel::poll_waker::PollWaker;
-use crate::fuse::kernel::user_shares::Shares;
 use crate::fuse::kernel::values::{
     DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
     PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
 };
 use crate::fuse::kernel_cache::KernelCache;
-use crate::fuse::lock_access::LockAccess;
 use crate::fuse::lock_nodes::{FOREVER, LockNodes};
+use crate::fuse::lock_parts::{LockOps, SharedParts};
 use crate::fuse::mount_config::MountConfig;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::open_files::open_file::OpenTarget;
-use crate::fuse::open_files::waiting_reads::WaitingReads;
 use crate::fuse::ops::ancestors::Ancestors;
-use crate::fuse::ops::create::Creation;
-use crate::fuse::ops::create_open::{self, CreateOpen};
-use crate::fuse::ops::file_io::FileIo;
-use crate::fuse::ops::lease_change::LeaseChanges;
-use crate::fuse::ops::link::Links;
-use crate::fuse::ops::lookup::Lookups;
-use crate::fuse::ops::readdir::Directories;
-use crate::fuse::ops::rename::Renames;
-use crate::fuse::ops::setattr::{self, SetAttributes};
-use crate::fuse::ops::unlink::Removal;
-use crate::fuse::ops::xattr::{self, Xattrs};
+use crate::fuse::ops::create_open;
+use crate::fuse::ops::setattr;
+use crate::fuse::ops::xattr;
 use crate::fuse::poll::Polls;
-use crate::fuse::posix_locks::{LockingParts, PosixLocks, ioctls};
+use crate::fuse::posix_locks::{PosixLocks, ioctls};
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::queue_wait::QueueWaits;
-use crate::fuse::refusals::Refusals;
 use crate::service::Locks;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -62,136 +44,6 @@ pub(crate) struct LockFs {
     polls: Arc<Polls>,
     control: ControlFiles,
     ops: LockOps,
-}
-
-/// The operations on the files of locks.
-struct LockOps {
-    lookups: Lookups,
-    creation: Arc<Creation>,
-    create_open: CreateOpen,
-    links: Links,
-    files: FileIo,
-    attributes: SetAttributes,
-    removal: Removal,
-    renames: Renames,
-    xattrs: Xattrs,
-    directories: Directories,
-}
-
-/// The parts that other parts share.
-#[derive(Clone)]
-struct SharedParts {
-    callers: Arc<Callers>,
-    nodes: Arc<LockNodes>,
-    opens: Arc<OpenFiles>,
-    cache: Arc<KernelCache>,
-    interrupts: Arc<InterruptWatcher>,
-    bindings: Arc<ProcessBindings>,
-    ancestors: Arc<Ancestors>,
-    posix_locks: Arc<PosixLocks>,
-    polls: Arc<Polls>,
-}
-
-impl SharedParts {
-    fn new(service: &Locks, config: &MountConfig) -> Self {
-        let shares = Shares::new(own_uid());
-        let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
-        let opens = Arc::new(OpenFiles::new(shares.clone()));
-        let refusals = Arc::new(Refusals::default());
-        let callers = Arc::new(Callers::new(config));
-        let locks = LockAccess::new(service.clone(), refusals);
-        let (of, content) = (Arc::clone(&callers), config.content);
-        let attrs = Attributes::new(service.clone(), of, content, own_uid());
-        let nodes = Arc::new(LockNodes::new(locks, attrs));
-        let cache = KernelCache::new(Arc::clone(&nodes));
-        let of = Arc::clone(&callers);
-        let bindings = ProcessBindings::new(service.clone(), config, of, shares);
-        let (of, by) = (Arc::clone(&nodes), Arc::clone(&opens));
-        let ancestors = Arc::new(Ancestors::new(of, by, Arc::clone(&callers)));
-        let parts = LockingParts {
-            nodes: Arc::clone(&nodes),
-            opens: Arc::clone(&opens),
-            interrupts: Arc::clone(&interrupts),
-        };
-        let (of, client) = (Arc::clone(&callers), config.client.clone());
-        let posix_locks = Arc::new(PosixLocks::new(parts, of, client));
-        let polls = Polls::new(Arc::clone(&nodes), Arc::clone(&opens));
-        Self { callers, nodes, opens, cache, interrupts, bindings, ancestors, posix_locks, polls }
-    }
-
-    fn control_files(self, config: &MountConfig, waits: &Arc<QueueWaits>) -> ControlFiles {
-        let Self { callers, nodes, opens, interrupts, bindings, ancestors, .. } = self;
-        let pages = MountPages::new(
-            config.clone(),
-            Arc::clone(&nodes),
-            Arc::clone(&opens),
-            Arc::clone(&bindings),
-        );
-        let (pages, waits) = (Arc::new(pages), Arc::clone(waits));
-        let of = nodes.locks.clone();
-        let reads = WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), of);
-        let reads = Arc::new(reads);
-        let commands = CtlCommands::new(
-            Arc::clone(&nodes),
-            Arc::clone(&ancestors),
-            Arc::clone(&callers),
-            Arc::clone(&bindings),
-            Arc::clone(&waits),
-            Arc::clone(&pages),
-        );
-        let (of, by) = (Arc::clone(&nodes), Arc::clone(&opens));
-        let ctl = CtlFile::new(of, by, Arc::clone(&reads), commands);
-        let of = Arc::clone(&nodes);
-        let waits = WaitFiles::new(of, ancestors, callers, bindings, waits, reads);
-        ControlFiles::new(nodes, opens, interrupts, pages, ctl, waits)
-    }
-
-    fn ops(self, follows_symlinks: bool) -> LockOps {
-        let Self { callers, nodes, opens, cache, bindings, ancestors, posix_locks, polls, .. } =
-            self;
-        let changes = LeaseChanges::new(Arc::clone(&nodes), Arc::clone(&bindings));
-        let changes = Arc::new(changes);
-        let creation = Arc::new(Creation::new(
-            Arc::clone(&nodes),
-            Arc::clone(&ancestors),
-            Arc::clone(&callers),
-            Arc::clone(&bindings),
-        ));
-        LockOps {
-            lookups: Lookups::new(
-                Arc::clone(&nodes),
-                Arc::clone(&cache),
-                Arc::clone(&callers),
-                follows_symlinks,
-            ),
-            create_open: CreateOpen::new(
-                Arc::clone(&nodes),
-                Arc::clone(&opens),
-                Arc::clone(&ancestors),
-                Arc::clone(&creation),
-                Arc::clone(&posix_locks),
-                Arc::clone(&changes),
-            ),
-            creation,
-            links: Links::new(Arc::clone(&nodes), Arc::clone(&ancestors), Arc::clone(&bindings)),
-            removal: Removal::new(Arc::clone(&nodes), callers, Arc::clone(&posix_locks)),
-            renames: Renames::new(Arc::clone(&nodes), cache, posix_locks, ancestors),
-            attributes: SetAttributes::new(
-                Arc::clone(&nodes),
-                Arc::clone(&opens),
-                Arc::clone(&changes),
-            ),
-            files: FileIo::new(
-                Arc::clone(&nodes),
-                Arc::clone(&opens),
-                bindings,
-                Arc::clone(&changes),
-                polls,
-            ),
-            xattrs: Xattrs::new(Arc::clone(&nodes), changes),
-            directories: Directories::new(nodes, opens),
-        }
-    }
 }
 
 impl LockFs {
@@ -365,7 +217,10 @@ impl FileSystem for LockFs {
                 self.ops.files.read(&caller, &open, (*ino, name), asked).await
             }
             OpenTarget::Control(control) => {
-                self.polls.reads(asked.fh);
+                // A read in `wait/` shows the lock of the reader, and not a change.
+                if asked.offset == 0 && open.waits_for().is_none() {
+                    self.polls.reads(asked.fh);
+                }
                 self.control.read(&caller, &open, control, asked).await
             }
         }

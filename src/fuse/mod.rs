@@ -33,7 +33,11 @@ mod queue_wait;
 mod poll;
 mod ops;
 mod control_files;
+mod lock_parts;
 mod lock_fs;
 pub mod mount;
 
 pub(crate) use control_files::requests::CtlRequest;
+
+#[cfg(test)]
+mod tests;

@@ -1,44 +1,29 @@
 //! The dispatcher: reads the kernel's requests, runs the operations of a [`FileSystem`], and sends
 //! their results back. Nothing else knows fuser's types of requests and replies.
 
+use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
 use crate::fuse::kernel::file_system::{FileSystem, NameIn, Unsupported};
 use crate::fuse::kernel::poll_waker::PollWaker;
 use crate::fuse::kernel::replies::{
-    DOTS, GENERATION, attr, directory, empty, entry, requester, sized,
+    DOTS, attr, created, directory, empty, entry, requester, sized,
 };
 use crate::fuse::kernel::task::spawn;
 use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// Requests that the kernel sends without a program waiting for them, such as the closing of
-/// files: with fuser's 16, a thousand programs that exit at once would close one by one.
-const BACKGROUND_MAX: u16 = 1_024;
 /// One mounted file system, as fuser drives it.
 pub(crate) struct Dispatcher<F>(Arc<F>, CanExpire);
-
-/// Whether the kernel can be told that a name has expired, and then keeps it until it is used
-/// again. Known once the session with the kernel has begun.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CanExpire(Arc<AtomicBool>);
-
-impl CanExpire {
-    /// Returns whether it can.
-    pub(crate) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 impl<F> Dispatcher<F> {
     /// A dispatcher for `fs`.
@@ -54,23 +39,7 @@ impl<F> Dispatcher<F> {
 
 impl<F: FileSystem> Filesystem for Dispatcher<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // O_TRUNC comes with the open, which shows who truncates. Kernels without one of these
-        // work too; without the locking ones locks would be the kernel's own, unseen by others.
-        for wanted in [
-            InitFlags::FUSE_POSIX_LOCKS,
-            InitFlags::FUSE_FLOCK_LOCKS,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-        ] {
-            if config.add_capabilities(wanted).is_err() {
-                log::debug!("this kernel's FUSE lacks {wanted:?}");
-            }
-        }
-        if let Err(nearest) = config.set_max_background(BACKGROUND_MAX) {
-            log::warn!("the kernel takes {nearest} requests in the background at most");
-        }
-        let can_expire = config.capabilities().contains(InitFlags::FUSE_HAS_EXPIRE_ONLY);
-        self.1.0.store(can_expire, Ordering::Relaxed);
+        self.1.set(negotiate(config));
         self.0.started();
         Ok(())
     }
@@ -221,13 +190,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
         spawn(async move {
             let at = NameIn { parent: parent.0, name: &name };
-            match fs.create(who, at, mode & !umask, flags).await {
-                Ok((entry, opened)) => {
-                    let fh = FileHandle(opened.fh);
-                    reply.created(&entry.entry_ttl, &entry.attr, GENERATION, fh, opened.flags);
-                }
-                Err(errno) => reply.error(errno),
-            }
+            created(reply, fs.create(who, at, mode & !umask, flags).await);
         });
     }
 
@@ -310,8 +273,7 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        // A write is answered when it is done; there is nothing behind it to wait for.
-        reply.ok();
+        reply.ok(); // a write is answered when it is done
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -389,8 +351,8 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         empty(reply, self.0.removexattr(name));
     }
 
+    // The operation itself decides who may do it.
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        // The permission depends on the operation, which decides it.
         reply.ok();
     }
 
@@ -511,7 +473,6 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         _whence: i32,
         reply: ReplyLseek,
     ) {
-        // Only the search for holes comes here.
         reply.error(self.0.unsupported(Unsupported::Lseek));
     }
 

@@ -20,5 +20,6 @@ pub mod device;
 pub(crate) mod invalidation;
 pub(crate) mod file_system;
 mod replies;
+mod capabilities;
 mod dispatch;
 pub mod session;

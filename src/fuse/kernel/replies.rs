@@ -1,13 +1,16 @@
 //! The kernel's replies, made of the results of operations.
 
 use crate::fuse::kernel::file_system::Done;
-use crate::fuse::kernel::values::{DirPage, Errno, NodeAttr, NodeEntry, NodeType, Requester};
+use crate::fuse::kernel::values::{
+    DirPage, Errno, NodeAttr, NodeEntry, NodeType, Opened, Requester,
+};
 use fuser::{
-    Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
+    FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyXattr, Request,
 };
 
 /// Inode numbers are never used twice, so generations are not needed to tell inodes apart.
-pub(super) const GENERATION: Generation = Generation(0);
+const GENERATION: Generation = Generation(0);
 /// The number of a name that the kernel does not know, as libfuse gives it; 0 would hide it.
 const INO_UNKNOWN: u64 = 0xffff_ffff;
 /// Offsets of `.` and `..`, before the names.
@@ -24,6 +27,18 @@ pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
         Ok(entry) => {
             let NodeEntry { attr, attr_ttl, entry_ttl, until_replied } = entry;
             reply.entry_with_ttls(&attr_ttl, &entry_ttl, &attr, GENERATION);
+            drop(until_replied);
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with an entry and an open file.
+pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
+    match result {
+        Ok((entry, Opened { fh, flags })) => {
+            let NodeEntry { attr, entry_ttl, until_replied, .. } = entry;
+            reply.created(&entry_ttl, &attr, GENERATION, FileHandle(fh), flags);
             drop(until_replied);
         }
         Err(errno) => reply.error(errno),

@@ -13,23 +13,18 @@ use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::kernel::user_shares::{Pool, Shares};
 use crate::fuse::lock_access::flat;
 use crate::fuse::mount_config::{HoldBy, MountConfig};
+use crate::fuse::process::binding_table::{Binding, BindingTable, every};
 use crate::fuse::process::epoll::{ALARM, ProcessEpoll};
 use crate::fuse::process::process_handle::{ProcessHandle, Unbound, named};
 use crate::holder_id::session_of;
-use crate::service::event_log::EventWatch;
 use crate::service::{List, Locks, RequestError};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// A lease is renewed so many times in each ttl.
-const RENEWALS_PER_TTL: u64 = 3;
 /// How soon a renewal is tried again that got no answer.
 const RETRY: Span = Span::from_secs(1);
-/// Events taken at once.
-const NEWS_MAX: usize = 256;
 /// Locks looked at in one step after a restart.
 const PAGE: usize = 1_024;
 
@@ -48,24 +43,6 @@ pub(crate) struct ProcessBindings {
     session: Mutex<Option<SessionId>>,
 }
 
-#[derive(Default)]
-struct BindingTable {
-    epoll: Option<Arc<ProcessEpoll>>,
-    bindings: HashMap<Token, Binding>,
-    /// When each is to be renewed.
-    due: BTreeSet<(Time, Token)>,
-    /// Follows what becomes of the leases, while any is bound.
-    watch: Option<EventWatch>,
-}
-
-/// One lease and its process.
-struct Binding {
-    key: LeaseKey,
-    process: ProcessHandle,
-    /// When it is to be renewed; `None`: it hangs on a session.
-    next: Option<Time>,
-}
-
 /// What is left of a lease that hung on a session which is over.
 const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
@@ -80,16 +57,6 @@ fn renewal(key: LeaseKey, term: Option<LeaseTerms>) -> Renew {
 
 fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
     LeaseKey { name: name.clone(), client: client.clone(), token: Some(token) }
-}
-
-/// How long between two renewals; a lease that hangs on a session needs none.
-fn every(life: Lifetime) -> Option<Span> {
-    match life {
-        Lifetime::Own { ttl, .. } => {
-            Some(Span::from_nanos(ttl.span().as_nanos() / RENEWALS_PER_TTL))
-        }
-        Lifetime::Session(_) => None,
-    }
 }
 
 impl ProcessBindings {
@@ -446,49 +413,6 @@ impl ProcessBindings {
     }
 }
 
-impl BindingTable {
-    fn take(&mut self, epoll: &ProcessEpoll, token: Token) -> Option<Binding> {
-        let binding = self.bindings.remove(&token)?;
-        if let Some(next) = binding.next {
-            self.due.remove(&(next, token));
-        }
-        epoll.remove(&binding.process.alive);
-        Some(binding)
-    }
-
-    fn renew_at(&mut self, epoll: &ProcessEpoll, token: Token, next: Option<Time>) {
-        let Some(binding) = self.bindings.get_mut(&token) else { return };
-        if let Some(before) = std::mem::replace(&mut binding.next, next) {
-            self.due.remove(&(before, token));
-        }
-        if let Some(next) = next {
-            self.due.insert((next, token));
-            epoll.alarm.set(next);
-        }
-    }
-
-    /// Takes what the latest events say about leases that are bound, and whether there are more.
-    fn take_news(&mut self) -> Option<(Vec<EventKind>, bool)> {
-        let batch = self.watch.as_mut()?.take(NEWS_MAX);
-        let more = batch.events.len() == NEWS_MAX;
-        if batch.lost > 0 {
-            // A renewal of each tells what became of it.
-            let all: Vec<_> = self.bindings.keys().copied().collect();
-            if let Some(epoll) = self.epoll.clone() {
-                for token in all {
-                    self.renew_at(&epoll, token, Some(Time::ZERO));
-                }
-            }
-        }
-        let bound = |token: &Token| self.bindings.contains_key(token);
-        let ours = batch.events.into_iter().map(|(_, event)| event.what).filter(|what| {
-            matches!(what, EventKind::Renewed { token, .. } | EventKind::Ended { token, .. }
-                if bound(token))
-        });
-        Some((ours.collect(), more))
-    }
-}
-
 /// The thread of a mount.
 fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
     loop {
@@ -505,17 +429,5 @@ fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_is_renewed_three_times_in_its_ttl() {
-        let ttl = crate::engine::Ttl::parse("30s").expect("valid");
-        let life = LeaseTerms::Own(ttl, crate::engine::Grace::NONE).begin(Time::ZERO);
-        assert_eq!(every(life), Some(Span::from_secs(10)));
     }
 }

@@ -2,4 +2,5 @@
 
 pub(crate) mod epoll;
 pub(crate) mod process_handle;
+mod binding_table;
 pub(crate) mod bindings;

@@ -20,6 +20,7 @@ mod messages;
 mod locked_file;
 mod releasing;
 mod table_state;
+mod range_locks;
 mod single_step;
 mod unlock;
 mod engine_events;

@@ -1,10 +1,11 @@
 //! The table with a real engine behind it, and programs that are numbers.
 
 use crate::engine::{
-    Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
-    Move, Op, OpenSession, Outcome, Patch, Release, TenureEnd,
+    Acquire, Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LeaseTerms,
+    LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
+    QueuePolicy, Release, TenureEnd, Token,
 };
-use crate::fuse::posix_locks::byte_ranges::Owner;
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::fuse::posix_locks::table::messages::CallOf;
 use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};

@@ -5,11 +5,11 @@
 mod losses;
 
 use crate::engine::{
-    Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView, Move, Op,
-    OpenSession, Outcome, Patch, TenureEnd,
+    Acquire, Answer, ClientId, Engine, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
+    Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, TenureEnd,
 };
 use crate::fuse::kernel::interrupts::WaitStatus;
-use crate::fuse::posix_locks::byte_ranges::Owner;
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::fuse::posix_locks::table::*;
 use crate::time::{Span as Length, Time};
 use std::collections::{BTreeMap, VecDeque};
