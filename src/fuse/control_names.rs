@@ -10,7 +10,7 @@ pub(crate) enum ControlFile {
     Top,
     /// A file in it.
     Page(ControlPage),
-    /// What happens, from an event on or from now on.
+    /// The events, from a number on or from now on.
     Events(Option<u64>),
     /// A directory of reports, or one within where locks lie below a name.
     Reports(LockReport, Option<LockName>),
@@ -35,7 +35,7 @@ pub(crate) enum ControlPage {
     Ctl,
 }
 
-/// What a report is about.
+/// The subject of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LockReport {
     /// The status, as JSON.
@@ -46,7 +46,7 @@ pub(crate) enum LockReport {
     Wait,
 }
 
-/// What is said about a lock that is a directory.
+/// A fact about a lock that is a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LockFact {
     /// The status, as JSON.
@@ -59,7 +59,7 @@ pub(crate) enum LockFact {
     Phase,
     /// When it expires.
     ExpiresAt,
-    /// Who waits, one a line.
+    /// The waiters, one a line.
     Waiters,
     /// Takes what a write to a lock's file takes.
     Ctl,

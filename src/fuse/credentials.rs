@@ -1,4 +1,4 @@
-//! Who asks: the client of a file operation, and the process that acquires.
+//! The credentials of a caller: the client of a file operation, and the process that acquires.
 
 use crate::auth::{ClientPattern, Grant};
 use crate::engine::ClientId;
@@ -25,7 +25,7 @@ const LIFE_TRUSTED: Span = Span::from_millis(50);
 /// Sessions whose clients are kept.
 const SESSIONS_MAX: usize = 1_024;
 
-/// Who asks for a file operation.
+/// The caller of a file operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// The user.
@@ -57,7 +57,8 @@ struct KnownUser {
 }
 
 thread_local! {
-    /// Who asked last on this thread, which nearly always is who asks next: found without a mutex.
+    /// The last caller on this thread, which nearly always is the next one as well: found without a
+    /// mutex.
     static LATEST: RefCell<Option<LatestCaller>> = const { RefCell::new(None) };
 }
 
@@ -196,7 +197,7 @@ pub(crate) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
 }
 
 impl Caller {
-    /// What the user may do by a mount: act as its own client, on all locks.
+    /// Returns the rights of the user by a mount: act as its own client, on all locks.
     pub(crate) fn grant(&self, mounter: u32) -> Grant {
         let clients = vec![ClientPattern::Exactly(self.client.to_string())];
         Grant::of_user(self.uid, clients, self.is_root() || self.uid == mounter)
@@ -267,7 +268,7 @@ pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
     false
 }
 
-/// Whose a process is, as kill(2) sees it, and where.
+/// The users of a process, as kill(2) sees them, and its pid namespaces.
 pub(crate) struct Ids {
     /// Its real and its saved user.
     pub(crate) users: [u32; 2],
@@ -275,7 +276,7 @@ pub(crate) struct Ids {
     pub(crate) spaces: usize,
 }
 
-/// Whose the thread `tid` is; `None` if it is gone.
+/// Returns the users of the thread `tid`; `None` if it is gone.
 pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));

@@ -62,7 +62,7 @@ pub mod mount_seal {
     }
 }
 
-/// What is mounted where: nothing of ours.
+/// The mounts of this machine: nothing of ours.
 pub mod mountinfo {
     use std::io;
     use std::path::{Path, PathBuf};
@@ -135,7 +135,7 @@ pub mod mount {
     /// A directory that is mounted: there is none.
     pub enum Mounted {}
 
-    /// What unmounting did.
+    /// The result of unmounting.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Unmounted {
         /// It was there, and went so.

@@ -4,7 +4,7 @@ use crate::engine::{NameError, Reason, RefusalKind};
 use crate::fuse::kernel::values::Errno;
 use crate::service::RequestError;
 
-/// What a program did. The kind of act decides how the same refusal reads in errnos.
+/// The operation of a program. The kind of act decides how the same refusal reads in errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Asked for a name.
@@ -55,7 +55,7 @@ pub(crate) enum Act {
     SetXattr,
     /// A request through the control file.
     Control,
-    /// Whatever a directory of locks has no use for.
+    /// An operation for which a directory of locks has no use.
     Other,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
     if let RequestError::Refused(refusal) = failure {
         match &*refusal.reason {
             Reason::TextTooLong(_) => return Errno::EFBIG,
-            // What is free has no name, so it can't be removed or moved ...
+            // A free lock has no name, so it can't be removed or moved ...
             Reason::NotHeld { holder: None, .. } if act.removes() => return Errno::ENOENT,
             Reason::NotHeld { holder: None, .. } if matches!(act, Act::Rename | Act::RenameNew) => {
                 return Errno::ENOENT;

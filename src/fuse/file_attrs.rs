@@ -13,7 +13,7 @@ use crate::time::{Time, Wall};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Whoever is not a user of this machine: the kernel's `nobody`.
+/// The owner of a lock that no user of this machine holds: the kernel's `nobody`.
 pub(crate) const UID_FOREIGN: u32 = 65_534;
 /// The size of a block as stat counts them.
 const BLOCK_BYTES: u64 = 512;
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn times_before_1970_are_taken_as_fuser_brings_them() {
-        // What fuser makes of (-2, 800_000_000).
+        // fuser turns (-2, 800_000_000) into this.
         let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let wall = wall_of(brought);
         assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });

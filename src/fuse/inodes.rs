@@ -25,7 +25,7 @@ const FIRST: u64 = 2;
 /// Beyond this the oldest get a new number.
 const DORMANT_MAX: usize = 1 << 14;
 
-/// What an inode stands for.
+/// The object that an inode stands for.
 #[derive(Debug, Clone)]
 pub(crate) enum NodePlace {
     /// The mount point.
@@ -90,7 +90,7 @@ impl Default for InodeTable {
 }
 
 impl InodeTable {
-    /// What an inode stands for.
+    /// The object that an inode stands for.
     pub(crate) fn place(&self, ino: u64) -> Option<NodePlace> {
         match ino {
             TOP => Some(NodePlace::Top),

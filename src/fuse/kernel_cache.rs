@@ -28,7 +28,7 @@ const CHANGES_MAX: usize = 1 << 14;
 /// Events taken at once: a bound on how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// What the kernel keeps of one mount.
+/// The names and attributes of one mount that the kernel keeps.
 pub(crate) struct KernelCache {
     nodes: Arc<LockNodes>,
     kept: Mutex<Kept>,

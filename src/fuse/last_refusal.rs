@@ -42,20 +42,20 @@ struct OwnersLast {
     turn: u64,
 }
 
-/// What was refused, by owner.
+/// The last refusals, by owner.
 #[derive(Debug, Default)]
 pub(crate) struct LastRefusals(Mutex<ByOwner>);
 
 #[derive(Debug, Default)]
 struct ByOwner {
-    /// Who looked a lock up last, and which: nearly every lookup comes here, and nearly always by
-    /// the same owner.
+    /// The owner that looked a lock up last, and the lock: nearly every lookup comes here, and
+    /// nearly always by the same owner.
     latest: Option<(ClientId, LockName)>,
     by_owner: Named<ClientId, OwnersLast>,
     turns: u64,
 }
 
-/// What there is to say to an owner.
+/// The last refusal of an owner.
 pub(crate) enum Why {
     /// Nothing was refused.
     Nothing,
@@ -95,7 +95,7 @@ impl LastRefusals {
         }
     }
 
-    /// What there is to say to `client`.
+    /// Returns the last refusal of `client`.
     pub(crate) fn of(&self, client: &ClientId) -> Why {
         let mut kept = self.0.lock();
         kept.put_latest_away();
@@ -154,12 +154,12 @@ impl LastRefused {
     }
 }
 
-/// What to say when nothing was refused.
+/// Returns the text for an owner that was refused nothing.
 pub(crate) fn nothing(client: &ClientId) -> Value {
     json!({ "client": client.as_str(), "message": format!("nothing was refused to {client}") })
 }
 
-/// What to say of a lock that a lookup found: what an acquire of it would be told now.
+/// Returns the text about a lock that a lookup found: the refusal that an acquire would get now.
 pub(crate) fn met(client: &ClientId, view: &LockView) -> Value {
     let Some(refusal) = conflict(client, view) else {
         let name = &view.name;
@@ -209,7 +209,7 @@ pub(crate) fn in_the_way(
     }
 }
 
-/// What an acquire of a held lock would be told.
+/// Returns the refusal that an acquire of a held lock would get.
 fn conflict(client: &ClientId, view: &LockView) -> Option<Refusal> {
     let holder = view.holder()?;
     let lease = &holder.lease;

@@ -75,7 +75,7 @@ pub(crate) struct SharedParts {
     pub(crate) interrupts: Arc<InterruptWatcher>,
     /// Leases that processes keep alive.
     pub(crate) bindings: Arc<ProcessBindings>,
-    /// Who may make names below a lock.
+    /// The permission to make names below a lock.
     pub(crate) ancestors: Arc<Ancestors>,
     /// flock and fcntl.
     pub(crate) posix_locks: Arc<PosixLocks>,

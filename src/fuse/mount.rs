@@ -27,8 +27,8 @@ pub fn client_of_user(host: &ClientId) -> ClientId {
     credentials::client_of_user(host, own_uid())
 }
 
-/// What a user of this machine may do over HTTP beside these mounts: what it may do by them.
-/// `None`: none of them serves that user.
+/// Returns the rights of a user of this machine over HTTP beside these mounts: those that it has by
+/// them. `None`: none of them serves that user.
 pub fn grant_of_user(mounts: &[MountConfig], uid: u32) -> Option<Grant> {
     if uid == 0 || uid == own_uid() {
         let anybody = vec![ClientPattern::Beginning(String::new())];

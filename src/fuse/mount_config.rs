@@ -10,23 +10,23 @@ pub struct MountConfig {
     pub dir: PathBuf,
     /// The host part of every client of this mount.
     pub client: ClientId,
-    /// What else distinguishes clients.
+    /// The parts of a caller that distinguish clients, besides the host.
     pub owner: Owner,
     /// How long a lease lasts unless a program says otherwise.
     pub ttl: Ttl,
     /// How long its grace is.
     pub grace: Grace,
-    /// What readers get.
+    /// The text that readers get.
     pub content: Content,
     /// Whether other users may use the mount.
     pub users: Users,
-    /// What keeps a lease alive that a program made by file.
+    /// The means that keeps a lease alive that a program made by file.
     pub hold: HoldBy,
     /// Whether to mount on a directory with entries, and leave it as it is.
     pub nonempty: bool,
 }
 
-/// What makes two callers two clients.
+/// How callers are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Nothing: the host is the client.
@@ -37,7 +37,7 @@ pub enum Owner {
     Session,
 }
 
-/// What `cat NAME` shows.
+/// The text that `cat NAME` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// The status as JSON.
@@ -46,7 +46,8 @@ pub enum Content {
     Note,
 }
 
-/// What keeps a lease alive that a program made by file, unless the program says otherwise.
+/// The means that keeps a lease alive that a program made by file, unless the program says
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldBy {
     /// The program renews it.
@@ -55,10 +56,10 @@ pub enum HoldBy {
     Session,
 }
 
-/// Whom the mount serves.
+/// The users that the mount serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
-    /// Who mounted it.
+    /// The user who mounted it.
     Mounter,
     /// Everybody.
     All,

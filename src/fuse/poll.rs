@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Events taken at once: a bound on how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// What a file always is.
+/// The state that a file always has.
 const ALWAYS: PollEvents = PollEvents::POLLIN
     .union(PollEvents::POLLOUT)
     .union(PollEvents::POLLRDNORM)
@@ -256,7 +256,7 @@ mod tests {
         event(EventKind::Renewed { name: name(text), holder, token: Token::named(1) })
     }
 
-    /// Who is woken by an event.
+    /// Returns the pollers that an event wakes.
     fn woken(inner: &mut PollTable<u64>, event: &Event) -> Vec<u64> {
         let mut due = Vec::new();
         inner.hear(event, &mut due);

@@ -140,7 +140,7 @@ impl QueueWaits {
                 self.end_wait(number, WaitEnd::Granted(tenure));
             }
             Ok(Outcome::Waiting { ticket, .. }) => match self.in_line(number, ticket) {
-                // What happened before the ticket was known was not understood.
+                // Events that came before the ticket was known were not understood.
                 Some(Stays::Yes) => self.look_again(number),
                 Some(Stays::No(wait)) => self.leave(*wait),
                 None => {}
@@ -341,7 +341,7 @@ impl Drop for QueueWaits {
     }
 }
 
-/// What the latest events say about waits.
+/// The news about waits in the latest events.
 #[derive(Default)]
 struct WaitNews {
     /// They may have been served.

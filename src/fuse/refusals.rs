@@ -1,4 +1,4 @@
-//! What was asked of a mount, and what was refused: counted, and kept for `.latchfs/why`.
+//! The requests to a mount and its refusals: counted, and kept for `.latchfs/why`.
 
 use crate::engine::{LockName, RefusalKind};
 use crate::fuse::credentials::Caller;

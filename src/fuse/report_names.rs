@@ -1,5 +1,5 @@
-//! The names of files in `.latchfs`: `events@N`, and locks as `status/`, `content/` and `wait/` spell
-//! them.
+//! The names of files in `.latchfs`: `events@N`, and locks as `status/`, `content/` and `wait/`
+//! spell them.
 
 use crate::engine::{LockName, LockView, NameError};
 use crate::fuse::control_names::ControlFile;

@@ -120,7 +120,7 @@ impl Rig {
         self.read_at(who, fh, 0, 0)
     }
 
-    /// What `cat PATH` prints.
+    /// Returns the output of `cat PATH`.
     fn cat(&self, who: Requester, path: &str) -> Done<String> {
         let fh = self.open(who, self.walk(who, path), libc::O_RDONLY)?.fh;
         let read = self.read(who, fh);

@@ -2,7 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 
-/// What the thread sleeps on.
+/// The signal on which the thread sleeps.
 #[derive(Default)]
 pub(crate) struct WorkSignal {
     state: Mutex<SignalState>,

@@ -1,4 +1,4 @@
-//! What a write to a lock's file means. One write is one message. Pure: it reads bytes only.
+//! The meaning of a write to a lock's file. One write is one message. Pure: it reads bytes only.
 
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::lease_terms::looks_like_a_duration;
@@ -14,11 +14,11 @@ pub(crate) enum Message {
     Renew,
     /// Renew with these options.
     Options(Options),
-    /// Whatever else a program writes: renew, and keep it.
+    /// Any other text: renew, and keep it.
     Text,
 }
 
-/// What `60s`, `pid=123` and a JSON object of our keys can say.
+/// The options of `60s`, `pid=123` and a JSON object of our keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Options {
     /// How long the lease lasts from now on.
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     pub(crate) mode: Option<Mode>,
 }
 
-/// What the message in `data` is, or the sentence that says what is wrong with it.
+/// Returns the message in `data`, or the sentence that says what is wrong with it.
 pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
     let Ok(text) = std::str::from_utf8(data) else { return Ok(Message::Text) };
     let text = text.trim();

@@ -1,5 +1,5 @@
-//! What is agreed with the kernel when a session begins: its capabilities, and how many requests it
-//! sends in the background.
+//! The agreement with the kernel when a session begins: its capabilities, and how many requests
+//! it sends in the background.
 
 use fuser::{InitFlags, KernelConfig};
 use std::sync::Arc;

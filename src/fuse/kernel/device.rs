@@ -21,14 +21,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What the mount is called in `mount` and `df`.
+/// The name of the mount in `mount` and `df`.
 const SOURCE: &str = "latchfs";
 /// Where fusermount3 finds the socket for its answer.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 /// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc
 /// has no name for it yet.
 const MS_NOSYMFOLLOW: libc::c_ulong = 256;
-/// What the helper calls it.
+/// The helper's name for it.
 const NO_SYMLINKS: &str = ",nosymfollow";
 
 /// How a mount went away.

@@ -34,8 +34,8 @@ pub(crate) enum Unsupported {
     CopyFileRange,
 }
 
-/// What the dispatcher asks of a file system. Every future begins when the request is read, in the
-/// order of the requests.
+/// The requests of the dispatcher to a file system. Every future begins when the request is read,
+/// in the order of the requests.
 pub(crate) trait FileSystem: Send + Sync + 'static {
     /// The session with the kernel begins: it will send requests.
     fn started(&self);

@@ -17,7 +17,7 @@ impl HandleNumbers {
     }
 }
 
-/// What is open, by number.
+/// The open files or directories, by number.
 #[derive(Debug)]
 pub(crate) struct Handles<T>(Mutex<Numbered<Arc<T>>>);
 

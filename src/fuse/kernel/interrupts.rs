@@ -1,5 +1,5 @@
 //! One thread for each mount that looks after all who wait in a system call: it ends their wait
-//! when a signal comes. Who waits for a lock, and who waits to read something.
+//! when a signal comes. Some wait for a lock, others to read something.
 //!
 //! It does not exist before somebody waits, and sleeps while nobody does. While somebody does, it
 //! looks at each waiter every 20 ms, or less often when its user has so many that looking at those
@@ -23,8 +23,8 @@ const REST_PER_WORK: u32 = 55;
 /// How long the place of an interrupted waiter is kept while its thread is seen at rest. A
 /// restarted system call asks again within a millisecond; a signal handler of a shell takes some.
 const PLACE_KEPT: Span = Span::from_millis(200);
-/// And how long if it never is: on a loaded machine it may be on its way back all that time. Who
-/// computes for longer does something else.
+/// And how long if it never is: on a loaded machine it may be on its way back all that time. A
+/// program that computes for longer does something else.
 const PLACE_KEPT_MAX: Span = Span::from_secs(5);
 
 /// The user of threads in another pid namespace, which can't be looked at.
@@ -182,7 +182,7 @@ impl WatcherShared {
         let mut posts = self.posts.lock();
         let Some(user) = posts.users.get_mut(&uid) else { return };
         for (number, post) in looked_at {
-            // Who came or came back while we looked has the newer post.
+            // A waiter that came or came back meanwhile has the newer post.
             user.waiters.entry(number).or_insert(post);
         }
         user.due = boot_now() + Span::from(period);

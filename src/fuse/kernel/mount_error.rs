@@ -34,7 +34,7 @@ pub enum MountError {
     Silent(PathBuf),
     /// It lies in one of ours, where all that is made is a lock.
     Inside {
-        /// What it is called.
+        /// The path as it was given.
         dir: PathBuf,
         /// The mount.
         mount: PathBuf,
@@ -50,7 +50,7 @@ pub enum MountError {
     Sealed(PathBuf),
     /// It is no directory, or can't be made one.
     Dir {
-        /// What it is called.
+        /// The path as it was given.
         dir: PathBuf,
         /// Why.
         error: io::Error,

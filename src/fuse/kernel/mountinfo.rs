@@ -1,4 +1,4 @@
-//! What is mounted where, as the kernel tells it in `/proc/self/mountinfo`.
+//! The mounts of this machine, as the kernel tells them in `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::io;

@@ -15,7 +15,7 @@ pub(crate) struct WatchedThread {
     status: File,
 }
 
-/// What one look at a thread shows.
+/// The result of one look at a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadSignals {
     /// Nothing to attend to.
@@ -66,7 +66,8 @@ impl WatchedThread {
     }
 }
 
-/// What the text of a status says; `None` if a line is missing, as for a thread that is ending.
+/// Returns the meaning of the text of a status; `None` if a line is missing, as for a thread that
+/// is ending.
 fn read_status(text: &[u8]) -> Option<ThreadSignals> {
     let (mut state, mut threads) = (0, 1);
     let (mut pending, mut shared, mut blocked) = (0, 0, 0);

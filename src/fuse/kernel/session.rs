@@ -46,7 +46,7 @@ struct End {
     then: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-/// What unmounting did.
+/// The result of unmounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
     /// It was there, and went so.
@@ -60,7 +60,7 @@ pub enum Unmounted {
 pub(crate) struct MountRequest<'a> {
     /// The mount point, which is made if it does not exist.
     pub(crate) dir: &'a Path,
-    /// Whom it serves.
+    /// The users that it serves.
     pub(crate) users: Users,
     /// Whether to mount on a directory with entries, and leave it as it is.
     pub(crate) nonempty: bool,

@@ -1,5 +1,5 @@
-//! What one user may have of what all users of a mount share, so that no user can take it from the
-//! others.
+//! The part that one user may have of the resources that all users of a mount share, so that no
+//! user can take them from the others.
 //!
 //! Root and the user who mounted have no share of their own: they could end the daemon as well.
 
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What is shared.
+/// A shared resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Pool {
     /// Leases bound to processes: each takes a descriptor of the daemon.
@@ -43,7 +43,7 @@ const DIRECTORIES_MAX: usize = 512;
 const BYTES_MAX: usize = 16 << 20;
 
 impl Pool {
-    /// What one user may have.
+    /// Returns how much one user may have.
     pub(crate) fn of_user(self) -> usize {
         match self {
             Self::Bindings => BINDINGS_MAX.min(self.of_all() / PARTS),
@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// What all users together may have, root as well.
+    /// Returns how much all users together may have, root as well.
     fn of_all(self) -> usize {
         match self {
             Self::Bindings | Self::Threads => descriptor_limit::to_watch() / 2,
@@ -75,7 +75,7 @@ impl Pool {
     }
 }
 
-/// Who has how much.
+/// The amounts that users have.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shares(Arc<SharesInner>);
 
@@ -100,7 +100,7 @@ pub(crate) struct Full {
     max: usize,
 }
 
-/// What a user has of a pool, until it is dropped.
+/// A part of a pool that a user has, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<SharesInner>,

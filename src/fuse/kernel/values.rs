@@ -87,7 +87,7 @@ pub(crate) struct Opened {
     pub(crate) flags: OpenedFlags,
 }
 
-/// What setattr is to change.
+/// The attributes that setattr is to change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SetAttrs {
     /// chmod.

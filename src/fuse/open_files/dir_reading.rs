@@ -1,5 +1,5 @@
-//! How far an open directory was read. Directories are read page by page, so that neither the time of
-//! one request nor what an open directory keeps depends on how many locks there are.
+//! How far an open directory was read. Directories are read page by page, so that neither the time
+//! of one request nor what an open directory keeps depends on how many locks there are.
 //!
 //! Names come in order, and a page begins behind the last name of the page before. A name that is
 //! there all the time is listed once; one that comes or goes meanwhile may be listed or not.

@@ -18,12 +18,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// What one read gets at most: some 300 events.
+/// The most that one read gets: some 300 events.
 const READ_BYTES_MAX: usize = 64 << 10;
 /// Events taken from the log at once: what is made into lines beyond a read's size is kept.
 const EVENTS_MAX: usize = 64;
 
-/// What a stream is ready for when there is something to read.
+/// The readiness of a stream when there is something to read.
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 
 /// A reader's place in the event log.

@@ -1,9 +1,10 @@
-//! What was last seen of a lock through an open file, to tell whether it has changed since.
+//! The state of a lock that was last seen through an open file, to tell whether it has changed
+//! since.
 
 use crate::engine::{Holder, LockView, Phase, Token};
 
-/// What was seen of a lock: enough to know whether its phase or holders are others now, for a
-/// tenure's token is never used again.
+/// The state of a lock that was seen: enough to know whether its phase or holders are others now,
+/// for a tenure's token is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastSeen {
     pub(crate) phase: Phase,
@@ -13,7 +14,7 @@ pub(crate) struct LastSeen {
 }
 
 impl LastSeen {
-    /// What there is to see.
+    /// Returns the state that a view shows.
     pub(crate) fn of(view: &LockView) -> Self {
         let token = |holder: &Holder| holder.lease.token;
         Self {

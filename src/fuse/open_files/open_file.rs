@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// One open file.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    /// What was opened.
+    /// The object that was opened.
     pub(crate) target: OpenTarget,
-    /// Who opened it: what is done through it is done in this name.
+    /// The client that opened it: all operations through it are done in this name.
     pub(crate) client: ClientId,
     /// The user who opened it.
     pub(crate) uid: u32,
@@ -31,13 +31,13 @@ pub(crate) struct OpenFile {
     pub(crate) append: bool,
     /// Whether this open file made the lock, and only could because nobody had it.
     pub(crate) made_new: bool,
-    /// What changes while it is open.
+    /// The state that changes while it is open.
     state: Mutex<OpenFileState>,
-    /// What it takes of its user's share; set when it is kept.
+    /// Its part of its user's share; set when it is kept.
     pub(crate) share: Option<Share>,
 }
 
-/// What an open file is of.
+/// The object that an open file is of.
 #[derive(Debug, Clone)]
 pub(crate) enum OpenTarget {
     /// A lock: the inode, and the name under which it was opened.
@@ -46,7 +46,7 @@ pub(crate) enum OpenTarget {
     Control(ControlFile),
 }
 
-/// What an open file may do.
+/// The access of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenAccess {
     /// Only read.
@@ -57,7 +57,7 @@ pub(crate) enum OpenAccess {
     Both,
 }
 
-/// What changes while a file is open.
+/// The state that changes while a file is open.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFileState {
     /// The tenure that it speaks for: the one that it began, or that its owner held when it was
@@ -78,11 +78,11 @@ pub(crate) struct OpenFileState {
     pub(crate) held: Vec<HeldRead>,
     /// The state of the wait of a file in `wait/`.
     pub(crate) wait: WaitState,
-    /// What was last seen of its lock, by whoever polls it.
+    /// The state of its lock that was last seen by a program that polls it.
     pub(crate) seen: Option<LastSeen>,
     /// The events, for a reader of them.
     pub(crate) stream: Option<Arc<EventStream>>,
-    /// What is being read, and what it takes of its user's share.
+    /// The bytes that are being read, and their part of the user's share.
     pub(crate) bytes: (Arc<[u8]>, Option<Share>),
     /// The answers of a control file that were not read yet.
     pub(crate) answers: UnreadAnswers,
@@ -220,7 +220,7 @@ impl OpenFile {
 
     /// Keeps what is read for the reads that follow, if its user has room for it.
     pub(crate) fn keep(&self, shares: &Shares, bytes: Arc<[u8]>) -> Result<Arc<[u8]>, Full> {
-        // What was kept before goes first.
+        // The bytes that were kept before go first.
         self.state().bytes = Default::default();
         let share = match &self.target {
             // It tells what was refused, this as well.

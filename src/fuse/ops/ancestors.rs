@@ -1,6 +1,6 @@
-//! Who may make a name below a lock. Its holder could not remove a directory that others fill, so
-//! the permission bits of a directory that is held decide, as in other file systems. A directory
-//! that is only shown belongs to nobody, and everybody may make names in it.
+//! The permission to make a name below a lock. Its holder could not remove a directory that others
+//! fill, so the permission bits of a directory that is held decide, as in other file systems. A
+//! directory that is only shown belongs to nobody, and everybody may make names in it.
 
 use crate::engine::{Lease, LockName, RefusalKind};
 use crate::fuse::credentials::{Caller, Callers, groups_of};

@@ -28,7 +28,7 @@ pub(crate) struct Creation {
 pub(crate) struct NewLock {
     /// Its name.
     pub(crate) name: LockName,
-    /// Who holds it.
+    /// The owner of the lease.
     pub(crate) hold: Ownership,
     /// How its file looks.
     pub(crate) looks: FileAttrs,

@@ -1,5 +1,5 @@
-//! What arrives through an inode: times, modes, sizes, messages. It applies to all names that the
-//! inode has, and is said in the name of one client.
+//! Changes that arrive through an inode: times, modes, sizes, messages. Each applies to all names
+//! that the inode has, and is asked for in the name of one client.
 
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{
@@ -40,7 +40,7 @@ pub(crate) struct ChangedLeases {
     others: Vec<ChangedLease>,
 }
 
-/// A change of a lease. What is absent stays as it is.
+/// A change of a lease. An absent field stays as it is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LeaseChange {
     /// Whether it makes the lease last longer, and firm.
@@ -53,9 +53,9 @@ pub(crate) struct LeaseChange {
     pub(crate) mode: Option<Mode>,
     /// A word to others.
     pub(crate) note: Option<Arc<str>>,
-    /// What becomes of the text.
+    /// The change of the text.
     pub(crate) text: Option<TextChange>,
-    /// What becomes of the file's times.
+    /// The change of the file's times.
     pub(crate) times: TimesChange,
     /// The permission bits.
     pub(crate) permissions: Option<u32>,
@@ -67,7 +67,7 @@ pub(crate) struct LeaseChange {
     pub(crate) user: (Option<u32>, Option<u32>),
 }
 
-/// What becomes of the text.
+/// The change of the text.
 #[derive(Debug, Clone)]
 pub(crate) enum TextChange {
     /// It is this, and read in this way.
@@ -78,7 +78,7 @@ pub(crate) enum TextChange {
     Cut(usize),
 }
 
-/// What becomes of the file's times.
+/// The change of the file's times.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum TimesChange {
     /// They stay.
@@ -90,7 +90,7 @@ pub(crate) enum TimesChange {
     Set(Option<Wall>, Option<Wall>),
 }
 
-/// What a change has reached.
+/// The lease that a change has reached.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChangeReached {
     /// The tenure.
@@ -277,7 +277,8 @@ fn renewed(view: &mut LockView, tenure: Tenure) {
 }
 
 impl LeaseChange {
-    /// What to ask the engine for, given the lease that is meant; `None`: nothing would change.
+    /// Returns the request to the engine, given the lease that is meant; `None`: nothing would
+    /// change.
     fn op(
         &self,
         renewed_at: impl Fn(&Lease) -> Wall,
@@ -368,7 +369,8 @@ fn term_of(lease: &Lease) -> LeaseTerms {
     }
 }
 
-/// Whom a change through a path or an inode is meant for: whatever the caller holds there.
+/// Returns the leases that a change through a path or an inode is meant for: whatever the caller
+/// holds there.
 pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     match &*place.links {
         [] => ChangedLeases::one(ChangedLease { name: place.name.clone(), token: None }),
@@ -377,7 +379,8 @@ pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
     }
 }
 
-/// Whom a change through an open file is meant for: the tenure that it is bound to.
+/// Returns the leases that a change through an open file is meant for: the tenure that it is bound
+/// to.
 pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
     let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
     match &*links {
@@ -440,7 +443,8 @@ pub(crate) fn of_message(
         }
         Message::Text => {
             let text: Arc<[u8]> = data.into();
-            // Who made the lock by this open file, or reads through it, reads back what it wrote.
+            // A program that made the lock by this open file, or reads through it, reads back its
+            // text.
             let reads =
                 (open.made_new || open.access == OpenAccess::Both).then_some(ReadMode::Text);
             let end = open.state().end.filter(|end| end.is_text && end.at == offset);

@@ -103,8 +103,8 @@ impl Lookups {
         if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
     }
 
-    /// What can't be a name is not there; the call that makes something under it, which the kernel
-    /// sends next, says what is wrong with it. A name that is too long gets no such call.
+    /// A text that can't be a name is not there; the call that makes something under it, which the
+    /// kernel sends next, says what is wrong with it. A name that is too long gets no such call.
     fn no_such_name(&self, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
         let errno = errno_of_lookup(error);
         if error == NameError::TooLong {

@@ -15,8 +15,8 @@ pub(crate) const fn is_loose(lease: &Lease) -> bool {
 /// Returns the lease that `rm` or `mv` by the caller means, as far as that can be seen here: `None`
 /// lets the engine say who has it.
 ///
-/// What an open file holds, only the process that opened or locked it may take away, and
-/// processes below it: `flock x sh -c 'rm x'` may, another program of the same user may not.
+/// A lock that an open file holds may be taken away only by the process that opened or locked it
+/// and processes below it: `flock x sh -c 'rm x'` may, another program of the same user may not.
 pub(crate) fn lease_to_end(
     posix_locks: &PosixLocks,
     refusals: &Refusals,

@@ -37,7 +37,7 @@ fn value_of(fact: &str, view: &LockView) -> Option<String> {
     }
 }
 
-/// What is wrong with asking for this attribute: ours may be there, `user.` never is, and of
+/// Returns the errno of an attribute that is absent: ours may be there, `user.` never is, and of
 /// other namespaces there are none. ENODATA there would make editors set ACLs.
 fn absent(name: &OsStr) -> Errno {
     if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }

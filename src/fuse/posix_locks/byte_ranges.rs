@@ -24,11 +24,11 @@ pub(crate) struct Span {
 pub(crate) struct Range {
     pub(crate) span: Span,
     pub(crate) mode: Mode,
-    /// Who has it, and by which open file and process.
+    /// The owner, and its open file and process.
     pub(crate) owner: Owner,
 }
 
-/// Who locks: what the kernel tells of it.
+/// The owner of a lock: what the kernel tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     /// The kernel's number for the process (fcntl) or the open file (flock, OFD). It is used

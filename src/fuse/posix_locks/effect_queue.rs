@@ -22,7 +22,7 @@ struct QueueState<T, E> {
     rounds: u64,
     /// How many of these rounds are done.
     done: u64,
-    /// Who is at it.
+    /// The thread that carries out the effects.
     performer: Option<Me>,
 }
 
@@ -35,7 +35,7 @@ fn me() -> Me {
     OWN.with(|own| std::ptr::from_ref(own).addr())
 }
 
-/// Who does what was decided.
+/// The thread that carries out the effects of a decision.
 #[derive(Debug)]
 #[must_use = "what was decided must be done"]
 pub(crate) enum Turn<E> {
@@ -104,8 +104,8 @@ impl<T, E> EffectQueue<T, E> {
         decided
     }
 
-    /// Ends what [`EffectQueue::claim`] began: the table learns of it, and what was decided meanwhile is
-    /// done.
+    /// Ends what [`EffectQueue::claim`] began: the table learns of it, and what was decided
+    /// meanwhile is done.
     pub(crate) fn finish(&self, learn: impl FnOnce(&mut T), perform: impl FnMut(E)) {
         let waiting = {
             let mut inner = self.inner.lock();
@@ -142,7 +142,7 @@ impl<T, E> EffectQueue<T, E> {
 }
 
 impl<T, E> QueueState<T, E> {
-    /// What is next to be done; `None`: nothing, and nobody is at it any more.
+    /// Returns the effects that are next; `None`: nothing, and nobody is at it any more.
     fn next(&mut self) -> Option<Vec<E>> {
         self.done = self.rounds;
         if self.waiting.is_empty() {

@@ -14,7 +14,7 @@ use crate::fuse::posix_locks::table::{Ask, No, Waits};
 use crate::service::Unavailable;
 use std::sync::Arc;
 
-/// What came of it.
+/// The result of a lock that was asked for in one step.
 #[allow(clippy::large_enum_variant)] // Handed over once; a box would cost more.
 pub(crate) enum LockedNow {
     /// It is held, under this token.

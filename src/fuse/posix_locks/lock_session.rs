@@ -27,7 +27,7 @@ const EVENTS_MAX: usize = 256;
 pub(crate) type LockPromise = Promise<Result<(), Errno>>;
 /// The table of a session.
 pub(crate) type LockTable = Table<LockPromise>;
-/// What the table says is to be done.
+/// An effect of a decision of the table.
 pub(crate) type LockEffect = Effect<LockPromise>;
 
 /// The session on which locks hang where the engine is elsewhere, until it is over.
@@ -55,8 +55,8 @@ pub(crate) struct LockSession {
     parts: LockingParts,
     watch: Mutex<EventWatch>,
     /// Whether the table is empty, so that no event can mean anything to it: then none is heard,
-    /// for most programs never lock by open files, and each of their acts would pay for it. What
-    /// is heard late speaks of tenures that are over.
+    /// for most programs never lock by open files, and each of their acts would pay for it. An
+    /// event that is heard late speaks of tenures that are over.
     idle: Arc<AtomicBool>,
 }
 

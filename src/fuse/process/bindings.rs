@@ -35,7 +35,7 @@ pub(crate) struct ProcessBindings {
     shares: Shares,
     /// The client of the mount.
     client: ClientId,
-    /// What keeps a lease alive that says nothing of it.
+    /// The means that keeps a lease alive that says nothing of it.
     hold: HoldBy,
     /// How long a lease lasts that says nothing of it.
     default_term: LeaseTerms,
@@ -43,7 +43,7 @@ pub(crate) struct ProcessBindings {
     session: Mutex<Option<SessionId>>,
 }
 
-/// What is left of a lease that hung on a session which is over.
+/// The rest of a lease that hung on a session which is over.
 const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
 
 /// Whether a lease may have hung on such a session before the daemon was started again.

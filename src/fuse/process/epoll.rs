@@ -1,4 +1,4 @@
-//! What the thread sleeps on that looks after processes: their ends, and an alarm, in one epoll.
+//! The epoll of the thread that looks after processes: their ends, and an alarm.
 
 use crate::service::timer::Alarm;
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 /// Ends of processes taken at once.
 const ENDS_MAX: usize = 256;
-/// What the alarm is called in the epoll: no token is so great.
+/// The number of the alarm in the epoll: no token is so great.
 pub(crate) const ALARM: u64 = u64::MAX;
 
-/// What the thread sleeps on.
+/// The epoll, and the alarm in it.
 pub(crate) struct ProcessEpoll {
     epoll: OwnedFd,
     /// Rings when a lease is to be renewed.

@@ -19,7 +19,7 @@ pub(crate) struct ProcessHandle {
     pub(crate) process: Process,
     /// Readable when it has ended.
     pub(crate) alive: OwnedFd,
-    /// What it takes of its user's share.
+    /// Its part of its user's share.
     pub(crate) share: Option<Arc<Share>>,
 }
 
@@ -59,7 +59,7 @@ fn found(caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
         );
         return Err((Errno::EPERM, sentence));
     }
-    // What was read is of the process that the descriptor stands for only if that still lives.
+    // The ids are those of the process of the descriptor only if that still lives.
     if is_alive(&living.alive) { Ok(living) } else { Err(gone()) }
 }
 

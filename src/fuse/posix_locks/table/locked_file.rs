@@ -46,7 +46,8 @@ pub(crate) struct Bundle {
 #[derive(Debug)]
 pub(crate) struct Asking<R> {
     pub(crate) number: u64,
-    /// What tells this request from others under the same number: the answer brings it back.
+    /// The mark that tells this request from others under the same number: the answer brings it
+    /// back.
     pub(crate) cookie: u64,
     pub(crate) ask: Ask,
     /// Gone when a signal has interrupted the wait: the place is kept for a moment, because a

@@ -1,4 +1,5 @@
-//! What is asked and answered at once, without a request on its way: see [`crate::fuse::posix_locks::fast_path`].
+//! What is asked and answered at once, without a request on its way: see
+//! [`crate::fuse::posix_locks::fast_path`].
 
 use crate::engine::{LeaseKey, Release, Token};
 use crate::fuse::posix_locks::byte_ranges::Span;
