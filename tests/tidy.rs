@@ -1,5 +1,9 @@
 //! The rules of the house that rustfmt and clippy do not know: sizes, imports, clocks, leftovers.
 
+#[path = "tidy/module_graph.rs"]
+mod module_graph;
+
+use module_graph::ModuleGraph;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +14,12 @@ const COLUMNS_MAX: usize = 100;
 const FUNCTION_LINES_MAX: usize = 70;
 /// A file is one noun; what is longer is two.
 const FILE_LINES_MAX: usize = 500;
+/// Arrows against the reading order in all of `src`.
+const UPWARD_ARROWS_MAX: usize = 20;
+/// Arrows against the reading order in `src/fuse`.
+const FUSE_UPWARD_ARROWS_MAX: usize = 8;
+/// Files of `src/fuse` that use each other in a circle.
+const FUSE_CIRCLE_MAX: usize = 4;
 
 /// One source file.
 struct Source {
@@ -286,6 +296,23 @@ fn layers_import_downwards_only() {
 }
 
 #[test]
+fn modules_are_read_in_order() {
+    let sources = sources();
+    let own = |source: &'_ Source| source.path.strip_prefix("src/").map(str::to_owned);
+    let files: Vec<_> = sources.iter().filter_map(|s| Some((own(s)?, s.text.as_str()))).collect();
+    let graph = ModuleGraph::read(files.iter().map(|(path, text)| (path.as_str(), *text)));
+    assert!(graph.modules() > 300, "{} modules", graph.modules());
+    let upward = graph.upward();
+    assert!(upward.len() <= UPWARD_ARROWS_MAX, "against the reading order: {upward:#?}");
+    let of_fuse = upward.iter().filter(|arrow| arrow.starts_with("fuse/")).count();
+    assert!(of_fuse <= FUSE_UPWARD_ARROWS_MAX, "against the reading order: {upward:#?}");
+    let is_fuse = |circle: &&Vec<String>| circle.iter().any(|name| name.starts_with("fuse"));
+    for circle in graph.circles().iter().filter(is_fuse) {
+        assert!(circle.len() <= FUSE_CIRCLE_MAX, "files in a circle: {circle:#?}");
+    }
+}
+
+#[test]
 fn the_engine_knows_std_only() {
     let sources = sources();
     let own: Vec<_> = sources.iter().filter_map(|s| s.path.strip_prefix("src/engine/")).collect();
@@ -309,7 +336,7 @@ fn the_engine_knows_std_only() {
 
 /// A crate that one folder alone names.
 const OWNED: &[(&str, &str)] = &[
-    ("fuser", "src/fuse/"),
+    ("fuser", "src/fuse/kernel/"),
     ("clap", "src/cli/"),
     ("axum", "src/server/http/"),
     ("openraft", "src/raft/, src/sim/"),
@@ -322,7 +349,7 @@ const OWNED: &[(&str, &str)] = &[
 #[test]
 fn crates_have_one_owner() {
     none(
-        "fuser is named in src/fuse only, clap in src/cli only, axum in src/server/http only",
+        "fuser is named in src/fuse/kernel only, clap in src/cli only, axum in src/server/http",
         |source, found| {
             for (number, line) in source.code().filter(|_| source.is_in("src/")) {
                 for (name, folder) in OWNED {
@@ -351,6 +378,9 @@ const FIELD_WORDS: &[(&str, &str)] = &[
     ("latency", "src/raft/fsync_latency.rs"),
     ("stale read", "src/service/stale_read.rs"),
     ("idempotency", "src/engine/idempotency.rs"),
+    ("invalidation", "src/fuse/kernel/invalidation.rs"),
+    ("interrupts", "src/fuse/kernel/interrupts.rs"),
+    ("deadlock", "src/fuse/posix_locks/table/deadlock.rs"),
     ("deadlock", "src/mutex/thread_ownership.rs"),
     ("fsync", "src/raft/fsync_latency.rs"),
     ("learner", "src/raft/membership.rs"),

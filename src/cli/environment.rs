@@ -2,7 +2,7 @@
 
 use super::exit::{CliError, CliResult};
 use crate::engine::ClientId;
-use crate::fuse::device::is_root;
+use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::mount::client_of_user;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

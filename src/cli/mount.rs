@@ -15,7 +15,8 @@ use crate::auth::{Grant, LocalUser};
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
 use crate::engine::{ClientId, Grace, Ttl};
-use crate::fuse::device::{Gone, is_root};
+use crate::fuse::kernel::device::Gone;
+use crate::fuse::kernel::own_user::is_root;
 use crate::fuse::mount::{
     self, Content, HoldBy, MountConfig, MountError, Mounted, Owner, Unmounted, Users,
 };

@@ -4,7 +4,7 @@
 
 use super::exit::{CliError, CliResult, Exit};
 use crate::engine::RefusalKind;
-use crate::fuse::mountinfo;
+use crate::fuse::kernel::mountinfo;
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};

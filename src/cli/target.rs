@@ -12,7 +12,7 @@ use super::remote_client::RemoteClient;
 use super::server_options::ServerKeyArgs;
 use super::stale_option::StaleServers;
 use crate::engine::{ClientId, LockName};
-use crate::fuse::mountinfo;
+use crate::fuse::kernel::mountinfo;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

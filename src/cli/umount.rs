@@ -4,10 +4,11 @@ use super::exit::{CliError, CliResult};
 #[cfg(target_os = "linux")]
 use super::mount_client::{ControlFile, LockClient};
 use super::output;
+use crate::fuse::kernel::device::{self, Gone};
 #[cfg(target_os = "linux")]
-use crate::fuse::device::DEVICE;
-use crate::fuse::device::{self, Gone};
-use crate::fuse::mountinfo::{self, Life};
+use crate::fuse::kernel::device_names::DEVICE;
+use crate::fuse::kernel::mount_seal;
+use crate::fuse::kernel::mountinfo::{self, Life};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ fn unmount(dir: &Path, unseals: bool) -> CliResult {
         take_away(dir)?;
     }
     let shown = real.display();
-    let was_sealed = device::unseal(&real)
+    let was_sealed = mount_seal::unseal(&real)
         .map_err(|error| CliError::system(&format!("{shown} can't be unsealed"), &error))?;
     output::line(&if was_sealed {
         format!("latchfs: unsealed {shown}; it is an ordinary directory now")

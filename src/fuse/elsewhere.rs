@@ -1,21 +1,25 @@
 //! Where there is no FUSE of Linux: what the command line asks of mounts, and that there are none.
 
-#[path = "config.rs"]
-mod config;
-#[path = "requests.rs"]
+#[path = "kernel/device_names.rs"]
+pub mod device_names;
+#[path = "mount_config.rs"]
+pub mod mount_config;
+#[path = "kernel/own_user.rs"]
+pub mod own_user;
+#[path = "control_files/requests.rs"]
 mod requests;
 
 pub(crate) use requests::CtlRequest;
+
+/// The part that would know the kernel.
+pub mod kernel {
+    pub use super::{device, device_names, mount_seal, mountinfo, own_user};
+}
 
 /// The kernel's side of a mount.
 pub mod device {
     use std::io;
     use std::path::Path;
-
-    /// What a mount is made of.
-    pub const DEVICE: &str = "/dev/fuse";
-    /// What may mount for those who are not root.
-    pub const HELPER: &str = "fusermount3";
 
     /// How a mount went away.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,18 +28,6 @@ pub mod device {
         Clean,
         /// It was busy.
         Detached,
-    }
-
-    /// Whether this process acts as root.
-    #[allow(unsafe_code)]
-    pub fn is_root() -> bool {
-        // SAFETY: geteuid only reads, and can't fail.
-        unsafe { libc::geteuid() == 0 }
-    }
-
-    /// Nothing was mounted there.
-    pub fn unseal(_dir: &Path) -> io::Result<bool> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// There is nothing to take away.
@@ -50,9 +42,14 @@ pub mod device {
 }
 
 /// The directories below mounts: there are none.
-pub mod seal {
+pub mod mount_seal {
     use std::io;
     use std::path::Path;
+
+    /// Nothing was mounted there.
+    pub fn unseal(_dir: &Path) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Nothing is named.
     pub fn entries(_dir: &Path) -> Option<String> {
@@ -65,7 +62,7 @@ pub mod seal {
     }
 }
 
-/// What is mounted where: nothing of ours.
+/// The mounts of this machine: nothing of ours.
 pub mod mountinfo {
     use std::io;
     use std::path::{Path, PathBuf};
@@ -126,10 +123,10 @@ pub mod mountinfo {
 
 /// Mounting.
 pub mod mount {
-    pub use super::config::{Content, HoldBy, MountConfig, Owner, Users};
-    use super::device::Gone;
     use crate::auth::Grant;
     use crate::engine::ClientId;
+    use crate::fuse::kernel::device::Gone;
+    pub use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
     use crate::service::Locks;
     use std::fmt;
     use std::io;
@@ -138,7 +135,7 @@ pub mod mount {
     /// A directory that is mounted: there is none.
     pub enum Mounted {}
 
-    /// What unmounting did.
+    /// The result of unmounting.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Unmounted {
         /// It was there, and went so.

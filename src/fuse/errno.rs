@@ -1,12 +1,12 @@
 //! The one table from what went wrong to an errno, by what the program did.
 
 use crate::engine::{NameError, Reason, RefusalKind};
+use crate::fuse::kernel::values::Errno;
 use crate::service::RequestError;
-use fuser::Errno;
 
-/// What a program did. The kind of act decides how the same refusal reads in errnos.
+/// The operation of a program. The kind of act decides how the same refusal reads in errnos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(crate) enum Act {
     /// Asked for a name.
     Lookup,
     /// `stat`.
@@ -55,16 +55,16 @@ pub(super) enum Act {
     SetXattr,
     /// A request through the control file.
     Control,
-    /// Whatever a directory of locks has no use for.
+    /// An operation for which a directory of locks has no use.
     Other,
 }
 
 impl Act {
     /// How many acts there are.
-    pub(super) const COUNT: usize = Self::Other as usize + 1;
+    pub(crate) const COUNT: usize = Self::Other as usize + 1;
 
     /// All of them.
-    pub(super) const ALL: [Self; Self::COUNT] = [
+    pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Lookup,
         Self::Stat,
         Self::Touch,
@@ -93,7 +93,7 @@ impl Act {
     ];
 
     /// As written in `why` and in metrics.
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Lookup => "lookup",
             Self::Stat => "stat",
@@ -130,11 +130,11 @@ impl Act {
 }
 
 /// The errno of a refusal, or of no answer.
-pub(super) fn errno_of(failure: &RequestError, act: Act) -> Errno {
+pub(crate) fn errno_of(failure: &RequestError, act: Act) -> Errno {
     if let RequestError::Refused(refusal) = failure {
         match &*refusal.reason {
             Reason::TextTooLong(_) => return Errno::EFBIG,
-            // What is free has no name, so it can't be removed or moved ...
+            // A free lock has no name, so it can't be removed or moved ...
             Reason::NotHeld { holder: None, .. } if act.removes() => return Errno::ENOENT,
             Reason::NotHeld { holder: None, .. } if matches!(act, Act::Rename | Act::RenameNew) => {
                 return Errno::ENOENT;
@@ -148,7 +148,7 @@ pub(super) fn errno_of(failure: &RequestError, act: Act) -> Errno {
 }
 
 /// The errno of a kind.
-pub(super) fn errno_of_kind(kind: RefusalKind, act: Act) -> Errno {
+pub(crate) fn errno_of_kind(kind: RefusalKind, act: Act) -> Errno {
     match kind {
         RefusalKind::LockConflict => errno_of_conflict(act),
         RefusalKind::LockNotHeld => errno_of_not_held(act),
@@ -215,7 +215,7 @@ fn errno_of_not_held(act: Act) -> Errno {
 }
 
 /// The errno of a name that is none, for whoever wants to make or change something.
-pub(super) fn errno_of_name(error: NameError) -> Errno {
+pub(crate) fn errno_of_name(error: NameError) -> Errno {
     match error {
         NameError::TooLong => Errno::ENAMETOOLONG,
         NameError::Empty
@@ -228,7 +228,7 @@ pub(super) fn errno_of_name(error: NameError) -> Errno {
 
 /// The same for a lookup: what can't be a name is not there, and the call that makes something
 /// under it, which the kernel sends next, says EINVAL.
-pub(super) fn errno_of_lookup(error: NameError) -> Errno {
+pub(crate) fn errno_of_lookup(error: NameError) -> Errno {
     match error {
         NameError::TooLong => Errno::ENAMETOOLONG,
         NameError::Empty
@@ -240,7 +240,7 @@ pub(super) fn errno_of_lookup(error: NameError) -> Errno {
 }
 
 /// The name of an errno, for people.
-pub(super) fn name_of(errno: Errno) -> &'static str {
+pub(crate) fn name_of(errno: Errno) -> &'static str {
     match errno.code() {
         libc::EPERM => "EPERM",
         libc::ENOENT => "ENOENT",

@@ -2,94 +2,75 @@
 //! its phase or holder is told by POLLPRI, once, until the file is read again from its beginning,
 //! as in /sys.
 //!
-//! Between the opening or the last reading and the first poll, [`Seen`] tells whether something
+//! Between the opening or the last reading and the first poll, [`LastSeen`] tells whether something
 //! has changed; from then on events do.
 
-use super::control::Control;
-use super::files;
-use super::opens::{Open, Target};
-use super::shared::{Fs, Shared};
-use super::stream;
-use crate::engine::{Event, EventKind, LockName, LockView, Phase, Token};
+use crate::engine::{Event, EventKind, LockName, Phase};
+use crate::fuse::control_names::ControlFile;
+use crate::fuse::kernel::poll_waker::PollWaker;
+use crate::fuse::kernel::values::PollEvents;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::last_seen::LastSeen;
+use crate::fuse::open_files::open_file::{OpenFile, OpenTarget};
 use crate::service::event_log::EventWatch;
-use fuser::{PollEvents, PollFlags, PollNotifier, ReplyPoll};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Events taken at once: a bound on how long the mutex is held.
 const EVENTS_MAX: usize = 256;
 
-/// What a file always is.
+/// The state that a file always has.
 const ALWAYS: PollEvents = PollEvents::POLLIN
     .union(PollEvents::POLLOUT)
     .union(PollEvents::POLLRDNORM)
     .union(PollEvents::POLLWRNORM);
 
-/// What was seen of a lock: enough to know whether its phase or holders are others now, for a
-/// tenure's token is never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
-    phase: Phase,
-    holders: usize,
-    first: Option<Token>,
-    last: Option<Token>,
-}
-
-impl Seen {
-    /// What there is to see.
-    pub(super) fn of(view: &LockView) -> Self {
-        let token = |holder: &crate::engine::Holder| holder.lease.token;
-        Self {
-            phase: view.phase(),
-            holders: view.holders.len(),
-            first: view.holders.first().map(token),
-            last: view.holders.last().map(token),
-        }
-    }
-}
-
 /// The open files of one mount that are polled.
-#[derive(Default)]
-pub(super) struct Polls(Mutex<Inner<PollNotifier>>);
+pub(crate) struct Polls {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    polled: Mutex<PollTable<PollWaker>>,
+}
 
 /// `N` wakes the pollers of one open file.
-struct Inner<N> {
-    files: HashMap<u64, Polled<N>>,
+struct PollTable<N> {
+    files: HashMap<u64, PolledFile<N>>,
     /// The files of each lock.
     of_lock: HashMap<LockName, Vec<u64>>,
     /// Followed while there is a file.
     watch: Option<EventWatch>,
 }
 
-struct Polled<N> {
+struct PolledFile<N> {
     name: LockName,
     /// Changed since it was read.
     changed: bool,
     /// In grace when last looked at: a renewal is a change then.
     in_grace: bool,
     /// The kernel has one queue of pollers per open file, so the latest wakes them all.
-    notifier: Option<N>,
+    waker: Option<N>,
 }
 
-impl<N> Default for Inner<N> {
+impl<N> Default for PollTable<N> {
     fn default() -> Self {
         Self { files: HashMap::new(), of_lock: HashMap::new(), watch: None }
     }
 }
 
-impl<N> Inner<N> {
+impl<N> PollTable<N> {
     /// Keeps who is to be woken, and says whether there was a change since the last reading.
-    fn register(&mut self, fh: u64, name: &LockName, notifier: Option<N>) -> bool {
+    fn register(&mut self, fh: u64, name: &LockName, waker: Option<N>) -> bool {
         if self.files.get(&fh).is_some_and(|file| file.name != *name) {
             self.remove(fh);
         }
         let file = self.files.entry(fh).or_insert_with(|| {
             self.of_lock.entry(name.clone()).or_default().push(fh);
-            Polled { name: name.clone(), changed: false, in_grace: false, notifier: None }
+            PolledFile { name: name.clone(), changed: false, in_grace: false, waker: None }
         });
-        if notifier.is_some() {
-            file.notifier = notifier;
+        if waker.is_some() {
+            file.waker = waker;
         }
         file.changed
     }
@@ -113,7 +94,7 @@ impl<N> Inner<N> {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh) {
                         file.changed = true;
-                        due.extend(file.notifier.take());
+                        due.extend(file.waker.take());
                     }
                 }
             }
@@ -121,13 +102,13 @@ impl<N> Inner<N> {
             EventKind::Renewed { name, .. } => {
                 for fh in self.of_lock.get(name).into_iter().flatten() {
                     if let Some(file) = self.files.get_mut(fh).filter(|file| file.in_grace) {
-                        due.extend(file.notifier.take());
+                        due.extend(file.waker.take());
                     }
                 }
             }
             EventKind::SessionKept { .. } => {
                 let in_grace = self.files.values_mut().filter(|file| file.in_grace);
-                due.extend(in_grace.filter_map(|file| file.notifier.take()));
+                due.extend(in_grace.filter_map(|file| file.waker.take()));
             }
             _ => {}
         }
@@ -137,118 +118,115 @@ impl<N> Inner<N> {
     fn hear_of_loss(&mut self, due: &mut Vec<N>) {
         for file in self.files.values_mut() {
             file.changed = true;
-            due.extend(file.notifier.take());
+            due.extend(file.waker.take());
         }
     }
-}
-
-/// poll(2), select(2), epoll(7).
-pub(super) fn poll(
-    fs: &Fs,
-    fh: u64,
-    notifier: PollNotifier,
-    (events, flags): (PollEvents, PollFlags),
-    reply: ReplyPoll,
-) {
-    let Some(open) = fs.opens.get(fh) else { return reply.poll(PollEvents::POLLERR) };
-    if let Some(stream) = stream::of(&open) {
-        return stream::poll(&stream, notifier, (events, flags), reply);
-    }
-    let (true, Some(name)) = (events.contains(PollEvents::POLLPRI), lock_of(fs, &open)) else {
-        return reply.poll(events & ALWAYS);
-    };
-    let wanted = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY).then_some(notifier);
-    // Before looking: what changes in between finds it registered.
-    if fs.polls.register(fs, fh, &name, wanted) {
-        return reply.poll((events & ALWAYS) | PollEvents::POLLPRI);
-    }
-    let shared = Arc::clone(fs);
-    fs.locks.view(&name, move |view| {
-        let Ok(view) = view else { return reply.poll(events & ALWAYS) };
-        let now = Seen::of(&view);
-        let seen = *open.state.lock().seen.get_or_insert(now);
-        let changed = shared.polls.looked(fh, now.phase, seen != now);
-        let changed = if changed { PollEvents::POLLPRI } else { PollEvents::empty() };
-        reply.poll((events & ALWAYS) | changed);
-    });
-}
-
-/// The lock whose changes a poller of this file waits for.
-fn lock_of(fs: &Fs, open: &Open) -> Option<LockName> {
-    match &open.target {
-        Target::Lock(ino, name) => Some(files::spoken_of(fs, open, *ino, name)),
-        Target::Control(Control::Report(_, name) | Control::Fact(_, name)) => Some(name.clone()),
-        Target::Control(_) => None,
-    }
-}
-
-/// A lock is shown through an open file.
-pub(super) fn saw(open: &Open, view: &LockView) {
-    open.state.lock().seen = Some(Seen::of(view));
 }
 
 impl Polls {
-    fn register(&self, fs: &Fs, fh: u64, name: &LockName, notifier: Option<PollNotifier>) -> bool {
-        let mut inner = self.0.lock();
-        if inner.watch.is_none() {
-            let mut watch = fs.locks.watch(None);
-            let events_of = Arc::downgrade(fs);
-            watch.wake_by(Arc::new(move || on_events(&events_of)));
-            inner.watch = Some(watch);
-        }
-        inner.register(fh, name, notifier)
+    /// The polls of one mount, of which there are none yet.
+    pub(crate) fn new(nodes: Arc<LockNodes>, opens: Arc<OpenFiles>) -> Arc<Self> {
+        Arc::new(Self { nodes, opens, polled: Mutex::default() })
     }
 
-    /// It was looked at for a poller; says whether there is a change to tell.
+    /// poll(2), select(2), epoll(7). With a `waker`, the program waits to be woken.
+    pub(crate) async fn poll(
+        self: &Arc<Self>,
+        fh: u64,
+        events: PollEvents,
+        waker: Option<PollWaker>,
+    ) -> PollEvents {
+        let Some(open) = self.opens.get(fh) else { return PollEvents::POLLERR };
+        let stream = open.state().stream.clone();
+        if let Some(stream) = stream {
+            return stream.poll(events, waker);
+        }
+        let always = events & ALWAYS;
+        let (true, Some(name)) = (events.contains(PollEvents::POLLPRI), self.lock_of(&open)) else {
+            return always;
+        };
+        // Before looking: a change in between finds it registered.
+        if self.register(fh, &name, waker) {
+            return always | PollEvents::POLLPRI;
+        }
+        let Ok(view) = self.nodes.locks.view_of(&name).await else { return always };
+        let now = LastSeen::of(&view);
+        let seen = *open.state().seen.get_or_insert(now);
+        let changed = self.looked(fh, now.phase, seen != now);
+        if changed { always | PollEvents::POLLPRI } else { always }
+    }
+
+    /// Returns the lock whose changes a poller of this file waits for.
+    fn lock_of(&self, open: &OpenFile) -> Option<LockName> {
+        match &open.target {
+            OpenTarget::Lock(ino, name) => Some(self.nodes.spoken_of(*ino, name, open.tenure())),
+            OpenTarget::Control(ControlFile::Report(_, name) | ControlFile::Fact(_, name)) => {
+                Some(name.clone())
+            }
+            OpenTarget::Control(_) => None,
+        }
+    }
+
+    fn register(self: &Arc<Self>, fh: u64, name: &LockName, waker: Option<PollWaker>) -> bool {
+        let mut polled = self.polled.lock();
+        if polled.watch.is_none() {
+            let mut watch = self.nodes.locks.service().watch(None);
+            let events_of = Arc::downgrade(self);
+            watch.wake_by(Arc::new(move || {
+                if let Some(polls) = events_of.upgrade() {
+                    polls.on_events();
+                }
+            }));
+            polled.watch = Some(watch);
+        }
+        polled.register(fh, name, waker)
+    }
+
+    /// It was looked at for a poller. Returns whether there is a change to tell.
     fn looked(&self, fh: u64, phase: Phase, changed: bool) -> bool {
-        let mut inner = self.0.lock();
-        let Some(file) = inner.files.get_mut(&fh) else { return changed };
+        let mut polled = self.polled.lock();
+        let Some(file) = polled.files.get_mut(&fh) else { return changed };
         file.in_grace = phase == Phase::Grace;
         file.changed |= changed;
         file.changed
     }
 
-    /// It is about to be read: what changes from here on is a change again.
-    pub(super) fn reads(&self, fh: u64) {
-        if let Some(file) = self.0.lock().files.get_mut(&fh) {
+    /// It is about to be read: a change from here on is a change again.
+    pub(crate) fn reads(&self, fh: u64) {
+        if let Some(file) = self.polled.lock().files.get_mut(&fh) {
             file.changed = false;
         }
     }
 
     /// The last descriptor of it is closed.
-    pub(super) fn closed(&self, fh: u64) {
-        let mut inner = self.0.lock();
-        inner.remove(fh);
-        let unused = if inner.files.is_empty() { inner.watch.take() } else { None };
-        drop(inner);
+    pub(crate) fn closed(&self, fh: u64) {
+        let mut polled = self.polled.lock();
+        polled.remove(fh);
+        let unused = if polled.files.is_empty() { polled.watch.take() } else { None };
+        drop(polled);
         drop(unused);
     }
-}
 
-/// Called on the thread that decided a command, with no lock held.
-fn on_events(fs: &Weak<Shared>) {
-    let Some(fs) = fs.upgrade() else { return };
-    loop {
-        let mut due = Vec::new();
-        let more = {
-            let mut inner = fs.polls.0.lock();
-            let Some(watch) = &mut inner.watch else { return };
-            let batch = watch.take(EVENTS_MAX);
-            for (_, event) in &batch.events {
-                inner.hear(event, &mut due);
+    /// Called on the thread that decided a command, with no lock held.
+    fn on_events(&self) {
+        loop {
+            let mut due = Vec::new();
+            let more = {
+                let mut polled = self.polled.lock();
+                let Some(watch) = &mut polled.watch else { return };
+                let batch = watch.take(EVENTS_MAX);
+                for (_, event) in &batch.events {
+                    polled.hear(event, &mut due);
+                }
+                if batch.lost > 0 {
+                    polled.hear_of_loss(&mut due);
+                }
+                batch.events.len() == EVENTS_MAX
+            };
+            due.into_iter().for_each(PollWaker::wake);
+            if !more {
+                return;
             }
-            if batch.lost > 0 {
-                inner.hear_of_loss(&mut due);
-            }
-            batch.events.len() == EVENTS_MAX
-        };
-        for notifier in due {
-            if let Err(error) = notifier.notify() {
-                log::debug!("a poller was not woken: {error}");
-            }
-        }
-        if !more {
-            return;
         }
     }
 }
@@ -256,7 +234,7 @@ fn on_events(fs: &Weak<Shared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ClientId, TenureEnd};
+    use crate::engine::{ClientId, TenureEnd, Token};
     use crate::time::{Span, Time};
 
     fn name(text: &str) -> LockName {
@@ -278,8 +256,8 @@ mod tests {
         event(EventKind::Renewed { name: name(text), holder, token: Token::named(1) })
     }
 
-    /// Who is woken by an event.
-    fn woken(inner: &mut Inner<u64>, event: &Event) -> Vec<u64> {
+    /// Returns the pollers that an event wakes.
+    fn woken(inner: &mut PollTable<u64>, event: &Event) -> Vec<u64> {
         let mut due = Vec::new();
         inner.hear(event, &mut due);
         due.sort_unstable();
@@ -288,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_change_wakes_the_pollers_of_its_lock_once() {
-        let mut inner = Inner::default();
+        let mut inner = PollTable::default();
         assert!(!inner.register(1, &name("a"), Some(10)));
         assert!(!inner.register(2, &name("a"), Some(20)));
         assert!(!inner.register(3, &name("b"), Some(30)));
@@ -301,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_renewal_wakes_only_in_grace_and_is_no_change_by_itself() {
-        let mut inner = Inner::default();
+        let mut inner = PollTable::default();
         inner.register(1, &name("a"), Some(10));
         assert_eq!(woken(&mut inner, &renewed("a")), [0; 0]);
         inner.files.get_mut(&1).expect("registered").in_grace = true;
@@ -311,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_may_have_been_anything() {
-        let mut inner = Inner::default();
+        let mut inner = PollTable::default();
         inner.register(1, &name("a"), Some(10));
         inner.register(2, &name("b"), Some(20));
         let mut due = Vec::new();
@@ -323,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_file_follows_its_lock_and_leaves_nothing_behind() {
-        let mut inner = Inner::default();
+        let mut inner = PollTable::default();
         inner.register(1, &name("a"), Some(10));
         inner.register(1, &name("b"), Some(11));
         assert_eq!(woken(&mut inner, &ended("a")), [0; 0]);

@@ -2,7 +2,8 @@
 
 use super::finding::Finding;
 use crate::cli::startup_warnings::request_timeout;
-use crate::fuse::device::{DEVICE, HELPER, is_root};
+use crate::fuse::kernel::device_names::{DEVICE, HELPER};
+use crate::fuse::kernel::own_user::is_root;
 use crate::os_error::said;
 use crate::time::{Span, Wall, boot_now};
 use std::fs::{Metadata, OpenOptions};

@@ -3,8 +3,8 @@
 use super::finding::Finding;
 use super::servers;
 use crate::cli::mount_client::{ControlFile, LockClient};
-use crate::fuse::mountinfo::{self, Life};
-use crate::fuse::seal;
+use crate::fuse::kernel::mount_seal;
+use crate::fuse::kernel::mountinfo::{self, Life};
 use crate::os_error::said;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn mount_finding(check: &'static str, dir: &Path, abouts: &mut Vec<Value>) -> Fi
 /// Entries below a mount: perhaps locks of programs that ran while nothing was mounted.
 fn hidden(dir: &Path) -> Option<Finding> {
     let (check, shown) = ("mount point", dir.display());
-    match seal::hidden(dir) {
+    match mount_seal::hidden(dir) {
         Ok(None) => None,
         Ok(Some(entries)) => Some(Finding::wrong(
             check,
@@ -99,7 +99,7 @@ fn configured() -> Vec<PathBuf> {
 
 /// Entries of a mount point on which nothing is mounted.
 fn leftovers(dir: &Path) -> Option<Finding> {
-    let (entries, shown) = (seal::entries(dir)?, dir.display());
+    let (entries, shown) = (mount_seal::entries(dir)?, dir.display());
     Some(Finding::wrong(
         "mount point",
         format!(

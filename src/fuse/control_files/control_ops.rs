@@ -1,0 +1,275 @@
+//! `.latchfs`: the mount's own files, there but not listed; and the facts in a directory that is a
+//! lock. Each is a page of text, made when it is read.
+
+use crate::engine::{LockName, LockView};
+use crate::fuse::control_files::ctl::CtlFile;
+use crate::fuse::control_files::mount_pages::{MountPages, README};
+use crate::fuse::control_files::wait_files::WaitFiles;
+use crate::fuse::control_names::{ControlFile, ControlPage, LockFact, LockReport};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::interrupts::InterruptWatcher;
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{
+    DirEntry, Errno, NodeEntry, NodeType, Opened, OpenedFlags, ReadBytes, ReadRequest,
+};
+use crate::fuse::last_refusal::{self, Why};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::event_stream::EventStream;
+use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
+use crate::fuse::report_names::{SpelledName, events, reported};
+use crate::status::{pretty, status_of};
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+/// The control files of one mount.
+pub(crate) struct ControlFiles {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    interrupts: Arc<InterruptWatcher>,
+    pages: Arc<MountPages>,
+    ctl: Arc<CtlFile>,
+    waits: Arc<WaitFiles>,
+}
+
+impl ControlFiles {
+    /// The control files of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        interrupts: Arc<InterruptWatcher>,
+        pages: Arc<MountPages>,
+        ctl: Arc<CtlFile>,
+        waits: Arc<WaitFiles>,
+    ) -> Self {
+        Self { nodes, opens, interrupts, pages, ctl, waits }
+    }
+
+    /// lookup in a directory of control files.
+    pub(crate) async fn lookup(
+        &self,
+        caller: &Caller,
+        dir: &ControlFile,
+        name: &OsStr,
+    ) -> Result<NodeEntry, Errno> {
+        let found = match dir {
+            ControlFile::Top => file_of_top(name.to_str().unwrap_or_default()),
+            ControlFile::Reports(report, parent) => {
+                return self.lookup_report(caller, *report, parent.as_ref(), name).await;
+            }
+            ControlFile::Page(_)
+            | ControlFile::Events(_)
+            | ControlFile::Report(..)
+            | ControlFile::Fact(..) => return Err(Errno::ENOTDIR),
+        };
+        found.map(|found| self.nodes.control_entry(&found)).ok_or(Errno::ENOENT)
+    }
+
+    async fn lookup_report(
+        &self,
+        caller: &Caller,
+        report: LockReport,
+        parent: Option<&LockName>,
+        name: &OsStr,
+    ) -> Result<NodeEntry, Errno> {
+        let (name, spelled) = reported(parent, name).map_err(|(errno, sentence)| {
+            self.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence)
+        })?;
+        let view = self.nodes.locks.view(caller, Act::Lookup, &name).await?;
+        let found = if view.has_below && spelled == SpelledName::Plain {
+            ControlFile::Reports(report, Some(name))
+        } else {
+            ControlFile::Report(report, name)
+        };
+        Ok(self.nodes.control_entry(&found))
+    }
+
+    /// open of a control file, but not of a fact that takes writes.
+    pub(crate) fn open(
+        &self,
+        caller: &Caller,
+        control: ControlFile,
+        flags: i32,
+    ) -> Result<Opened, Errno> {
+        if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
+            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, full));
+        }
+        if control.is_directory() {
+            return Err(Errno::EISDIR);
+        }
+        if OpenAccess::of_flags(flags).writes() && !control.takes_writes() {
+            return Err(Errno::EACCES);
+        }
+        let (stream, how) = match control {
+            ControlFile::Events(since) => {
+                let stream = EventStream::open(self.nodes.locks.service(), since);
+                (Some(stream), OpenedFlags::FOPEN_NONSEEKABLE)
+            }
+            _ => (None, OpenedFlags::empty()),
+        };
+        let fh = self.opens.insert(OpenFile::of_control(caller, control, flags, stream));
+        // No control file can be locked, so a close needs no answer: a program that ends while the
+        // daemon is stopped would wait in it, and SIGKILL could not end that.
+        let flags = OpenedFlags::FOPEN_DIRECT_IO | OpenedFlags::FOPEN_NOFLUSH | how;
+        Ok(Opened { fh, flags })
+    }
+
+    /// read of a control file. The bytes are of one moment: made at offset 0, kept for the rest.
+    pub(crate) async fn read(
+        &self,
+        caller: &Caller,
+        open: &Arc<OpenFile>,
+        control: &ControlFile,
+        asked: ReadRequest,
+    ) -> Result<ReadBytes, Errno> {
+        match control {
+            ControlFile::Events(_) => return self.read_events(caller, open, asked).await,
+            ControlFile::Page(ControlPage::Ctl) => {
+                return self.ctl.read(caller, open, asked).await;
+            }
+            ControlFile::Report(LockReport::Wait, name) => {
+                return self.waits.read(caller, open, name, asked).await;
+            }
+            _ if asked.offset > 0 => return Ok(open.kept_window(asked)),
+            _ => {}
+        }
+        let bytes = self.render(caller, open, control).await?;
+        match open.keep(self.opens.shares(), bytes) {
+            Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
+            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full)),
+        }
+    }
+
+    /// Reads the events that there are, or else waits for some.
+    async fn read_events(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        asked: ReadRequest,
+    ) -> Result<ReadBytes, Errno> {
+        let stream = open.state().stream.clone();
+        let Some(stream) = stream else { return Err(Errno::EIO) };
+        if let Some(bytes) = stream.read_now(asked.size) {
+            return Ok(bytes.into());
+        }
+        if asked.is_nonblocking() {
+            return Err(Errno::EAGAIN);
+        }
+        if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
+            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full));
+        }
+        let number = self.opens.number();
+        let later = stream.read_later(&self.interrupts, number, asked.size, caller.pid);
+        drop(stream);
+        later.await.unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Returns the text of a control file as it is now.
+    async fn render(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        control: &ControlFile,
+    ) -> Result<Arc<[u8]>, Errno> {
+        let text = match control {
+            ControlFile::Top | ControlFile::Reports(..) => return Err(Errno::EISDIR),
+            ControlFile::Page(ControlPage::Readme) => README.to_owned(),
+            ControlFile::Page(ControlPage::Server) => pretty(&self.pages.server()),
+            ControlFile::Page(ControlPage::Metrics) => self.pages.metrics(),
+            ControlFile::Page(ControlPage::Ctl) | ControlFile::Events(_) => String::new(),
+            ControlFile::Page(ControlPage::Why) => self.why(caller, open).await?,
+            ControlFile::Report(_, name) | ControlFile::Fact(_, name) => {
+                let view = self.nodes.locks.view(caller, Act::Read, name).await?;
+                open.saw(&view);
+                return Ok(self.told(control, &view));
+            }
+        };
+        Ok(text.into_bytes().into())
+    }
+
+    /// Returns the last refusal of the user who opened the file.
+    async fn why(&self, caller: &Caller, open: &OpenFile) -> Result<String, Errno> {
+        let locks = &self.nodes.locks;
+        let last = locks.refusals().last().of(&open.client);
+        Ok(pretty(&match last {
+            Why::Nothing => last_refusal::nothing(&open.client),
+            Why::Refused(value) => value,
+            Why::Met(name) => {
+                let view = locks.view(&open.opener(caller), Act::Read, &name).await?;
+                last_refusal::met(&open.client, &view)
+            }
+        }))
+    }
+
+    /// Returns what is told of a lock.
+    fn told(&self, control: &ControlFile, view: &LockView) -> Arc<[u8]> {
+        let holder = view.holder();
+        let wall = |at| self.nodes.locks.service().wall(at);
+        let line = |fact: Option<String>| fact.map_or_else(String::new, |fact| fact + "\n");
+        let text = match control {
+            ControlFile::Report(LockReport::Content, _) => {
+                let text = holder.map(|holder| holder.lease.details.shared_text());
+                return text.unwrap_or_default();
+            }
+            ControlFile::Fact(fact, _) => match fact {
+                LockFact::Holder => line(holder.map(|h| h.lease.holder.to_string())),
+                LockFact::Token => line(holder.map(|h| h.lease.token.to_string())),
+                LockFact::Phase => line(Some(view.phase().as_str().to_owned())),
+                LockFact::ExpiresAt => line(holder.map(|h| wall(h.ends.expires_at).to_string())),
+                LockFact::Waiters => {
+                    let waiters = view.waiters.iter().flat_map(|w| [w.client.as_str(), "\n"]);
+                    waiters.collect()
+                }
+                LockFact::Status | LockFact::Ctl => pretty(&status_of(view, wall)),
+            },
+            _ => pretty(&status_of(view, wall)),
+        };
+        text.into_bytes().into()
+    }
+
+    /// write to a control file, in the name of the user who opened it.
+    pub(crate) async fn write(
+        &self,
+        caller: &Caller,
+        fh: u64,
+        open: &Arc<OpenFile>,
+        control: &ControlFile,
+        data: &[u8],
+    ) -> Result<u32, Errno> {
+        match control {
+            ControlFile::Page(ControlPage::Ctl) => {
+                self.ctl.write(&open.opener(caller), fh, open, data).await
+            }
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// The last descriptor of an open file is closed.
+    pub(crate) fn closed(&self, open: &OpenFile) {
+        if open.waits_for().is_some() {
+            self.waits.closed(open);
+        }
+    }
+}
+
+/// Returns the file of this name in `.latchfs`.
+fn file_of_top(name: &str) -> Option<ControlFile> {
+    let page = ControlPage::ALL.into_iter().find(|page| name == page.as_str());
+    let report = LockReport::ALL.into_iter().find(|report| name == report.as_str());
+    let page = page.map(ControlFile::Page);
+    page.or_else(|| report.map(|report| ControlFile::Reports(report, None)))
+        .or_else(|| events(name))
+}
+
+/// Returns the entries of a directory of control files: reports are there for all names that there
+/// can be, so they are looked up by name and not listed.
+pub(crate) fn entries(dir: &ControlFile) -> Vec<DirEntry> {
+    let entry = |kind, name: &str| DirEntry { ino: None, kind, name: name.into() };
+    if *dir != ControlFile::Top {
+        return Vec::new();
+    }
+    let pages = ControlPage::ALL.iter().map(|page| entry(NodeType::RegularFile, page.as_str()));
+    let reports = LockReport::ALL.iter().map(|dir| entry(NodeType::Directory, dir.as_str()));
+    pages.chain(reports).collect()
+}

@@ -1,0 +1,145 @@
+//! The control file: requests and answers as JSON, for the command line. One write is one request;
+//! a read gets the answers that were not read yet.
+
+use crate::engine::RefusalKind;
+use crate::fuse::control_files::ctl_commands::CtlCommands;
+use crate::fuse::control_files::ctl_request::{WrittenRequest, parse, wrong};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::pending::Pending;
+use crate::fuse::kernel::task::spawn;
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{Errno, ReadBytes, ReadRequest};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::open_file::OpenFile;
+use crate::fuse::open_files::waiting_reads::WaitingReads;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The control file of one mount.
+pub(crate) struct CtlFile {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    reads: Arc<WaitingReads>,
+    commands: CtlCommands,
+}
+
+/// The bytes of a read, or those that will come.
+type ReadAnswer = Result<ReadBytes, Pending<Result<ReadBytes, Errno>>>;
+
+impl CtlFile {
+    /// The control file of one mount, whose requests `commands` answers.
+    pub(crate) fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        reads: Arc<WaitingReads>,
+        commands: CtlCommands,
+    ) -> Arc<Self> {
+        Arc::new(Self { nodes, opens, reads, commands })
+    }
+
+    /// Reads the answers that were not read yet; while an answer is still to come, and nothing
+    /// else is there, the read waits for it.
+    pub(crate) async fn read(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        asked: ReadRequest,
+    ) -> Result<ReadBytes, Errno> {
+        match self.read_now(caller, open, asked)? {
+            Ok(bytes) => Ok(bytes),
+            Err(later) => later.await.unwrap_or(Err(Errno::EIO)),
+        }
+    }
+
+    fn read_now(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        asked: ReadRequest,
+    ) -> Result<ReadAnswer, Errno> {
+        let mut state = open.state();
+        if !state.answers.is_empty() || state.pending == 0 {
+            return Ok(Ok(state.answers.take(asked.size).into()));
+        }
+        if let Err(full) = self.opens.shares().room(Pool::Threads, caller.uid) {
+            drop(state);
+            return Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full));
+        }
+        Ok(Err(self.reads.hold(asked.fh, state, asked.size, caller.pid)))
+    }
+
+    /// Answers the request in `data`. The write has done its work when the answer can be read; that
+    /// of a request that waits is done at once, and the read waits.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        caller: &Caller,
+        fh: u64,
+        open: &Arc<OpenFile>,
+        data: &[u8],
+    ) -> Result<u32, Errno> {
+        // Before anything is done: a program that never reads learns of nothing that it does.
+        if let Err(full) = self.opens.shares().room(Pool::Bytes, open.uid) {
+            return Err(self.nodes.locks.refusals().full(caller, Act::Control, None, full));
+        }
+        match parse(data) {
+            Ok(request) if request.waits() => self.begin_to_wait(caller, fh, open, request),
+            Ok(request) => {
+                if let Some(answer) = self.commands.answer(caller, fh, &request).await {
+                    self.keep(caller, open, answer);
+                }
+            }
+            Err(sentence) => self.keep(caller, open, wrong(RefusalKind::Invalid, &sentence)),
+        }
+        Ok(data.len() as u32)
+    }
+
+    /// Answers a request whose answer may take as long as the queue is.
+    fn begin_to_wait(
+        self: &Arc<Self>,
+        caller: &Caller,
+        fh: u64,
+        open: &Arc<OpenFile>,
+        request: WrittenRequest,
+    ) {
+        open.state().pending += 1;
+        let (own, caller, open) = (Arc::clone(self), caller.clone(), Arc::clone(open));
+        spawn(async move {
+            if let Some(answer) = own.commands.answer(&caller, fh, &request).await {
+                own.keep(&caller, &open, answer);
+                own.tell(&open);
+            }
+        });
+    }
+
+    /// Keeps an answer to be read.
+    fn keep(&self, caller: &Caller, open: &OpenFile, mut answer: Value) {
+        // The caller can find itself among holders and waiters.
+        answer["you"] = caller.client.as_str().into();
+        let mut state = open.state();
+        let shares = self.opens.shares();
+        if let Err(full) = state.answers.add(shares, open.uid, &format!("{answer}\n")) {
+            // What was done is told in any case; how the lock looks can be asked again.
+            if answer.get("locks").is_some() {
+                answer = wrong(RefusalKind::Limit, &full.to_string());
+            } else if let Value::Object(fields) = &mut answer {
+                fields.remove("status");
+            }
+            state.answers.add_always(shares, open.uid, &format!("{answer}\n"));
+        }
+    }
+
+    /// Ends the reads that wait for an answer.
+    fn tell(&self, open: &OpenFile) {
+        let mut state = open.state();
+        state.pending -= 1;
+        let held = std::mem::take(&mut state.held);
+        let told = held.into_iter().map(|held| (held.promise, state.answers.take(held.size)));
+        let told: Vec<_> = told.collect();
+        drop(state);
+        for (promise, bytes) in told {
+            promise.keep(Ok(bytes.into()));
+        }
+    }
+}

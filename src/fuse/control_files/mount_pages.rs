@@ -1,0 +1,106 @@
+//! The pages of `.latchfs` that speak of the mount as a whole.
+
+use crate::fuse::errno::name_of;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::mount_config::{Content, HoldBy, MountConfig, Owner, Users};
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::metrics::MetricsPage;
+use crate::service::{Contact, RemoteStatus};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What programs can do here, for people.
+pub(crate) const README: &str = include_str!("README.txt");
+
+/// The pages about one mount.
+pub(crate) struct MountPages {
+    config: MountConfig,
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    bindings: Arc<ProcessBindings>,
+}
+
+impl MountPages {
+    /// The pages of a mount that is made as `config` says.
+    pub(crate) const fn new(
+        config: MountConfig,
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        bindings: Arc<ProcessBindings>,
+    ) -> Self {
+        Self { config, nodes, opens, bindings }
+    }
+
+    /// Returns how the mount is made.
+    pub(crate) const fn config(&self) -> &MountConfig {
+        &self.config
+    }
+
+    /// Returns how this mount is made, and what stands behind it.
+    pub(crate) fn server(&self) -> Value {
+        let service = self.nodes.locks.service();
+        let (about, config) = (service.about(), &self.config);
+        let mut page = json!({
+            "kind": about.kind.as_str(),
+            "contact": about.contact.as_str(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "dir": config.dir.to_string_lossy(),
+            "client": config.client.as_str(),
+            "owner": match config.owner {
+                Owner::Host => "host",
+                Owner::User => "user",
+                Owner::Session => "session",
+            },
+            "ttl_ms": config.ttl.span().as_millis(),
+            "grace_ms": config.grace.span().as_millis(),
+            "content": match config.content {
+                Content::Status => "status",
+                Content::Note => "note",
+            },
+            "users": match config.users {
+                Users::Mounter => "mounter",
+                Users::All => "all",
+            },
+            "hold": match config.hold {
+                HoldBy::Renewal => "renewal",
+                HoldBy::Session => "session",
+            },
+            "mounted_at": self.nodes.attrs.since().to_string(),
+            "state": about.state,
+            "locks": about.locks,
+            "waiters": about.waiters,
+            "sessions": about.sessions,
+            "open_files": self.opens.count(),
+            "bound_to_processes": self.bindings.count(),
+        });
+        if let Some(RemoteStatus { server, heard, trouble }) = service.far() {
+            page["server"] = json!({
+                "url": &*server,
+                "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
+                "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
+                // What was wrong is of no interest when all is well again.
+                "trouble": trouble.filter(|_| about.contact != Contact::Connected),
+            });
+        }
+        page
+    }
+
+    /// Returns all counts, in Prometheus's text format.
+    pub(crate) fn metrics(&self) -> String {
+        let mut page = MetricsPage::of(self.nodes.locks.service());
+        page.family("latchfs_open_files", "Open files of this mount.", "gauge");
+        page.line("", self.opens.count() as u64);
+        page.family("latchfs_fs_operations_total", "File operations of this mount.", "counter");
+        for (act, value) in self.nodes.locks.refusals().acts() {
+            page.line(&format!("operation=\"{}\"", act.as_str()), value);
+        }
+        let help = "File operations of this mount that were refused.";
+        page.family("latchfs_fs_refusals_total", help, "counter");
+        for (errno, value) in self.nodes.locks.refusals().errnos() {
+            page.line(&format!("errno=\"{}\"", name_of(errno)), value);
+        }
+        page.text()
+    }
+}

@@ -1,0 +1,79 @@
+//! What the control file of a mount can be asked for, and who may ask.
+
+use crate::auth::Denial;
+use crate::auth::permissions::Operation;
+
+/// What a request to `.latchfs/ctl` asks for, by its field `do`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CtlRequest {
+    /// What stands behind the mount.
+    About,
+    /// A page of locks.
+    List,
+    /// One lock.
+    Status,
+    /// To acquire a lock, or to wait for it.
+    Acquire,
+    /// To renew a lock.
+    Renew,
+    /// To release a lock.
+    Release,
+    /// To take a live lock from its holder.
+    Steal,
+}
+
+impl CtlRequest {
+    /// All of them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::About,
+        Self::List,
+        Self::Status,
+        Self::Acquire,
+        Self::Renew,
+        Self::Release,
+        Self::Steal,
+    ];
+
+    /// As it is written in `do`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::About => "about",
+            Self::List => "list",
+            Self::Status => "status",
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Steal => "steal",
+        }
+    }
+
+    /// The request that `text` names.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|request| request.as_str() == text)
+    }
+
+    /// The row of the table of permissions that decides it.
+    pub(crate) const fn operation(self) -> Operation {
+        match self {
+            Self::About => Operation::ShowCounts,
+            Self::List => Operation::ListLocks,
+            Self::Status => Operation::ShowLock,
+            Self::Acquire => Operation::Acquire,
+            Self::Renew => Operation::Renew,
+            Self::Release => Operation::Release,
+            Self::Steal => Operation::Steal,
+        }
+    }
+}
+
+/// A denial as it is told to a user of a mount, who has no credentials but the user's number.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(crate) fn why_denied(denial: &Denial) -> String {
+    match denial {
+        Denial::Steal => {
+            "only root and the user who mounted may steal a lock; ask one of them".to_owned()
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,303 @@
+//! `.latchfs/wait/NAME`: a read waits in the queue of the lock, and returns when the lock is there.
+//!
+//! The reader's client waits, in the engine's queue, and gets a lease like others. Each open file
+//! has a place of its own, so that two programs of one user exclude each other. A signal ends the
+//! read and not the wait, since the program may read again; closing the file ends the wait, and
+//! gives back a lock that came and was never read of.
+
+use crate::engine::{
+    Acquire, FileType, Firm, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
+    RefusalKind, Release, Renew, Tenure,
+};
+use crate::fuse::control_files::ctl_request::WAITERS_SHOWN_MAX;
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::errno::Act;
+use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::kernel::pending::Pending;
+use crate::fuse::kernel::task::spawn;
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{Errno, ReadBytes, ReadRequest};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::held_read::HeldRead;
+use crate::fuse::open_files::open_file::{OpenFile, OpenFileState};
+use crate::fuse::open_files::wait_state::WaitState;
+use crate::fuse::open_files::waiting_reads::WaitingReads;
+use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::process::process_handle::ProcessHandle;
+use crate::fuse::queue_wait::{QueueWaits, WaitEnd};
+use crate::service::RequestError;
+use crate::status::{pretty, status_of};
+use std::sync::Arc;
+
+/// The permission bits of a lock that came to a waiter.
+const MODE_OF_NEW: u32 = 0o644;
+
+/// The files of `wait/` of one mount.
+pub(crate) struct WaitFiles {
+    nodes: Arc<LockNodes>,
+    parents: Arc<ParentChecks>,
+    callers: Arc<Callers>,
+    bindings: Arc<ProcessBindings>,
+    waits: Arc<QueueWaits>,
+    reads: Arc<WaitingReads>,
+}
+
+/// One open file, and the lock that it waits for.
+#[derive(Clone)]
+struct WaitFile {
+    fh: u64,
+    open: Arc<OpenFile>,
+    name: LockName,
+}
+
+/// The answer of a read, which may come late.
+type LateRead = Pending<Result<ReadBytes, Errno>>;
+
+impl WaitFiles {
+    /// The files of one mount.
+    pub(crate) fn new(
+        nodes: Arc<LockNodes>,
+        parents: Arc<ParentChecks>,
+        callers: Arc<Callers>,
+        bindings: Arc<ProcessBindings>,
+        waits: Arc<QueueWaits>,
+        reads: Arc<WaitingReads>,
+    ) -> Arc<Self> {
+        Arc::new(Self { nodes, parents, callers, bindings, waits, reads })
+    }
+
+    /// read. From the beginning it waits until the lock is the reader's; later reads get the rest
+    /// of its status then.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        caller: &Caller,
+        open: &Arc<OpenFile>,
+        name: &LockName,
+        asked: ReadRequest,
+    ) -> Result<ReadBytes, Errno> {
+        if asked.offset > 0 {
+            return Ok(open.kept_window(asked));
+        }
+        let file = WaitFile { fh: asked.fh, open: Arc::clone(open), name: name.clone() };
+        self.read_status(caller, &file, asked)?.await.unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Begins to wait, unless the file waits already, and has the read wait as well.
+    fn read_status(
+        self: &Arc<Self>,
+        caller: &Caller,
+        file: &WaitFile,
+        asked: ReadRequest,
+    ) -> Result<LateRead, Errno> {
+        let mut state = file.open.state();
+        if matches!(state.wait, WaitState::Queued) {
+            drop(state);
+            self.may_wait(caller, &file.name, asked)?;
+            // The answer may have come meanwhile: then the read begins anew.
+            state = file.open.state();
+            if matches!(state.wait, WaitState::Queued) {
+                return Ok(self.reads.hold(asked.fh, state, asked.size, caller.pid));
+            }
+        }
+        let before = std::mem::replace(&mut state.wait, WaitState::Queued);
+        let (held, answer) = HeldRead::new(self.reads.number(), asked.size);
+        let number = held.number;
+        state.held.push(held);
+        drop(state);
+        self.begin(caller, file, before);
+        // Perhaps it has the lock already; otherwise the read waits.
+        if file.open.state().held.iter().any(|held| held.number == number) {
+            let may_wait = self.may_wait(caller, &file.name, asked);
+            let unanswered = may_wait.err().and_then(|errno| {
+                let mut state = file.open.state();
+                let at = state.held.iter().position(|held| held.number == number)?;
+                let held = state.held.remove(at);
+                drop(state);
+                drop(held);
+                Some(errno)
+            });
+            if let Some(errno) = unanswered {
+                return Err(errno);
+            }
+            self.reads.watch(asked.fh, number, caller.pid);
+        }
+        Ok(answer)
+    }
+
+    /// Whether a read may wait.
+    fn may_wait(&self, caller: &Caller, name: &LockName, asked: ReadRequest) -> Result<(), Errno> {
+        if asked.is_nonblocking() {
+            return Err(Errno::EAGAIN);
+        }
+        let room = self.reads.shares().room(Pool::Threads, caller.uid);
+        room.map_err(|full| self.nodes.locks.refusals().full(caller, Act::Read, Some(name), full))
+    }
+
+    /// The last descriptor is closed; the place in the queue is gone already.
+    pub(crate) fn closed(&self, open: &OpenFile) {
+        let before = std::mem::replace(&mut open.state().wait, WaitState::Closed);
+        if let WaitState::Unread(key) = before {
+            self.give_back(key);
+        }
+    }
+
+    fn give_back(&self, key: LeaseKey) {
+        self.nodes.locks.service().give_back(Op::Release(Release::of(key)));
+    }
+
+    /// Asks for the lock, or tells of the one that has come and was not read of.
+    fn begin(self: &Arc<Self>, caller: &Caller, file: &WaitFile, before: WaitState) {
+        let (own, caller, file) = (Arc::clone(self), caller.clone(), file.clone());
+        spawn(async move {
+            match before {
+                WaitState::Unread(key) => own.renew(&caller, &file, key).await,
+                _ => own.ask(&caller, &file).await,
+            }
+        });
+    }
+
+    /// The lock has come, and is read of now if it has not been lost meanwhile.
+    async fn renew(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
+        let (firm, patch) = (Firm::Keep, Patch::default());
+        let renewal = Renew { key: key.clone(), term: None, firm, patch, acquires: false };
+        match self.nodes.locks.decide(Op::Renew(renewal)).await {
+            Ok(_) => self.tell(caller, file, key).await,
+            Err(failure) if failure.kind() == RefusalKind::ConsistencyUnavailable => {
+                self.refuse(caller, file, failure);
+                let mut state = file.open.state();
+                if matches!(state.wait, WaitState::Idle) {
+                    state.wait = WaitState::Unread(key);
+                } else {
+                    drop(state);
+                    self.give_back(key);
+                }
+            }
+            Err(_) => self.ask(caller, file).await,
+        }
+    }
+
+    /// Asks for the lock, in the name of the user who opened the file.
+    async fn ask(&self, caller: &Caller, file: &WaitFile) {
+        self.join(&file.open.opener(caller), file).await;
+    }
+
+    /// Waits in the queue.
+    async fn join(&self, caller: &Caller, file: &WaitFile) {
+        let name = &file.name;
+        let process = self.bindings.by_default(caller);
+        let ask = self.acquire(caller, name, process.as_ref());
+        let refusals = self.nodes.locks.refusals();
+        let check = self.parents.check_of_name(caller, name);
+        match self.waits.join((file.fh, caller.uid), None, ask, check).await {
+            Some(WaitEnd::Granted(tenure)) => {
+                let key = self.bound(caller, name, tenure, process.as_ref());
+                self.tell(caller, file, key).await;
+            }
+            Some(WaitEnd::Failed(failure)) => self.refuse(caller, file, failure),
+            Some(WaitEnd::NoRoom(full)) => {
+                fail(&file.open, refusals.full(caller, Act::Read, Some(name), full));
+            }
+            Some(WaitEnd::TimedOut) => {
+                let sentence =
+                    format!("the place in the line of lock '{name}' is lost; read again");
+                let (act, errno) = (Act::Read, Errno::ESTALE);
+                fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
+            }
+            // The file was closed.
+            None => {}
+        }
+    }
+
+    fn acquire(
+        &self,
+        caller: &Caller,
+        name: &LockName,
+        process: Option<&ProcessHandle>,
+    ) -> Acquire {
+        let patch = Patch {
+            holder_id: Some(self.callers.holder_id(caller)),
+            process: process.map(|handle| Some(handle.process)),
+            looks: Some(looks_of_new(caller, FileType::File, MODE_OF_NEW)),
+            ..Patch::default()
+        };
+        Acquire {
+            name: name.clone(),
+            client: caller.client.clone(),
+            mode: Mode::Exclusive,
+            // By name only, and this attempt's own: two readers of one client wait for each other.
+            hold: Ownership::Exclusive(None),
+            term: self.bindings.term(process),
+            line: QueuePolicy::Join(None),
+            patch,
+        }
+    }
+
+    fn bound(
+        &self,
+        caller: &Caller,
+        name: &LockName,
+        tenure: Tenure,
+        process: Option<&ProcessHandle>,
+    ) -> LeaseKey {
+        let (name, client) = (name.clone(), caller.client.clone());
+        let key = LeaseKey { name, client, token: Some(tenure.token) };
+        if let Some(process) = process {
+            self.bindings.bind(key.clone(), tenure.life, process);
+        }
+        key
+    }
+
+    /// The lock is the reader's: says so to the reads that wait. `key` is the lease that came by
+    /// waiting.
+    async fn tell(&self, caller: &Caller, file: &WaitFile, key: LeaseKey) {
+        let view = self.nodes.locks.view(caller, Act::Read, &file.name).await;
+        let mut view = match view {
+            Ok(view) => view,
+            Err(errno) => return fail(&file.open, errno),
+        };
+        view.waiters.truncate(WAITERS_SHOWN_MAX);
+        let wall = |at| self.nodes.locks.service().wall(at);
+        let bytes: Arc<[u8]> = pretty(&status_of(&view, wall)).into_bytes().into();
+        let share = self.reads.shares().take_always(Pool::Bytes, file.open.uid, bytes.len());
+        let mut state = file.open.state();
+        let kept = std::mem::replace(&mut state.bytes, (Arc::clone(&bytes), Some(share)));
+        let held = std::mem::take(&mut state.held);
+        let unwanted = settle(&mut state, key, held.is_empty());
+        drop(state);
+        drop(kept);
+        for HeldRead { size, promise, .. } in held {
+            promise.keep(Ok(ReadBytes::window(Arc::clone(&bytes), 0, size)));
+        }
+        if let Some(key) = unwanted {
+            self.give_back(key);
+        }
+    }
+
+    fn refuse(&self, caller: &Caller, file: &WaitFile, failure: RequestError) {
+        let (refusals, name) = (self.nodes.locks.refusals(), Some(&file.name));
+        fail(&file.open, refusals.failed(caller, Act::Read, name, failure));
+    }
+}
+
+/// Sets the state of the file when its wait is over. Returns the lease that nobody is there for.
+fn settle(state: &mut OpenFileState, key: LeaseKey, unread: bool) -> Option<LeaseKey> {
+    if matches!(state.wait, WaitState::Closed) {
+        return Some(key);
+    }
+    state.wait = if unread { WaitState::Unread(key) } else { WaitState::Idle };
+    None
+}
+
+/// The wait has come to nothing.
+fn fail(open: &OpenFile, errno: Errno) {
+    let mut state = open.state();
+    if !matches!(state.wait, WaitState::Closed) {
+        state.wait = WaitState::Idle;
+    }
+    let held = std::mem::take(&mut state.held);
+    drop(state);
+    for HeldRead { promise, .. } in held {
+        promise.keep(Err(errno));
+    }
+}

@@ -1,0 +1,394 @@
+//! The credentials of a caller: the client of a file operation, and the process that acquires.
+
+use crate::auth::{ClientPattern, Grant};
+use crate::engine::ClientId;
+use crate::fuse::kernel::hash_maps::Numbered;
+use crate::fuse::kernel::values::Requester;
+use crate::fuse::mount_config::{MountConfig, Owner};
+use crate::holder_id::{Maker, pidfd_of, session_of};
+use crate::time::{Span, Time, boot_now};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Users whose names are kept. A lookup may ask a directory server, so it must be rare.
+const USERS_MAX: usize = 4_096;
+/// Processes whose start time is kept, each with one open descriptor: a few that loop.
+const PROCESSES_MAX: usize = 16;
+/// A process that lived this long ago is not asked again: the kernel gives a number out anew only
+/// after all others, and making 32,768 processes takes it a second and more.
+const LIFE_TRUSTED: Span = Span::from_millis(50);
+/// Sessions whose clients are kept.
+const SESSIONS_MAX: usize = 1_024;
+
+/// The caller of a file operation.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// The user.
+    pub(crate) uid: u32,
+    /// The group.
+    pub(crate) gid: u32,
+    /// The thread, or 0 if it lives in a foreign pid namespace.
+    pub(crate) pid: u32,
+    /// The client that the engine knows.
+    pub(crate) client: ClientId,
+}
+
+/// Knows users, sessions and processes.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    /// Tells these owners from those of another mount.
+    number: u64,
+    host: ClientId,
+    owner: Owner,
+    users: Mutex<Numbered<KnownUser>>,
+    sessions: Mutex<HashMap<(u32, u32), ClientId>>,
+    processes: Mutex<VecDeque<KnownProcess>>,
+}
+
+#[derive(Debug, Clone)]
+struct KnownUser {
+    name: Arc<str>,
+    client: ClientId,
+}
+
+thread_local! {
+    /// The last caller on this thread, which nearly always is the next one as well: found without a
+    /// mutex.
+    static LATEST: RefCell<Option<LatestCaller>> = const { RefCell::new(None) };
+}
+
+struct LatestCaller {
+    owners: u64,
+    uid: u32,
+    client: ClientId,
+}
+
+/// A process that was asked for, and a descriptor that tells whether it still is the same.
+#[derive(Debug)]
+struct KnownProcess {
+    tid: u32,
+    uid: u32,
+    id: Arc<str>,
+    alive: OwnedFd,
+    /// When it was last seen to live.
+    seen: Time,
+}
+
+impl Callers {
+    /// The owners of one mount.
+    pub(crate) fn new(config: &MountConfig) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            host: config.client.clone(),
+            owner: config.owner,
+            users: Mutex::default(),
+            sessions: Mutex::default(),
+            processes: Mutex::default(),
+        }
+    }
+
+    /// The caller of a request.
+    pub(crate) fn caller(&self, who: Requester) -> Caller {
+        let Requester { uid, gid, pid } = who;
+        Caller { uid, gid, pid, client: self.client(uid, pid) }
+    }
+
+    fn client(&self, uid: u32, pid: u32) -> ClientId {
+        match self.owner {
+            Owner::Host => self.host.clone(),
+            Owner::User => LATEST.with_borrow_mut(|latest| match latest {
+                Some(same) if (same.owners, same.uid) == (self.number, uid) => same.client.clone(),
+                _ => {
+                    let client = self.user(uid).client;
+                    *latest =
+                        Some(LatestCaller { owners: self.number, uid, client: client.clone() });
+                    client
+                }
+            }),
+            Owner::Session => {
+                let session = session_of(pid);
+                if let Some(client) = self.sessions.lock().get(&(uid, session)) {
+                    return client.clone();
+                }
+                let user = self.user(uid);
+                let client = joined(&user.client, &session.to_string());
+                let mut sessions = self.sessions.lock();
+                if sessions.len() >= SESSIONS_MAX {
+                    sessions.clear();
+                }
+                sessions.insert((uid, session), client.clone());
+                client
+            }
+        }
+    }
+
+    fn user(&self, uid: u32) -> KnownUser {
+        if let Some(user) = self.users.lock().get(&uid.into()) {
+            return user.clone();
+        }
+        // Outside of the mutex: this may read files or ask a server.
+        let name: Arc<str> = name_of_user(uid).unwrap_or_else(|| uid.to_string()).into();
+        let user = KnownUser { client: joined(&self.host, &name), name };
+        let mut users = self.users.lock();
+        if users.len() >= USERS_MAX {
+            users.clear();
+        }
+        users.insert(uid.into(), user.clone());
+        user
+    }
+
+    /// Whether `client` is one of this mount's host.
+    pub(crate) fn is_local(&self, client: &ClientId) -> bool {
+        client.is_of_host(&self.host)
+    }
+
+    /// The caller as a `holder_id` names it: which process it was, even after its end.
+    pub(crate) fn holder_id(&self, caller: &Caller) -> Arc<str> {
+        self.holder_id_at(boot_now(), caller)
+    }
+
+    fn holder_id_at(&self, now: Time, caller: &Caller) -> Arc<str> {
+        let (tid, uid) = (caller.pid, caller.uid);
+        let is_same = |known: &KnownProcess| (known.tid, known.uid) == (tid, uid);
+        if let Some(known) = self.processes.lock().iter_mut().find(|known| is_same(known))
+            && known.still_lives(now)
+        {
+            return Arc::clone(&known.id);
+        }
+        // First the descriptor, then the start time: what is read is then the time of the process
+        // that the descriptor stands for, or the descriptor says that it is dead.
+        let alive = pidfd_of(tid).ok();
+        let pid = if alive.is_some() { tid } else { leader_of(tid).unwrap_or(tid) };
+        let maker = Maker::running(pid);
+        let id: Arc<str> = format!("{}:{}:{maker}", self.host, self.user(uid).name).into();
+        if let Some(alive) = alive {
+            let mut processes = self.processes.lock();
+            processes.retain(|known| !is_same(known));
+            if processes.len() >= PROCESSES_MAX {
+                processes.pop_front();
+            }
+            processes.push_back(KnownProcess { tid, uid, id: Arc::clone(&id), alive, seen: now });
+        }
+        id
+    }
+}
+
+impl KnownProcess {
+    /// Whether its number is still its own.
+    fn still_lives(&mut self, now: Time) -> bool {
+        if now.since(self.seen) < LIFE_TRUSTED {
+            return true;
+        }
+        self.seen = now;
+        is_alive(&self.alive)
+    }
+}
+
+/// The client of a user of `host`.
+pub(crate) fn client_of_user(host: &ClientId, uid: u32) -> ClientId {
+    joined(host, &name_of_user(uid).unwrap_or_else(|| uid.to_string()))
+}
+
+impl Caller {
+    /// Returns the rights of the user by a mount: act as its own client, on all locks.
+    pub(crate) fn grant(&self, mounter: u32) -> Grant {
+        let clients = vec![ClientPattern::Exactly(self.client.to_string())];
+        Grant::of_user(self.uid, clients, self.is_root() || self.uid == mounter)
+    }
+
+    /// Whether this is root, who may release what local users hold.
+    pub(crate) const fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// `host:part`, or the host alone where that would be too long for a client.
+fn joined(host: &ClientId, part: &str) -> ClientId {
+    ClientId::parse(&format!("{host}:{part}")).unwrap_or_else(|_| host.clone())
+}
+
+/// The name of a user, as the system knows it.
+#[allow(unsafe_code)]
+fn name_of_user(uid: u32) -> Option<String> {
+    const BUFFER_BYTES_MAX: usize = 1 << 20;
+    let mut size = 1_024;
+    while size <= BUFFER_BYTES_MAX {
+        let mut buffer = vec![0_u8; size];
+        let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+        let mut found = std::ptr::null_mut();
+        // SAFETY: all pointers are valid for the call, and the length is that of the buffer.
+        let result = unsafe {
+            let buffer = buffer.as_mut_ptr().cast();
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer, size, &raw mut found)
+        };
+        if result == libc::ERANGE {
+            size *= 2;
+            continue;
+        }
+        if result != 0 || found.is_null() {
+            return None;
+        }
+        // SAFETY: the call has filled the entry, and its name lies in the buffer, which lives.
+        let name = unsafe { CStr::from_ptr((*found).pw_name) };
+        let name = name.to_str().ok()?;
+        let fits = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ':');
+        return fits.then(|| name.to_owned());
+    }
+    None
+}
+
+/// Whether a process has not ended. While that is so, its number is nobody else's.
+#[allow(unsafe_code)]
+pub(crate) fn is_alive(process: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd, and no waiting.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready == 0
+}
+
+/// Whether the thread `tid` is of one of `processes`, or of a process below one of them.
+pub(crate) fn descends_from(tid: u32, processes: &[u32]) -> bool {
+    /// Deeper than any tree of processes that a person makes; a bound against a changing one.
+    const GENERATIONS_MAX: usize = 64;
+    let mut at = leader_of(tid);
+    for _ in 0..GENERATIONS_MAX {
+        match at {
+            Some(pid) if pid != 0 && processes.contains(&pid) => return true,
+            Some(pid) if pid > 1 => at = parent_of(pid),
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// The users of a process, as kill(2) sees them, and its pid namespaces.
+pub(crate) struct Ids {
+    /// Its real and its saved user.
+    pub(crate) users: [u32; 2],
+    /// In how many pid namespaces it has a number, from ours on down.
+    pub(crate) spaces: usize,
+}
+
+/// Returns the users of the thread `tid`; `None` if it is gone.
+pub(crate) fn ids_of(tid: u32) -> Option<Ids> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let fields = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    // Real, effective, saved, and that of the file system.
+    let mut users = fields("Uid:")?.split_whitespace();
+    let mut next = |skip| users.nth(skip)?.parse().ok();
+    let users = [next(0)?, next(1)?];
+    let spaces = fields("NSpid:").map_or(1, |numbers| numbers.split_whitespace().count());
+    Some(Ids { users, spaces })
+}
+
+/// Returns the supplementary groups of the thread `tid`; none if it is gone.
+pub(crate) fn groups_of(tid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+}
+
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
+/// The process that a thread belongs to.
+fn leader_of(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
+    use crate::fuse::mount_config::{Content, HoldBy, Users};
+    use crate::holder_id::start_of;
+
+    fn owners(owner: Owner) -> Callers {
+        Callers::new(&MountConfig {
+            dir: "/nowhere".into(),
+            client: ClientId::parse("laptop1").expect("valid"),
+            owner,
+            ttl: TTL_DEFAULT,
+            grace: GRACE_DEFAULT,
+            content: Content::Status,
+            users: Users::All,
+            hold: HoldBy::Renewal,
+            nonempty: false,
+        })
+    }
+
+    #[test]
+    fn a_client_is_host_and_user() {
+        let own = std::process::id();
+        assert_eq!(owners(Owner::Host).client(0, own).as_str(), "laptop1");
+        assert_eq!(owners(Owner::User).client(0, own).as_str(), "laptop1:root");
+        assert_eq!(owners(Owner::User).client(3_999_999_999, own).as_str(), "laptop1:3999999999");
+        let session = owners(Owner::Session).client(0, own);
+        let tail = session.as_str().strip_prefix("laptop1:root:").expect("a session");
+        assert!(tail.parse::<u32>().is_ok(), "{session}");
+    }
+
+    #[test]
+    fn local_is_the_host_and_what_is_below_it() {
+        let owners = owners(Owner::User);
+        let local = |text| owners.is_local(&ClientId::parse(text).expect("valid"));
+        assert!(local("laptop1") && local("laptop1:root"));
+        assert!(!local("laptop10") && !local("laptop10:root") && !local("other:laptop1"));
+    }
+
+    /// Process and start time, as the holder's id tells them.
+    fn process(owners: &Callers, pid: u32) -> (u32, u64) {
+        process_at(boot_now(), owners, pid)
+    }
+
+    fn process_at(now: Time, owners: &Callers, pid: u32) -> (u32, u64) {
+        let client = owners.client(0, pid);
+        let id = owners.holder_id_at(now, &Caller { uid: 0, gid: 0, pid, client });
+        let parts: Vec<&str> = id.split(':').collect();
+        assert_eq!(parts[..2], ["laptop1", "root"]);
+        (parts[2].parse().expect("a number"), parts[3].parse().expect("a number"))
+    }
+
+    #[test]
+    fn a_process_is_known_while_it_lives() {
+        let owners = owners(Owner::User);
+        let own = std::process::id();
+        let start = start_of(own).expect("we run");
+        assert_eq!(process(&owners, own), (own, start));
+        assert_eq!(process(&owners, own), (own, start), "from the cache");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = child.id();
+        assert_ne!(process(&owners, pid).1, 0);
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        let later = boot_now() + LIFE_TRUSTED;
+        assert_eq!(process_at(later, &owners, pid).1, 0, "gone, and not taken from the cache");
+        assert_eq!(process(&owners, 0), (0, 0));
+    }
+
+    #[test]
+    fn a_thread_speaks_for_its_process() {
+        let owners = owners(Owner::User);
+        let own = std::process::id();
+        let told = std::thread::scope(|scope| {
+            let of_a_thread = scope.spawn(|| {
+                let link = std::fs::read_link("/proc/thread-self").expect("a thread");
+                let tid = link.file_name().expect("a number").to_string_lossy().into_owned();
+                process(&owners, tid.parse().expect("a number"))
+            });
+            of_a_thread.join().expect("it ends")
+        });
+        assert_eq!(told, (own, start_of(own).expect("we run")));
+    }
+}

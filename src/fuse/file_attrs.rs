@@ -1,0 +1,369 @@
+//! The attributes of a lock as a file. All of them come from the lease, so that a lock looks the
+//! same after a restart and on every mount.
+
+use crate::engine::{
+    FileAttrs, FileType, Glance, Holder, Lease, LockView, ReadMode, Tenure, Token,
+};
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::inodes::{LockNode, TOP};
+use crate::fuse::kernel::values::{FileAttr, INodeNo, NodeType};
+use crate::fuse::mount_config::Content;
+use crate::service::Locks;
+use crate::time::{Time, Wall};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The owner of a lock that no user of this machine holds: the kernel's `nobody`.
+pub(crate) const UID_FOREIGN: u32 = 65_534;
+/// The size of a block as stat counts them.
+const BLOCK_BYTES: u64 = 512;
+
+/// The bits of [`FileAttrs::mode`] above the permissions: set where a program chose them, so that
+/// `chmod 0` can be told from a lock that never was a file.
+const MODE_CHOSEN: u16 = FileAttrs::MODE_CHOSEN;
+
+/// Returns the permission bits for [`FileAttrs::mode`].
+pub(crate) const fn chosen_mode(mode: u32) -> u16 {
+    MODE_CHOSEN | (mode & 0o7777) as u16
+}
+
+/// Returns how something that the caller makes looks.
+pub(crate) fn looks_of_new(caller: &Caller, face: FileType, mode: u32) -> FileAttrs {
+    FileAttrs {
+        face,
+        reads: ReadMode::Status,
+        mode: chosen_mode(mode),
+        uid: caller.uid,
+        gid: caller.gid,
+        times: None,
+    }
+}
+
+/// The state of a lock, as far as a file shows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NodeState {
+    /// There is nothing.
+    Nothing,
+    /// A directory on the way to locks below.
+    Way,
+    /// A file that nobody holds, for which somebody waits.
+    Awaited,
+    /// A lock that is held.
+    Held(HeldNode),
+}
+
+/// The state of a lock that is held.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldNode {
+    /// The tenure.
+    pub(crate) token: Token,
+    /// How its file looks.
+    pub(crate) looks: FileAttrs,
+    /// Whether the holder is of this mount's host.
+    pub(crate) local: bool,
+    /// The length of the text.
+    pub(crate) text_bytes: usize,
+    /// When the tenure began.
+    pub(crate) acquired_at: Time,
+    /// When it was renewed last.
+    pub(crate) renewed_at: Time,
+}
+
+impl NodeState {
+    /// The kind of file, and the tenure if it is held; `None`: there is nothing.
+    pub(crate) const fn shown(&self) -> Option<(FileType, Option<Token>)> {
+        match self {
+            Self::Held(held) => Some((held.looks.face, Some(held.token))),
+            Self::Awaited => Some((FileType::File, None)),
+            Self::Way => Some((FileType::Directory, None)),
+            Self::Nothing => None,
+        }
+    }
+
+    /// Whether somebody holds it.
+    pub(crate) const fn is_held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+}
+
+/// Makes attributes of what is known of locks.
+pub(crate) struct Attributes {
+    service: Locks,
+    callers: Arc<Callers>,
+    content: Content,
+    /// When the mount was made: the time of what has no other.
+    since: Wall,
+    /// The user who mounted.
+    mounter: u32,
+}
+
+impl Attributes {
+    /// The attributes on a mount that `mounter` makes now.
+    pub(crate) fn new(
+        service: Locks,
+        callers: Arc<Callers>,
+        content: Content,
+        mounter: u32,
+    ) -> Self {
+        Self { service, callers, content, since: Wall::now(), mounter }
+    }
+
+    /// Returns when the mount was made.
+    pub(crate) const fn since(&self) -> Wall {
+        self.since
+    }
+
+    /// Returns the user who mounted.
+    pub(crate) const fn mounter(&self) -> u32 {
+        self.mounter
+    }
+
+    /// Returns the state of a lock in place.
+    pub(crate) fn state_of_glance(&self, lock: Glance<'_>) -> NodeState {
+        match lock.leases().first() {
+            Some(lease) => NodeState::Held(self.held(lease, lock.renewed_at(lease))),
+            None if lock.is_waited_for() => NodeState::Awaited,
+            None if lock.has_below() => NodeState::Way,
+            None => NodeState::Nothing,
+        }
+    }
+
+    /// Returns the state of a lock that was shown.
+    pub(crate) fn state_of(&self, view: &LockView) -> NodeState {
+        match view.holder() {
+            Some(Holder { lease, .. }) => NodeState::Held(self.held(lease, lease.renewed_at)),
+            None if !view.waiters.is_empty() => NodeState::Awaited,
+            None if view.has_below => NodeState::Way,
+            None => NodeState::Nothing,
+        }
+    }
+
+    fn held(&self, lease: &Lease, renewed_at: Time) -> HeldNode {
+        HeldNode {
+            token: lease.token,
+            looks: lease.details.looks(),
+            local: self.callers.is_local(&lease.holder),
+            text_bytes: lease.details.text().len(),
+            acquired_at: lease.acquired_at,
+            renewed_at,
+        }
+    }
+
+    /// Returns the attributes of a held lock.
+    pub(crate) fn of_held(
+        &self,
+        ino: u64,
+        face: FileType,
+        nlink: u32,
+        held: &HeldNode,
+    ) -> FileAttr {
+        let looks = &held.looks;
+        let changed = system_time(self.service.wall(held.acquired_at));
+        let (accessed, modified) = if let Some((accessed, modified)) = looks.times {
+            (system_time(accessed), system_time(modified))
+        } else {
+            let renewed = if held.renewed_at == held.acquired_at {
+                changed
+            } else {
+                system_time(self.service.wall(held.renewed_at))
+            };
+            (renewed, renewed)
+        };
+        let size = match face {
+            FileType::Symlink => held.text_bytes as u64,
+            FileType::File if self.reads(looks) == ReadMode::Text => held.text_bytes as u64,
+            // As in /proc: reads are direct, and the length changes by the millisecond.
+            FileType::File | FileType::Directory => 0,
+        };
+        let local = held.local && looks.mode & MODE_CHOSEN != 0;
+        FileAttr {
+            atime: accessed,
+            mtime: modified,
+            ctime: changed,
+            crtime: changed,
+            perm: permissions(face, looks.mode),
+            nlink,
+            uid: if local { looks.uid } else { UID_FOREIGN },
+            gid: if local { looks.gid } else { UID_FOREIGN },
+            ..blank(ino, face, size)
+        }
+    }
+
+    /// Returns what reading such a lock gives on this mount.
+    pub(crate) fn reads(&self, looks: &FileAttrs) -> ReadMode {
+        match self.content {
+            Content::Note => ReadMode::Text,
+            Content::Status => looks.reads,
+        }
+    }
+
+    /// Returns the attributes of a lock that is not held, or of a directory on the way to locks.
+    pub(crate) fn of_nobody(&self, ino: u64, face: FileType, nlink: u32) -> FileAttr {
+        let since = system_time(self.since);
+        FileAttr {
+            atime: since,
+            mtime: since,
+            ctime: since,
+            crtime: since,
+            nlink,
+            ..blank(ino, face, 0)
+        }
+    }
+
+    /// Returns the attributes of the mount point.
+    pub(crate) fn of_top(&self) -> FileAttr {
+        // Every user of the mount may make locks in it, and none another's away: as in /tmp.
+        let top = self.of_nobody(TOP, FileType::Directory, LINKS);
+        FileAttr { perm: 0o1777, uid: self.mounter, ..top }
+    }
+
+    /// Returns the attributes of an inode with one name, or none.
+    pub(crate) fn of_one(&self, ino: u64, node: &LockNode, state: &NodeState) -> FileAttr {
+        let face = node.face;
+        let Some(link) = node.links.first() else { return self.of_nobody(ino, face, 0) };
+        let Some((shown, token)) = state.shown().filter(|(shown, _)| *shown == face) else {
+            return self.of_nobody(ino, face, 0);
+        };
+        // A file goes on under the next tenure; a directory or symlink of an older one is gone.
+        let same = link.token == token || link.token.is_none() || token.is_none();
+        match state {
+            NodeState::Held(held) if same || shown == FileType::File => {
+                self.of_held(ino, face, LINKS, held)
+            }
+            NodeState::Held(_) => self.of_nobody(ino, face, 0),
+            _ => self.of_nobody(ino, face, LINKS),
+        }
+    }
+
+    /// Returns the attributes of an inode with several names, of which the views are in order: it
+    /// has as many links as are still held.
+    pub(crate) fn of_group(&self, ino: u64, node: &LockNode, views: &[LockView]) -> FileAttr {
+        let held = node.links.iter().zip(views).filter_map(|(link, view)| {
+            let NodeState::Held(held) = self.state_of(view) else { return None };
+            (link.token == Some(held.token)).then_some(held)
+        });
+        let nlink = held.clone().count() as u32;
+        match held.into_iter().next() {
+            Some(held) => self.of_held(ino, node.face, nlink, &held),
+            None => self.of_nobody(ino, node.face, 0),
+        }
+    }
+
+    /// Returns the attributes of a tenure that the caller has begun, without asking the service.
+    pub(crate) fn of_tenure(
+        &self,
+        ino: u64,
+        caller: &Caller,
+        looks: FileAttrs,
+        text: Option<&[u8]>,
+        tenure: Tenure,
+    ) -> FileAttr {
+        let held = HeldNode {
+            token: tenure.token,
+            looks,
+            local: self.callers.is_local(&caller.client),
+            text_bytes: text.map_or(0, <[u8]>::len),
+            acquired_at: tenure.acquired_at,
+            renewed_at: tenure.acquired_at,
+        };
+        self.of_held(ino, looks.face, LINKS, &held)
+    }
+}
+
+fn blank(ino: u64, face: FileType, size: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        size,
+        blocks: size.div_ceil(BLOCK_BYTES),
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: kind_of(face),
+        perm: permissions(face, 0),
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4_096,
+        flags: 0,
+    }
+}
+
+/// Returns the kind of file.
+pub(crate) const fn kind_of(face: FileType) -> NodeType {
+    match face {
+        FileType::File => NodeType::RegularFile,
+        FileType::Directory => NodeType::Directory,
+        FileType::Symlink => NodeType::Symlink,
+    }
+}
+
+/// How many links a held lock has, standing alone. For a directory this says that the number of
+/// directories in it is not told: `find` would trust any other number.
+pub(crate) const LINKS: u32 = 1;
+
+/// The permission bits that are shown.
+pub(crate) const fn permissions(face: FileType, mode: u16) -> u16 {
+    FileAttrs::permissions(face, mode)
+}
+
+/// A wall time as fuser takes it. Saturates where std can't count so far.
+pub(crate) fn system_time(wall: Wall) -> SystemTime {
+    let time = if let Ok(secs) = u64::try_from(wall.secs) {
+        UNIX_EPOCH.checked_add(Duration::new(secs, wall.nanos))
+    } else {
+        let whole = UNIX_EPOCH.checked_sub(Duration::from_secs(wall.secs.unsigned_abs()));
+        whole.and_then(|whole| whole.checked_add(Duration::from_nanos(wall.nanos.into())))
+    };
+    time.unwrap_or(UNIX_EPOCH)
+}
+
+/// A time that fuser has read from the kernel.
+///
+/// fuser 0.18 takes the nanoseconds of a time before 1970 for a part of the distance: what the
+/// kernel calls (-2 s, +0.8 s) arrives as 2.8 s before 1970. This takes it apart the same way.
+pub(crate) fn wall_of(time: SystemTime) -> Wall {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Wall {
+            secs: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            nanos: after.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            let secs = 0_i64.saturating_sub_unsigned(before.as_secs());
+            Wall { secs, nanos: before.subsec_nanos() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_survive_to_the_nanosecond() {
+        for (secs, nanos) in [(0, 0), (1, 5), (4_102_444_800, 999_999_999), (1 << 60, 1)] {
+            let wall = Wall { secs, nanos };
+            assert_eq!(wall_of(system_time(wall)), wall);
+        }
+    }
+
+    #[test]
+    fn times_before_1970_are_taken_as_fuser_brings_them() {
+        // fuser turns (-2, 800_000_000) into this.
+        let brought = UNIX_EPOCH - Duration::new(2, 800_000_000);
+        let wall = wall_of(brought);
+        assert_eq!(wall, Wall { secs: -2, nanos: 800_000_000 });
+        assert_eq!(system_time(wall), UNIX_EPOCH - Duration::new(1, 200_000_000));
+        let least = Wall { secs: i64::MIN, nanos: 0 };
+        assert_eq!(wall_of(system_time(least)), least);
+    }
+
+    #[test]
+    fn a_mode_of_nothing_is_not_no_mode() {
+        assert_eq!(permissions(FileType::File, chosen_mode(0)), 0);
+        assert_eq!(permissions(FileType::File, 0), 0o644);
+        assert_eq!(permissions(FileType::Directory, chosen_mode(0o40_700)), 0o700);
+    }
+}

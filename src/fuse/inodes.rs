@@ -1,0 +1,552 @@
+//! The inode table: which number stands for which name. Pure: it asks nobody and knows no rule.
+//!
+//! The kernel counts the lookups that it was answered and gives them back by forget; an inode
+//! lives here as long as the kernel knows it. A file lock keeps its number through free and held
+//! again, because a program that waits for flock holds the file open meanwhile. Directories and
+//! symlinks get a new number with each tenure. The names of one link group share a number.
+//!
+//! While a hold lives, its number is the same, whatever the kernel forgets meanwhile: the number
+//! of a new inode is computed from the token, and an inode that has another one, or several
+//! names, stays here when the kernel forgets it.
+
+use crate::engine::{FileType, LockName, NameError, Token};
+use crate::fuse::control_names::ControlFile;
+use crate::fuse::kernel::hash_maps::{Named, Numbered};
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// The mount point.
+pub(crate) const TOP: u64 = 1;
+/// The first number for what nobody holds. These are even, those of holds odd.
+const FIRST: u64 = 2;
+/// Inodes that the kernel has forgotten and that are kept for their holds, at 300 bytes each.
+/// Beyond this the oldest get a new number.
+const DORMANT_MAX: usize = 1 << 14;
+
+/// The object that an inode stands for.
+#[derive(Debug, Clone)]
+pub(crate) enum NodePlace {
+    /// The mount point.
+    Top,
+    /// A lock, or the way to locks below.
+    Lock(Arc<LockNode>),
+    /// Something in `.latchfs`, or a fact in a directory that is a lock.
+    Control(ControlFile),
+}
+
+/// A lock as an inode.
+#[derive(Debug, Clone)]
+pub(crate) struct LockNode {
+    /// Fixed: the kernel does not bear an inode that changes its kind.
+    pub(crate) face: FileType,
+    /// The name that it has, or had last.
+    pub(crate) name: LockName,
+    /// The names that it has: none when all are gone, several after `ln`.
+    pub(crate) links: Vec<NodeLink>,
+}
+
+/// One name of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeLink {
+    /// The name.
+    pub(crate) name: LockName,
+    /// The tenure under which it was last seen held; `None` for the way to locks below.
+    pub(crate) token: Option<Token>,
+    /// The tenure that this one goes back to by `ln`, `mv` and upgrades: open files are bound to
+    /// that.
+    pub(crate) origin: Option<Token>,
+}
+
+#[derive(Debug)]
+struct InodeSlot {
+    place: NodePlace,
+    lookups: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct InodeTable {
+    nodes: Numbered<InodeSlot>,
+    locks: Named<LockName, u64>,
+    controls: Named<ControlFile, u64>,
+    next: u64,
+    /// Nodes without lookups, the oldest first; some are looked up again or gone.
+    dormant: VecDeque<u64>,
+}
+
+/// The number of a new inode of this tenure.
+const fn number_of(token: Token) -> u64 {
+    token.as_u64() << 1 | 1
+}
+
+impl Default for InodeTable {
+    fn default() -> Self {
+        let (locks, controls) = (Named::default(), Named::default());
+        let dormant = VecDeque::new();
+        Self { nodes: Numbered::default(), locks, controls, next: FIRST, dormant }
+    }
+}
+
+impl InodeTable {
+    /// The object that an inode stands for.
+    pub(crate) fn place(&self, ino: u64) -> Option<NodePlace> {
+        match ino {
+            TOP => Some(NodePlace::Top),
+            _ => self.nodes.get(&ino).map(|node| node.place.clone()),
+        }
+    }
+
+    /// The number of a name that is seen to look so, counted as one lookup.
+    pub(crate) fn seen(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
+        if let Some(ino) = self.locks.get(name).copied() {
+            if self.still(ino, name, face, token) {
+                self.count(ino);
+                return ino;
+            }
+            self.detach(name);
+        }
+        self.insert_lock(name, face, token)
+    }
+
+    /// The number of a name that was made just now: a new one, unless it is a file's.
+    pub(crate) fn made(&mut self, name: &LockName, face: FileType, token: Token) -> u64 {
+        if face != FileType::File {
+            self.detach(name);
+        }
+        self.seen(name, face, Some(token))
+    }
+
+    /// The number of something in `.latchfs`, counted as one lookup.
+    pub(crate) fn control(&mut self, control: &ControlFile) -> u64 {
+        if let Some(ino) = self.controls.get(control).copied() {
+            self.count(ino);
+            return ino;
+        }
+        let ino = self.insert(NodePlace::Control(control.clone()));
+        self.controls.insert(control.clone(), ino);
+        ino
+    }
+
+    /// The number that a name has, without counting.
+    pub(crate) fn number(&self, name: &LockName) -> Option<u64> {
+        self.locks.get(name).copied()
+    }
+
+    /// The number that a name has or would have, for listings.
+    pub(crate) fn number_seen(&self, name: &LockName, token: Option<Token>) -> Option<u64> {
+        self.number(name).or(token.map(number_of))
+    }
+
+    /// There is nothing of this name.
+    pub(crate) fn gone(&mut self, name: &LockName) {
+        if !self.dormant.is_empty() && self.locks.get(name).is_some_and(|ino| !self.is_known(*ino))
+        {
+            self.detach(name);
+        }
+    }
+
+    /// The kernel gives `count` lookups back.
+    pub(crate) fn forget(&mut self, ino: u64, count: u64) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups > 0 {
+            return;
+        }
+        if matches!(&node.place, NodePlace::Lock(lock) if lock.is_kept_as(ino)) {
+            self.dormant.push_back(ino);
+            if self.dormant.len() <= DORMANT_MAX {
+                return;
+            }
+            let Some(oldest) = self.dormant.pop_front() else { return };
+            if !self.is_known(oldest) {
+                self.remove(oldest);
+            }
+            return;
+        }
+        self.remove(ino);
+    }
+
+    fn remove(&mut self, ino: u64) {
+        match self.nodes.remove(&ino).map(|node| node.place) {
+            Some(NodePlace::Lock(lock)) => {
+                for link in &lock.links {
+                    self.locks.remove(&link.name);
+                }
+            }
+            Some(NodePlace::Control(control)) => {
+                self.controls.remove(&control);
+            }
+            Some(NodePlace::Top) | None => {}
+        }
+    }
+
+    /// `ln`: the inode has another name, and one lookup more. `origin` is the tenure of the name
+    /// that it was linked from.
+    pub(crate) fn linked(&mut self, ino: u64, name: &LockName, token: Token, of: &LockName) {
+        self.detach(name);
+        let Some(lock) = self.lock_mut(ino) else { return };
+        let of = lock.links.iter().find(|link| link.name == *of);
+        let origin = of.and_then(|link| link.origin).or(Some(token));
+        lock.links.push(NodeLink { name: name.clone(), token: Some(token), origin });
+        self.locks.insert(name.clone(), ino);
+        self.count(ino);
+    }
+
+    /// `rm`: a file alone with its name keeps it, since it may be held again while it is open;
+    /// everything else loses it.
+    pub(crate) fn removed(&mut self, name: &LockName) {
+        let Some(ino) = self.locks.get(name).copied() else { return };
+        let known = self.is_known(ino);
+        match self.lock_mut(ino) {
+            Some(lock) if known && lock.face == FileType::File && lock.links.len() == 1 => {}
+            _ => self.detach(name),
+        }
+    }
+
+    /// `mv`: the inode of `from` is `to`'s from now on, under a new token of the same origin.
+    pub(crate) fn moved(&mut self, from: &LockName, to: &LockName, token: Token) {
+        if from == to {
+            return;
+        }
+        self.detach(to);
+        let Some(ino) = self.locks.remove(from) else { return };
+        let Some(lock) = self.lock_mut(ino) else { return };
+        if lock.name == *from {
+            lock.name = to.clone();
+        }
+        if let Some(link) = lock.links.iter_mut().find(|link| link.name == *from) {
+            link.name = to.clone();
+            link.token = Some(token);
+        }
+        self.locks.insert(to.clone(), ino);
+    }
+
+    /// An upgrade: the hold of `name` goes on under a new token of the same origin.
+    pub(crate) fn continued(&mut self, name: &LockName, token: Token) {
+        let Some(ino) = self.locks.get(name).copied() else { return };
+        let Some(lock) = self.lock_mut(ino) else { return };
+        if let Some(link) = lock.links.iter_mut().find(|link| link.name == *name)
+            && link.token < Some(token)
+        {
+            link.origin = link.origin.or(Some(token));
+            link.token = Some(token);
+        }
+    }
+
+    /// Whether the inode that has this name still stands for it; takes over a new tenure where
+    /// the number outlives the old one.
+    fn still(&mut self, ino: u64, name: &LockName, face: FileType, token: Option<Token>) -> bool {
+        let Some(NodePlace::Lock(lock)) = self.nodes.get_mut(&ino).map(|node| &mut node.place)
+        else {
+            return false;
+        };
+        if lock.face != face {
+            return false;
+        }
+        let alone = lock.links.len() == 1;
+        let Some(place) = lock.links.iter().position(|link| link.name == *name) else {
+            return false;
+        };
+        let before = lock.links[place].token;
+        if before == token {
+            return true;
+        }
+        let goes_on = match face {
+            FileType::File => alone,
+            // A directory that becomes a lock, or ceases to be one while locks are below it.
+            FileType::Directory => before.is_none() || token.is_none(),
+            FileType::Symlink => false,
+        };
+        if goes_on {
+            let link = &mut Arc::make_mut(lock).links[place];
+            link.token = token;
+            link.origin = token;
+        }
+        goes_on
+    }
+
+    fn lock_mut(&mut self, ino: u64) -> Option<&mut LockNode> {
+        match self.nodes.get_mut(&ino).map(|node| &mut node.place) {
+            // Shared with requests on their way, which go on with what they saw.
+            Some(NodePlace::Lock(lock)) => Some(Arc::make_mut(lock)),
+            _ => None,
+        }
+    }
+
+    /// Whether the kernel knows this inode.
+    fn is_known(&self, ino: u64) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.lookups > 0)
+    }
+
+    fn count(&mut self, ino: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.lookups += 1;
+        }
+    }
+
+    fn detach(&mut self, name: &LockName) {
+        let Some(ino) = self.locks.remove(name) else { return };
+        let Some(lock) = self.lock_mut(ino) else { return };
+        lock.links.retain(|link| link.name != *name);
+        // What is said about the inode from now on is said about a name that it still has.
+        if let Some(link) = lock.links.first() {
+            lock.name = link.name.clone();
+        } else if !self.is_known(ino) {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    fn insert_lock(&mut self, name: &LockName, face: FileType, token: Option<Token>) -> u64 {
+        let link = NodeLink { name: name.clone(), token, origin: token };
+        let lock = LockNode { face, name: name.clone(), links: vec![link] };
+        let ino = match token.map(number_of) {
+            Some(ino) if !self.nodes.contains_key(&ino) => self.insert_as(ino, lock),
+            _ => self.insert(NodePlace::Lock(Arc::new(lock))),
+        };
+        self.locks.insert(name.clone(), ino);
+        ino
+    }
+
+    fn insert_as(&mut self, ino: u64, lock: LockNode) -> u64 {
+        self.nodes.insert(ino, InodeSlot { place: NodePlace::Lock(Arc::new(lock)), lookups: 1 });
+        ino
+    }
+
+    fn insert(&mut self, place: NodePlace) -> u64 {
+        let ino = self.next;
+        self.next += 2;
+        self.nodes.insert(ino, InodeSlot { place, lookups: 1 });
+        ino
+    }
+}
+
+impl NodePlace {
+    /// The name of a lock in this directory.
+    pub(crate) fn child(&self, name: &OsStr) -> Result<LockName, NameError> {
+        let name = name.as_bytes();
+        match self {
+            Self::Lock(lock) => {
+                let parent = lock.name.as_str().as_bytes();
+                let mut whole = Vec::with_capacity(parent.len() + 1 + name.len());
+                whole.extend_from_slice(parent);
+                whole.push(b'/');
+                whole.extend_from_slice(name);
+                LockName::parse_bytes(&whole)
+            }
+            Self::Top | Self::Control(_) => LockName::parse_bytes(name),
+        }
+    }
+
+    /// Whether this is a directory that somebody holds as a lock.
+    pub(crate) fn is_held_directory(&self) -> bool {
+        matches!(self, Self::Lock(lock) if lock.face == FileType::Directory
+            && lock.links.first().is_some_and(|link| link.token.is_some()))
+    }
+}
+
+impl LockNode {
+    /// Whether this inode, of this number, can't be made again from the tokens of its names.
+    fn is_kept_as(&self, ino: u64) -> bool {
+        match &*self.links {
+            [link] => link.token.is_some_and(|token| number_of(token) != ino),
+            links => !links.is_empty(),
+        }
+    }
+
+    /// The tenure that open files of this one are bound to.
+    pub(crate) fn origin_of(&self, token: Token) -> Token {
+        let link = self.links.iter().find(|link| link.token == Some(token));
+        link.and_then(|link| link.origin).unwrap_or(token)
+    }
+
+    /// Whether this is a directory that nobody made, there because of locks below it.
+    pub(crate) fn is_only_a_way(&self) -> bool {
+        let held = self.links.first().is_some_and(|link| link.token.is_some());
+        self.face == FileType::Directory && !self.links.is_empty() && !held
+    }
+
+    /// The names that an open file of this tenure speaks of. Where the tree knows none, the
+    /// engine is asked about the name itself, and says what has become of the tenure.
+    pub(crate) fn links_of(&self, tenure: Option<Token>) -> Vec<NodeLink> {
+        let bound = |link: &&NodeLink| tenure.is_none() || link.origin == tenure;
+        let links: Vec<NodeLink> = self.links.iter().filter(bound).cloned().collect();
+        if links.is_empty() {
+            return vec![NodeLink { name: self.name.clone(), token: tenure, origin: tenure }];
+        }
+        links
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn token(number: u64) -> Token {
+        Token::named(number)
+    }
+
+    fn lock(tree: &InodeTable, ino: u64) -> Arc<LockNode> {
+        match tree.place(ino) {
+            Some(NodePlace::Lock(lock)) => lock,
+            other => panic!("{ino} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_its_number_while_the_kernel_knows_it() {
+        let mut tree = InodeTable::default();
+        let first = tree.made(&name("a"), FileType::File, token(1));
+        tree.removed(&name("a"));
+        let again = tree.made(&name("a"), FileType::File, token(2));
+        assert_eq!(first, again);
+        assert_eq!(lock(&tree, first).links[0].origin, Some(token(2)));
+        tree.removed(&name("a"));
+        tree.forget(first, 2);
+        tree.gone(&name("a"));
+        assert!(tree.place(first).is_none());
+        assert_ne!(tree.seen(&name("a"), FileType::File, Some(token(3))), first);
+    }
+
+    #[test]
+    fn the_number_of_a_hold_outlives_the_kernels_cache() {
+        let mut tree = InodeTable::default();
+        let made = tree.made(&name("a"), FileType::File, token(1));
+        tree.forget(made, 1);
+        assert!(tree.place(made).is_none());
+        assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(1))), made);
+        // Held again under a number that is not its token's.
+        assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
+        tree.forget(made, 2);
+        assert_eq!(tree.seen(&name("a"), FileType::File, Some(token(2))), made);
+        tree.forget(made, 1);
+        tree.removed(&name("a"));
+        assert!(tree.nodes.is_empty() && tree.locks.is_empty());
+    }
+
+    #[test]
+    fn links_outlive_the_kernels_cache() {
+        let mut tree = InodeTable::default();
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        tree.linked(ino, &name("b"), token(2), &name("a"));
+        tree.forget(ino, 2);
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(2))), ino);
+        assert_eq!(lock(&tree, ino).links.len(), 2);
+        tree.forget(ino, 1);
+        tree.gone(&name("a"));
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(2))), ino);
+        assert_eq!(lock(&tree, ino).links.len(), 1);
+        tree.forget(ino, 1);
+        tree.gone(&name("b"));
+        assert!(tree.nodes.is_empty() && tree.locks.is_empty());
+    }
+
+    #[test]
+    fn dormant_inodes_are_bounded() {
+        let mut tree = InodeTable::default();
+        for n in 1..=2 * DORMANT_MAX as u64 {
+            let file = name(&format!("f{n}"));
+            let ino = tree.seen(&file, FileType::File, None);
+            tree.seen(&file, FileType::File, Some(token(n)));
+            tree.forget(ino, 2);
+        }
+        assert_eq!((tree.nodes.len(), tree.locks.len()), (DORMANT_MAX, DORMANT_MAX));
+    }
+
+    #[test]
+    fn directories_and_symlinks_get_a_new_number_each_time() {
+        let mut tree = InodeTable::default();
+        for face in [FileType::Directory, FileType::Symlink] {
+            let first = tree.made(&name("a"), face, token(1));
+            assert_eq!(tree.seen(&name("a"), face, Some(token(1))), first);
+            tree.removed(&name("a"));
+            let second = tree.made(&name("a"), face, token(2));
+            assert_ne!(first, second);
+            assert_ne!(tree.seen(&name("a"), face, Some(token(3))), second);
+            assert!(lock(&tree, first).links.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_way_may_become_a_lock_and_back() {
+        let mut tree = InodeTable::default();
+        let way = tree.seen(&name("team"), FileType::Directory, None);
+        assert!(!tree.place(way).expect("there").is_held_directory());
+        assert_eq!(tree.seen(&name("team"), FileType::Directory, Some(token(1))), way);
+        assert!(tree.place(way).expect("there").is_held_directory());
+        assert_ne!(tree.seen(&name("team"), FileType::Directory, Some(token(2))), way);
+    }
+
+    #[test]
+    fn another_face_is_another_inode() {
+        let mut tree = InodeTable::default();
+        let file = tree.seen(&name("a"), FileType::File, Some(token(1)));
+        let directory = tree.seen(&name("a"), FileType::Directory, Some(token(2)));
+        assert_ne!(file, directory);
+        assert!(lock(&tree, file).links.is_empty());
+    }
+
+    #[test]
+    fn links_share_a_number_and_part_again() {
+        let mut tree = InodeTable::default();
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        tree.linked(ino, &name("b"), token(2), &name("a"));
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(2))), ino);
+        assert_eq!(lock(&tree, ino).links_of(Some(token(1))).len(), 2);
+        tree.removed(&name("a"));
+        assert_eq!(lock(&tree, ino).name, name("b"));
+        // The old inode lives on under b, so a is another from now on.
+        assert_ne!(tree.made(&name("a"), FileType::File, token(3)), ino);
+        let left = lock(&tree, ino).links_of(Some(token(1)));
+        assert_eq!(left.iter().map(|link| link.token).collect::<Vec<_>>(), [Some(token(2))]);
+    }
+
+    #[test]
+    fn a_linked_name_under_a_new_tenure_leaves_the_group() {
+        let mut tree = InodeTable::default();
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        tree.linked(ino, &name("b"), token(2), &name("a"));
+        let other = tree.seen(&name("a"), FileType::File, Some(token(9)));
+        assert_ne!(other, ino);
+        assert_eq!(lock(&tree, ino).links.len(), 1);
+    }
+
+    #[test]
+    fn a_moved_file_speaks_of_its_new_name() {
+        let mut tree = InodeTable::default();
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        let target = tree.made(&name("b"), FileType::File, token(2));
+        tree.moved(&name("a"), &name("b"), token(3));
+        assert_eq!(tree.seen(&name("b"), FileType::File, Some(token(3))), ino);
+        let links = lock(&tree, ino).links_of(Some(token(1)));
+        assert_eq!((links[0].name.as_str(), links[0].token), ("b", Some(token(3))));
+        assert!(lock(&tree, target).links.is_empty());
+        assert_ne!(tree.seen(&name("a"), FileType::File, Some(token(4))), ino);
+    }
+
+    #[test]
+    fn an_open_file_of_an_old_tenure_asks_about_that_tenure() {
+        let mut tree = InodeTable::default();
+        let ino = tree.made(&name("a"), FileType::File, token(1));
+        tree.seen(&name("a"), FileType::File, Some(token(2)));
+        let links = lock(&tree, ino).links_of(Some(token(1)));
+        assert_eq!((links.len(), links[0].token), (1, Some(token(1))));
+    }
+
+    #[test]
+    fn children_are_names_with_one_part_more() {
+        let mut tree = InodeTable::default();
+        let team = tree.seen(&name("team"), FileType::Directory, None);
+        let place = tree.place(team).expect("there");
+        assert_eq!(place.child(OsStr::new("build")), Ok(name("team/build")));
+        assert_eq!(NodePlace::Top.child(OsStr::new("build")), Ok(name("build")));
+        assert!(NodePlace::Top.child(OsStr::from_bytes(b"\xff")).is_err());
+        tree.forget(team, 1);
+        assert!(tree.place(team).is_none() && tree.number(&name("team")).is_none());
+    }
+}

@@ -1,0 +1,47 @@
+//! How many files this daemon may have open, and what they are for.
+
+use std::sync::OnceLock;
+
+/// Kept for storage, sockets, devices and logs, whatever programs do.
+const RESERVE: u64 = 256;
+/// More than a machine runs processes, and some 100 MB of the kernel's memory.
+const TO_WATCH_MAX: u64 = 65_536;
+
+/// Raises the limit of open files as far as this process may. Gives the limit.
+#[allow(unsafe_code)]
+fn raise() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives through the call, which fills it.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return RESERVE;
+    }
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+    // SAFETY: the structure lives through the call, which only reads it.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+        return raised.rlim_cur;
+    }
+    limit.rlim_cur
+}
+
+/// How many descriptors may watch processes and threads: half of all but the reserve. The rest is
+/// for the connections of a daemon that serves others as well. The first call raises the limit.
+pub(crate) fn to_watch() -> usize {
+    static TO_WATCH: OnceLock<usize> = OnceLock::new();
+    *TO_WATCH.get_or_init(|| {
+        let watching = raise().saturating_sub(RESERVE) / 2;
+        usize::try_from(watching.min(TO_WATCH_MAX)).unwrap_or(usize::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_raised_and_a_reserve_is_left() {
+        let watching = to_watch() as u64;
+        let limit = raise();
+        assert!(watching * 2 + RESERVE <= limit, "{watching} of {limit}");
+        assert!(watching > 0);
+    }
+}

@@ -1,0 +1,276 @@
+//! The kernel's side of a mount: opening /dev/fuse, mount(2), fusermount3, and taking it away.
+//!
+//! fuser can mount, but takes what it mounted away by path when the session ends, even when
+//! another daemon has since mounted there; it also tells a missing device from a missing helper
+//! by a log line only. So we mount by ourselves and hand it the open device.
+
+use crate::fuse::kernel::device_names::{DEVICE, HELPER};
+use crate::fuse::kernel::mount_error::MountError;
+use crate::fuse::kernel::mountinfo;
+use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::mount_config::Users;
+use crate::os_error::said;
+use std::ffi::{CString, OsStr};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The name of the mount in `mount` and `df`.
+const SOURCE: &str = "latchfs";
+/// Where fusermount3 finds the socket for its answer.
+const HELPER_SOCKET: &str = "_FUSE_COMMFD";
+/// The flag of mount(2) by which path resolution fails at a symlink, while readlink works. libc
+/// has no name for it yet.
+const MS_NOSYMFOLLOW: libc::c_ulong = 256;
+/// The helper's name for it.
+const NO_SYMLINKS: &str = ",nosymfollow";
+
+/// How a mount went away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// At once.
+    Clean,
+    /// It was busy: nobody sees it any more, but who has a file open keeps it until then.
+    Detached,
+}
+
+/// Mounts at `dir`, and gives back the open device on which the kernel will ask.
+pub fn mount(dir: &Path, users: Users) -> Result<OwnedFd, MountError> {
+    let device = match OpenOptions::new().read(true).write(true).open(DEVICE) {
+        Ok(device) => device,
+        Err(error) => {
+            return Err(match error.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => MountError::DeviceDenied,
+                Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoDevice,
+                _ => MountError::Device(error),
+            });
+        }
+    };
+    match mount_directly(dir, &device, users) {
+        Ok(()) => Ok(device.into()),
+        // The helper has no right that root lacks, as in a container without CAP_SYS_ADMIN.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_root() => {
+            // A helper that does not know the option refuses it.
+            mount_by_helper(dir, users, NO_SYMLINKS).or_else(|refused| match refused {
+                MountError::Helper(_) => mount_by_helper(dir, users, ""),
+                refused => Err(refused),
+            })
+        }
+        Err(error) => Err(MountError::Refused { dir: dir.into(), error }),
+    }
+}
+
+/// Tells the kernel of `device` that what it keeps of the name `name` in the directory `parent`
+/// has expired: it asks again when the name is next used, and only then drops it if that is
+/// another inode. Older kernels than Linux 6.2 drop it at once.
+#[allow(unsafe_code)]
+pub(crate) fn expire_entry(device: RawFd, parent: u64, name: &OsStr) -> io::Result<()> {
+    // struct fuse_out_header, struct fuse_notify_inval_entry_out, the name and a NUL.
+    const HEADERS_BYTES: usize = 32;
+    const NOTIFY_INVAL_ENTRY: i32 = 3;
+    const EXPIRE_ONLY: u32 = 1;
+    let name = name.as_bytes();
+    let length = HEADERS_BYTES + name.len() + 1;
+    let mut message = Vec::with_capacity(length);
+    message.extend_from_slice(&(length as u32).to_ne_bytes());
+    message.extend_from_slice(&NOTIFY_INVAL_ENTRY.to_ne_bytes());
+    message.extend_from_slice(&0_u64.to_ne_bytes()); // answers no request
+    message.extend_from_slice(&parent.to_ne_bytes());
+    message.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    message.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
+    message.extend_from_slice(name);
+    message.push(0);
+    // SAFETY: as many bytes as `message` has are read from it, and write(2) on a number is sound
+    // whatever that names.
+    let written = unsafe { libc::write(device, message.as_ptr().cast(), message.len()) };
+    match io::Error::last_os_error() {
+        // The kernel has dropped it already.
+        _ if written >= 0 => Ok(()),
+        error if error.kind() == ErrorKind::NotFound => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// mount(2), for root and whoever has `CAP_SYS_ADMIN`.
+#[allow(unsafe_code)]
+fn mount_directly(dir: &Path, device: &File, users: Users) -> io::Result<()> {
+    // SAFETY: these two calls only read the process's own ids, and can't fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    if users == Users::All {
+        data.push_str(",allow_other");
+    }
+    let (source, kind) = (c_string(SOURCE.as_bytes())?, c_string(mountinfo::TYPE.as_bytes())?);
+    let (target, data) = (c_string(dir.as_os_str().as_bytes())?, c_string(data.as_bytes())?);
+    // Kernels before 5.10 ignore the last one.
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | MS_NOSYMFOLLOW;
+    // SAFETY: all five arguments are valid NUL-terminated strings or plain numbers, and live
+    // until the call returns.
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            data.as_ptr().cast::<libc::c_void>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// fusermount3, for everybody else: it mounts, and sends the open device through a socket.
+fn mount_by_helper(dir: &Path, users: Users, more: &str) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
+    let mut options = format!("nosuid,nodev,fsname={SOURCE},subtype={SOURCE}{more}");
+    if users == Users::All {
+        options.push_str(",allow_other");
+    }
+    let mut command = Command::new(HELPER);
+    command.args(["-o", &options, "--"]).arg(dir);
+    command.env(HELPER_SOCKET, theirs.as_raw_fd().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    inherit(&mut command, theirs.as_raw_fd());
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(MountError::NoHelper),
+        Err(error) => return Err(MountError::Helper(said(&error))),
+    };
+    // Ours is the only end left when the helper exits, so a failure reads as the end of file.
+    drop(theirs);
+    let device = receive_fd(ours.as_fd());
+    let output = child.wait_with_output();
+    match device {
+        Ok(Some(device)) => Ok(device),
+        failed => {
+            let why = match (output, failed) {
+                (Ok(output), _) if !output.stderr.is_empty() => {
+                    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+                }
+                (_, Err(error)) => said(&error),
+                _ => "it sent no device".to_owned(),
+            };
+            Err(if why.contains("user_allow_other") {
+                MountError::AllowOther
+            } else {
+                MountError::Helper(why.replace('\n', "; "))
+            })
+        }
+    }
+}
+
+/// Lets `fd` stay open in the program that `command` starts.
+#[allow(unsafe_code)]
+fn inherit(command: &mut Command, fd: RawFd) {
+    let keep = move || {
+        // SAFETY: fcntl on a number is sound whatever it names, and may be called after fork.
+        match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(keep) };
+}
+
+/// Room for one control message with one file descriptor, aligned as the kernel wants it.
+#[repr(C)]
+union Control {
+    header: libc::cmsghdr,
+    bytes: [u8; 64],
+}
+
+/// Receives one open file through `socket`; `None` when the other end closed without sending.
+#[allow(unsafe_code)]
+fn receive_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut byte = 0_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast::<libc::c_void>(), iov_len: 1 };
+    let mut control = Control { bytes: [0; 64] };
+    // SAFETY: all zeros is a valid msghdr: null pointers with lengths of zero.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast::<libc::c_void>();
+    message.msg_controllen = size_of::<Control>() as _;
+    let received = loop {
+        // SAFETY: `message` points to `byte` and `control`, which outlive the call, with their
+        // true sizes.
+        let received =
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        if received >= 0 {
+            break received;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error);
+        }
+    };
+    if received == 0 {
+        return Ok(None);
+    }
+    // SAFETY: recvmsg has set the length of what it wrote to `control`; CMSG_FIRSTHDR returns
+    // null when that is less than a header.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    // SAFETY: not null, so it points to a header within `control`.
+    let Some(found) = (unsafe { header.as_ref() }) else { return Ok(None) };
+    if found.cmsg_level != libc::SOL_SOCKET || found.cmsg_type != libc::SCM_RIGHTS {
+        return Ok(None);
+    }
+    // SAFETY: a control message of this type carries at least one descriptor behind its header,
+    // perhaps unaligned; the kernel made it for us, so nobody else owns it.
+    let fd =
+        unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()) };
+    Ok(Some(fd))
+}
+
+/// Takes away the topmost mount at `dir`; a busy one is detached.
+pub fn unmount(dir: &Path) -> io::Result<Gone> {
+    match umount2(dir, 0) {
+        Ok(()) => Ok(Gone::Clean),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EBUSY) => detach(dir).map(|()| Gone::Detached),
+            Some(libc::EPERM) => match helper_unmount(dir, &["-u"]) {
+                Ok(()) => Ok(Gone::Clean),
+                Err(_) => helper_unmount(dir, &["-u", "-z"]).map(|()| Gone::Detached),
+            },
+            _ => Err(error),
+        },
+    }
+}
+
+/// Takes away the topmost mount at `dir` from sight, busy or dead as it may be.
+pub fn detach(dir: &Path) -> io::Result<()> {
+    match umount2(dir, libc::MNT_DETACH) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            helper_unmount(dir, &["-u", "-z"])
+        }
+        result => result,
+    }
+}
+
+#[allow(unsafe_code)]
+fn umount2(dir: &Path, flags: libc::c_int) -> io::Result<()> {
+    let dir = c_string(dir.as_os_str().as_bytes())?;
+    // SAFETY: a valid NUL-terminated string that lives until the call returns.
+    match unsafe { libc::umount2(dir.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn helper_unmount(dir: &Path, options: &[&str]) -> io::Result<()> {
+    let output = Command::new(HELPER).args(options).arg("--").arg(dir).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}

@@ -1,0 +1,494 @@
+//! The dispatcher: reads the kernel's requests, runs the operations of a [`FileSystem`], and sends
+//! their results back. Nothing else knows fuser's types of requests and replies.
+
+use crate::fuse::kernel::capabilities::{CanExpire, negotiate};
+use crate::fuse::kernel::file_system::{FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::poll_waker::PollWaker;
+use crate::fuse::kernel::replies::{
+    DOTS, attr, created, directory, empty, entry, requester, sized,
+};
+use crate::fuse::kernel::task::spawn;
+use crate::fuse::kernel::values::{LockRequest, ReadRequest, SetAttrs};
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// One mounted file system, as fuser drives it.
+pub(crate) struct Dispatcher<F>(Arc<F>, CanExpire);
+
+impl<F> Dispatcher<F> {
+    /// A dispatcher for `fs`.
+    pub(crate) fn new(fs: Arc<F>) -> Self {
+        Self(fs, CanExpire::default())
+    }
+
+    /// Whether names can expire, to be asked when the session has begun.
+    pub(crate) fn can_expire(&self) -> CanExpire {
+        self.1.clone()
+    }
+}
+
+impl<F: FileSystem> Filesystem for Dispatcher<F> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.1.set(negotiate(config));
+        self.0.started();
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            entry(reply, fs.lookup(who, at).await);
+        });
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.0.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { attr(reply, fs.getattr(who, ino.0).await) });
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (owner, times, fh) = ((uid, gid), (atime, mtime), fh.map(|fh| fh.0));
+        let wanted = SetAttrs { mode, owner, size, times, fh };
+        spawn(async move { attr(reply, fs.setattr(who, ino.0, &wanted).await) });
+    }
+
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move {
+            match fs.readlink(who, ino.0).await {
+                Ok(text) => reply.data(text.as_slice()),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            entry(reply, fs.mkdir(who, at, mode & !umask).await);
+        });
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            empty(reply, fs.unlink(who, at).await);
+        });
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            empty(reply, fs.rmdir(who, at).await);
+        });
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), link_name.to_owned());
+        let target = target.as_os_str().to_owned();
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            entry(reply, fs.symlink(who, at, &target).await);
+        });
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (name, new_name) = (name.to_owned(), newname.to_owned());
+        spawn(async move {
+            let from = NameIn { parent: parent.0, name: &name };
+            let to = NameIn { parent: newparent.0, name: &new_name };
+            empty(reply, fs.rename(who, from, to, flags).await);
+        });
+    }
+
+    fn link(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), newname.to_owned());
+        spawn(async move {
+            let to = NameIn { parent: newparent.0, name: &name };
+            entry(reply, fs.link(who, ino.0, to).await);
+        });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move {
+            let at = NameIn { parent: parent.0, name: &name };
+            created(reply, fs.create(who, at, mode & !umask, flags).await);
+        });
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move {
+            match fs.open(who, ino.0, flags.0).await {
+                Ok(opened) => reply.opened(FileHandle(opened.fh), opened.flags),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let asked = ReadRequest { fh: fh.0, offset, size, flags: flags.0 };
+        spawn(async move {
+            match fs.read(who, asked).await {
+                Ok(bytes) => reply.data(bytes.as_slice()),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (fs, who, data) = (Arc::clone(&self.0), requester(req), data.to_vec());
+        spawn(async move {
+            match fs.write(who, fh.0, offset, &data).await {
+                Ok(written) => reply.written(written),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { empty(reply, fs.flush(who, ino.0, fh.0, lock_owner.0).await) });
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.0.release(ino.0, fh.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok(); // a write is answered when it is done
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.0.opendir(requester(req), ino.0) {
+            Ok(opened) => reply.opened(FileHandle(opened.fh), opened.flags),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (index, anew) = (offset.saturating_sub(DOTS), offset == 0);
+        spawn(async move {
+            let page = fs.readdir(who, ino.0, fh.0, index, anew).await;
+            directory(reply, ino.0, offset, page);
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.0.releasedir(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let stats = self.0.statfs();
+        let (blocks, block) = (stats.blocks, stats.block_bytes);
+        let (files, free, name) = (stats.files, stats.files_free, stats.name_bytes);
+        reply.statfs(blocks, blocks, blocks, files, free, block, name, block);
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        let value = value.to_vec();
+        spawn(async move { empty(reply, fs.setxattr(who, ino.0, &name, &value).await) });
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (fs, who, name) = (Arc::clone(&self.0), requester(req), name.to_owned());
+        spawn(async move { sized(reply, fs.getxattr(who, ino.0, &name).await, size) });
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move { sized(reply, fs.listxattr(who, ino.0).await, size) });
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.removexattr(name));
+    }
+
+    // The operation itself decides who may do it.
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn mknod(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        reply.error(self.0.unsupported(Unsupported::Mknod));
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        spawn(async move {
+            match fs.ioctl(who, ino.0, fh.0, cmd).await {
+                Ok(bytes) => reply.ioctl(0, &bytes),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
+        let asked = LockRequest { ino, fh, owner, start, end, kind: typ, pid };
+        spawn(async move {
+            match fs.getlk(who, asked).await {
+                Ok(found) => reply.locked(found.start, found.end, found.kind, found.pid),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, who) = (Arc::clone(&self.0), requester(req));
+        let (ino, fh, owner) = (ino.0, fh.0, lock_owner.0);
+        let asked = LockRequest { ino, fh, owner, start, end, kind: typ, pid };
+        spawn(async move { empty(reply, fs.setlk(who, asked, sleep).await) });
+    }
+
+    fn destroy(&mut self) {
+        self.0.ended();
+    }
+
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        ph: PollNotifier,
+        events: PollEvents,
+        flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        let fs = Arc::clone(&self.0);
+        let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
+        let waker = waits.then(|| PollWaker::new(move || ph.notify()));
+        spawn(async move { reply.poll(fs.poll(fh.0, events, waker).await) });
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(self.0.unsupported(Unsupported::Fallocate));
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        reply.error(self.0.unsupported(Unsupported::Lseek));
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(self.0.unsupported(Unsupported::CopyFileRange));
+    }
+}

@@ -1,0 +1,25 @@
+//! The part that knows the kernel, for any file system that serves a mount: a file system
+//! implements [`file_system::FileSystem`] on plain values, and everything else is here.
+
+pub(crate) mod hash_maps;
+pub(crate) mod values;
+mod descriptor_limit;
+pub(crate) mod user_shares;
+pub(crate) mod task;
+pub(crate) mod pending;
+pub(crate) mod handles;
+pub(crate) mod pending_signals;
+pub(crate) mod interrupts;
+pub(crate) mod poll_waker;
+pub mod own_user;
+pub mod device_names;
+pub mod mountinfo;
+pub mod mount_seal;
+pub mod mount_error;
+pub mod device;
+pub(crate) mod invalidation;
+pub(crate) mod file_system;
+mod replies;
+mod capabilities;
+mod dispatch;
+pub mod session;

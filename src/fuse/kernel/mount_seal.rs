@@ -1,0 +1,154 @@
+//! The directory below a mount. A program that asks for a lock while nothing is mounted must fail,
+//! and not make a file that excludes nobody: so the directory is *sealed*, without any permission
+//! and, as root, immutable where the file system can do that, which stops root as well.
+
+use crate::fuse::kernel::own_user::is_root;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Permissions of a sealed directory.
+const NONE: u32 = 0o000;
+/// Permissions of a directory that is not sealed any more.
+const MODE: u32 = 0o755;
+/// Permissions by which its owner can have something mounted on it.
+const MODE_OF_OWNER: u32 = 0o700;
+/// `FS_IMMUTABLE_FL` of linux/fs.h: nothing can be made in it, by anybody.
+const IMMUTABLE: libc::c_int = 0x10;
+/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of linux/fs.h, for which libc has no names.
+const GET_FLAGS: libc::c_ulong = ioctl_number(2, 1);
+/// See [`GET_FLAGS`].
+const SET_FLAGS: libc::c_ulong = ioctl_number(1, 2);
+/// Entries that a sentence names.
+const SHOWN_MAX: usize = 3;
+
+/// `_IOR('f', number, long)`, or `_IOW` for the other direction.
+const fn ioctl_number(direction: libc::c_ulong, number: libc::c_ulong) -> libc::c_ulong {
+    let size = size_of::<libc::c_long>() as libc::c_ulong;
+    direction << 30 | size << 16 | (b'f' as libc::c_ulong) << 8 | number
+}
+
+/// A directory that is about to be covered by a mount. It is sealed when this is dropped, if it was
+/// before.
+#[derive(Debug)]
+pub(crate) struct Below {
+    dir: File,
+    was_sealed: bool,
+}
+
+impl Below {
+    /// Opens a directory, and has its owner able to mount on it.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let was_sealed = is_sealed(path)?;
+        if was_sealed && !is_root() {
+            fs::set_permissions(path, Permissions::from_mode(MODE_OF_OWNER))?;
+        }
+        Ok(Self { dir: File::open(path)?, was_sealed })
+    }
+
+    /// Seals it, now that it is covered. Returns whether root is kept out as well.
+    pub(crate) fn seal(&mut self) -> io::Result<bool> {
+        self.was_sealed = true;
+        self.close()
+    }
+
+    fn close(&self) -> io::Result<bool> {
+        // Of an immutable directory not even the permissions can be set again.
+        if flags_of(&self.dir).is_ok_and(|flags| flags & IMMUTABLE != 0) {
+            return Ok(is_root());
+        }
+        self.dir.set_permissions(Permissions::from_mode(NONE))?;
+        Ok(is_root() && set_immutable(&self.dir, true).is_ok())
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        if self.was_sealed
+            && let Err(error) = self.close()
+        {
+            log::debug!("a mount point can't be sealed: {error}");
+        }
+    }
+}
+
+/// Whether a directory is sealed.
+pub fn is_sealed(path: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(path)?.mode() & 0o7777 == NONE)
+}
+
+/// Makes a directory usable again on which nothing is mounted. Returns whether it was sealed: any
+/// other keeps the permissions that it has.
+pub fn unseal(path: &Path) -> io::Result<bool> {
+    // Of what is opened here, not of what a user puts in its place meanwhile.
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if dir.metadata()?.mode() & 0o7777 != NONE {
+        return Ok(false);
+    }
+    let opened = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
+    if is_root() {
+        // Where there is no such flag there is none to take away.
+        let _ = File::open(&opened).and_then(|dir| set_immutable(&dir, false));
+    }
+    fs::set_permissions(&opened, Permissions::from_mode(MODE))?;
+    Ok(true)
+}
+
+/// The entries of a directory, for a sentence; `None` if there are none, or none can be seen.
+pub fn entries(path: &Path) -> Option<String> {
+    let found = fs::read_dir(path).ok()?.flatten();
+    let mut names: Vec<_> =
+        found.map(|entry| format!("'{}'", entry.file_name().to_string_lossy())).collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(SHOWN_MAX);
+    names.truncate(SHOWN_MAX);
+    match (names.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(names.join(", ")),
+        (false, more) => Some(format!("{} and {more} more", names.join(", "))),
+    }
+}
+
+/// The entries that a mount at `path` hides. Only root can look there.
+#[allow(unsafe_code)]
+pub fn hidden(path: &Path) -> io::Result<Option<String>> {
+    // open_tree(2) of linux/mount.h: a copy of one mount without those that are mounted in it.
+    const OPEN_TREE_CLONE: libc::c_int = 1;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    let parent = std::ffi::CString::new(parent.as_os_str().as_bytes())?;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC;
+    // SAFETY: a valid NUL-terminated string, which lives until the call returns, and numbers.
+    let tree =
+        unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, parent.as_ptr(), flags) };
+    let Ok(tree @ 0..) = RawFd::try_from(tree) else { return Err(io::Error::last_os_error()) };
+    // SAFETY: the kernel has just made this descriptor for us.
+    let tree = unsafe { OwnedFd::from_raw_fd(tree) };
+    let below = Path::new("/proc/self/fd").join(tree.as_raw_fd().to_string()).join(name);
+    fs::metadata(&below)?;
+    Ok(entries(&below))
+}
+
+#[allow(unsafe_code)]
+fn flags_of(dir: &File) -> io::Result<libc::c_int> {
+    let mut flags: libc::c_int = 0;
+    // SAFETY: the call gets an open descriptor and a pointer to a number that outlives it.
+    match unsafe { libc::ioctl(dir.as_raw_fd(), GET_FLAGS as _, &raw mut flags) } {
+        0 => Ok(flags),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[allow(unsafe_code)]
+fn set_immutable(dir: &File, wanted: bool) -> io::Result<()> {
+    let before = flags_of(dir)?;
+    let flags = if wanted { before | IMMUTABLE } else { before & !IMMUTABLE };
+    // SAFETY: as above.
+    match unsafe { libc::ioctl(dir.as_raw_fd(), SET_FLAGS as _, &raw const flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

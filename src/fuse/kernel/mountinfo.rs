@@ -1,0 +1,222 @@
+//! The mounts of this machine, as the kernel tells them in `/proc/self/mountinfo`.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// The file system type of our mounts.
+pub const TYPE: &str = "fuse.latchfs";
+
+/// Symlinks that the kernel follows at most.
+const LINKS_MAX: usize = 40;
+/// A daemon that lives answers in microseconds; one that is stopped never does.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where.
+    pub dir: PathBuf,
+    /// The file system's device number: what tells two mounts on one directory apart.
+    pub device: Device,
+    /// The file system type, `fuse.latchfs` for ours.
+    pub kind: String,
+    /// Whether the whole file system is mounted here, not a directory of it by `mount --bind`.
+    pub whole: bool,
+    /// Whether the kernel follows the symlinks in it.
+    pub follows_symlinks: bool,
+}
+
+/// A device number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// Its first half.
+    pub major: u32,
+    /// Its second half.
+    pub minor: u32,
+}
+
+/// Whether somebody serves a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It answers.
+    Live,
+    /// Its daemon is gone: whatever one asks, the answer is ENOTCONN.
+    Dead,
+    /// There is no answer: the daemon is stopped or stuck.
+    Silent,
+}
+
+impl MountPoint {
+    /// Whether it is one of ours.
+    pub fn is_latchfs(&self) -> bool {
+        self.kind == TYPE
+    }
+}
+
+/// All mounts, in the order in which they were made; a later one hides an earlier one.
+pub fn read() -> io::Result<Vec<MountPoint>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Our mounts that can be seen: whole, and not hidden by another mount on the same directory.
+pub fn ours() -> io::Result<Vec<MountPoint>> {
+    Ok(visible(read()?).into_iter().filter(|mount| mount.is_latchfs() && mount.whole).collect())
+}
+
+/// The mount that one sees at `dir`, if something is mounted exactly there.
+pub fn at(dir: &Path) -> io::Result<Option<MountPoint>> {
+    Ok(read()?.into_iter().rev().find(|mount| mount.dir == dir))
+}
+
+fn visible(mounts: Vec<MountPoint>) -> Vec<MountPoint> {
+    let mut seen: Vec<MountPoint> = Vec::new();
+    for mount in mounts {
+        seen.retain(|other| other.dir != mount.dir);
+        seen.push(mount);
+    }
+    seen
+}
+
+/// Reads the format of proc(5): `36 35 98:0 /root /dir options [tags...] - type source options`.
+fn parse(text: &[u8]) -> Vec<MountPoint> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<MountPoint> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = parse_device(fields.nth(2)?)?;
+    let root = fields.next()?;
+    let dir = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
+    let mut options = fields.next()?.split(|&byte| byte == b',');
+    let follows_symlinks = options.all(|option| option != b"nosymfollow");
+    fields.find(|field| *field == b"-")?;
+    let kind = String::from_utf8(unescape(fields.next()?)).ok()?;
+    Some(MountPoint { dir, device, kind, whole: root == b"/", follows_symlinks })
+}
+
+fn parse_device(field: &[u8]) -> Option<Device> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+/// Space, tab, newline and backslash are written as `\040` and so on.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let code = tail.get(..3).filter(|code| code.iter().all(|c| (b'0'..=b'7').contains(c)));
+        match code {
+            Some(code) if byte == b'\\' => {
+                let value = code.iter().fold(0_u32, |value, c| value * 8 + u32::from(c - b'0'));
+                bytes.push(value as u8);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+/// The absolute path of `path` without symlinks, found without asking what is mounted there:
+/// a mount whose daemon is dead can't be asked. The last part need not exist.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut path = std::path::absolute(path)?;
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return std::fs::canonicalize(&path);
+        };
+        let parent = match std::fs::canonicalize(parent) {
+            // The parent too is yet to be made: there is no symlink in what does not exist.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => resolve(parent)?,
+            parent => parent?,
+        };
+        let here = parent.join(name);
+        match std::fs::read_link(&here) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return Ok(here),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// A name that nothing has, so that only the daemon can say so: what the mount point itself looks
+/// like the kernel remembers for a while after the daemon's death.
+const PROBE_NAME: &str = ".latchfs-probe";
+
+/// Whether somebody serves the mount at `dir`. Takes two seconds at most.
+pub fn probe(dir: &Path) -> Life {
+    let (send, answer) = mpsc::channel();
+    let name = dir.join(PROBE_NAME);
+    // On a thread of its own: a stopped daemon would keep the caller for ever.
+    let asked = thread::Builder::new().name("probe".into()).spawn(move || {
+        let _ = send.send(std::fs::symlink_metadata(&name).map(|_| ()));
+    });
+    if asked.is_err() {
+        return Life::Silent;
+    }
+    match answer.recv_timeout(PROBE_PATIENCE) {
+        Err(_) => Life::Silent,
+        Ok(Err(error)) if is_dead(&error) => Life::Dead,
+        Ok(_) => Life::Live,
+    }
+}
+
+/// Whether this is what the kernel says for a daemon that is gone.
+pub fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &[u8] = b"\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+41 27 0:50 / /tmp/a\\040b rw,nosuid shared:7 master:2 - fuse.latchfs latchfs rw,user_id=0
+42 27 0:51 / /locks rw,nosymfollow - fuse.latchfs latchfs rw
+43 27 0:52 / /locks rw - tmpfs tmpfs rw
+44 27 0:51 /team /bind rw - fuse.latchfs latchfs rw
+not a line
+";
+
+    #[test]
+    fn mountinfo_is_read() {
+        let mounts = parse(SAMPLE);
+        assert_eq!(mounts.len(), 5);
+        assert_eq!(mounts[1].dir, Path::new("/tmp/a b"));
+        assert_eq!(mounts[1].device, Device { major: 0, minor: 50 });
+        assert!(mounts[1].is_latchfs() && !mounts[0].is_latchfs());
+        assert!(mounts[2].whole && !mounts[4].whole);
+        assert!(mounts[1].follows_symlinks && !mounts[2].follows_symlinks);
+    }
+
+    #[test]
+    fn a_later_mount_hides_an_earlier_one() {
+        let seen = visible(parse(SAMPLE));
+        let at_locks: Vec<_> = seen.iter().filter(|m| m.dir == Path::new("/locks")).collect();
+        assert_eq!(at_locks.len(), 1);
+        assert_eq!(at_locks[0].kind, "tmpfs");
+    }
+
+    #[test]
+    fn a_path_is_resolved_though_its_end_is_not_there() {
+        let base = std::fs::canonicalize(std::env::temp_dir()).expect("there is one");
+        let there = base.join("no-such-directory/x");
+        assert_eq!(resolve(&there).expect("resolves"), there);
+        assert_eq!(resolve(Path::new("/")).expect("resolves"), Path::new("/"));
+    }
+
+    #[test]
+    fn this_machine_has_a_root() {
+        assert!(at(Path::new("/proc")).expect("readable").is_some_and(|m| m.kind == "proc"));
+        assert_eq!(probe(Path::new("/proc")), Life::Live);
+    }
+}

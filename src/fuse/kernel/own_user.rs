@@ -1,0 +1,13 @@
+//! The user as whom this process acts.
+
+/// Whether this process acts as root.
+pub fn is_root() -> bool {
+    own_uid() == 0
+}
+
+/// Returns the effective user of this process.
+#[allow(unsafe_code)]
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: geteuid only reads, and can't fail.
+    unsafe { libc::geteuid() }
+}

@@ -1,0 +1,177 @@
+//! Whether a waiting thread has a signal to attend to.
+//!
+//! The kernel would tell by an interrupt, but fuser answers the first of those with ENOSYS, and
+//! then no more come: a waiter could not even be killed. So whoever waits is looked at, in
+//! `/proc/TID/status`, while it waits. A signal is deliverable when it is pending and neither
+//! blocked nor ignored; only then may the wait be answered with EINTR, for a program without such
+//! a signal would see errno 512.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// A thread that waits, kept open: reading again costs half of opening and reading.
+#[derive(Debug)]
+pub(crate) struct WatchedThread {
+    status: File,
+}
+
+/// The result of one look at a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ThreadSignals {
+    /// Nothing to attend to.
+    Quiet,
+    /// The same, and it runs, or would if it had a processor: it waits for nothing.
+    Running,
+    /// A signal that this very thread must take.
+    Signalled,
+    /// A signal to the whole process, which another of its threads may take instead: to be looked
+    /// at twice.
+    PerhapsSignalled,
+    /// It is stopped, and will ask again when it is continued.
+    Stopped,
+    /// It is no more.
+    Gone,
+}
+
+/// The first 2 KiB of a status hold all that is looked for: the lines before it are short.
+const STATUS_BYTES: usize = 2_048;
+
+impl WatchedThread {
+    /// Begins to watch the thread `tid`. `None`: it lives in another pid namespace, or is gone.
+    pub(crate) fn new(tid: u32) -> Option<Self> {
+        let status = File::open(format!("/proc/{tid}/status")).ok()?;
+        (tid != 0).then_some(Self { status })
+    }
+
+    /// The user as whom the thread acts on files.
+    pub(crate) fn user(&self) -> Option<u32> {
+        let mut bytes = [0; STATUS_BYTES];
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        let mut lines = bytes[..length].split(|byte| *byte == b'\n');
+        let ids = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+        // Real, effective, saved, and that of the file system.
+        let id = ids.split(|byte| *byte == b'\t').nth(4)?;
+        number(id, 10)?.try_into().ok()
+    }
+
+    /// Looks.
+    pub(crate) fn look(&self) -> ThreadSignals {
+        let mut bytes = [0; STATUS_BYTES];
+        match self.status.read_at(&mut bytes, 0) {
+            Ok(length) if length > 0 => {
+                read_status(&bytes[..length]).unwrap_or(ThreadSignals::Gone)
+            }
+            _ => ThreadSignals::Gone,
+        }
+    }
+}
+
+/// Returns the meaning of the text of a status; `None` if a line is missing, as for a thread that
+/// is ending.
+fn read_status(text: &[u8]) -> Option<ThreadSignals> {
+    let (mut state, mut threads) = (0, 1);
+    let (mut pending, mut shared, mut blocked) = (0, 0, 0);
+    for line in text.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let value = line[colon + 1..].trim_ascii();
+        match &line[..colon] {
+            b"State" => state = *value.first()?,
+            b"Threads" => threads = number(value, 10)?,
+            b"SigPnd" => pending = number(value, 16)?,
+            b"ShdPnd" => shared = number(value, 16)?,
+            b"SigBlk" => blocked = number(value, 16)?,
+            b"SigIgn" => {
+                let deaf = blocked | number(value, 16)?;
+                return Some(sight(state, threads, pending & !deaf, shared & !deaf));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn sight(state: u8, threads: u64, pending: u64, shared: u64) -> ThreadSignals {
+    // SIGKILL is nobody's to take instead: it ends every thread.
+    let kills = (pending | shared) & (1 << (libc::SIGKILL - 1)) != 0;
+    match (state, pending, shared) {
+        (b'Z' | b'X' | b'x', ..) => ThreadSignals::Gone,
+        (_, 1.., _) => ThreadSignals::Signalled,
+        (_, _, 1..) if kills || threads == 1 => ThreadSignals::Signalled,
+        (_, _, 1..) => ThreadSignals::PerhapsSignalled,
+        (b'T' | b't', ..) => ThreadSignals::Stopped,
+        (b'R', ..) => ThreadSignals::Running,
+        _ => ThreadSignals::Quiet,
+    }
+}
+
+fn number(text: &[u8], radix: u32) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(text).ok()?, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(
+        state: &str,
+        threads: u32,
+        pending: u64,
+        shared: u64,
+        deaf: [u64; 2],
+    ) -> Option<ThreadSignals> {
+        let [blocked, ignored] = deaf;
+        let text = format!(
+            "Name:\tx: y\nState:\t{state}\nPid:\t7\nThreads:\t{threads}\nSigQ:\t0/9\n\
+             SigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n\
+             SigIgn:\t{ignored:016x}\nSigCgt:\t0\n"
+        );
+        read_status(text.as_bytes())
+    }
+
+    #[test]
+    fn a_signal_counts_unless_blocked_or_ignored() {
+        let (int, term) = (1 << (libc::SIGINT - 1), 1 << (libc::SIGTERM - 1));
+        assert_eq!(status("D (disk sleep)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Quiet));
+        assert_eq!(status("D (disk sleep)", 1, 0, int, [0, 0]), Some(ThreadSignals::Signalled));
+        assert_eq!(status("D (disk sleep)", 1, int, 0, [0, 0]), Some(ThreadSignals::Signalled));
+        assert_eq!(status("D (disk sleep)", 1, 0, int, [int, 0]), Some(ThreadSignals::Quiet));
+        assert_eq!(status("D (disk sleep)", 1, 0, int, [0, int]), Some(ThreadSignals::Quiet));
+        assert_eq!(
+            status("D (disk sleep)", 1, 0, int | term, [int, 0]),
+            Some(ThreadSignals::Signalled)
+        );
+    }
+
+    #[test]
+    fn a_shared_signal_of_many_threads_is_looked_at_twice() {
+        let (int, kill) = (1 << (libc::SIGINT - 1), 1 << (libc::SIGKILL - 1));
+        assert_eq!(
+            status("D (disk sleep)", 2, 0, int, [0, 0]),
+            Some(ThreadSignals::PerhapsSignalled)
+        );
+        assert_eq!(status("D (disk sleep)", 2, 0, kill, [0, 0]), Some(ThreadSignals::Signalled));
+    }
+
+    #[test]
+    fn the_stopped_and_the_dead_are_told_apart() {
+        assert_eq!(status("R (running)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Running));
+        assert_eq!(status("S (sleeping)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Quiet));
+        assert_eq!(status("T (stopped)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Stopped));
+        assert_eq!(status("Z (zombie)", 1, 0, 0, [0, 0]), Some(ThreadSignals::Gone));
+        assert_eq!(read_status(b"Name:\tx\nState:\tR (running)\n"), None);
+    }
+
+    #[test]
+    fn this_thread_runs_and_nobody_is_gone() {
+        let own = std::fs::read_link("/proc/thread-self").expect("a link");
+        let tid = own.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
+        assert_eq!(
+            WatchedThread::new(tid).expect("this thread has a status").look(),
+            ThreadSignals::Running
+        );
+        assert!(WatchedThread::new(0).is_none());
+        let status = std::fs::metadata("/proc/thread-self/status").expect("this thread has one");
+        let user = std::os::unix::fs::MetadataExt::uid(&status);
+        assert_eq!(WatchedThread::new(tid).and_then(|thread| thread.user()), Some(user));
+    }
+}

@@ -1,0 +1,27 @@
+//! Wakes a program that waits in poll(2).
+
+use std::fmt;
+use std::io;
+
+/// Tells the kernel once that an open file is worth another poll.
+pub(crate) struct PollWaker(Box<dyn FnOnce() -> io::Result<()> + Send>);
+
+impl PollWaker {
+    /// A waker that does `wake`.
+    pub(crate) fn new(wake: impl FnOnce() -> io::Result<()> + Send + 'static) -> Self {
+        Self(Box::new(wake))
+    }
+
+    /// Wakes the program.
+    pub(crate) fn wake(self) {
+        if let Err(error) = self.0() {
+            log::debug!("a poller was not woken: {error}");
+        }
+    }
+}
+
+impl fmt::Debug for PollWaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PollWaker")
+    }
+}

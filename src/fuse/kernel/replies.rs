@@ -1,0 +1,92 @@
+//! The kernel's replies, made of the results of operations.
+
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::values::{
+    DirPage, Errno, NodeAttr, NodeEntry, NodeType, Opened, Requester,
+};
+use fuser::{
+    FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyXattr, Request,
+};
+
+/// Inode numbers are never used twice, so generations are not needed to tell inodes apart.
+const GENERATION: Generation = Generation(0);
+/// The number of a name that the kernel does not know, as libfuse gives it; 0 would hide it.
+const INO_UNKNOWN: u64 = 0xffff_ffff;
+/// Offsets of `.` and `..`, before the names.
+pub(super) const DOTS: u64 = 2;
+
+/// Returns who made a request.
+pub(super) fn requester(request: &Request) -> Requester {
+    Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}
+
+/// Answers with an entry.
+pub(super) fn entry(reply: ReplyEntry, result: Done<NodeEntry>) {
+    match result {
+        Ok(entry) => {
+            let NodeEntry { attr, attr_ttl, entry_ttl, until_replied } = entry;
+            reply.entry_with_ttls(&attr_ttl, &entry_ttl, &attr, GENERATION);
+            drop(until_replied);
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with an entry and an open file.
+pub(super) fn created(reply: ReplyCreate, result: Done<(NodeEntry, Opened)>) {
+    match result {
+        Ok((entry, Opened { fh, flags })) => {
+            let NodeEntry { attr, entry_ttl, until_replied, .. } = entry;
+            reply.created(&entry_ttl, &attr, GENERATION, FileHandle(fh), flags);
+            drop(until_replied);
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with attributes.
+pub(super) fn attr(reply: ReplyAttr, result: Done<NodeAttr>) {
+    match result {
+        Ok(NodeAttr { attr, ttl, until_replied }) => {
+            reply.attr(&ttl, &attr);
+            drop(until_replied);
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers that it is done, or why not.
+pub(super) fn empty(reply: ReplyEmpty, result: Done<()>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with the value, or with its size if the program asks for that.
+pub(super) fn sized(reply: ReplyXattr, result: Done<Vec<u8>>, size: u32) {
+    match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with the entries that fit.
+pub(super) fn directory(mut reply: ReplyDirectory, ino: u64, offset: u64, result: Done<DirPage>) {
+    let DirPage { entries, first } = match result {
+        Ok(page) => page,
+        Err(errno) => return reply.error(errno),
+    };
+    let dots = (0..DOTS).zip([".", ".."]).map(|(at, name)| (at, ino, NodeType::Directory, name));
+    let names = (first + DOTS..).zip(&*entries);
+    let names = names.map(|(at, e)| (at, e.ino.unwrap_or(INO_UNKNOWN), e.kind, &*e.name));
+    for (at, ino, kind, name) in dots.chain(names).skip_while(|(at, ..)| *at < offset) {
+        if reply.add(INodeNo(ino), at + 1, kind, name) {
+            break;
+        }
+    }
+    reply.ok();
+}

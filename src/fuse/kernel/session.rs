@@ -1,0 +1,278 @@
+//! A session with the kernel: mounting a file system on a directory, serving it on a thread of its
+//! own, and unmounting.
+
+use crate::fuse::kernel::device::{self, Gone, detach, unmount};
+use crate::fuse::kernel::dispatch::Dispatcher;
+use crate::fuse::kernel::file_system::FileSystem;
+use crate::fuse::kernel::invalidation::Invalidator;
+use crate::fuse::kernel::mount_error::MountError;
+use crate::fuse::kernel::mount_seal::{self, Below};
+use crate::fuse::kernel::mountinfo::{self, Device, Life, MountPoint};
+use crate::fuse::kernel::own_user::is_root;
+use crate::fuse::mount_config::Users;
+use crate::os_error::said;
+use fuser::{Config, Session, SessionACL};
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// A session ends within microseconds of its unmounting; who waits longer waits for a bug.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A directory that is mounted. Dropping it unmounts.
+pub struct Mounted {
+    dir: PathBuf,
+    made_dir: bool,
+    device: Device,
+    session: Arc<Ending>,
+}
+
+/// Tells that a session with the kernel has ended.
+#[derive(Default)]
+struct Ending {
+    state: Mutex<End>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct End {
+    over: bool,
+    then: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+/// The result of unmounting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmounted {
+    /// It was there, and went so.
+    Now(Gone),
+    /// It was not there any more.
+    Before,
+}
+
+/// Where a file system is mounted, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MountRequest<'a> {
+    /// The mount point, which is made if it does not exist.
+    pub(crate) dir: &'a Path,
+    /// The users that it serves.
+    pub(crate) users: Users,
+    /// Whether to mount on a directory with entries, and leave it as it is.
+    pub(crate) nonempty: bool,
+}
+
+/// Mounts a file system, and serves it on a thread of its own until it is unmounted.
+///
+/// Makes the directory if there is none, and removes what a killed daemon left mounted there.
+/// `build` returns the file system, given the real mount point.
+pub(crate) fn mount<F: FileSystem>(
+    wanted: MountRequest<'_>,
+    build: impl FnOnce(&MountPoint) -> Arc<F>,
+) -> Result<Mounted, MountError> {
+    let MountRequest { dir, users, nonempty } = wanted;
+    let (dir, made_dir) = prepare(dir, nonempty)?;
+    let mut below = match Below::open(&dir) {
+        Ok(below) => Some(below),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            return Err(MountError::Sealed(dir));
+        }
+        // Whether it can be mounted on, the mounting shows.
+        Err(_) => None,
+    };
+    let kernel = device::mount(&dir, users)?;
+    if let Some(below) = below.as_mut().filter(|_| !nonempty) {
+        seal(&dir, below);
+    }
+    let found = match mountinfo::at(&dir) {
+        Ok(Some(mount)) => mount,
+        failed => {
+            let _ = detach(&dir);
+            let error = failed.err().unwrap_or_else(|| ErrorKind::NotFound.into());
+            return Err(MountError::Refused { dir, error });
+        }
+    };
+    // From here on a return unmounts.
+    let mounted = Mounted { dir, made_dir, device: found.device, session: Arc::default() };
+    let fs = build(&found);
+    let acl = match users {
+        Users::Mounter => SessionACL::Owner,
+        Users::All => SessionACL::All,
+    };
+    let mut config = Config::default();
+    // One thread keeps the order of requests: with more, a close is seen after a later lock.
+    config.n_threads = Some(1);
+    config.acl = acl;
+    let dispatcher = Dispatcher::new(Arc::clone(&fs));
+    let can_expire = dispatcher.can_expire();
+    let served = Session::from_fd(dispatcher, kernel, acl, config).and_then(|session| {
+        let (notifier, device) = (session.notifier(), session.as_fd().as_raw_fd());
+        match Invalidator::start(notifier, device, can_expire.get()) {
+            Ok(invalidator) => fs.attached(invalidator),
+            Err(error) => log::warn!("the kernel keeps nothing, for want of a thread: {error}"),
+        }
+        let ending = Arc::clone(&mounted.session);
+        thread::Builder::new().name("mount".into()).spawn(move || {
+            if let Err(error) = session.run() {
+                log::warn!("the session with the kernel ended: {error}");
+            }
+            ending.end();
+        })
+    });
+    match served {
+        Ok(_) => Ok(mounted),
+        Err(error) => {
+            mounted.session.end();
+            Err(MountError::Handshake(error))
+        }
+    }
+}
+
+/// Seals the directory below a mount.
+fn seal(dir: &Path, below: &mut Below) {
+    const UNSEALED: &str = "while nothing is mounted there, files in it lock nothing";
+    let dir = dir.display();
+    match below.seal() {
+        Ok(is_for_root) if is_for_root || !is_root() => {}
+        Ok(_) => log::warn!("{dir} can't be made immutable, so root can write in it: {UNSEALED}"),
+        Err(error) => log::warn!("{dir} can't be sealed: {}; {UNSEALED}", said(&error)),
+    }
+}
+
+/// Whether there is a mount of ours at `dir` that somebody serves: nothing can be mounted then,
+/// and to know it first makes a better sentence than that the state directory is in use.
+pub fn check(dir: &Path, nonempty: bool) -> Result<(), MountError> {
+    let wrong = |error| MountError::Dir { dir: dir.into(), error };
+    let real = mountinfo::resolve(dir).map_err(wrong)?;
+    let ours = mountinfo::ours().map_err(wrong)?;
+    if let Some(mount) = ours.into_iter().find(|mount| is_within(&real, &mount.dir)) {
+        return Err(MountError::Inside { dir: real, mount: mount.dir });
+    }
+    let there = mountinfo::at(&real).map_err(wrong)?;
+    if !there.is_some_and(|there| there.is_latchfs()) {
+        return match mount_seal::entries(&real).filter(|_| !nonempty) {
+            Some(entries) => Err(MountError::Entries { dir: real, entries }),
+            None => Ok(()),
+        };
+    }
+    match mountinfo::probe(&real) {
+        Life::Live => Err(MountError::Already(real)),
+        Life::Silent => Err(MountError::Silent(real)),
+        Life::Dead => Ok(()),
+    }
+}
+
+/// Makes `dir` ready to be mounted on; gives its real path, and whether it had to be made.
+fn prepare(dir: &Path, nonempty: bool) -> Result<(PathBuf, bool), MountError> {
+    let wrong = |error| MountError::Dir { dir: dir.into(), error };
+    let real = mountinfo::resolve(dir).map_err(wrong)?;
+    while let Some(there) = mountinfo::at(&real).map_err(wrong)?
+        && there.is_latchfs()
+    {
+        check(&real, nonempty)?;
+        detach(&real).map_err(wrong)?;
+        log::warn!("removed the mount that a killed latchfs had left on {}", real.display());
+    }
+    check(&real, nonempty)?;
+    match std::fs::metadata(&real) {
+        Ok(found) if found.is_dir() => Ok((real, false)),
+        Ok(_) => Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR))),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            std::fs::create_dir_all(&real).map_err(wrong)?;
+            Ok((real, true))
+        }
+        Err(error) => Err(wrong(error)),
+    }
+}
+
+fn is_within(dir: &Path, mount: &Path) -> bool {
+    dir != mount && dir.starts_with(mount)
+}
+
+impl Mounted {
+    /// The mount point.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether there was no such directory before.
+    pub fn made_dir(&self) -> bool {
+        self.made_dir
+    }
+
+    /// Calls `then` when the session with the kernel is over: unmounted by us or by others.
+    pub fn on_end(&self, then: impl FnOnce() + Send + 'static) {
+        let mut state = self.session.state.lock();
+        if state.over {
+            drop(state);
+            then();
+        } else {
+            state.then.push(Box::new(then));
+        }
+    }
+
+    /// Whether the session with the kernel is over.
+    pub fn has_ended(&self) -> bool {
+        self.session.state.lock().over
+    }
+
+    /// Unmounts, and waits for the session to end. A busy mount is detached, and not waited for.
+    pub fn unmount(&self) -> io::Result<Unmounted> {
+        if !self.is_there()? {
+            return Ok(Unmounted::Before);
+        }
+        let gone = unmount(&self.dir)?;
+        if gone == Gone::Clean {
+            self.session.wait(END_PATIENCE);
+        }
+        Ok(Unmounted::Now(gone))
+    }
+
+    /// Whether what one sees at the mount point is still ours: by now another daemon may have
+    /// mounted there, and may even have got our device number, which is free when we are gone.
+    fn is_there(&self) -> io::Result<bool> {
+        let ours = mountinfo::at(&self.dir)?
+            .is_some_and(|mount| mount.is_latchfs() && mount.device == self.device);
+        Ok(ours && (!self.has_ended() || mountinfo::probe(&self.dir) == Life::Dead))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            log::warn!("{} stays mounted: {}", self.dir.display(), said(&error));
+        }
+    }
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Ending {
+    fn end(&self) {
+        let then = {
+            let mut state = self.state.lock();
+            state.over = true;
+            mem::take(&mut state.then)
+        };
+        self.ended.notify_all();
+        for then in then {
+            then();
+        }
+    }
+
+    fn wait(&self, patience: Duration) {
+        let mut state = self.state.lock();
+        let wait = self.ended.wait_while_for(&mut state, |state| !state.over, patience);
+        if wait.timed_out() {
+            log::warn!("the session with the kernel goes on although it is unmounted");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Runs operations: each on the thread that read its request until it first waits, and then on the
+//! threads that bring what it waits for. There is no pool of threads and no queue.
+
+use parking_lot::Mutex;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Task {
+    /// Gone when it has ended.
+    work: Mutex<Option<Work>>,
+    /// Wake-ups that no poll has seen yet. The thread that makes it one polls.
+    wakeups: AtomicUsize,
+}
+
+/// Runs `work` until it waits or ends.
+pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+    let work = Mutex::new(Some(Box::pin(work) as Work));
+    Arc::new(Task { work, wakeups: AtomicUsize::new(0) }).run();
+}
+
+impl Task {
+    /// Polls, unless another call, on this thread or another, is at it: then that call polls once
+    /// more. So a wake-up from within never nests.
+    fn run(self: &Arc<Self>) {
+        if self.wakeups.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(self));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let seen = self.wakeups.load(Ordering::Acquire);
+            let mut work = self.work.lock();
+            let Some(polled) = work.as_mut() else { return };
+            if polled.as_mut().poll(&mut context).is_ready() {
+                // The count stays above 0: no later wake-up polls. Freed without the mutex.
+                let ended = work.take();
+                drop(work);
+                return drop(ended);
+            }
+            drop(work);
+            let none_since =
+                self.wakeups.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
+            if none_since.is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.run();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.run();
+    }
+}
+
+/// Runs `work` to its end on this thread, and returns what it yields.
+#[cfg(test)]
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut work = std::pin::pin!(work);
+    loop {
+        match work.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::kernel::pending::pending;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_need_not_wait_is_done_before_spawn_returns() {
+        let (send, done) = channel();
+        spawn(async move { send.send(1).expect("heard") });
+        assert_eq!(done.try_recv(), Ok(1));
+    }
+
+    #[test]
+    fn a_task_goes_on_where_its_value_arrives() {
+        let (promise, value) = pending();
+        let (send, done) = channel();
+        spawn(async move {
+            let value: Option<u32> = value.await;
+            send.send((value, std::thread::current().id())).expect("heard");
+        });
+        assert!(done.try_recv().is_err(), "it waits");
+        let thread = std::thread::spawn(move || {
+            promise.keep(5);
+            std::thread::current().id()
+        });
+        let thread = thread.join().expect("no panic");
+        assert_eq!(done.recv(), Ok((Some(5), thread)));
+    }
+
+    #[test]
+    fn a_wake_up_from_within_does_not_nest() {
+        /// Wakes itself so many times before it ends.
+        struct Restless(u32);
+        impl Future for Restless {
+            type Output = ();
+            fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> std::task::Poll<()> {
+                if self.0 == 0 {
+                    return std::task::Poll::Ready(());
+                }
+                self.0 -= 1;
+                context.waker().wake_by_ref();
+                std::task::Poll::Pending
+            }
+        }
+        let (send, done) = channel();
+        spawn(async move {
+            Restless(1_000_000).await;
+            send.send(()).expect("heard");
+        });
+        assert_eq!(done.try_recv(), Ok(()), "the stack did not overflow");
+    }
+
+    #[test]
+    fn values_of_many_threads_are_all_seen() {
+        let (promises, values): (Vec<_>, Vec<_>) = (0..1_000).map(|_| pending::<u64>()).unzip();
+        let (send, done) = channel();
+        spawn(async move {
+            let mut sum = 0;
+            for value in values {
+                sum += value.await.expect("kept");
+            }
+            send.send(sum).expect("heard");
+        });
+        let promises = Mutex::new(promises);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while let Some(promise) = promises.lock().pop() {
+                        promise.keep(1);
+                    }
+                });
+            }
+        });
+        assert_eq!(done.recv(), Ok(1_000));
+    }
+}

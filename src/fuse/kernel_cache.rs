@@ -1,0 +1,400 @@
+//! The cache of the kernel: which names and attributes the kernel keeps, and their invalidation.
+//! The kernel keeps something only where the lock service says what its answers include and tells
+//! of every change: then `test -e` in a loop costs the server nothing, and still sees a change at
+//! once.
+//!
+//! A look that is older than a change must not be kept after the kernel was told of the change. So
+//! the last change of each name is remembered, by the number of its event, and a change that comes
+//! while an answer is on its way to the kernel is told after that answer.
+
+use crate::engine::{EventKind, LockName};
+use crate::fuse::inodes::TOP;
+use crate::fuse::kernel::invalidation::{Invalidator, StaleName};
+use crate::fuse::kernel::values::UntilReplied;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::service::event_log::EventWatch;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long the kernel keeps what it is told to forget when it changes. Not for ever, so that a
+/// mistake ends.
+const KEEP: Duration = Duration::from_secs(3_600);
+/// Names that are kept at a time: more than programs look at again, at 100 bytes each.
+const NAMES_MAX: usize = 1 << 16;
+/// Changes that are remembered; what was looked at before the oldest is not kept.
+const CHANGES_MAX: usize = 1 << 14;
+/// Events taken at once: a bound on how long the mutex is held.
+const EVENTS_MAX: usize = 256;
+
+/// The names and attributes of one mount that the kernel keeps.
+pub(crate) struct KernelCache {
+    nodes: Arc<LockNodes>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    names: CachedNames,
+    /// Followed from the first name that is kept.
+    watch: Option<EventWatch>,
+    /// `None`: the kernel can't be told to forget, and keeps nothing.
+    invalidator: Option<Invalidator>,
+}
+
+/// Names that the kernel keeps, and changes. Pure.
+#[derive(Default)]
+struct CachedNames {
+    names: HashMap<LockName, CachedName>,
+    /// The last change of a name, or of anything below it.
+    changed: HashMap<LockName, u64>,
+    /// Changes before this number are not remembered one by one.
+    floor: u64,
+}
+
+/// The inodes that the kernel knows by a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KnownAs {
+    /// The inode of the directory.
+    parent: u64,
+    /// The inode itself; `None`: the kernel knows that there is none.
+    ino: Option<u64>,
+}
+
+/// One name that the kernel keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CachedName {
+    known_as: KnownAs,
+    /// Answers about it that are on their way to the kernel.
+    on_their_way: u32,
+    /// Changed since the first of them was made.
+    changed: bool,
+}
+
+/// How long the kernel may keep an answer, and what is to be dropped after the reply.
+pub(crate) type Keep = (Duration, Option<UntilReplied>);
+
+/// An answer that is on its way to the kernel. When it has arrived, this is dropped.
+struct OnItsWay {
+    cache: Weak<KernelCache>,
+    name: LockName,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache.upgrade() {
+            let mut kept = cache.kept.lock();
+            let stale = kept.names.arrived(&self.name);
+            kept.forget(stale.into_iter().collect());
+        }
+    }
+}
+
+impl KernelCache {
+    /// The cache of a mount, of which the kernel keeps nothing yet.
+    pub(crate) fn new(nodes: Arc<LockNodes>) -> Arc<Self> {
+        Arc::new(Self { nodes, kept: Mutex::default() })
+    }
+
+    /// Sets how the kernel is told to forget. Until then it keeps nothing.
+    pub(crate) fn attach(&self, invalidator: Invalidator) {
+        self.kept.lock().invalidator = Some(invalidator);
+    }
+
+    /// Whether a directory may be kept: dropping its name would lose it for programs that are in
+    /// it, unless the kernel can let the name expire.
+    pub(crate) fn may_keep_directories(&self) -> bool {
+        self.kept.lock().invalidator.as_ref().is_some_and(Invalidator::can_expire)
+    }
+
+    /// The mount is gone.
+    pub(crate) fn end(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        drop(kept);
+    }
+
+    /// Returns how long the kernel may keep an answer about `name`. `as_of` is the event up to
+    /// which the answer is known to be true; `ino` is `None` if there is nothing of that name.
+    pub(crate) fn keep(
+        self: &Arc<Self>,
+        name: &LockName,
+        ino: Option<u64>,
+        as_of: Option<u64>,
+    ) -> Keep {
+        const NOTHING: Keep = (Duration::ZERO, None);
+        let Some(as_of) = as_of else { return NOTHING };
+        let Some(parent) = self.parent_of(name) else { return NOTHING };
+        let mut kept = self.kept.lock();
+        if kept.invalidator.is_none() {
+            return NOTHING;
+        }
+        if kept.watch.is_none() {
+            self.follow(&mut kept, as_of);
+        }
+        if !kept.keep(name, KnownAs { parent, ino }, as_of) {
+            return NOTHING;
+        }
+        let on_its_way = OnItsWay { cache: Arc::downgrade(self), name: name.clone() };
+        (KEEP, Some(UntilReplied::new(on_its_way)))
+    }
+
+    /// `mv`: the kernel keeps what it knew of the old name for the new one.
+    pub(crate) fn moved(&self, from: &LockName, to: &LockName) {
+        let parent = self.parent_of(to);
+        self.kept.lock().names.moved(from, to, parent);
+    }
+
+    /// Returns the inode of the directory that `name` is in, if the kernel knows it.
+    fn parent_of(&self, name: &LockName) -> Option<u64> {
+        match above(name) {
+            None => Some(TOP),
+            Some(parent) => self.nodes.inodes().number(&parent),
+        }
+    }
+
+    fn follow(self: &Arc<Self>, kept: &mut Kept, since: u64) {
+        let mut watch = self.nodes.locks.service().watch(Some(since));
+        let events_of = Arc::downgrade(self);
+        watch.wake_by(Arc::new(move || {
+            if let Some(cache) = events_of.upgrade() {
+                cache.on_events();
+            }
+        }));
+        kept.names.floor = since;
+        kept.watch = Some(watch);
+    }
+
+    /// Called on the thread that brought the event, with no lock held.
+    fn on_events(&self) {
+        loop {
+            let mut kept = self.kept.lock();
+            let (stale, more) = kept.take_news();
+            kept.forget(stale);
+            if !more {
+                return;
+            }
+        }
+    }
+}
+
+/// Returns the name of the directory that `name` is in; `None`: the mount point.
+fn above(name: &LockName) -> Option<LockName> {
+    let (above, _) = name.as_str().rsplit_once('/')?;
+    LockName::parse(above).ok()
+}
+
+fn stale_name(name: &LockName, known_as: KnownAs) -> StaleName {
+    let KnownAs { parent, ino } = known_as;
+    StaleName { parent, name: name.last_part().into(), ino }
+}
+
+impl Kept {
+    fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
+        // EventKind has happened already, and nobody has looked at yet, counts as well.
+        let stale = self.take_news().0;
+        self.forget(stale);
+        if self.names.names.len() >= NAMES_MAX {
+            let all = self.names.forget_all();
+            self.forget(all);
+        }
+        self.names.keep(name, known_as, as_of)
+    }
+
+    fn take_news(&mut self) -> (Vec<StaleName>, bool) {
+        let Some(watch) = &mut self.watch else { return (Vec::new(), false) };
+        let batch = watch.take(EVENTS_MAX);
+        let mut stale = Vec::new();
+        if batch.lost > 0 {
+            // Any name may have changed.
+            stale = self.names.forget_all();
+            self.names.changed.clear();
+            self.names.floor = batch.events.first().map_or(watch.next(), |(number, _)| *number);
+        }
+        for (number, event) in &batch.events {
+            self.names.hear(*number, &event.what, &mut stale);
+        }
+        (stale, batch.events.len() == EVENTS_MAX)
+    }
+
+    fn forget(&self, stale: Vec<StaleName>) {
+        if let Some(invalidator) = &self.invalidator {
+            invalidator.forget(stale);
+        }
+    }
+}
+
+impl CachedNames {
+    /// Whether the kernel may keep this. Then the answer is on its way, until it has
+    /// [arrived](Self::arrived).
+    fn keep(&mut self, name: &LockName, known_as: KnownAs, as_of: u64) -> bool {
+        let changed = self.changed.get(name).is_some_and(|change| *change >= as_of);
+        if changed || as_of < self.floor {
+            return false;
+        }
+        let on_their_way = self.names.get(name).map_or(0, |cached| cached.on_their_way);
+        // Of an answer that is stale already the kernel is told when the last has arrived.
+        let changed = self.names.get(name).is_some_and(|cached| cached.changed);
+        let cached = CachedName { known_as, on_their_way: on_their_way + 1, changed };
+        self.names.insert(name.clone(), cached);
+        true
+    }
+
+    /// An answer has reached the kernel. Returns the name if the kernel is to forget it again.
+    fn arrived(&mut self, name: &LockName) -> Option<StaleName> {
+        let cached = self.names.get_mut(name)?;
+        cached.on_their_way = cached.on_their_way.saturating_sub(1);
+        if cached.on_their_way > 0 || !cached.changed {
+            return None;
+        }
+        let CachedName { known_as, .. } = self.names.remove(name)?;
+        Some(stale_name(name, known_as))
+    }
+
+    /// The kernel is to forget a name: at once, or when the answers on their way have arrived.
+    fn invalidate(&mut self, name: &LockName, stale: &mut Vec<StaleName>) {
+        let Some(cached) = self.names.get_mut(name) else { return };
+        if cached.on_their_way > 0 {
+            cached.changed = true;
+            return;
+        }
+        stale.push(stale_name(name, cached.known_as));
+        self.names.remove(name);
+    }
+
+    fn moved(&mut self, from: &LockName, to: &LockName, parent: Option<u64>) {
+        let Some(before) = self.names.get_mut(from) else { return };
+        let known_as = before.known_as;
+        if before.on_their_way > 0 {
+            before.changed = true;
+        } else {
+            self.names.remove(from);
+        }
+        let Some(parent) = parent else { return };
+        let on_their_way = self.names.get(to).map_or(0, |cached| cached.on_their_way);
+        let (known_as, changed) = (KnownAs { parent, ..known_as }, on_their_way > 0);
+        self.names.insert(to.clone(), CachedName { known_as, on_their_way, changed });
+    }
+
+    /// Notes a change.
+    fn hear(&mut self, number: u64, what: &EventKind, stale: &mut Vec<StaleName>) {
+        match what {
+            EventKind::Granted { name, .. }
+            | EventKind::Renewed { name, .. }
+            | EventKind::Annotated { name, .. }
+            | EventKind::Expired { name, .. }
+            | EventKind::Ended { name, .. }
+            | EventKind::Joined { name, .. }
+            | EventKind::Left { name, .. } => self.note(number, name, stale),
+            // EventKind hangs on a session is told one by one when it ends.
+            EventKind::SessionOpened { .. }
+            | EventKind::SessionKept { .. }
+            | EventKind::SessionOver { .. } => {}
+        }
+    }
+
+    fn note(&mut self, number: u64, name: &LockName, stale: &mut Vec<StaleName>) {
+        if self.changed.len() >= CHANGES_MAX {
+            self.changed.clear();
+            self.floor = number;
+        }
+        self.changed.insert(name.clone(), number);
+        self.invalidate(name, stale);
+        // With the first lock below it a name is there, and with the last it is gone.
+        let mut below = above(name);
+        while let Some(name) = below {
+            self.changed.insert(name.clone(), number);
+            self.invalidate(&name, stale);
+            below = above(&name);
+        }
+    }
+
+    fn forget_all(&mut self) -> Vec<StaleName> {
+        let mut stale = Vec::new();
+        let names: Vec<_> = self.names.keys().cloned().collect();
+        for name in names {
+            self.invalidate(&name, &mut stale);
+        }
+        stale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Token;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("valid")
+    }
+
+    fn known_as(ino: Option<u64>) -> KnownAs {
+        KnownAs { parent: TOP, ino }
+    }
+
+    /// Keeps a name, the answer about which arrives at once.
+    fn keep(book: &mut CachedNames, text: &str, ino: Option<u64>, as_of: u64) -> bool {
+        let kept = book.keep(&name(text), known_as(ino), as_of);
+        assert_eq!(book.arrived(&name(text)), None);
+        kept
+    }
+
+    fn change(book: &mut CachedNames, number: u64, text: &str) -> Vec<String> {
+        let mut stale = Vec::new();
+        let what = EventKind::Annotated { name: name(text), token: Token::named(1) };
+        book.hear(number, &what, &mut stale);
+        stale.into_iter().map(|stale| stale.name.into_string().expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn what_is_kept_is_forgotten_when_it_changes() {
+        let mut book = CachedNames::default();
+        assert!(keep(&mut book, "a", Some(7), 5));
+        assert!(keep(&mut book, "b", None, 5));
+        assert_eq!(change(&mut book, 5, "a"), ["a"]);
+        assert_eq!(change(&mut book, 6, "a"), [""; 0], "once");
+        assert_eq!(change(&mut book, 7, "b"), ["b"]);
+    }
+
+    #[test]
+    fn an_old_look_is_not_kept() {
+        let mut book = CachedNames::default();
+        change(&mut book, 5, "a");
+        assert!(!keep(&mut book, "a", None, 5), "it may lack the change");
+        assert!(keep(&mut book, "a", None, 6));
+        assert!(keep(&mut book, "b", None, 0));
+    }
+
+    #[test]
+    fn the_way_to_a_lock_changes_with_it() {
+        let mut book = CachedNames::default();
+        assert!(keep(&mut book, "team", None, 0));
+        assert_eq!(change(&mut book, 1, "team/a/b"), ["team"]);
+        assert!(!keep(&mut book, "team/a", None, 1));
+    }
+
+    #[test]
+    fn what_is_not_remembered_is_not_kept() {
+        let mut book = CachedNames::default();
+        for number in 0..=CHANGES_MAX as u64 {
+            change(&mut book, number, &format!("n{number}"));
+        }
+        assert!(book.changed.len() < CHANGES_MAX);
+        assert!(!keep(&mut book, "other", None, 7));
+        assert!(keep(&mut book, "other", None, CHANGES_MAX as u64 + 1));
+    }
+
+    /// The kernel would keep the stale answer if it were told to forget before that arrives.
+    #[test]
+    fn a_change_is_told_after_the_answers_on_their_way() {
+        let mut book = CachedNames::default();
+        let a = name("a");
+        assert!(book.keep(&a, known_as(None), 1) && book.keep(&a, known_as(None), 1));
+        assert_eq!(change(&mut book, 1, "a"), [""; 0], "not yet");
+        assert_eq!(book.arrived(&a), None, "another is on its way");
+        let stale = book.arrived(&a).expect("now");
+        assert_eq!((stale.parent, stale.name.to_str()), (TOP, Some("a")));
+        assert_eq!(book.arrived(&a), None);
+        assert!(book.names.is_empty());
+    }
+}

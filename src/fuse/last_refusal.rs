@@ -1,0 +1,278 @@
+//! The last refusal of each owner, kept as it was and put into a sentence when somebody reads it.
+
+use crate::engine::{
+    ClientId, Conflict, LockName, LockView, Phase, Reason, Refusal, RefusalKind, Way,
+};
+use crate::fuse::errno::{Act, name_of};
+use crate::fuse::kernel::hash_maps::Named;
+use crate::fuse::kernel::values::Errno;
+use crate::service::RequestError;
+use crate::time::Wall;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// Owners whose last refusal is kept: more users than one machine has, at 300 bytes each.
+const OWNERS_MAX: usize = 1_024;
+
+/// Why an act failed: the engine's words, or the file system's own.
+#[derive(Debug)]
+pub(crate) enum RefusedBy {
+    /// By the engine, or by nobody in time.
+    Service(RequestError),
+    /// By the file system.
+    FileSystem(RefusalKind, String),
+}
+
+/// One refusal.
+#[derive(Debug)]
+struct LastRefused {
+    at: Wall,
+    act: Act,
+    name: Option<LockName>,
+    errno: Errno,
+    said: RefusedBy,
+}
+
+#[derive(Debug, Default)]
+struct OwnersLast {
+    refused: Option<LastRefused>,
+    /// The lock that a lookup found since. `mkdir` and the like fail in the kernel when the name
+    /// is there already, so this is all that is ever seen of them.
+    met: Option<LockName>,
+    turn: u64,
+}
+
+/// The last refusals, by owner.
+#[derive(Debug, Default)]
+pub(crate) struct LastRefusals(Mutex<ByOwner>);
+
+#[derive(Debug, Default)]
+struct ByOwner {
+    /// The owner that looked a lock up last, and the lock: nearly every lookup comes here, and
+    /// nearly always by the same owner.
+    latest: Option<(ClientId, LockName)>,
+    by_owner: Named<ClientId, OwnersLast>,
+    turns: u64,
+}
+
+/// The last refusal of an owner.
+pub(crate) enum Why {
+    /// Nothing was refused.
+    Nothing,
+    /// This was.
+    Refused(Value),
+    /// A lock of this name was found, which may be why something could not be made.
+    Met(LockName),
+}
+
+impl LastRefusals {
+    /// Keeps a refusal.
+    pub(crate) fn refused(
+        &self,
+        client: &ClientId,
+        act: Act,
+        name: Option<&LockName>,
+        errno: Errno,
+        said: RefusedBy,
+    ) {
+        let refused = LastRefused { at: Wall::now(), act, name: name.cloned(), errno, said };
+        let mut kept = self.0.lock();
+        kept.put_latest_away();
+        let last = kept.of(client);
+        last.met = None;
+        last.refused = Some(refused);
+    }
+
+    /// Keeps that a lookup by `client` found a lock.
+    pub(crate) fn met(&self, client: &ClientId, name: &LockName) {
+        let mut kept = self.0.lock();
+        match &mut kept.latest {
+            Some((of, latest)) if of == client => *latest = name.clone(),
+            _ => {
+                kept.put_latest_away();
+                kept.latest = Some((client.clone(), name.clone()));
+            }
+        }
+    }
+
+    /// Returns the last refusal of `client`.
+    pub(crate) fn of(&self, client: &ClientId) -> Why {
+        let mut kept = self.0.lock();
+        kept.put_latest_away();
+        match kept.by_owner.get(client) {
+            Some(OwnersLast { met: Some(name), .. }) => Why::Met(name.clone()),
+            Some(OwnersLast { refused: Some(refused), .. }) => {
+                Why::Refused(refused.as_json(client))
+            }
+            _ => Why::Nothing,
+        }
+    }
+}
+
+impl ByOwner {
+    fn put_latest_away(&mut self) {
+        let Some((client, name)) = self.latest.take() else { return };
+        match self.by_owner.get_mut(&client) {
+            Some(last) => last.met = Some(name),
+            None => self.of(&client).met = Some(name),
+        }
+    }
+
+    fn of(&mut self, client: &ClientId) -> &mut OwnersLast {
+        self.turns += 1;
+        if self.by_owner.len() >= OWNERS_MAX && !self.by_owner.contains_key(client) {
+            let oldest = self.by_owner.iter().min_by_key(|(_, last)| last.turn);
+            if let Some(oldest) = oldest.map(|(client, _)| client.clone()) {
+                self.by_owner.remove(&oldest);
+            }
+        }
+        if !self.by_owner.contains_key(client) {
+            self.by_owner.insert(client.clone(), OwnersLast::default());
+        }
+        let turn = self.turns;
+        let last = self.by_owner.get_mut(client).expect("it was put there just now");
+        last.turn = turn;
+        last
+    }
+}
+
+impl LastRefused {
+    fn as_json(&self, client: &ClientId) -> Value {
+        let (kind, message) = match &self.said {
+            RefusedBy::Service(failure) => (failure.kind(), failure.to_string()),
+            RefusedBy::FileSystem(kind, sentence) => (*kind, sentence.clone()),
+        };
+        json!({
+            "client": client.as_str(),
+            "at": self.at.to_string(),
+            "operation": self.act.as_str(),
+            "name": self.name.as_ref().map(LockName::as_str),
+            "kind": kind.as_str(),
+            "errno": name_of(self.errno),
+            "message": message,
+        })
+    }
+}
+
+/// Returns the text for an owner that was refused nothing.
+pub(crate) fn nothing(client: &ClientId) -> Value {
+    json!({ "client": client.as_str(), "message": format!("nothing was refused to {client}") })
+}
+
+/// Returns the text about a lock that a lookup found: the refusal that an acquire would get now.
+pub(crate) fn met(client: &ClientId, view: &LockView) -> Value {
+    let Some(refusal) = conflict(client, view) else {
+        let name = &view.name;
+        let message = if view.has_below {
+            only_a_way(name)
+        } else {
+            format!("lock '{name}' was in the way, and is free now; try again")
+        };
+        return json!({
+            "client": client.as_str(),
+            "name": view.name.as_str(),
+            "message": message,
+        });
+    };
+    json!({
+        "client": client.as_str(),
+        "at": Wall::now().to_string(),
+        "operation": Act::Lookup.as_str(),
+        "name": view.name.as_str(),
+        "kind": refusal.kind().as_str(),
+        "errno": name_of(Errno::EEXIST),
+        "message": refusal.to_string(),
+    })
+}
+
+/// Why a directory that nobody made can't be what a lock can.
+pub(crate) fn only_a_way(name: &LockName) -> String {
+    format!(
+        "'{name}' is no lock that anybody holds, only the way to locks below it; \
+         take the lock of that name with 'latchfs acquire {name}'"
+    )
+}
+
+/// A refusal to whoever does not hold a lock, in words that say until when it is held, or that
+/// its grace runs. The engine has decided; this only says more.
+pub(crate) fn in_the_way(
+    client: &ClientId,
+    view: &LockView,
+    failure: RequestError,
+) -> RequestError {
+    let RequestError::Refused(refusal) = &failure else { return failure };
+    match &*refusal.reason {
+        Reason::NotHeld { holder: Some(_), .. } if view.held_by(client).is_none() => {
+            conflict(client, view).map_or(failure, RequestError::Refused)
+        }
+        _ => failure,
+    }
+}
+
+/// Returns the refusal that an acquire of a held lock would get.
+fn conflict(client: &ClientId, view: &LockView) -> Option<Refusal> {
+    let holder = view.holder()?;
+    let lease = &holder.lease;
+    let way = match holder.ends.phase(view.at) {
+        _ if lease.acquired_at > view.at => Way::StealGrace { until: lease.acquired_at },
+        _ if lease.holder == *client => Way::Own,
+        Phase::Grace => Way::Grace,
+        Phase::Held | Phase::Free => Way::Held,
+    };
+    let conflict = Conflict {
+        name: view.name.clone(),
+        holder: lease.holder.clone(),
+        token: lease.token,
+        mode: view.mode,
+        ends: holder.ends,
+        way,
+        waiting: view.waiters.len(),
+    };
+    Some(Refusal { at: view.at, reason: Box::new(Reason::Conflict(conflict)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(text: &str) -> ClientId {
+        ClientId::parse(text).expect("valid")
+    }
+
+    #[test]
+    fn each_owner_reads_its_own_last_refusal() {
+        let whys = LastRefusals::default();
+        let say = |who: &str, text: &str| {
+            let said = RefusedBy::FileSystem(RefusalKind::Invalid, text.into());
+            whys.refused(&client(who), Act::Write, None, Errno::EINVAL, said);
+        };
+        say("a", "first");
+        say("a", "second");
+        say("b", "other");
+        let Why::Refused(value) = whys.of(&client("a")) else { panic!("a was refused") };
+        assert_eq!(value["message"], "second");
+        assert_eq!((&value["kind"], &value["errno"]), (&json!("E_INVALID"), &json!("EINVAL")));
+        assert!(matches!(whys.of(&client("c")), Why::Nothing));
+    }
+
+    #[test]
+    fn what_a_lookup_met_is_newer_than_an_old_refusal() {
+        let whys = LastRefusals::default();
+        let said = RefusedBy::FileSystem(RefusalKind::Invalid, "old".into());
+        whys.refused(&client("a"), Act::Write, None, Errno::EINVAL, said);
+        whys.met(&client("a"), &LockName::parse("build").expect("valid"));
+        assert!(matches!(whys.of(&client("a")), Why::Met(name) if name.as_str() == "build"));
+    }
+
+    #[test]
+    fn the_number_of_owners_is_bounded() {
+        let whys = LastRefusals::default();
+        for n in 0..OWNERS_MAX + 10 {
+            let said = RefusedBy::FileSystem(RefusalKind::Invalid, "no".into());
+            whys.refused(&client(&format!("c{n}")), Act::Write, None, Errno::EINVAL, said);
+        }
+        assert_eq!(whys.0.lock().by_owner.len(), OWNERS_MAX);
+        assert!(matches!(whys.of(&client("c0")), Why::Nothing));
+        assert!(matches!(whys.of(&client("c1033")), Why::Refused(_)));
+    }
+}

@@ -1,0 +1,161 @@
+//! How file operations reach the lock service: each call is a future, and a refusal is recorded for
+//! its caller. Answers that are known here and now make no future wait.
+
+use crate::engine::{Answer, Child, ClientId, Command, LockName, LockView, Op, Outcome, Refusal};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::pending::pending;
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::refusals::Refusals;
+use crate::service::{
+    CacheableView, Children, List, ListPage, Locks, ParentCheck, RequestError, Unavailable,
+};
+use futures_util::future::join_all;
+use std::sync::Arc;
+
+/// The lock service, as file operations use it.
+#[derive(Clone)]
+pub(crate) struct LockAccess {
+    service: Locks,
+    refusals: Arc<Refusals>,
+}
+
+/// Joins both kinds of failure of an answer.
+pub(crate) fn flat<T>(answer: Result<Result<T, Refusal>, Unavailable>) -> Result<T, RequestError> {
+    answer.map_err(RequestError::Unavailable)?.map_err(RequestError::Refused)
+}
+
+/// Waits for what the service hands to a callback. A callback that is dropped says that the service
+/// ends.
+async fn answer_of<T: Send + 'static>(
+    ask: impl FnOnce(Box<dyn FnOnce(Result<T, Unavailable>) + Send>),
+) -> Result<T, Unavailable> {
+    let (promise, answer) = pending();
+    ask(Box::new(move |answer| promise.keep(answer)));
+    answer.await.unwrap_or(Err(Unavailable::Closing))
+}
+
+impl LockAccess {
+    /// Access to `service` that records in `refusals`.
+    pub(crate) const fn new(service: Locks, refusals: Arc<Refusals>) -> Self {
+        Self { service, refusals }
+    }
+
+    /// Returns the service itself.
+    pub(crate) const fn service(&self) -> &Locks {
+        &self.service
+    }
+
+    /// Returns the record of refusals.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Has the service decide.
+    pub(crate) async fn decide(&self, op: Op) -> Result<Outcome, RequestError> {
+        self.decide_checked(op, None).await
+    }
+
+    /// Has the service decide under a condition.
+    pub(crate) async fn decide_checked(
+        &self,
+        op: Op,
+        check: Option<ParentCheck>,
+    ) -> Result<Outcome, RequestError> {
+        let command = Command::from(op);
+        if let Some(answer) = self.service.submit_checked_here(&command, check.as_ref()) {
+            return flat(answer);
+        }
+        let submit = |then| self.service.submit_checked(command, check, then);
+        let answer: Result<Answer, _> = answer_of(submit).await;
+        flat(answer)
+    }
+
+    /// Has the service decide; a refusal is recorded.
+    pub(crate) async fn submit(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        op: Op,
+    ) -> Result<Outcome, Errno> {
+        self.submit_checked(caller, act, name, op, None).await
+    }
+
+    /// Has the service decide under a condition; a refusal is recorded.
+    pub(crate) async fn submit_checked(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        op: Op,
+        check: Option<ParentCheck>,
+    ) -> Result<Outcome, Errno> {
+        let decided = self.decide_checked(op, check).await;
+        decided.map_err(|failure| self.refusals.failed(caller, act, Some(name), failure))
+    }
+
+    /// Shows a lock.
+    pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
+        if let Some(view) = self.service.view_here(name) {
+            return view;
+        }
+        answer_of(|then| self.service.view(name, then)).await
+    }
+
+    /// Shows a lock; that there is no answer is recorded.
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<LockView, Errno> {
+        let view = self.view_of(name).await;
+        view.map_err(|why| self.unavailable(caller, act, name, why))
+    }
+
+    /// Shows several locks, in order.
+    pub(crate) async fn views(
+        &self,
+        caller: &Caller,
+        act: Act,
+        names: &[LockName],
+    ) -> Result<Vec<LockView>, Errno> {
+        let views = join_all(names.iter().map(|name| self.view(caller, act, name))).await;
+        views.into_iter().collect()
+    }
+
+    /// Shows a lock, and up to which event that is so.
+    pub(crate) async fn seen(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<CacheableView, Errno> {
+        let seen = answer_of(|then| self.service.look(name, then)).await;
+        seen.map_err(|why| self.unavailable(caller, act, name, why))
+    }
+
+    /// Whether `client` itself holds a lock below a name.
+    pub(crate) async fn holds_below(
+        &self,
+        name: &LockName,
+        client: &ClientId,
+    ) -> Result<bool, Unavailable> {
+        answer_of(|then| self.service.holds_below(name, client, then)).await
+    }
+
+    /// Shows a page of locks.
+    pub(crate) async fn list(&self, query: List) -> Result<ListPage<LockView>, Unavailable> {
+        answer_of(|then| self.service.list(query, then)).await
+    }
+
+    /// Shows a page of what lies directly below a name.
+    pub(crate) async fn children(&self, query: Children) -> Result<ListPage<Child>, Unavailable> {
+        answer_of(|then| self.service.children(query, then)).await
+    }
+
+    fn unavailable(&self, caller: &Caller, act: Act, name: &LockName, why: Unavailable) -> Errno {
+        self.refusals.failed(caller, act, Some(name), RequestError::Unavailable(why))
+    }
+}

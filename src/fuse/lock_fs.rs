@@ -1,0 +1,353 @@
+//! The file system of locks: sends each operation to the part that does it.
+
+use crate::fuse::control_files::ControlFiles;
+use crate::fuse::control_files::control_ops::entries;
+use crate::fuse::control_names::{ControlFile, LockFact};
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::errno::Act;
+use crate::fuse::inodes::NodePlace;
+use crate::fuse::kernel::file_system::{Done, FileSystem, NameIn, Unsupported};
+use crate::fuse::kernel::invalidation::Invalidator;
+use crate::fuse::kernel::poll_waker::PollWaker;
+use crate::fuse::kernel::values::{
+    DirPage, Errno, FileSystemStats, LockFound, LockRequest, NodeAttr, NodeEntry, Opened,
+    PollEvents, ReadBytes, ReadRequest, RenameFlags, Requester, SetAttrs,
+};
+use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_nodes::{FOREVER, LockNodes};
+use crate::fuse::lock_parts::{LockOps, SharedParts};
+use crate::fuse::mount_config::MountConfig;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::open_file::OpenTarget;
+use crate::fuse::ops::create_open;
+use crate::fuse::ops::setattr;
+use crate::fuse::ops::xattr;
+use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::poll::Polls;
+use crate::fuse::posix_locks::{PosixLocks, ioctls};
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::queue_wait::QueueWaits;
+use crate::service::Locks;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+/// One mount.
+pub(crate) struct LockFs {
+    callers: Arc<Callers>,
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    cache: Arc<KernelCache>,
+    parents: Arc<ParentChecks>,
+    posix_locks: Arc<PosixLocks>,
+    bindings: Arc<ProcessBindings>,
+    waits: Arc<QueueWaits>,
+    polls: Arc<Polls>,
+    control: ControlFiles,
+    ops: LockOps,
+}
+
+impl LockFs {
+    /// A mount of `service`, in which the kernel follows symlinks or not.
+    pub(crate) fn new(service: &Locks, config: &MountConfig, follows_symlinks: bool) -> Arc<Self> {
+        let parts = SharedParts::new(service, config);
+        let (of, by) = (Arc::clone(&parts.posix_locks), Arc::clone(&parts.opens));
+        let waits = QueueWaits::new(service.clone(), of, by);
+        let control = parts.clone().control_files(config, &waits);
+        let ops = parts.clone().ops(follows_symlinks);
+        let SharedParts { callers, nodes, opens, cache, bindings, .. } = parts;
+        let SharedParts { parents, posix_locks, polls, .. } = parts;
+        Arc::new(Self {
+            callers,
+            nodes,
+            opens,
+            cache,
+            parents,
+            posix_locks,
+            bindings,
+            waits,
+            polls,
+            control,
+            ops,
+        })
+    }
+
+    /// Returns the caller of a request, which is counted.
+    fn caller(&self, who: Requester, act: Act) -> Caller {
+        self.nodes.locks.refusals().count_act(act);
+        self.callers.caller(who)
+    }
+
+    /// Counts an operation that has no meaning for a lock. Returns its errno.
+    fn not_here(&self, errno: Errno) -> Errno {
+        let refusals = self.nodes.locks.refusals();
+        refusals.count_act(Act::Other);
+        refusals.count_errno(errno);
+        errno
+    }
+}
+
+impl FileSystem for LockFs {
+    fn started(&self) {
+        self.bindings.resume();
+    }
+
+    fn attached(&self, invalidator: Invalidator) {
+        self.cache.attach(invalidator);
+    }
+
+    async fn lookup(&self, who: Requester, at: NameIn<'_>) -> Done<NodeEntry> {
+        let caller = self.caller(who, Act::Lookup);
+        match self.nodes.place(at.parent) {
+            Some(NodePlace::Control(dir)) => self.control.lookup(&caller, &dir, at.name).await,
+            Some(dir) => self.ops.lookups.lookup(&caller, &dir, at.name).await,
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    fn forget(&self, ino: u64, count: u64) {
+        self.nodes.inodes().forget(ino, count);
+    }
+
+    async fn getattr(&self, who: Requester, ino: u64) -> Done<NodeAttr> {
+        let caller = self.caller(who, Act::Stat);
+        match self.nodes.place(ino) {
+            Some(NodePlace::Top) => {
+                let attr = self.nodes.attrs.of_top();
+                Ok(NodeAttr { ttl: FOREVER, ..NodeAttr::uncached(attr) })
+            }
+            Some(NodePlace::Control(control)) => {
+                Ok(NodeAttr::uncached(self.nodes.control_attr(ino, &control)))
+            }
+            Some(NodePlace::Lock(node)) => self.ops.lookups.getattr(&caller, ino, &node).await,
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    async fn setattr(&self, who: Requester, ino: u64, wanted: &SetAttrs) -> Done<NodeAttr> {
+        let caller = self.caller(who, setattr::act_of(wanted));
+        match self.nodes.place(ino) {
+            Some(NodePlace::Lock(node)) => {
+                self.ops.attributes.setattr(&caller, ino, &node, wanted).await
+            }
+            Some(NodePlace::Top) => Ok(NodeAttr::uncached(self.nodes.attrs.of_top())),
+            Some(NodePlace::Control(control)) if wanted.size.is_some() => {
+                Ok(NodeAttr::uncached(self.nodes.control_attr(ino, &control)))
+            }
+            Some(NodePlace::Control(_)) => Err(Errno::EPERM),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    async fn readlink(&self, who: Requester, ino: u64) -> Done<ReadBytes> {
+        let caller = self.caller(who, Act::Readlink);
+        self.ops.lookups.readlink(&caller, ino).await
+    }
+
+    async fn mkdir(&self, who: Requester, at: NameIn<'_>, mode: u32) -> Done<NodeEntry> {
+        let caller = self.caller(who, Act::Mkdir);
+        self.ops.creation.mkdir(&caller, at, mode).await
+    }
+
+    async fn unlink(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
+        let caller = self.caller(who, Act::Unlink);
+        self.ops.removal.unlink(&caller, at).await
+    }
+
+    async fn rmdir(&self, who: Requester, at: NameIn<'_>) -> Done<()> {
+        let caller = self.caller(who, Act::Rmdir);
+        self.ops.removal.rmdir(&caller, at).await
+    }
+
+    async fn symlink(&self, who: Requester, at: NameIn<'_>, target: &OsStr) -> Done<NodeEntry> {
+        let caller = self.caller(who, Act::Symlink);
+        self.ops.creation.symlink(&caller, at, target).await
+    }
+
+    async fn rename(
+        &self,
+        who: Requester,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
+        flags: RenameFlags,
+    ) -> Done<()> {
+        let caller = self.caller(who, Act::Rename);
+        self.ops.renames.rename(&caller, from, to, flags).await
+    }
+
+    async fn link(&self, who: Requester, ino: u64, to: NameIn<'_>) -> Done<NodeEntry> {
+        let caller = self.caller(who, Act::Link);
+        self.ops.links.link(&caller, ino, to).await
+    }
+
+    async fn create(
+        &self,
+        who: Requester,
+        at: NameIn<'_>,
+        mode: u32,
+        flags: i32,
+    ) -> Done<(NodeEntry, Opened)> {
+        let caller = self.caller(who, create_open::act_of(flags));
+        self.ops.create_open.create(&caller, at, (mode, flags)).await
+    }
+
+    async fn open(&self, who: Requester, ino: u64, flags: i32) -> Done<Opened> {
+        let caller = self.caller(who, Act::Open);
+        match self.nodes.place(ino) {
+            Some(NodePlace::Lock(node)) => {
+                self.ops.files.open(&caller, ino, node.name.clone(), flags).await
+            }
+            Some(NodePlace::Control(ControlFile::Fact(LockFact::Ctl, name))) => {
+                let ino = self.nodes.inodes().number(&name);
+                match ino {
+                    Some(ino) => self.ops.files.open(&caller, ino, name, flags).await,
+                    None => Err(Errno::ENOENT),
+                }
+            }
+            Some(NodePlace::Control(control)) => self.control.open(&caller, control, flags),
+            Some(NodePlace::Top) => Err(Errno::EISDIR),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    async fn read(&self, who: Requester, asked: ReadRequest) -> Done<ReadBytes> {
+        let caller = self.caller(who, Act::Read);
+        let Some(open) = self.opens.get(asked.fh) else { return Err(Errno::EBADF) };
+        match &open.target {
+            OpenTarget::Lock(ino, name) => {
+                self.ops.files.read(&caller, &open, (*ino, name), asked).await
+            }
+            OpenTarget::Control(control) => {
+                // A read in `wait/` shows the lock of the reader, and not a change.
+                if asked.offset == 0 && open.waits_for().is_none() {
+                    self.polls.reads(asked.fh);
+                }
+                self.control.read(&caller, &open, control, asked).await
+            }
+        }
+    }
+
+    async fn write(&self, who: Requester, fh: u64, offset: u64, data: &[u8]) -> Done<u32> {
+        let caller = self.caller(who, Act::Write);
+        let Some(open) = self.opens.get(fh) else { return Err(Errno::EBADF) };
+        match &open.target {
+            OpenTarget::Lock(ino, name) => {
+                self.ops.files.write(&caller, &open, (*ino, name), offset, data).await
+            }
+            OpenTarget::Control(control) => {
+                self.control.write(&caller, fh, &open, control, data).await
+            }
+        }
+    }
+
+    async fn flush(&self, who: Requester, ino: u64, fh: u64, owner: u64) -> Done<()> {
+        self.posix_locks.flushed(ino, owner);
+        let caller = self.caller(who, Act::Close);
+        self.ops.files.flush(&caller, fh).await
+    }
+
+    fn release(&self, ino: u64, fh: u64) {
+        // By the handle and not by the kernel's owner: for OFD locks it names none.
+        self.waits.closed(fh);
+        self.posix_locks.closed(ino, fh);
+        if let Some(open) = self.ops.files.release(fh) {
+            self.control.closed(&open);
+        }
+    }
+
+    fn opendir(&self, who: Requester, _ino: u64) -> Done<Opened> {
+        self.ops.directories.open(&self.callers.caller(who))
+    }
+
+    async fn readdir(
+        &self,
+        who: Requester,
+        ino: u64,
+        fh: u64,
+        index: u64,
+        anew: bool,
+    ) -> Done<DirPage> {
+        let caller = self.caller(who, Act::List);
+        let place = self.nodes.place(ino);
+        let fixed = match &place {
+            Some(NodePlace::Control(dir)) => Some(entries(dir)),
+            _ => None,
+        };
+        let dir = self.ops.directories.reading(fh, anew, fixed)?;
+        let parent = match &place {
+            Some(NodePlace::Lock(node)) => Some(&node.name),
+            Some(NodePlace::Top | NodePlace::Control(_)) => None,
+            None => return Err(Errno::ESTALE),
+        };
+        self.ops.directories.page(&caller, parent, &dir, index).await
+    }
+
+    fn releasedir(&self, fh: u64) {
+        self.ops.directories.close(fh);
+    }
+
+    fn statfs(&self) -> FileSystemStats {
+        self.ops.lookups.statfs()
+    }
+
+    async fn setxattr(&self, who: Requester, ino: u64, name: &OsStr, value: &[u8]) -> Done<()> {
+        let caller = self.caller(who, Act::SetXattr);
+        self.ops.xattrs.set(&caller, ino, name, value).await
+    }
+
+    async fn getxattr(&self, who: Requester, ino: u64, name: &OsStr) -> Done<Vec<u8>> {
+        let caller = self.caller(who, Act::GetXattr);
+        self.ops.xattrs.get(&caller, ino, name).await
+    }
+
+    async fn listxattr(&self, who: Requester, ino: u64) -> Done<Vec<u8>> {
+        let caller = self.caller(who, Act::GetXattr);
+        self.ops.xattrs.list(&caller, ino).await
+    }
+
+    fn removexattr(&self, name: &OsStr) -> Done<()> {
+        Err(self.not_here(xattr::remove(name)))
+    }
+
+    async fn ioctl(&self, who: Requester, ino: u64, fh: u64, command: u32) -> Done<Vec<u8>> {
+        let caller = self.callers.caller(who);
+        match command {
+            ioctls::TOKEN => ioctls::token(&self.posix_locks, &self.nodes, &caller, ino, fh).await,
+            ioctls::GIVE_UP => {
+                ioctls::give_up(&self.posix_locks, ino, fh);
+                Ok(Vec::new())
+            }
+            _ => Err(self.not_here(Errno::ENOTTY)),
+        }
+    }
+
+    async fn getlk(&self, who: Requester, asked: LockRequest) -> Done<LockFound> {
+        let caller = self.caller(who, Act::Lock);
+        self.posix_locks.get(&caller, &asked).await
+    }
+
+    async fn setlk(&self, who: Requester, asked: LockRequest, sleep: bool) -> Done<()> {
+        let caller = self.caller(who, Act::Lock);
+        self.parents.check_lock(&caller, &asked).await?;
+        self.posix_locks.set(&caller, &asked, sleep).await
+    }
+
+    async fn poll(&self, fh: u64, events: PollEvents, waker: Option<PollWaker>) -> PollEvents {
+        self.polls.poll(fh, events, waker).await
+    }
+
+    fn unsupported(&self, operation: Unsupported) -> Errno {
+        self.not_here(match operation {
+            Unsupported::Mknod => Errno::EPERM,
+            Unsupported::Fallocate => Errno::ENOTSUP,
+            // There are no holes.
+            Unsupported::Lseek => Errno::EINVAL,
+            Unsupported::CopyFileRange => Errno::EXDEV,
+        })
+    }
+
+    fn ended(&self) {
+        self.posix_locks.end();
+        self.bindings.end();
+        self.cache.end();
+    }
+}

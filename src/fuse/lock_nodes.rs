@@ -1,0 +1,172 @@
+//! Locks as inodes: the lock service, the inode table and the attributes, and the few steps that
+//! all operations have in common.
+
+use crate::engine::name::RESERVED_PREFIX;
+use crate::engine::{FileType, LockName, LockView, NameError, Token};
+use crate::fuse::control_names::ControlFile;
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::{Act, errno_of_name};
+use crate::fuse::file_attrs::{Attributes, LINKS, NodeState};
+use crate::fuse::inodes::{InodeTable, LockNode, NodePlace, TOP};
+use crate::fuse::kernel::file_system::NameIn;
+use crate::fuse::kernel::values::{Errno, FileAttr, NodeEntry};
+use crate::fuse::lock_access::LockAccess;
+use crate::fuse::write_message::short;
+use crate::service::CacheableView;
+use parking_lot::{Mutex, MutexGuard};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The kernel may keep what never changes.
+pub(crate) const FOREVER: Duration = Duration::from_secs(3_600);
+
+/// The locks of one mount as inodes.
+pub(crate) struct LockNodes {
+    /// The lock service.
+    pub(crate) locks: LockAccess,
+    /// The attributes of its locks.
+    pub(crate) attrs: Attributes,
+    inodes: Mutex<InodeTable>,
+}
+
+impl LockNodes {
+    /// The inodes of a mount of which the kernel knows none yet.
+    pub(crate) fn new(locks: LockAccess, attrs: Attributes) -> Self {
+        Self { locks, attrs, inodes: Mutex::default() }
+    }
+
+    /// Returns the inode table.
+    pub(crate) fn inodes(&self) -> MutexGuard<'_, InodeTable> {
+        self.inodes.lock()
+    }
+
+    /// Returns what an inode stands for.
+    pub(crate) fn place(&self, ino: u64) -> Option<NodePlace> {
+        // Asked with nearly every name.
+        if ino == TOP {
+            return Some(NodePlace::Top);
+        }
+        self.inodes().place(ino)
+    }
+
+    /// Returns the lock that an inode stands for.
+    pub(crate) fn lock_node(&self, ino: u64) -> Option<Arc<LockNode>> {
+        match self.place(ino) {
+            Some(NodePlace::Lock(lock)) => Some(lock),
+            Some(NodePlace::Top | NodePlace::Control(_)) | None => None,
+        }
+    }
+
+    /// Returns the tenure to which an open file of the inode is to be bound, so that it speaks for
+    /// `token`.
+    pub(crate) fn origin_of(&self, ino: u64, token: Token) -> Token {
+        self.lock_node(ino).map_or(token, |node| node.origin_of(token))
+    }
+
+    /// Returns the lock that an open file of the inode speaks of: the one of its tenure, else the
+    /// one under whose name it was opened.
+    pub(crate) fn spoken_of(&self, ino: u64, name: &LockName, tenure: Option<Token>) -> LockName {
+        let node = tenure.and_then(|_| self.lock_node(ino));
+        let links = node.map(|node| node.links_of(tenure)).unwrap_or_default();
+        links.into_iter().next().map_or_else(|| name.clone(), |link| link.name)
+    }
+
+    /// Returns the name of a lock that the caller wants to make, change or remove in a directory.
+    pub(crate) fn name_in(
+        &self,
+        caller: &Caller,
+        act: Act,
+        at: NameIn<'_>,
+    ) -> Result<LockName, Errno> {
+        match self.place(at.parent) {
+            Some(NodePlace::Control(_)) => Err(self.refuse_ours(caller, act)),
+            Some(NodePlace::Top) if at.name == RESERVED_PREFIX => {
+                Err(self.refuse_ours(caller, act))
+            }
+            Some(place) => place.child(at.name).map_err(|error| {
+                let (errno, sentence) = (errno_of_name(error), wrong_name(at.name, error));
+                self.locks.refusals().refused(caller, act, None, errno, sentence)
+            }),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    fn refuse_ours(&self, caller: &Caller, act: Act) -> Errno {
+        let sentence = ".latchfs holds latchfs's own files, and only those; make locks beside it";
+        self.locks.refusals().refused(caller, act, None, Errno::EPERM, sentence)
+    }
+
+    /// Returns the attributes of a control file: as in /proc, its size is not known before it is
+    /// read.
+    pub(crate) fn control_attr(&self, ino: u64, control: &ControlFile) -> FileAttr {
+        let (kind, perm) = match control {
+            _ if control.is_directory() => (FileType::Directory, 0o555),
+            _ if control.takes_writes() => (FileType::File, 0o666),
+            _ => (FileType::File, 0o444),
+        };
+        let attr = self.attrs.of_nobody(ino, kind, LINKS);
+        FileAttr { perm, uid: self.attrs.mounter(), ..attr }
+    }
+
+    /// Returns the entry of a control file, counted as one lookup.
+    pub(crate) fn control_entry(&self, control: &ControlFile) -> NodeEntry {
+        let ino = self.inodes().control(control);
+        let entry_ttl = if control.is_constant() { FOREVER } else { Duration::ZERO };
+        NodeEntry { entry_ttl, ..NodeEntry::uncached(self.control_attr(ino, control)) }
+    }
+
+    /// Returns the state of a lock as a file, and up to which event that is so, if the kernel may
+    /// keep it.
+    pub(crate) async fn state(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+    ) -> Result<(NodeState, Option<u64>), Errno> {
+        // The kernel keeps nothing of what is decided here.
+        let glance = self.locks.service().glance(name, |lock| self.attrs.state_of_glance(lock));
+        if let Some(state) = glance {
+            return Ok((state, None));
+        }
+        let CacheableView { view, as_of } = self.locks.seen(caller, act, name).await?;
+        Ok((self.attrs.state_of(&view), as_of))
+    }
+
+    /// Returns the attributes of a lock's inode as things are now. An inode whose names are all
+    /// gone has no links any more; fstat of an open file still shows it.
+    pub(crate) async fn attr_now(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        node: &LockNode,
+    ) -> Result<FileAttr, Errno> {
+        if node.links.len() > 1 {
+            let names: Vec<_> = node.links.iter().map(|link| link.name.clone()).collect();
+            let views = self.locks.views(caller, Act::Stat, &names).await?;
+            return Ok(self.attrs.of_group(ino, node, &views));
+        }
+        let (state, _) = self.state(caller, Act::Stat, &node.name).await?;
+        Ok(self.attrs.of_one(ino, node, &state))
+    }
+
+    /// Returns the attributes of an inode of which the lock was just shown.
+    pub(crate) fn attr_of_view(&self, ino: u64, view: &LockView) -> FileAttr {
+        let state = self.attrs.state_of(view);
+        match self.lock_node(ino) {
+            Some(node) => self.attrs.of_one(ino, &node, &state),
+            None => {
+                let (face, _) = state.shown().unwrap_or((FileType::File, None));
+                self.attrs.of_nobody(ino, face, 0)
+            }
+        }
+    }
+}
+
+/// Returns the sentence for a name that no lock can have.
+pub(crate) fn wrong_name(name: &OsStr, error: NameError) -> String {
+    let shown = String::from_utf8_lossy(name.as_bytes());
+    let shown = short(&shown.escape_debug().to_string());
+    format!("'{shown}' can't be the name of a lock: {error}; choose another")
+}

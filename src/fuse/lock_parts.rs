@@ -1,0 +1,193 @@
+//! The parts of one mount, and how they are put together: each gets the few others that it uses.
+
+use crate::fuse::control_files::ControlFiles;
+use crate::fuse::control_files::ctl::CtlFile;
+use crate::fuse::control_files::ctl_commands::CtlCommands;
+use crate::fuse::control_files::mount_pages::MountPages;
+use crate::fuse::control_files::wait_files::WaitFiles;
+use crate::fuse::credentials::Callers;
+use crate::fuse::file_attrs::Attributes;
+use crate::fuse::kernel::interrupts::InterruptWatcher;
+use crate::fuse::kernel::own_user::own_uid;
+use crate::fuse::kernel::user_shares::Shares;
+use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_access::LockAccess;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::mount_config::MountConfig;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::waiting_reads::WaitingReads;
+use crate::fuse::ops::create::Creation;
+use crate::fuse::ops::create_open::CreateOpen;
+use crate::fuse::ops::file_io::FileIo;
+use crate::fuse::ops::lease_change::LeaseChanges;
+use crate::fuse::ops::link::Links;
+use crate::fuse::ops::lookup::Lookups;
+use crate::fuse::ops::readdir::Directories;
+use crate::fuse::ops::rename::Renames;
+use crate::fuse::ops::setattr::SetAttributes;
+use crate::fuse::ops::unlink::Removal;
+use crate::fuse::ops::xattr::Xattrs;
+use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::poll::Polls;
+use crate::fuse::posix_locks::{LockingParts, PosixLocks};
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::queue_wait::QueueWaits;
+use crate::fuse::refusals::Refusals;
+use crate::service::Locks;
+use std::sync::Arc;
+
+/// The operations on the files of locks.
+pub(crate) struct LockOps {
+    /// lookup, stat, readlink, statfs.
+    pub(crate) lookups: Lookups,
+    /// mkdir, symlink.
+    pub(crate) creation: Arc<Creation>,
+    /// open with `O_CREAT`.
+    pub(crate) create_open: CreateOpen,
+    /// link.
+    pub(crate) links: Links,
+    /// open, read, write, close.
+    pub(crate) files: FileIo,
+    /// chmod, chown, truncate, utimensat.
+    pub(crate) attributes: SetAttributes,
+    /// unlink, rmdir.
+    pub(crate) removal: Removal,
+    /// rename.
+    pub(crate) renames: Renames,
+    /// Extended attributes.
+    pub(crate) xattrs: Xattrs,
+    /// opendir, readdir.
+    pub(crate) directories: Directories,
+}
+
+/// The parts that other parts share.
+#[derive(Clone)]
+pub(crate) struct SharedParts {
+    /// The users, as clients.
+    pub(crate) callers: Arc<Callers>,
+    /// The locks as inodes.
+    pub(crate) nodes: Arc<LockNodes>,
+    /// Open files and directories.
+    pub(crate) opens: Arc<OpenFiles>,
+    /// The names that the kernel keeps.
+    pub(crate) cache: Arc<KernelCache>,
+    /// Watches threads that wait.
+    pub(crate) interrupts: Arc<InterruptWatcher>,
+    /// Leases that processes keep alive.
+    pub(crate) bindings: Arc<ProcessBindings>,
+    /// The permission to make names below a lock.
+    pub(crate) parents: Arc<ParentChecks>,
+    /// flock and fcntl.
+    pub(crate) posix_locks: Arc<PosixLocks>,
+    /// Files that are polled.
+    pub(crate) polls: Arc<Polls>,
+}
+
+impl SharedParts {
+    /// Returns the parts of a mount of `service`.
+    pub(crate) fn new(service: &Locks, config: &MountConfig) -> Self {
+        let shares = Shares::new(own_uid());
+        let interrupts = Arc::new(InterruptWatcher::new(shares.clone()));
+        let opens = Arc::new(OpenFiles::new(shares.clone()));
+        let refusals = Arc::new(Refusals::default());
+        let callers = Arc::new(Callers::new(config));
+        let locks = LockAccess::new(service.clone(), refusals);
+        let (of, content) = (Arc::clone(&callers), config.content);
+        let attrs = Attributes::new(service.clone(), of, content, own_uid());
+        let nodes = Arc::new(LockNodes::new(locks, attrs));
+        let cache = KernelCache::new(Arc::clone(&nodes));
+        let of = Arc::clone(&callers);
+        let bindings = ProcessBindings::new(service.clone(), config, of, shares);
+        let (of, host) = (nodes.locks.clone(), config.client.clone());
+        let parents = Arc::new(ParentChecks::new(of, Arc::clone(&opens), host));
+        let parts = LockingParts {
+            nodes: Arc::clone(&nodes),
+            opens: Arc::clone(&opens),
+            interrupts: Arc::clone(&interrupts),
+            parents: Arc::clone(&parents),
+        };
+        let (of, client) = (Arc::clone(&callers), config.client.clone());
+        let posix_locks = Arc::new(PosixLocks::new(parts, of, client));
+        let polls = Polls::new(Arc::clone(&nodes), Arc::clone(&opens));
+        Self { callers, nodes, opens, cache, interrupts, bindings, parents, posix_locks, polls }
+    }
+
+    /// Returns the control files.
+    pub(crate) fn control_files(
+        self,
+        config: &MountConfig,
+        waits: &Arc<QueueWaits>,
+    ) -> ControlFiles {
+        let Self { callers, nodes, opens, interrupts, bindings, parents, .. } = self;
+        let pages = MountPages::new(
+            config.clone(),
+            Arc::clone(&nodes),
+            Arc::clone(&opens),
+            Arc::clone(&bindings),
+        );
+        let (pages, waits) = (Arc::new(pages), Arc::clone(waits));
+        let of = nodes.locks.clone();
+        let reads = WaitingReads::new(Arc::clone(&opens), Arc::clone(&interrupts), of);
+        let reads = Arc::new(reads);
+        let commands = CtlCommands::new(
+            Arc::clone(&nodes),
+            Arc::clone(&parents),
+            Arc::clone(&callers),
+            Arc::clone(&bindings),
+            Arc::clone(&waits),
+            Arc::clone(&pages),
+        );
+        let (of, by) = (Arc::clone(&nodes), Arc::clone(&opens));
+        let ctl = CtlFile::new(of, by, Arc::clone(&reads), commands);
+        let of = Arc::clone(&nodes);
+        let waits = WaitFiles::new(of, parents, callers, bindings, waits, reads);
+        ControlFiles::new(nodes, opens, interrupts, pages, ctl, waits)
+    }
+
+    /// Returns the operations, where the kernel follows symlinks or not.
+    pub(crate) fn ops(self, follows_symlinks: bool) -> LockOps {
+        let Self { callers, nodes, opens, cache, bindings, parents, posix_locks, polls, .. } = self;
+        let changes = LeaseChanges::new(Arc::clone(&nodes), Arc::clone(&bindings));
+        let changes = Arc::new(changes);
+        let creation = Arc::new(Creation::new(
+            Arc::clone(&nodes),
+            Arc::clone(&parents),
+            Arc::clone(&callers),
+            Arc::clone(&bindings),
+        ));
+        LockOps {
+            lookups: Lookups::new(
+                Arc::clone(&nodes),
+                Arc::clone(&cache),
+                Arc::clone(&callers),
+                follows_symlinks,
+            ),
+            create_open: CreateOpen::new(
+                Arc::clone(&nodes),
+                Arc::clone(&opens),
+                Arc::clone(&parents),
+                Arc::clone(&creation),
+                Arc::clone(&posix_locks),
+                Arc::clone(&changes),
+            ),
+            creation,
+            links: Links::new(Arc::clone(&nodes), Arc::clone(&parents), Arc::clone(&bindings)),
+            removal: Removal::new(Arc::clone(&nodes), callers, Arc::clone(&posix_locks)),
+            renames: Renames::new(Arc::clone(&nodes), cache, posix_locks, parents),
+            attributes: SetAttributes::new(
+                Arc::clone(&nodes),
+                Arc::clone(&opens),
+                Arc::clone(&changes),
+            ),
+            files: FileIo::new(
+                Arc::clone(&nodes),
+                Arc::clone(&opens),
+                bindings,
+                Arc::clone(&changes),
+                polls,
+            ),
+            xattrs: Xattrs::new(Arc::clone(&nodes), changes),
+            directories: Directories::new(nodes, opens),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `.latchfs/events`: what happens, one line of JSON each, as it happens.
+//!
+//! An open file is a place in the event log. A read waits until there is something to read; what is
+//! read follows from where the last read ended, whatever the offset. Nobody waits for a reader: one
+//! that is too slow is told how many events it lost.
+
+use crate::event_json::{event_of, lost};
+use crate::fuse::kernel::file_system::Done;
+use crate::fuse::kernel::interrupts::{InterruptWatcher, InterruptibleWait, WaitStatus};
+use crate::fuse::kernel::pending::Pending;
+use crate::fuse::kernel::poll_waker::PollWaker;
+use crate::fuse::kernel::values::{Errno, PollEvents, ReadBytes};
+use crate::fuse::open_files::held_read::HeldRead;
+use crate::service::Locks;
+use crate::service::event_log::EventWatch;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+/// The most that one read gets: some 300 events.
+const READ_BYTES_MAX: usize = 64 << 10;
+/// Events taken from the log at once: what is made into lines beyond a read's size is kept.
+const EVENTS_MAX: usize = 64;
+
+/// The readiness of a stream when there is something to read.
+const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
+
+/// A reader's place in the event log.
+pub(crate) struct EventStream {
+    locks: Locks,
+    state: Mutex<StreamState>,
+}
+
+struct StreamState {
+    watch: EventWatch,
+    /// Lines that were begun to be read, or did not fit: a few at most.
+    unread: Vec<u8>,
+    /// Reads that wait for more, first served first.
+    readers: VecDeque<HeldRead>,
+    waker: Option<PollWaker>,
+}
+
+impl fmt::Debug for EventStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventStream").finish_non_exhaustive()
+    }
+}
+
+impl EventStream {
+    /// A place in the log: from event `since` on, or from now on.
+    pub(crate) fn open(locks: &Locks, since: Option<u64>) -> Arc<Self> {
+        Arc::new_cyclic(|stream: &Weak<Self>| {
+            let mut watch = locks.watch(since);
+            let stream = stream.clone();
+            watch.wake_by(Arc::new(move || {
+                if let Some(stream) = stream.upgrade() {
+                    stream.serve();
+                }
+            }));
+            let (unread, readers, waker) = (Vec::new(), VecDeque::new(), None);
+            let state = Mutex::new(StreamState { watch, unread, readers, waker });
+            Self { locks: locks.clone(), state }
+        })
+    }
+
+    /// There is more. Called on the thread that decided a command, with no lock held.
+    fn serve(&self) {
+        let mut served = Vec::new();
+        let waker = {
+            let mut state = self.state.lock();
+            while let Some(size) = state.readers.front().map(|reader| reader.size) {
+                let bytes = state.take(&self.locks, size);
+                if bytes.is_empty() {
+                    break;
+                }
+                served.extend(state.readers.pop_front().map(|reader| (reader.promise, bytes)));
+            }
+            state.waker.take()
+        };
+        for (promise, bytes) in served {
+            promise.keep(Ok(bytes.into()));
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Returns what there is to read, if there is anything.
+    pub(crate) fn read_now(&self, size: u32) -> Option<Vec<u8>> {
+        let bytes = self.state.lock().take(&self.locks, size);
+        (!bytes.is_empty()).then_some(bytes)
+    }
+
+    /// Returns what there will be to read; `number` is a number for this read, by the thread `tid`.
+    pub(crate) fn read_later(
+        self: &Arc<Self>,
+        interrupts: &InterruptWatcher,
+        number: u64,
+        size: u32,
+        tid: u32,
+    ) -> Pending<Done<ReadBytes>> {
+        let (held, answer) = HeldRead::new(number, size);
+        self.state.lock().readers.push_back(held);
+        interrupts.watch(number, tid, WaitingReader { stream: Arc::downgrade(self), number });
+        // EventKind came before the read was there.
+        self.serve();
+        answer
+    }
+
+    /// poll: readable when there is more.
+    pub(crate) fn poll(&self, events: PollEvents, waker: Option<PollWaker>) -> PollEvents {
+        let mut state = self.state.lock();
+        if waker.is_some() {
+            state.waker = waker;
+        }
+        let more = !state.unread.is_empty() || state.watch.has_more();
+        if more { events & READABLE } else { PollEvents::empty() }
+    }
+}
+
+impl StreamState {
+    /// Takes what there is to read, in whole lines where one fits.
+    fn take(&mut self, locks: &Locks, size: u32) -> Vec<u8> {
+        let size = (size as usize).min(READ_BYTES_MAX);
+        while self.unread.len() < size {
+            let batch = self.watch.take(EVENTS_MAX);
+            if batch.lost > 0 {
+                self.unread.extend_from_slice(format!("{}\n", lost(batch.lost)).as_bytes());
+            }
+            for (number, event) in &batch.events {
+                let line = event_of(*number, event, |at| locks.wall(at));
+                self.unread.extend_from_slice(format!("{line}\n").as_bytes());
+            }
+            if batch.events.is_empty() {
+                break;
+            }
+        }
+        let rest = self.unread.split_off(cut(&self.unread, size));
+        std::mem::replace(&mut self.unread, rest)
+    }
+}
+
+/// Where a reading of `size` bytes ends: behind the last line that fits, or within the first.
+fn cut(unread: &[u8], size: usize) -> usize {
+    let size = size.min(unread.len());
+    unread[..size].iter().rposition(|byte| *byte == b'\n').map_or(size, |newline| newline + 1)
+}
+
+/// A read that waits, as the watcher of interrupts knows it.
+struct WaitingReader {
+    stream: Weak<EventStream>,
+    number: u64,
+}
+
+impl WaitingReader {
+    /// Returns its place among those who wait for more.
+    fn place(&self, state: &StreamState) -> Option<usize> {
+        state.readers.iter().position(|reader| reader.number == self.number)
+    }
+}
+
+impl InterruptibleWait for WaitingReader {
+    fn status(&self) -> WaitStatus {
+        let stream = self.stream.upgrade();
+        let waits = stream.is_some_and(|stream| self.place(&stream.state.lock()).is_some());
+        if waits { WaitStatus::Asks } else { WaitStatus::Over }
+    }
+
+    fn interrupt(&self) {
+        let Some(stream) = self.stream.upgrade() else { return };
+        let mut state = stream.state.lock();
+        let reader = self.place(&state).and_then(|place| state.readers.remove(place));
+        drop(state);
+        if let Some(reader) = reader {
+            reader.promise.keep(Err(Errno::EINTR));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_ends_with_a_line_where_one_fits() {
+        assert_eq!(cut(b"ab\ncd\nef\n", 100), 9);
+        assert_eq!(cut(b"ab\ncd\nef\n", 7), 6);
+        assert_eq!(cut(b"ab\ncd\n", 3), 3);
+        assert_eq!(cut(b"abcdef\n", 3), 3, "a line longer than the buffer comes in parts");
+        assert_eq!(cut(b"", 10), 0);
+    }
+}

@@ -1,0 +1,154 @@
+//! open with `O_CREAT` of a name that the kernel does not know: takes the lock if it is free, and
+//! opens it as it is otherwise.
+
+use crate::engine::{FileType, LockName, OpenId, Outcome, Ownership, RefusalKind};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::kernel::file_system::NameIn;
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{Errno, NodeEntry, Opened, OpenedFlags};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::open_file::OpenFile;
+use crate::fuse::ops::create::{Creation, NewLock};
+use crate::fuse::ops::lease_change::LeaseChanges;
+use crate::fuse::ops::truncation::truncate_at_open;
+use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::posix_locks::PosixLocks;
+use crate::service::RequestError;
+use std::sync::Arc;
+
+/// Takes locks by creating files.
+pub(crate) struct CreateOpen {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    parents: Arc<ParentChecks>,
+    creation: Arc<Creation>,
+    posix_locks: Arc<PosixLocks>,
+    changes: Arc<LeaseChanges>,
+}
+
+/// The permissions and the flags of an open with `O_CREAT`.
+type CreateMode = (u32, i32);
+
+/// Returns what an open with `O_CREAT` and these flags does.
+pub(crate) const fn act_of(flags: i32) -> Act {
+    if flags & libc::O_EXCL != 0 { Act::CreateNew } else { Act::Create }
+}
+
+impl CreateOpen {
+    /// The creation of files in one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        parents: Arc<ParentChecks>,
+        creation: Arc<Creation>,
+        posix_locks: Arc<PosixLocks>,
+        changes: Arc<LeaseChanges>,
+    ) -> Self {
+        Self { nodes, opens, parents, creation, posix_locks, changes }
+    }
+
+    /// open with `O_CREAT`.
+    pub(crate) async fn create(
+        &self,
+        caller: &Caller,
+        at: NameIn<'_>,
+        how: CreateMode,
+    ) -> Result<(NodeEntry, Opened), Errno> {
+        let act = act_of(how.1);
+        if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
+            return Err(self.nodes.locks.refusals().full(caller, act, None, full));
+        }
+        let name = self.nodes.name_in(caller, act, at)?;
+        if act == Act::Create {
+            // To look first keeps what an own lock says about itself from being overwritten.
+            let (state, _) = self.nodes.state(caller, act, &name).await?;
+            if state.shown().is_some() {
+                return self.open_as_it_is(caller, &name, how.1).await;
+            }
+        }
+        self.create_free(caller, name, how).await
+    }
+
+    /// The create of a name that seems to be free.
+    async fn create_free(
+        &self,
+        caller: &Caller,
+        name: LockName,
+        (mode, flags): CreateMode,
+    ) -> Result<(NodeEntry, Opened), Errno> {
+        let act = act_of(flags);
+        let is_new = act == Act::CreateNew;
+        let refused = |failure| {
+            let name = Some(&name);
+            Err(self.nodes.locks.refusals().failed(caller, act, name, failure))
+        };
+        let fh = self.opens.number();
+        let hold = match self.maker_of(is_new, fh) {
+            Ok(hold) => hold,
+            Err(failure) => return refused(failure),
+        };
+        let looks = looks_of_new(caller, FileType::File, mode);
+        let new = NewLock { name: name.clone(), hold, looks, text: None };
+        let (op, process) = self.creation.acquire(caller, &new);
+        let check = self.parents.check_of(caller, &op);
+        match self.nodes.locks.decide_checked(op, check).await {
+            Ok(Outcome::Granted(tenure)) => {
+                let entry = self.creation.granted(caller, &new, tenure, process.as_ref());
+                let ino = entry.attr.ino.0;
+                let mut open = OpenFile::of_lock(caller, ino, name, flags);
+                open.made_new = is_new;
+                open.state().tenure = Some(tenure.token);
+                Ok((entry, self.opened(fh, open)))
+            }
+            Ok(_) if !is_new => self.open_as_it_is(caller, &name, flags).await,
+            // Opening never fails because another holds the lock: `flock` and logs open first.
+            Err(RequestError::Refused(no)) if !is_new && no.kind() == RefusalKind::LockConflict => {
+                self.open_as_it_is(caller, &name, flags).await
+            }
+            Ok(_) => Err(Errno::EIO),
+            Err(failure) => refused(failure),
+        }
+    }
+
+    /// Returns how a create holds: a lock that was made exclusively only its own open file may lock
+    /// by flock.
+    fn maker_of(&self, is_new: bool, fh: u64) -> Result<Ownership, RequestError> {
+        if !is_new {
+            return Ok(Ownership::Client);
+        }
+        let session = self.posix_locks.session()?;
+        Ok(Ownership::Exclusive(Some(OpenId { session, number: fh })))
+    }
+
+    /// The rest of a create that found the lock held: what an open of the name would have done.
+    async fn open_as_it_is(
+        &self,
+        caller: &Caller,
+        name: &LockName,
+        flags: i32,
+    ) -> Result<(NodeEntry, Opened), Errno> {
+        let view = self.nodes.locks.view(caller, Act::Open, name).await?;
+        let state = self.nodes.attrs.state_of(&view);
+        let (kind, token) = state.shown().unwrap_or((FileType::File, None));
+        if kind != FileType::File {
+            // Another has made something else of it since the kernel looked. This errno sends the
+            // kernel back to look again.
+            return Err(Errno::ESTALE);
+        }
+        let ino = self.nodes.inodes().seen(&view.name, kind, token);
+        let open = OpenFile::of_lock(caller, ino, view.name.clone(), flags);
+        let origin = |token| self.nodes.origin_of(ino, token);
+        open.bind_to_held(self.nodes.locks.service(), &view, origin);
+        let view = truncate_at_open(&self.nodes, &self.changes, caller, view, flags).await;
+        let entry = NodeEntry::uncached(self.nodes.attr_of_view(ino, &view));
+        Ok((entry, self.opened(self.opens.number(), open)))
+    }
+
+    fn opened(&self, fh: u64, open: OpenFile) -> Opened {
+        self.opens.insert_as(fh, open);
+        Opened { fh, flags: OpenedFlags::FOPEN_DIRECT_IO }
+    }
+}

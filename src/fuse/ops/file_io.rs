@@ -1,0 +1,230 @@
+//! Open files of locks: open, read, write, close.
+
+use crate::engine::limits::TEXT_BYTES_MAX;
+use crate::engine::{LockName, LockView, ReadMode, Reason, Refusal};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{Errno, Opened, OpenedFlags, ReadBytes, ReadRequest};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::open_files::open_file::{MessageEnd, OpenAccess, OpenFile};
+use crate::fuse::ops::lease_change::{
+    ChangedLeases, LeaseChange, LeaseChanges, meant_by_open, of_message, too_long,
+};
+use crate::fuse::ops::truncation::truncate_at_open;
+use crate::fuse::poll::Polls;
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::process::process_handle::ProcessHandle;
+use crate::fuse::report_names::report_of;
+use crate::fuse::write_message::{Message, Options, parse};
+use crate::service::RequestError;
+use crate::status::{pretty, status_of};
+use std::sync::Arc;
+
+/// Opens, reads, writes and closes the files of locks.
+pub(crate) struct FileIo {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    bindings: Arc<ProcessBindings>,
+    changes: Arc<LeaseChanges>,
+    polls: Arc<Polls>,
+}
+
+impl FileIo {
+    /// The open files of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        bindings: Arc<ProcessBindings>,
+        changes: Arc<LeaseChanges>,
+        polls: Arc<Polls>,
+    ) -> Self {
+        Self { nodes, opens, bindings, changes, polls }
+    }
+
+    /// open of a lock that the kernel knows already.
+    pub(crate) async fn open(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: LockName,
+        flags: i32,
+    ) -> Result<Opened, Errno> {
+        if let Err(full) = self.opens.shares().room(Pool::Files, caller.uid) {
+            return Err(self.nodes.locks.refusals().full(caller, Act::Open, None, full));
+        }
+        let view = self.nodes.locks.view(caller, Act::Open, &name).await?;
+        let open = OpenFile::of_lock(caller, ino, name, flags);
+        let origin = |token| self.nodes.origin_of(ino, token);
+        open.bind_to_held(self.nodes.locks.service(), &view, origin);
+        open.saw(&view);
+        truncate_at_open(&self.nodes, &self.changes, caller, view, flags).await;
+        Ok(Opened { fh: self.opens.insert(open), flags: OpenedFlags::FOPEN_DIRECT_IO })
+    }
+
+    /// read of a lock's file. The bytes are of one moment: taken at offset 0, kept for the rest.
+    pub(crate) async fn read(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        (ino, name): (u64, &LockName),
+        asked: ReadRequest,
+    ) -> Result<ReadBytes, Errno> {
+        if asked.offset > 0 {
+            return Ok(open.kept_window(asked));
+        }
+        self.polls.reads(asked.fh);
+        let name = self.nodes.spoken_of(ino, name, open.tenure());
+        let view = self.nodes.locks.view(caller, Act::Read, &name).await?;
+        open.saw(&view);
+        let bytes = self.content_of(&view, open.access);
+        match open.keep(self.opens.shares(), bytes) {
+            Ok(bytes) => Ok(ReadBytes::window(bytes, 0, asked.size)),
+            Err(full) => Err(self.nodes.locks.refusals().full(caller, Act::Read, None, full)),
+        }
+    }
+
+    /// Returns what a reader of a lock's file gets.
+    fn content_of(&self, view: &LockView, access: OpenAccess) -> Arc<[u8]> {
+        let details = view.holder().map(|holder| &holder.lease.details);
+        let reads = |looks| self.nodes.attrs.reads(&looks);
+        let reads = details.map_or(ReadMode::Status, |details| reads(details.looks()));
+        if access == OpenAccess::Both || reads == ReadMode::Text {
+            return details.map(|details| details.shared_text()).unwrap_or_default();
+        }
+        let wall = |at| self.nodes.locks.service().wall(at);
+        pretty(&status_of(view, wall)).into_bytes().into()
+    }
+
+    /// write to a lock's file, in the name of the user who opened it: a file that is handed on
+    /// speaks for its opener.
+    pub(crate) async fn write(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        (ino, name): (u64, &LockName),
+        offset: u64,
+        data: &[u8],
+    ) -> Result<u32, Errno> {
+        let caller = &open.opener(caller);
+        open.state().wrote = true;
+        let refused = |(errno, sentence): (Errno, String)| {
+            let refusals = self.nodes.locks.refusals();
+            refusals.refused(caller, Act::Write, Some(name), errno, sentence)
+        };
+        if data.len() > TEXT_BYTES_MAX {
+            return Err(refused((Errno::EFBIG, too_long(name, data.len() as u64))));
+        }
+        let message = parse(data)
+            .map_err(|sentence| refused((Errno::EINVAL, format!("lock '{name}': {sentence}"))))?;
+        self.check_not_lost(caller, open, name)?;
+        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::ESTALE) };
+        let mut meant = meant_by_open(&node, open);
+        let process = self
+            .process_of(caller, &message, &mut meant)
+            .map_err(|(errno, why)| refused((errno, format!("lock '{name}': {why}"))))?;
+        let is_text = message == Message::Text;
+        if is_text && is_far(open, offset) {
+            return Err(refused((Errno::EFBIG, too_long(name, offset))));
+        }
+        let hangs = process.as_ref().and_then(|_| self.bindings.session());
+        let change = of_message(message, data, offset, open);
+        let change = LeaseChange { process, hangs, ..change };
+        let length = data.len() as u32;
+        let reached = self.changes.apply(caller, Act::Write, &meant, &change).await?;
+        // Lost while the server was asked.
+        self.check_not_lost(caller, open, name)?;
+        let mut state = open.state();
+        state.tenure = state.tenure.or(reached.token.map(|token| node.origin_of(token)));
+        state.end = Some(MessageEnd { at: offset + u64::from(length), is_text });
+        Ok(length)
+    }
+
+    /// Returns the process that a message names, and has the change meant for the tenure that it
+    /// names.
+    fn process_of(
+        &self,
+        caller: &Caller,
+        message: &Message,
+        meant: &mut ChangedLeases,
+    ) -> Result<Option<Arc<ProcessHandle>>, (Errno, String)> {
+        let Message::Options(Options { pid, token, .. }) = message else { return Ok(None) };
+        let process = match pid {
+            Some(pid) => Some(Arc::new(self.bindings.named(caller, *pid)?)),
+            None => None,
+        };
+        if let Some(token) = token {
+            for meant in meant.iter_mut() {
+                meant.token = Some(*token);
+            }
+        }
+        Ok(process)
+    }
+
+    /// Refuses where an open file may not write any more: its tenure hangs on a session that is
+    /// over. The server may have it in grace still, in which its client may renew it, but the
+    /// program that locked was told that it has lost.
+    fn check_not_lost(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        name: &LockName,
+    ) -> Result<(), Errno> {
+        let (tenure, session) = {
+            let state = open.state();
+            (state.tenure, state.session)
+        };
+        let (Some(token), Some(session)) = (tenure, session) else { return Ok(()) };
+        let locks = &self.nodes.locks;
+        if !locks.service().is_over(session) {
+            return Ok(());
+        }
+        let reason = Box::new(Reason::Expired { name: name.clone(), token });
+        let lost = RequestError::Refused(Refusal { at: locks.service().now(), reason });
+        Err(locks.refusals().failed(caller, Act::Write, Some(name), lost))
+    }
+
+    /// The last descriptor of an open file is closed. Returns the open file.
+    pub(crate) fn release(&self, fh: u64) -> Option<Arc<OpenFile>> {
+        self.polls.closed(fh);
+        self.opens.remove(fh)
+    }
+
+    /// close(2) of one descriptor. A file that was opened for writing by a program that does not
+    /// hold the lock, and was not written to, was a try to renew: its close fails.
+    pub(crate) async fn flush(&self, caller: &Caller, fh: u64) -> Result<(), Errno> {
+        let Some(open) = self.opens.get(fh) else { return Ok(()) };
+        let is_idle = {
+            let state = open.state();
+            open.access.writes() && state.tenure.is_none() && !state.wrote && !state.locked
+        };
+        let (true, Some(name)) = (is_idle, open.lock()) else { return Ok(()) };
+        let caller = open.opener(caller);
+        // Forced by the kernel, so it can't fail for want of an answer.
+        let Ok(view) = self.nodes.locks.view(&caller, Act::Close, name).await else {
+            return Ok(());
+        };
+        match view.holder() {
+            Some(holder) if view.held_by(&caller.client).is_none() => {
+                let sentence = format!(
+                    "lock '{}' is held by {}, so opening and closing it renewed nothing; \
+                     read .latchfs/status/{} for how long",
+                    view.name,
+                    holder.lease.holder,
+                    report_of(&view),
+                );
+                let (refusals, name) = (self.nodes.locks.refusals(), Some(&view.name));
+                Err(refusals.refused(&caller, Act::Close, name, Errno::EBUSY, sentence))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a text at `offset` would lie behind all that can be kept, and does not just follow the
+/// message before: an open file that renews for days has come far.
+fn is_far(open: &OpenFile, offset: u64) -> bool {
+    let follows = open.state().end.is_some_and(|end| end.at == offset);
+    offset > TEXT_BYTES_MAX as u64 && !open.append && !follows
+}

@@ -1,0 +1,468 @@
+//! Changes that arrive through an inode: times, modes, sizes, messages. Each applies to all names
+//! that the inode has, and is asked for in the name of one client.
+
+use crate::engine::limits::TEXT_BYTES_MAX;
+use crate::engine::{
+    Acquire, Annotate, Command, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime,
+    LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Renew,
+    SessionId, Tenure, TextPatch, Token, Ttl,
+};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::file_attrs::{NodeState, chosen_mode};
+use crate::fuse::inodes::{LockNode, NodeLink};
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::last_refusal::in_the_way;
+use crate::fuse::lock_access::flat;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::process::process_handle::ProcessHandle;
+use crate::fuse::write_message::{Message, Options};
+use crate::time::Wall;
+use futures_util::future::join_all;
+use std::sync::Arc;
+
+/// One lease that a change is meant for.
+#[derive(Debug, Clone)]
+pub(crate) struct ChangedLease {
+    /// The lock.
+    pub(crate) name: LockName,
+    /// The tenure, where only that one is meant.
+    pub(crate) token: Option<Token>,
+}
+
+/// The leases that a change is meant for: one, nearly always.
+#[derive(Debug, Clone)]
+pub(crate) struct ChangedLeases {
+    /// The one that is asked first.
+    pub(crate) one: ChangedLease,
+    others: Vec<ChangedLease>,
+}
+
+/// A change of a lease. An absent field stays as it is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LeaseChange {
+    /// Whether it makes the lease last longer, and firm.
+    pub(crate) renews: Option<Firm>,
+    /// How long it lasts from now on.
+    pub(crate) ttl: Option<Ttl>,
+    /// How long its grace is from now on.
+    pub(crate) grace: Option<Grace>,
+    /// Alone or with others.
+    pub(crate) mode: Option<Mode>,
+    /// A word to others.
+    pub(crate) note: Option<Arc<str>>,
+    /// The change of the text.
+    pub(crate) text: Option<TextChange>,
+    /// The change of the file's times.
+    pub(crate) times: TimesChange,
+    /// The permission bits.
+    pub(crate) permissions: Option<u32>,
+    /// The process that keeps it alive from now on.
+    pub(crate) process: Option<Arc<ProcessHandle>>,
+    /// The session on which it hangs from now on, if it is given no time.
+    pub(crate) hangs: Option<SessionId>,
+    /// The user and the group.
+    pub(crate) user: (Option<u32>, Option<u32>),
+}
+
+/// The change of the text.
+#[derive(Debug, Clone)]
+pub(crate) enum TextChange {
+    /// It is this, and read in this way.
+    Set(Arc<[u8]>, Option<ReadMode>),
+    /// It goes on with this, and is read in this way.
+    Append(Arc<[u8]>, Option<ReadMode>),
+    /// It has at most so many bytes.
+    Cut(usize),
+}
+
+/// The change of the file's times.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum TimesChange {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are those of the renewal.
+    Reset,
+    /// They are these, where given: access and modification.
+    Set(Option<Wall>, Option<Wall>),
+}
+
+/// The lease that a change has reached.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangeReached {
+    /// The tenure.
+    pub(crate) token: Option<Token>,
+    /// The state of the lock now; its text may be that from before.
+    pub(crate) state: Option<NodeState>,
+}
+
+/// Changes leases.
+pub(crate) struct LeaseChanges {
+    nodes: Arc<LockNodes>,
+    bindings: Arc<ProcessBindings>,
+}
+
+impl LeaseChanges {
+    /// The changes of one mount.
+    pub(crate) const fn new(nodes: Arc<LockNodes>, bindings: Arc<ProcessBindings>) -> Self {
+        Self { nodes, bindings }
+    }
+
+    /// Applies a change to every lease that is meant. It has succeeded if it reached one of them.
+    pub(crate) async fn apply(
+        &self,
+        caller: &Caller,
+        act: Act,
+        meant: &ChangedLeases,
+        change: &LeaseChange,
+    ) -> Result<ChangeReached, Errno> {
+        if meant.others.is_empty() {
+            return self.reach(caller, act, &meant.one, change).await;
+        }
+        let all = std::iter::once(&meant.one).chain(&meant.others);
+        let mut reached = join_all(all.map(|one| self.reach(caller, act, one, change))).await;
+        let first = reached.iter().position(Result::is_ok).unwrap_or(0);
+        reached.swap_remove(first)
+    }
+
+    /// Applies a change to one lease.
+    async fn reach(
+        &self,
+        caller: &Caller,
+        act: Act,
+        one: &ChangedLease,
+        change: &LeaseChange,
+    ) -> Result<ChangeReached, Errno> {
+        let (locks, attrs) = (&self.nodes.locks, &self.nodes.attrs);
+        let here = locks.service().act_here(
+            &one.name,
+            |lock| {
+                let lease = one.own(caller, lock.leases().iter());
+                self.op(change, caller, one, lock.mode(), lease).map(Command::from)
+            },
+            |lock| attrs.state_of_glance(lock),
+        );
+        let Some((done, state)) = here else {
+            return self.reach_afar(caller, act, one, change).await;
+        };
+        match done.map(flat) {
+            None => Ok(ChangeReached::default()),
+            Some(Ok(outcome)) => {
+                let token = self.reached(change, caller, one, &outcome);
+                Ok(ChangeReached { token, state: Some(state) })
+            }
+            Some(Err(failure)) => {
+                let failure = match locks.view(caller, act, &one.name).await {
+                    Ok(view) => in_the_way(&caller.client, &view, failure),
+                    Err(_) => failure,
+                };
+                Err(locks.refusals().failed(caller, act, Some(&one.name), failure))
+            }
+        }
+    }
+
+    /// The same where the engine is elsewhere: first the lock is shown, then it is changed.
+    async fn reach_afar(
+        &self,
+        caller: &Caller,
+        act: Act,
+        one: &ChangedLease,
+        change: &LeaseChange,
+    ) -> Result<ChangeReached, Errno> {
+        let locks = &self.nodes.locks;
+        let mut view = match locks.view(caller, act, &one.name).await {
+            Ok(view) => view,
+            Err(errno) => return Err(self.unseen(caller, act, one, change.renews, errno).await),
+        };
+        let lease = one.own(caller, view.holders.iter().map(|holder| &holder.lease));
+        let Some(op) = self.op(change, caller, one, view.mode, lease) else {
+            return Ok(ChangeReached::default());
+        };
+        let looks = looks_of(&op);
+        let outcome = locks.decide(op).await.map_err(|failure| {
+            let failure = in_the_way(&caller.client, &view, failure);
+            locks.refusals().failed(caller, act, Some(&one.name), failure)
+        })?;
+        looking(&mut view, caller, looks);
+        if let Outcome::Renewed(tenure) = outcome {
+            renewed(&mut view, tenure);
+        }
+        let token = self.reached(change, caller, one, &outcome);
+        Ok(ChangeReached { token, state: Some(self.nodes.attrs.state_of(&view)) })
+    }
+
+    /// The lock can't be shown. Whether the tenure that is meant is over may be known all the
+    /// same: then that is the answer, and not that there is none.
+    async fn unseen(
+        &self,
+        caller: &Caller,
+        act: Act,
+        one: &ChangedLease,
+        renews: Option<Firm>,
+        errno: Errno,
+    ) -> Errno {
+        let (Some(firm), Some(_)) = (renews, one.token) else { return errno };
+        let (name, client) = (one.name.clone(), caller.client.clone());
+        let key = LeaseKey { name, client, token: one.token };
+        let patch = Patch::default();
+        let op = Op::Renew(Renew { key, term: None, firm, patch, acquires: false });
+        // Had it been renewed, what was to be changed is not.
+        self.nodes.locks.submit(caller, act, &one.name, op).await.err().unwrap_or(errno)
+    }
+
+    /// Returns what to ask the engine for, given the lease that is meant; `None`: nothing would
+    /// change.
+    fn op(
+        &self,
+        change: &LeaseChange,
+        caller: &Caller,
+        one: &ChangedLease,
+        mode: Mode,
+        lease: Option<&Lease>,
+    ) -> Option<Op> {
+        let renewed_at = |lease: &Lease| self.nodes.locks.service().wall(lease.renewed_at);
+        change.op(renewed_at, caller, one, mode, lease)
+    }
+
+    /// Binds what was renewed to the process that is to keep it alive. Returns the tenure.
+    fn reached(
+        &self,
+        change: &LeaseChange,
+        caller: &Caller,
+        one: &ChangedLease,
+        outcome: &Outcome,
+    ) -> Option<Token> {
+        let Outcome::Renewed(tenure) = *outcome else { return one.token };
+        if change.mode.is_some() {
+            self.nodes.inodes().continued(&one.name, tenure.token);
+        }
+        if let Some(process) = &change.process {
+            let (name, client) = (one.name.clone(), caller.client.clone());
+            let key = LeaseKey { name, client, token: Some(tenure.token) };
+            self.bindings.bind(key, tenure.life, process);
+        }
+        Some(tenure.token)
+    }
+}
+
+/// How the lease is to look after this.
+fn looks_of(op: &Op) -> Option<FileAttrs> {
+    match op {
+        Op::Renew(ask) => ask.patch.looks,
+        Op::Annotate(ask) => ask.patch.looks,
+        Op::Acquire(ask) => ask.patch.looks,
+        _ => None,
+    }
+}
+
+fn looking(view: &mut LockView, caller: &Caller, looks: Option<FileAttrs>) {
+    let Some(looks) = looks else { return };
+    for holder in view.holders.iter_mut().filter(|h| h.lease.holder == caller.client) {
+        let said = Arc::unwrap_or_clone(std::mem::take(&mut holder.lease.details));
+        holder.lease.details = Arc::new(said.with_looks(looks));
+    }
+}
+
+fn renewed(view: &mut LockView, tenure: Tenure) {
+    let at = match tenure.life {
+        Lifetime::Own { ttl, expires_at, .. } => expires_at - ttl.span(),
+        Lifetime::Session(_) => view.at,
+    };
+    for holder in view.holders.iter_mut().filter(|holder| holder.lease.token == tenure.token) {
+        holder.lease.renewed_at = at;
+    }
+}
+
+impl LeaseChange {
+    /// Returns the request to the engine, given the lease that is meant; `None`: nothing would
+    /// change.
+    fn op(
+        &self,
+        renewed_at: impl Fn(&Lease) -> Wall,
+        caller: &Caller,
+        one: &ChangedLease,
+        mode: Mode,
+        lease: Option<&Lease>,
+    ) -> Option<Op> {
+        let client = caller.client.clone();
+        let key = LeaseKey { name: one.name.clone(), client, token: one.token };
+        // Without a lease the engine says no, and why.
+        let patch = lease.map(|lease| self.patch(&renewed_at, lease)).unwrap_or_default();
+        let Some(firm) = self.renews else {
+            // Truncating is the prelude of a write, which then says who may not.
+            let may_be_idle = lease.is_some() || matches!(self.text, Some(TextChange::Cut(_)));
+            let idle = may_be_idle && patch == Patch::default();
+            return (!idle).then_some(Op::Annotate(Annotate { key, patch }));
+        };
+        let term = self.term(lease);
+        if let (Some(wanted), Some(lease)) = (self.mode, lease)
+            && wanted != mode
+        {
+            let (mode, term) = (wanted, term.unwrap_or(term_of(lease)));
+            let (name, client) = (key.name, key.client);
+            let (hold, line) = (Ownership::Client, QueuePolicy::Skip);
+            return Some(Op::Acquire(Acquire { name, client, mode, hold, term, line, patch }));
+        }
+        Some(Op::Renew(Renew { key, term, firm, patch, acquires: false }))
+    }
+
+    fn term(&self, lease: Option<&Lease>) -> Option<LeaseTerms> {
+        if let (Some(session), None, None) = (self.hangs, self.ttl, self.grace) {
+            return Some(LeaseTerms::Session(session));
+        }
+        let (ttl, grace) = match lease?.life {
+            Lifetime::Own { ttl, grace, .. } => (ttl, grace),
+            // A ttl takes the lease off its session; without one it keeps hanging there.
+            Lifetime::Session(_) => {
+                (self.ttl?, self.grace.unwrap_or(crate::engine::lease_terms::GRACE_DEFAULT))
+            }
+        };
+        (self.ttl.is_some() || self.grace.is_some())
+            .then(|| LeaseTerms::Own(self.ttl.unwrap_or(ttl), self.grace.unwrap_or(grace)))
+    }
+
+    fn patch(&self, renewed_at: impl Fn(&Lease) -> Wall, lease: &Lease) -> Patch {
+        let mut looks = lease.details.looks();
+        looks.times = match self.times {
+            TimesChange::Keep => looks.times,
+            TimesChange::Reset => None,
+            TimesChange::Set(accessed, modified) => {
+                let before = looks.times.unwrap_or_else(|| {
+                    let renewed = renewed_at(lease);
+                    (renewed, renewed)
+                });
+                Some((accessed.unwrap_or(before.0), modified.unwrap_or(before.1)))
+            }
+        };
+        if let Some(mode) = self.permissions {
+            looks.mode = chosen_mode(mode);
+        }
+        looks.uid = self.user.0.unwrap_or(looks.uid);
+        looks.gid = self.user.1.unwrap_or(looks.gid);
+        let text = match &self.text {
+            Some(TextChange::Set(text, reads)) => {
+                looks.reads = reads.unwrap_or(looks.reads);
+                Some(TextPatch::Set(Arc::clone(text)))
+            }
+            Some(TextChange::Append(text, reads)) => {
+                looks.reads = reads.unwrap_or(looks.reads);
+                Some(TextPatch::Append(Arc::clone(text)))
+            }
+            Some(TextChange::Cut(length)) if *length < lease.details.text().len() => {
+                Some(TextPatch::Set(lease.details.text()[..*length].into()))
+            }
+            Some(TextChange::Cut(_)) | None => None,
+        };
+        let looks = (looks != lease.details.looks()).then_some(looks);
+        let process = self.process.as_ref().map(|living| Some(living.process));
+        Patch { note: self.note.clone(), text, looks, process, ..Patch::default() }
+    }
+}
+
+fn term_of(lease: &Lease) -> LeaseTerms {
+    match lease.life {
+        Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
+        Lifetime::Session(id) => LeaseTerms::Session(id),
+    }
+}
+
+/// Returns the leases that a change through a path or an inode is meant for: whatever the caller
+/// holds there.
+pub(crate) fn meant_by_path(place: &LockNode) -> ChangedLeases {
+    match &*place.links {
+        [] => ChangedLeases::one(ChangedLease { name: place.name.clone(), token: None }),
+        [link] => ChangedLeases::one(ChangedLease { name: link.name.clone(), token: None }),
+        [link, links @ ..] => ChangedLeases::of(link, links),
+    }
+}
+
+/// Returns the leases that a change through an open file is meant for: the tenure that it is bound
+/// to.
+pub(crate) fn meant_by_open(place: &LockNode, open: &OpenFile) -> ChangedLeases {
+    let links = open.tenure().map(|tenure| place.links_of(Some(tenure))).unwrap_or_default();
+    match &*links {
+        [link, links @ ..] => ChangedLeases::of(link, links),
+        [] => meant_by_path(place),
+    }
+}
+
+impl ChangedLeases {
+    pub(crate) fn one(one: ChangedLease) -> Self {
+        Self { one, others: Vec::new() }
+    }
+
+    /// All of them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ChangedLease> {
+        std::iter::once(&mut self.one).chain(&mut self.others)
+    }
+
+    fn of(link: &NodeLink, others: &[NodeLink]) -> Self {
+        Self { one: ChangedLease::of(link), others: others.iter().map(ChangedLease::of).collect() }
+    }
+}
+
+impl ChangedLease {
+    /// The caller's own lease that is meant, among those of the lock.
+    fn own<'a>(
+        &self,
+        caller: &Caller,
+        mut leases: impl Iterator<Item = &'a Lease>,
+    ) -> Option<&'a Lease> {
+        leases.find(|lease| {
+            lease.holder == caller.client && self.token.is_none_or(|token| lease.token == token)
+        })
+    }
+
+    fn of(link: &NodeLink) -> Self {
+        Self { name: link.name.clone(), token: link.token }
+    }
+}
+
+/// The change that a message asks for, written at `offset` through `open`.
+pub(crate) fn of_message(
+    message: Message,
+    data: &[u8],
+    offset: u64,
+    open: &OpenFile,
+) -> LeaseChange {
+    let renewal = LeaseChange {
+        renews: Some(Firm::Keep),
+        times: TimesChange::Reset,
+        ..LeaseChange::default()
+    };
+    match message {
+        Message::Renew => renewal,
+        Message::Options(options) => {
+            let Options { ttl, grace, note, mode, pid, token: _ } = options;
+            let makes_firm = ttl.is_some() || grace.is_some() || pid.is_some();
+            let firm = if makes_firm { Firm::Make } else { Firm::Keep };
+            LeaseChange { renews: Some(firm), ttl, grace, mode, note, ..renewal }
+        }
+        Message::Text => {
+            let text: Arc<[u8]> = data.into();
+            // A program that made the lock by this open file, or reads through it, reads back its
+            // text.
+            let reads =
+                (open.made_new || open.access == OpenAccess::Both).then_some(ReadMode::Text);
+            let end = open.state().end.filter(|end| end.is_text && end.at == offset);
+            let goes_on = open.append || (offset > 0 && end.is_some());
+            let text = if goes_on {
+                TextChange::Append(text, reads)
+            } else {
+                TextChange::Set(text, reads)
+            };
+            LeaseChange { renews: Some(Firm::Make), text: Some(text), ..renewal }
+        }
+    }
+}
+
+/// Why a text of so many bytes can't be kept.
+pub(crate) fn too_long(name: &LockName, bytes: u64) -> String {
+    format!(
+        "lock '{name}' can't keep {bytes} bytes; a text has at most {TEXT_BYTES_MAX}, \
+         so keep data elsewhere and write where it is"
+    )
+}

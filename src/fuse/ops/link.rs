@@ -1,0 +1,160 @@
+//! `ln A NAME`: takes the lock `NAME` with the text of `A`, under the inode of `A`.
+
+use crate::engine::{
+    Acquire, Annotate, Details, FileAttrs, FileType, LeaseKey, LeaseTerms, Lifetime, LockName,
+    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, TextPatch,
+};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::inodes::LockNode;
+use crate::fuse::kernel::file_system::NameIn;
+use crate::fuse::kernel::values::{Errno, NodeEntry};
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::parent_checks::ParentChecks;
+use crate::fuse::process::bindings::ProcessBindings;
+use crate::fuse::process::process_handle::ProcessHandle;
+use std::sync::Arc;
+
+/// Names of one inode: a change through it reaches the lease of each. Programs that lock by `ln`
+/// make two.
+const LINKS_MAX: usize = 64;
+
+/// Takes locks by linking others.
+pub(crate) struct Links {
+    nodes: Arc<LockNodes>,
+    parents: Arc<ParentChecks>,
+    bindings: Arc<ProcessBindings>,
+}
+
+impl Links {
+    /// The links of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        parents: Arc<ParentChecks>,
+        bindings: Arc<ProcessBindings>,
+    ) -> Self {
+        Self { nodes, parents, bindings }
+    }
+
+    /// `ln A NAME`, where `ino` is A's inode.
+    pub(crate) async fn link(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        to: NameIn<'_>,
+    ) -> Result<NodeEntry, Errno> {
+        let name = self.nodes.name_in(caller, Act::Link, to)?;
+        let Some(node) = self.nodes.lock_node(ino) else {
+            let sentence = "only a lock can be linked, and to another name of a lock";
+            return Err(self.refused(caller, None, Errno::EPERM, sentence.to_owned()));
+        };
+        if let Some((errno, sentence)) = wrong_source(&node) {
+            return Err(self.refused(caller, Some(&name), errno, sentence));
+        }
+        self.link_to(caller, ino, &node.name, name).await
+    }
+
+    fn refused(
+        &self,
+        caller: &Caller,
+        name: Option<&LockName>,
+        errno: Errno,
+        sentence: String,
+    ) -> Errno {
+        self.nodes.locks.refusals().refused(caller, Act::Link, name, errno, sentence)
+    }
+
+    async fn link_to(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        of: &LockName,
+        name: LockName,
+    ) -> Result<NodeEntry, Errno> {
+        let view = self.nodes.locks.view(caller, Act::Link, of).await?;
+        let Some(held) = view.held_by(&caller.client) else {
+            let sentence = format!(
+                "lock '{}' is not held by {}, and only its holder can link it",
+                view.name, caller.client
+            );
+            return Err(self.refused(caller, Some(&name), Errno::EPERM, sentence));
+        };
+        let term = match held.lease.life {
+            Lifetime::Own { ttl, grace, .. } => LeaseTerms::Own(ttl, grace),
+            Lifetime::Session(session) => LeaseTerms::Session(session),
+        };
+        let details = &held.lease.details;
+        let looks = FileAttrs { reads: ReadMode::Text, ..details.looks() };
+        let process = details.process().and_then(ProcessHandle::again);
+        let op = Op::Acquire(Acquire {
+            name: name.clone(),
+            client: caller.client.clone(),
+            mode: Mode::Exclusive,
+            hold: Ownership::Exclusive(None),
+            term,
+            line: QueuePolicy::Skip,
+            patch: patch_like(details, looks),
+        });
+        let check = self.parents.check_of(caller, &op);
+        let locks = &self.nodes.locks;
+        let outcome = locks.submit_checked(caller, Act::Link, &name, op, check).await?;
+        let Outcome::Granted(tenure) = outcome else { return Err(Errno::EEXIST) };
+        if let Some(process) = process {
+            let client = caller.client.clone();
+            let key = LeaseKey { name: name.clone(), client, token: Some(tenure.token) };
+            self.bindings.bind(key, tenure.life, &process);
+        }
+        let key = held_key(&view, caller);
+        self.nodes.inodes().linked(ino, &name, tenure.token, &key.name);
+        self.read_as_text(caller, ino, key, looks).await
+    }
+
+    /// The last step: the linked lock is read as text from now on, under both names.
+    async fn read_as_text(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        key: LeaseKey,
+        looks: FileAttrs,
+    ) -> Result<NodeEntry, Errno> {
+        let patch = Patch { looks: Some(looks), ..Patch::default() };
+        // Whether or not: the link is made, and a lease that ended meanwhile can't be described.
+        let _described = self.nodes.locks.decide(Op::Annotate(Annotate { key, patch })).await;
+        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EIO) };
+        Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?))
+    }
+}
+
+/// Why an inode can't be linked, if it can't.
+fn wrong_source(node: &LockNode) -> Option<(Errno, String)> {
+    if node.face == FileType::Directory {
+        let sentence = format!("lock '{}' is a directory, which can't be linked", node.name);
+        return Some((Errno::EPERM, sentence));
+    }
+    (node.links.len() >= LINKS_MAX).then(|| {
+        let sentence = format!(
+            "lock '{}' has {LINKS_MAX} names already, and can have no more; release one of them",
+            node.name
+        );
+        (Errno::EMLINK, sentence)
+    })
+}
+
+fn patch_like(details: &Details, looks: FileAttrs) -> Patch {
+    Patch {
+        holder_id: details.holder_id().cloned(),
+        note: details.note().cloned(),
+        text: Some(TextPatch::Set(details.shared_text())),
+        process: Some(details.process()),
+        looks: Some(looks),
+    }
+}
+
+/// Returns the lease of the caller in a view that shows it.
+fn held_key(view: &LockView, caller: &Caller) -> LeaseKey {
+    LeaseKey {
+        name: view.name.clone(),
+        client: caller.client.clone(),
+        token: view.held_by(&caller.client).map(|holder| holder.lease.token),
+    }
+}

@@ -1,0 +1,181 @@
+//! The operations that only look: lookup, stat, readlink, statfs.
+
+use crate::engine::name::{PART_BYTES_MAX, RESERVED_PREFIX};
+use crate::engine::{FileType, LockName, LockView, NameError};
+use crate::fuse::control_names::{ControlFile, LockFact};
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::errno::{Act, errno_of_lookup};
+use crate::fuse::inodes::{LockNode, NodePlace};
+use crate::fuse::kernel::values::{
+    Errno, FileAttr, FileSystemStats, INodeNo, NodeAttr, NodeEntry, ReadBytes,
+};
+use crate::fuse::kernel_cache::KernelCache;
+use crate::fuse::lock_nodes::{LockNodes, wrong_name};
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+/// The size of a block in statfs.
+const BLOCK_BYTES: u32 = 4_096;
+/// Room that statfs shows: locks take none, but many programs refuse to write to a full disk.
+const BLOCKS: u64 = 1 << 20;
+/// Names that statfs shows room for.
+const FILES: u64 = 1 << 20;
+
+/// Finds locks by name, and shows them as files.
+pub(crate) struct Lookups {
+    nodes: Arc<LockNodes>,
+    cache: Arc<KernelCache>,
+    callers: Arc<Callers>,
+    /// Whether the kernel follows the symlinks of the mount: it can't be told not to before Linux
+    /// 5.10, nor by a helper that does not know how.
+    follows_symlinks: bool,
+}
+
+impl Lookups {
+    /// The lookups of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        cache: Arc<KernelCache>,
+        callers: Arc<Callers>,
+        follows_symlinks: bool,
+    ) -> Self {
+        Self { nodes, cache, callers, follows_symlinks }
+    }
+
+    /// lookup in the mount point or below it, but not in a directory of control files.
+    pub(crate) async fn lookup(
+        &self,
+        caller: &Caller,
+        dir: &NodePlace,
+        name: &OsStr,
+    ) -> Result<NodeEntry, Errno> {
+        if matches!(dir, NodePlace::Top) && name == RESERVED_PREFIX {
+            return Ok(self.nodes.control_entry(&ControlFile::Top));
+        }
+        let child = dir.child(name).map_err(|error| self.no_such_name(caller, name, error))?;
+        let (state, as_of) = self.nodes.state(caller, Act::Lookup, &child).await?;
+        let Some((kind, token)) = state.shown() else {
+            let fact = if dir.is_held_directory() { LockFact::named(name) } else { None };
+            return match (fact, dir) {
+                (Some(fact), NodePlace::Lock(dir)) => {
+                    Ok(self.nodes.control_entry(&ControlFile::Fact(fact, dir.name.clone())))
+                }
+                _ => self.not_there(&child, as_of),
+            };
+        };
+        self.nodes.locks.refusals().last().met(&caller.client, &child);
+        let (ino, node) = {
+            let mut inodes = self.nodes.inodes();
+            let ino = inodes.seen(&child, kind, token);
+            (ino, inodes.place(ino))
+        };
+        let Some(NodePlace::Lock(node)) = node else { return Err(Errno::ESTALE) };
+        if node.links.len() > 1 {
+            return Ok(NodeEntry::uncached(self.nodes.attr_now(caller, ino, &node).await?));
+        }
+        let attr = self.nodes.attrs.of_one(ino, &node, &state);
+        // To forget a directory is to lose it for a program in it, and the way to locks changes
+        // with each of them.
+        let may_keep =
+            kind != FileType::Directory || (token.is_some() && self.cache.may_keep_directories());
+        let as_of = as_of.filter(|_| may_keep);
+        Ok(self.kept_entry(&child, Some(ino), as_of, attr))
+    }
+
+    /// Returns the entry of a name, which the kernel may keep while nothing about it changes.
+    fn kept_entry(
+        &self,
+        name: &LockName,
+        ino: Option<u64>,
+        as_of: Option<u64>,
+        attr: FileAttr,
+    ) -> NodeEntry {
+        let (ttl, until_replied) = self.cache.keep(name, ino, as_of);
+        NodeEntry { attr, attr_ttl: ttl, entry_ttl: ttl, until_replied }
+    }
+
+    /// There is nothing of this name, which the kernel may keep as well.
+    fn not_there(&self, name: &LockName, as_of: Option<u64>) -> Result<NodeEntry, Errno> {
+        self.nodes.inodes().gone(name);
+        let attr = self.nodes.attrs.of_nobody(0, FileType::File, 0);
+        let nothing = FileAttr { ino: INodeNo(0), ..attr };
+        let entry = self.kept_entry(name, None, as_of, nothing);
+        if entry.entry_ttl.is_zero() { Err(Errno::ENOENT) } else { Ok(entry) }
+    }
+
+    /// A text that can't be a name is not there; the call that makes something under it, which the
+    /// kernel sends next, says what is wrong with it. A name that is too long gets no such call.
+    fn no_such_name(&self, caller: &Caller, name: &OsStr, error: NameError) -> Errno {
+        let errno = errno_of_lookup(error);
+        if error == NameError::TooLong {
+            let sentence = wrong_name(name, error);
+            return self.nodes.locks.refusals().refused(caller, Act::Lookup, None, errno, sentence);
+        }
+        errno
+    }
+
+    /// stat of a lock.
+    pub(crate) async fn getattr(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        node: &LockNode,
+    ) -> Result<NodeAttr, Errno> {
+        if node.links.len() > 1 {
+            return Ok(NodeAttr::uncached(self.nodes.attr_now(caller, ino, node).await?));
+        }
+        let (state, as_of) = self.nodes.state(caller, Act::Stat, &node.name).await?;
+        let attr = self.nodes.attrs.of_one(ino, node, &state);
+        // Only of an inode that has this name still: its changes are told by the name.
+        let is_named = !node.links.is_empty() && state.is_held();
+        let as_of = as_of.filter(|_| is_named);
+        let (ttl, until_replied) = self.cache.keep(&node.name, Some(ino), as_of);
+        Ok(NodeAttr { attr, ttl, until_replied })
+    }
+
+    /// readlink.
+    pub(crate) async fn readlink(&self, caller: &Caller, ino: u64) -> Result<ReadBytes, Errno> {
+        let Some(node) = self.nodes.lock_node(ino) else { return Err(Errno::EINVAL) };
+        let view = self.nodes.locks.view(caller, Act::Readlink, &node.name).await?;
+        let Some(text) = text_of(&node, &view) else { return Err(Errno::ENOENT) };
+        if self.follows_symlinks && !self.may_follow(caller, &view, text) {
+            let sentence = "this symlink of another user leads out of the mount, and this mount \
+                            can't keep the kernel from following it; read .latchfs/content for \
+                            its text";
+            let (refusals, name) = (self.nodes.locks.refusals(), Some(&view.name));
+            return Err(refusals.refused(caller, Act::Readlink, name, Errno::EACCES, sentence));
+        }
+        Ok(ReadBytes::from(text.to_vec()))
+    }
+
+    /// Whether the kernel may follow a symlink on behalf of the caller. It does not say whether it
+    /// asks for a readlink or to follow, so only its maker is told of one that leads out of the
+    /// mount.
+    fn may_follow(&self, caller: &Caller, view: &LockView, text: &[u8]) -> bool {
+        let parts = || text.split(|byte| *byte == b'/');
+        let stays = !text.starts_with(b"/") && parts().all(|part| part != b"..");
+        let own = view.holder().is_some_and(|holder| {
+            let lease = &holder.lease;
+            self.callers.is_local(&lease.holder) && lease.details.looks().uid == caller.uid
+        });
+        stays || own
+    }
+
+    /// statfs.
+    pub(crate) fn statfs(&self) -> FileSystemStats {
+        let used = self.nodes.locks.service().about().locks as u64;
+        FileSystemStats {
+            blocks: BLOCKS,
+            files: FILES,
+            files_free: FILES.saturating_sub(used),
+            block_bytes: BLOCK_BYTES,
+            name_bytes: PART_BYTES_MAX as u32,
+        }
+    }
+}
+
+fn text_of<'a>(node: &LockNode, view: &'a LockView) -> Option<&'a [u8]> {
+    let token = node.links.iter().find(|link| link.name == view.name)?.token;
+    let lease = &view.holder()?.lease;
+    (token == Some(lease.token)).then_some(lease.details.text())
+}

@@ -1,0 +1,135 @@
+//! The attributes of locks that programs set: chmod, chown, truncate, utimensat.
+
+use crate::engine::Firm;
+use crate::engine::LockName;
+use crate::engine::limits::TEXT_BYTES_MAX;
+use crate::fuse::credentials::{Caller, groups_of};
+use crate::fuse::errno::Act;
+use crate::fuse::file_attrs::wall_of;
+use crate::fuse::inodes::LockNode;
+use crate::fuse::kernel::values::{Errno, NodeAttr, SetAttrs, TimeOrNow};
+use crate::fuse::last_refusal::only_a_way;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::OpenFiles;
+use crate::fuse::ops::lease_change::{
+    ChangeReached, LeaseChange, LeaseChanges, TextChange, TimesChange, meant_by_path, too_long,
+};
+use crate::time::Wall;
+use std::sync::Arc;
+
+/// Sets the attributes of locks.
+pub(crate) struct SetAttributes {
+    nodes: Arc<LockNodes>,
+    opens: Arc<OpenFiles>,
+    changes: Arc<LeaseChanges>,
+}
+
+/// Returns what a setattr does. The kernel never mixes these in one request, but for times with a
+/// truncation, which then are those of the truncation.
+pub(crate) const fn act_of(wanted: &SetAttrs) -> Act {
+    match (wanted.size, &wanted.times) {
+        (Some(_), _) => Act::Truncate,
+        (None, (None, None)) => Act::Chmod,
+        (None, _) => Act::Touch,
+    }
+}
+
+impl SetAttributes {
+    /// The attributes of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        opens: Arc<OpenFiles>,
+        changes: Arc<LeaseChanges>,
+    ) -> Self {
+        Self { nodes, opens, changes }
+    }
+
+    /// chmod, chown, truncate, utimensat of a lock.
+    pub(crate) async fn setattr(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        node: &LockNode,
+        wanted: &SetAttrs,
+    ) -> Result<NodeAttr, Errno> {
+        let act = act_of(wanted);
+        if let Some((act, errno, sentence)) = wrong_change(caller, node, wanted) {
+            let (refusals, name) = (self.nodes.locks.refusals(), Some(&node.name));
+            return Err(refusals.refused(caller, act, name, errno, sentence));
+        }
+        if let (Some(fh), Some(_)) = (wanted.fh, wanted.size)
+            && let Some(open) = self.opens.get(fh)
+        {
+            // The next message begins anew, wherever the program's offset is.
+            open.state().end = None;
+        }
+        let (meant, change) = (meant_by_path(node), change_of(wanted));
+        let attr = match self.changes.apply(caller, act, &meant, &change).await {
+            Err(errno) if act != Act::Truncate => return Err(errno),
+            // The lock was seen and set just now, which needs no second look.
+            Ok(ChangeReached { state: Some(state), .. })
+                if act != Act::Truncate && node.links.len() == 1 =>
+            {
+                self.nodes.attrs.of_one(ino, node, &state)
+            }
+            // Truncating what another holds does nothing, and never fails.
+            _ => self.nodes.attr_now(caller, ino, node).await?,
+        };
+        Ok(NodeAttr::uncached(attr))
+    }
+}
+
+/// Why a lock can't be changed so, whoever holds it.
+fn wrong_change(
+    caller: &Caller,
+    node: &LockNode,
+    wanted: &SetAttrs,
+) -> Option<(Act, Errno, String)> {
+    if node.is_only_a_way() {
+        return Some((act_of(wanted), Errno::EPERM, only_a_way(&node.name)));
+    }
+    if let Some(sentence) = wrong_chown(caller, &node.name, wanted.owner) {
+        return Some((Act::Chmod, Errno::EPERM, sentence));
+    }
+    let size = wanted.size.filter(|size| *size > TEXT_BYTES_MAX as u64)?;
+    Some((Act::Truncate, Errno::EFBIG, too_long(&node.name, size)))
+}
+
+/// Why the caller may not chown so: as on other file systems, only root gives files away.
+fn wrong_chown(
+    caller: &Caller,
+    name: &LockName,
+    (uid, gid): (Option<u32>, Option<u32>),
+) -> Option<String> {
+    let own_user = uid.is_none_or(|uid| uid == caller.uid);
+    let own_group = |gid| gid == caller.gid || groups_of(caller.pid).contains(&gid);
+    if caller.is_root() || (own_user && gid.is_none_or(own_group)) {
+        return None;
+    }
+    Some(format!("only root can give the file of lock '{name}' to another user or group"))
+}
+
+fn change_of(wanted: &SetAttrs) -> LeaseChange {
+    let (permissions, user) = (wanted.mode, wanted.owner);
+    let change = LeaseChange { permissions, user, ..LeaseChange::default() };
+    if let Some(size) = wanted.size {
+        return LeaseChange { text: Some(TextChange::Cut(size as usize)), ..change };
+    }
+    let renews = Some(Firm::Keep);
+    match wanted.times {
+        (None, None) => return change,
+        // A plain touch: the times of a lock for which nobody set others are those of its renewal.
+        (Some(TimeOrNow::Now), Some(TimeOrNow::Now)) => {
+            return LeaseChange { renews, times: TimesChange::Reset, ..change };
+        }
+        _ => {}
+    }
+    let now = Wall::now();
+    let wall = |time: &TimeOrNow| match time {
+        TimeOrNow::SpecificTime(time) => wall_of(*time),
+        TimeOrNow::Now => now,
+    };
+    let (accessed, modified) =
+        (wanted.times.0.as_ref().map(wall), wanted.times.1.as_ref().map(wall));
+    LeaseChange { renews, times: TimesChange::Set(accessed, modified), ..change }
+}

@@ -1,0 +1,33 @@
+//! The part of an open that truncates: the holder's text goes, another's stays, and nothing fails.
+
+use crate::engine::LockView;
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::open_files::open_file::OpenAccess;
+use crate::fuse::ops::lease_change::{
+    ChangedLease, ChangedLeases, LeaseChange, LeaseChanges, TextChange,
+};
+
+/// Truncates the caller's own text if the flags of open(2) ask for that. Returns the view as it is
+/// afterwards.
+pub(crate) async fn truncate_at_open(
+    nodes: &LockNodes,
+    changes: &LeaseChanges,
+    caller: &Caller,
+    view: LockView,
+    flags: i32,
+) -> LockView {
+    let truncates = flags & libc::O_TRUNC != 0 && OpenAccess::of_flags(flags).writes();
+    let held = view.held_by(&caller.client);
+    let Some(held) = held.filter(|held| truncates && !held.lease.details.text().is_empty()) else {
+        return view;
+    };
+    let (name, token) = (view.name.clone(), Some(held.lease.token));
+    let meant = ChangedLeases::one(ChangedLease { name, token });
+    let change = LeaseChange { text: Some(TextChange::Cut(0)), ..LeaseChange::default() };
+    // Whether or not it could be truncated, the file is open.
+    let _truncated = changes.apply(caller, Act::Truncate, &meant, &change).await;
+    let after = nodes.locks.view(caller, Act::Truncate, &view.name).await;
+    after.unwrap_or(view)
+}

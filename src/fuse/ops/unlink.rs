@@ -1,0 +1,126 @@
+//! The operations that give a lock back: `rm` and `rmdir`.
+
+use crate::engine::{
+    ClientId, Glance, Holder, LeaseKey, LockName, LockView, Op, Outcome, Reason, Release,
+};
+use crate::fuse::control_names::LockFact;
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::errno::Act;
+use crate::fuse::kernel::file_system::NameIn;
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::lock_access::flat;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::ops::own_lease::{is_loose, lease_to_end, not_empty};
+use crate::fuse::posix_locks::PosixLocks;
+use crate::service::{Done, RequestError};
+use std::sync::Arc;
+
+/// Releases locks by removing files.
+pub(crate) struct Removal {
+    nodes: Arc<LockNodes>,
+    callers: Arc<Callers>,
+    posix_locks: Arc<PosixLocks>,
+}
+
+impl Removal {
+    /// The removals of one mount.
+    pub(crate) const fn new(
+        nodes: Arc<LockNodes>,
+        callers: Arc<Callers>,
+        posix_locks: Arc<PosixLocks>,
+    ) -> Self {
+        Self { nodes, callers, posix_locks }
+    }
+
+    /// `rm NAME`.
+    pub(crate) async fn unlink(&self, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
+        let name = self.nodes.name_in(caller, Act::Unlink, at)?;
+        let is_fact = LockFact::named(at.name).is_some()
+            && self.nodes.place(at.parent).is_some_and(|place| place.is_held_directory());
+        if is_fact {
+            // `NAME/holder` may be a lock of that name, which then is what was looked up.
+            let view = self.nodes.locks.view(caller, Act::Unlink, &name).await?;
+            if view.holders.is_empty() {
+                let sentence = format!("'{name}' is a fact about a lock, and goes with it");
+                let (refusals, name) = (self.nodes.locks.refusals(), Some(&name));
+                return Err(refusals.refused(caller, Act::Unlink, name, Errno::EPERM, sentence));
+            }
+        }
+        self.release(caller, Act::Unlink, name).await
+    }
+
+    /// `rmdir NAME`.
+    pub(crate) async fn rmdir(&self, caller: &Caller, at: NameIn<'_>) -> Result<(), Errno> {
+        let name = self.nodes.name_in(caller, Act::Rmdir, at)?;
+        self.release(caller, Act::Rmdir, name).await
+    }
+
+    async fn release(&self, caller: &Caller, act: Act, name: LockName) -> Result<(), Errno> {
+        let locks = &self.nodes.locks;
+        let answer = if let Some((Some(answer), ())) = self.release_here(caller, act, &name) {
+            flat(answer)
+        } else {
+            let view = locks.view(caller, act, &name).await?;
+            if act == Act::Rmdir && view.has_below && self.has_own_below(caller, &view).await {
+                return Err(not_empty(locks.refusals(), caller, act, &view));
+            }
+            let refusals = locks.refusals();
+            let token = lease_to_end(&self.posix_locks, refusals, caller, act, &view)?;
+            let (name, client) = (name.clone(), caller.client.clone());
+            let key = LeaseKey { name, client, token };
+            locks.decide(Op::Release(Release::of(key))).await
+        };
+        if let Err(failure) = answer {
+            match self.local_holder(caller, &failure) {
+                Some(holder) => self.release_for(caller, act, &name, holder).await?,
+                None => return Err(locks.refusals().failed(caller, act, Some(&name), failure)),
+            };
+        }
+        self.nodes.inodes().removed(&name);
+        Ok(())
+    }
+
+    /// Whether names below a held lock keep `rmdir` from releasing it. Only those of its holder do:
+    /// names that others have made there keep nobody from releasing its own lock, and stay.
+    async fn has_own_below(&self, caller: &Caller, view: &LockView) -> bool {
+        let is_local =
+            |holder: &&Holder| caller.is_root() && self.callers.is_local(&holder.lease.holder);
+        let own = view.held_by(&caller.client).or_else(|| view.holders.iter().find(is_local));
+        let Some(holder) = own else { return true };
+        // Without an answer the release itself says what is wrong.
+        let held = self.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
+        held.unwrap_or(false)
+    }
+
+    /// The nearly always case in one step: the caller's own lease, which hangs on no open file.
+    fn release_here(&self, caller: &Caller, act: Act, name: &LockName) -> Option<(Done, ())> {
+        let ask = |lock: Glance<'_>| {
+            let mut leases = lock.leases().iter();
+            let own = leases.find(|lease| lease.holder == caller.client && is_loose(lease))?;
+            if act == Act::Rmdir && lock.has_below() {
+                return None;
+            }
+            let (name, client, token) = (name.clone(), caller.client.clone(), Some(own.token));
+            Some(Op::Release(Release::of(LeaseKey { name, client, token })).into())
+        };
+        self.nodes.locks.service().act_here(name, ask, |_| ())
+    }
+
+    /// Root may release what users of this machine hold.
+    async fn release_for(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: &LockName,
+        client: ClientId,
+    ) -> Result<Outcome, Errno> {
+        let key = LeaseKey { name: name.clone(), client, token: None };
+        self.nodes.locks.submit(caller, act, name, Op::Release(Release::of(key))).await
+    }
+
+    fn local_holder(&self, caller: &Caller, failure: &RequestError) -> Option<ClientId> {
+        let RequestError::Refused(refusal) = failure else { return None };
+        let Reason::NotHeld { holder: Some(holder), .. } = &*refusal.reason else { return None };
+        (caller.is_root() && self.callers.is_local(holder)).then(|| holder.clone())
+    }
+}

@@ -1,0 +1,164 @@
+//! Extended attributes: single facts for programs that don't want to read JSON.
+
+use crate::engine::{Firm, LockName, LockView, Ttl};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::Act;
+use crate::fuse::inodes::NodePlace;
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::lock_nodes::LockNodes;
+use crate::fuse::ops::lease_change::{LeaseChange, LeaseChanges, TimesChange, meant_by_path};
+use crate::fuse::write_message::{checked_note, short};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+const PREFIX: &str = "user.latchfs.";
+
+/// The facts, in the order in which they are listed.
+const FACTS: [&str; 6] = ["token", "holder", "phase", "expires_in_ms", "note", "waiters"];
+
+/// The value of a fact, if the lock has it now.
+fn value_of(fact: &str, view: &LockView) -> Option<String> {
+    if fact == "phase" {
+        return Some(view.phase().as_str().to_owned());
+    }
+    if fact == "waiters" {
+        return Some(view.waiters.len().to_string());
+    }
+    let holder = view.holder()?;
+    match fact {
+        "token" => Some(holder.lease.token.to_string()),
+        "holder" => Some(holder.lease.holder.as_str().to_owned()),
+        "expires_in_ms" => Some(holder.ends.left(view.at).as_millis().to_string()),
+        "note" => holder.lease.details.note().map(|note| &**note).map(str::to_owned),
+        // Not listed, but what can be set can be read.
+        "ttl" => Some(format!("{}ms", holder.ends.ttl.span().as_millis())),
+        _ => None,
+    }
+}
+
+/// Returns the errno of an attribute that is absent: ours may be there, `user.` never is, and of
+/// other namespaces there are none. ENODATA there would make editors set ACLs.
+fn absent(name: &OsStr) -> Errno {
+    if name.as_bytes().starts_with(b"user.") { Errno::ENODATA } else { Errno::ENOTSUP }
+}
+
+/// Shows and changes the extended attributes of locks.
+pub(crate) struct Xattrs {
+    nodes: Arc<LockNodes>,
+    changes: Arc<LeaseChanges>,
+}
+
+impl Xattrs {
+    /// The attributes of one mount.
+    pub(crate) const fn new(nodes: Arc<LockNodes>, changes: Arc<LeaseChanges>) -> Self {
+        Self { nodes, changes }
+    }
+
+    /// getxattr.
+    pub(crate) async fn get(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: &OsStr,
+    ) -> Result<Vec<u8>, Errno> {
+        let fact = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let (Some(fact), Some(node)) = (fact, self.nodes.lock_node(ino)) else {
+            return Err(absent(name));
+        };
+        let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+        value_of(fact, &view).map(String::into_bytes).ok_or(Errno::ENODATA)
+    }
+
+    /// listxattr: the names, each with a NUL behind it.
+    pub(crate) async fn list(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>, Errno> {
+        let Some(node) = self.nodes.lock_node(ino) else { return Ok(Vec::new()) };
+        let view = self.nodes.locks.view(caller, Act::GetXattr, &node.name).await?;
+        let mut names = Vec::new();
+        for fact in FACTS.into_iter().filter(|fact| value_of(fact, &view).is_some()) {
+            names.extend_from_slice(PREFIX.as_bytes());
+            names.extend_from_slice(fact.as_bytes());
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    /// setxattr: `ttl` renews, `note` is kept, and no other can be set.
+    pub(crate) async fn set(
+        &self,
+        caller: &Caller,
+        ino: u64,
+        name: &OsStr,
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        let place = self.nodes.place(ino);
+        let node = match &place {
+            Some(NodePlace::Lock(node)) => Some(node),
+            _ => None,
+        };
+        let lock = node.map(|node| &node.name);
+        let refused = |(errno, sentence)| self.refused(caller, lock, errno, sentence);
+        let wanted = change_of(name, value).map_err(refused)?;
+        let Some(node) = node else {
+            return Err(refused((Errno::EPERM, "only locks have a ttl and a note".to_owned())));
+        };
+        let meant = meant_by_path(node);
+        self.changes.apply(caller, Act::SetXattr, &meant, &wanted).await.map(drop)
+    }
+
+    fn refused(
+        &self,
+        caller: &Caller,
+        name: Option<&LockName>,
+        errno: Errno,
+        sentence: String,
+    ) -> Errno {
+        self.nodes.locks.refusals().refused(caller, Act::SetXattr, name, errno, sentence)
+    }
+}
+
+/// Returns the change that setting an attribute asks for.
+fn change_of(name: &OsStr, value: &[u8]) -> Result<LeaseChange, (Errno, String)> {
+    let Some(fact) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+        return Err((Errno::ENOTSUP, format!("only {PREFIX}ttl and {PREFIX}note can be set")));
+    };
+    let text = String::from_utf8_lossy(value);
+    let text = text.trim_end_matches('\0');
+    let wanted = match fact {
+        "ttl" => Ttl::parse(text.trim()).map_err(|error| error.to_string()).map(|ttl| {
+            let (renews, times) = (Some(Firm::Make), TimesChange::Reset);
+            LeaseChange { ttl: Some(ttl), renews, times, ..LeaseChange::default() }
+        }),
+        "note" => checked_note(text)
+            .map(|note| LeaseChange { note: Some(note), ..LeaseChange::default() }),
+        _ => {
+            let sentence = format!("{PREFIX}{fact} is for reading; set {PREFIX}ttl to renew");
+            return Err((Errno::EPERM, sentence));
+        }
+    };
+    wanted.map_err(|sentence| {
+        let shown = short(text);
+        (Errno::EINVAL, format!("{PREFIX}{fact} can't be '{shown}': {sentence}"))
+    })
+}
+
+/// removexattr: there is nothing that could be taken away.
+pub(crate) fn remove(name: &OsStr) -> Errno {
+    match name.to_str() {
+        Some(name) if name.starts_with(PREFIX) => Errno::EPERM,
+        _ => absent(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_differ_in_what_is_absent() {
+        assert_eq!(absent(OsStr::new("user.mime_type")).code(), libc::ENODATA);
+        assert_eq!(absent(OsStr::new("system.posix_acl_access")).code(), libc::ENOTSUP);
+        assert_eq!(absent(OsStr::new("security.capability")).code(), libc::ENOTSUP);
+        assert_eq!(remove(OsStr::new("user.latchfs.token")).code(), libc::EPERM);
+    }
+}

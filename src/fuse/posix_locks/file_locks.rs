@@ -1,0 +1,280 @@
+//! Requests to lock files: flock, fcntl and OFD locks, unlocking, closing, and who is in the way.
+
+use crate::engine::{
+    ClientId, Command, EndSession, FileType, GRACE_OF_PROCESS, LockName, Mode, Op, OpenId,
+    OpenSession, Outcome, Ownership, Patch, SessionEnd, SessionId, Token,
+};
+use crate::fuse::credentials::{Caller, Callers, descends_from};
+use crate::fuse::errno::Act;
+use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::kernel::pending::{Pending, pending};
+use crate::fuse::kernel::user_shares::Pool;
+use crate::fuse::kernel::values::{Errno, LockFound, LockRequest};
+use crate::fuse::lock_access::flat;
+use crate::fuse::open_files::open_file::OpenFile;
+use crate::fuse::posix_locks::byte_ranges::TO_END;
+use crate::fuse::posix_locks::fast_path::{LockedNow, owner_of, span_of};
+use crate::fuse::posix_locks::lock_session::{LockSession, LockingParts, SessionSlot};
+use crate::fuse::posix_locks::lock_waiter::call_of;
+use crate::fuse::posix_locks::table::{Ask, Table, Waits};
+use crate::holder_id::Maker;
+use crate::service::{RequestError, SessionOwner, Unavailable};
+use std::sync::{Arc, OnceLock};
+
+/// The permission bits of a lock that was free, and is locked through a file that was open still.
+const MODE_OF_NEW: u32 = 0o644;
+
+/// The locking of one mount. Nothing of it exists until a program locks.
+pub(crate) struct PosixLocks {
+    parts: LockingParts,
+    callers: Arc<Callers>,
+    /// The client of the mount.
+    client: ClientId,
+    /// Where the engine is in this process: one session as long as the mount, found without a
+    /// mutex by each request.
+    own: OnceLock<Arc<LockSession>>,
+    /// Elsewhere: on the session that the lock service keeps, until that is over.
+    kept: Arc<SessionSlot>,
+}
+
+const fn mode_of(kind: i32) -> Option<Mode> {
+    match kind {
+        libc::F_RDLCK => Some(Mode::Shared),
+        libc::F_WRLCK => Some(Mode::Exclusive),
+        _ => None,
+    }
+}
+
+const fn kind_of(mode: Mode) -> i32 {
+    match mode {
+        Mode::Shared => libc::F_RDLCK,
+        Mode::Exclusive => libc::F_WRLCK,
+    }
+}
+
+impl PosixLocks {
+    /// The locking of a mount whose own client is `client`.
+    pub(crate) fn new(parts: LockingParts, callers: Arc<Callers>, client: ClientId) -> Self {
+        Self { parts, callers, client, own: OnceLock::new(), kept: Arc::default() }
+    }
+
+    /// `flock`, `F_SETLK`, `F_OFD_SETLK`, and the forms that wait.
+    pub(crate) async fn set(
+        &self,
+        caller: &Caller,
+        asked: &LockRequest,
+        sleep: bool,
+    ) -> Result<(), Errno> {
+        let Some(mode) = mode_of(asked.kind) else {
+            // Answered at once, whatever comes of it: the kernel has let go already.
+            self.unlock(asked);
+            return Ok(());
+        };
+        let refusals = self.parts.nodes.locks.refusals();
+        let Some((open, name)) = self.lock_of(asked.fh) else {
+            let sentence = "only the file of a lock can be locked; those in .latchfs are not";
+            return Err(refusals.refused(caller, Act::Lock, None, Errno::EINVAL, sentence));
+        };
+        let ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
+        let locked = match self.own.get() {
+            Some(own) => own.lock_now(ask),
+            None => LockedNow::Unusual(ask),
+        };
+        let ask = match locked {
+            LockedNow::Had(token) => {
+                open.state().tenure = Some(token);
+                return Ok(());
+            }
+            LockedNow::Not(no) => {
+                let errno = self.own.get().map(|own| own.errno_of_no(no));
+                return Err(errno.unwrap_or(Errno::EAGAIN));
+            }
+            LockedNow::Unusual(ask) => ask,
+        };
+        let waits = sleep.then(|| self.parts.opens.shares().room(Pool::Threads, caller.uid));
+        if let Some(Err(full)) = waits {
+            return Err(refusals.full(caller, Act::Lock, Some(&ask.name), full));
+        }
+        // Dropped undecided only when the mount is gone.
+        self.ask(caller, ask)?.await.unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Has the table decide. Returns its answer, which may come late.
+    fn ask(&self, caller: &Caller, ask: Ask) -> Result<Pending<Result<(), Errno>>, Errno> {
+        let session = self.start_for(caller, &ask.name)?;
+        let (promise, decided) = pending();
+        session.run(|table, todo| table.lock(ask, promise, todo));
+        Ok(decided)
+    }
+
+    fn start_for(&self, caller: &Caller, name: &LockName) -> Result<Arc<LockSession>, Errno> {
+        let refusals = self.parts.nodes.locks.refusals();
+        let started = self.start();
+        started.map_err(|failure| refusals.failed(caller, Act::Lock, Some(name), failure))
+    }
+
+    fn unlock(&self, asked: &LockRequest) {
+        if self.own.get().is_some_and(|own| own.unlock_now(asked)) {
+            return;
+        }
+        if let Some(session) = self.started() {
+            session.run(|table, todo| {
+                table.unlock(asked.ino, asked.owner, span_of(asked), todo);
+            });
+        }
+    }
+
+    fn ask_of(
+        &self,
+        caller: &Caller,
+        asked: &LockRequest,
+        (name, client): (LockName, ClientId),
+        (mode, sleep): (Mode, bool),
+    ) -> Ask {
+        let looks = Some(looks_of_new(caller, FileType::File, MODE_OF_NEW));
+        let holder_id = Some(self.callers.holder_id(caller));
+        Ask {
+            ino: asked.ino,
+            owner: owner_of(asked),
+            tid: caller.pid,
+            span: span_of(asked),
+            mode,
+            name,
+            client,
+            patch: Patch { holder_id, looks, ..Patch::default() },
+            line: if sleep { Waits::Yes } else { Waits::No },
+            call: call_of,
+        }
+    }
+
+    /// `F_GETLK`, `F_OFD_GETLK`.
+    pub(crate) async fn get(
+        &self,
+        caller: &Caller,
+        asked: &LockRequest,
+    ) -> Result<LockFound, Errno> {
+        let (Some(mode), Some((open, name))) = (mode_of(asked.kind), self.lock_of(asked.fh)) else {
+            return Err(Errno::EINVAL);
+        };
+        let session = self.start_for(caller, &name)?;
+        let (own, number) = session.queue.look(|table| {
+            let own = table.conflict(asked.ino, asked.owner, span_of(asked), mode);
+            (own, table.number_of(asked.ino, asked.owner).unwrap_or(asked.fh))
+        });
+        if let Some((span, mode, pid)) = own {
+            let (start, end) = (span.start, span.end);
+            return Ok(LockFound { start, end, kind: kind_of(mode), pid });
+        }
+        // No open file of this mount is in the way; the engine knows of all others.
+        let hold = Ownership::OpenFile(OpenId { session: session.session, number });
+        let view = self.parts.nodes.locks.view(caller, Act::Lock, &name).await?;
+        let Some((holder, _)) = view.in_the_way(&open.client, hold, mode) else {
+            let (start, end) = (asked.start, asked.end);
+            return Ok(LockFound { start, end, kind: libc::F_UNLCK, pid: 0 });
+        };
+        let maker = holder.lease.details.holder_id().and_then(|id| Maker::parse(id));
+        let pid = maker.map_or(0, |maker| maker.process.pid);
+        Ok(LockFound { start: 0, end: TO_END, kind: kind_of(view.mode), pid })
+    }
+
+    /// A descriptor was closed: what its process holds by fcntl goes.
+    pub(crate) fn flushed(&self, ino: u64, owner: u64) {
+        if let Some(session) = self.started() {
+            session.run(|table, todo| table.flushed(ino, owner, todo));
+        }
+    }
+
+    /// An open file is gone: what was locked through it goes, whoever locked it.
+    pub(crate) fn closed(&self, ino: u64, fh: u64) {
+        if let Some(session) = self.started() {
+            session.run(|table, todo| table.closed(ino, fh, todo));
+        }
+    }
+
+    /// Whether the caller may take away what an open file holds under `token`: it opened or locked
+    /// that file, or a process above it did.
+    pub(crate) fn may_end(&self, caller: &Caller, token: Token) -> bool {
+        let Some(session) = self.started() else { return false };
+        let Some(holder) = session.queue.look(|table| table.holder(token)) else { return false };
+        let opener = self.parts.opens.get(holder.fh).map_or(0, |open| open.pid);
+        descends_from(caller.pid, &[holder.pid, opener])
+    }
+
+    /// The mount is gone: what its open files hold is free.
+    pub(crate) fn end(&self) {
+        let kept = self.kept.lock().take();
+        drop(kept);
+        if let Some(own) = self.own.get() {
+            let end = EndSession { session: own.session, end: SessionEnd::Closed };
+            self.parts.nodes.locks.service().submit(Op::EndSession(end), |_| {});
+        }
+    }
+
+    /// Returns an open file of a lock that is to be locked, and the lock's name.
+    fn lock_of(&self, fh: u64) -> Option<(Arc<OpenFile>, LockName)> {
+        let open = self.parts.opens.get(fh)?;
+        let name = open.lock()?.clone();
+        open.state().locked = true;
+        Some((open, name))
+    }
+
+    /// Returns the session on which locks hang, if a program has locked.
+    pub(crate) fn started(&self) -> Option<Arc<LockSession>> {
+        self.own.get().cloned().or_else(|| self.kept.lock().clone())
+    }
+
+    /// Returns the session on which the holds of this mount hang, for a lock that is made through
+    /// an open file.
+    pub(crate) fn session(&self) -> Result<SessionId, RequestError> {
+        self.start().map(|session| session.session)
+    }
+
+    /// Opens the session, and follows events from now on. Behind a service that keeps a session of
+    /// its own: begins anew when that is another one.
+    fn start(&self) -> Result<Arc<LockSession>, RequestError> {
+        if let Some(own) = self.own.get() {
+            return Ok(Arc::clone(own));
+        }
+        let bond = self.parts.nodes.locks.service().bond().map_err(RequestError::Unavailable)?;
+        let mut kept = self.kept.lock();
+        match (bond, &*kept) {
+            // Under the mutex, so that there is only one.
+            (SessionOwner::Own, _) => {
+                if self.own.get().is_none() {
+                    let table = Table::new(self.open_session()?);
+                    let _set = self.own.set(LockSession::begin(&self.parts, table, None));
+                }
+                self.own.get().cloned().ok_or(RequestError::Unavailable(Unavailable::Closing))
+            }
+            (SessionOwner::Kept(session), Some(current)) if current.session == session => {
+                Ok(Arc::clone(current))
+            }
+            (SessionOwner::Kept(session), _) => {
+                let slot = Some(Arc::downgrade(&self.kept));
+                let started = LockSession::begin(&self.parts, Table::remote(session), slot);
+                let before = kept.replace(Arc::clone(&started));
+                drop(kept);
+                if let Some(before) = before {
+                    before.retire();
+                }
+                Ok(started)
+            }
+        }
+    }
+
+    /// The session of this mount lasts as long as the mount: while this machine sleeps, so does
+    /// the engine, and nobody else is served.
+    fn open_session(&self) -> Result<SessionId, RequestError> {
+        let client = self.client.clone();
+        let op = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
+        let (send, receive) = std::sync::mpsc::channel();
+        self.parts.nodes.locks.service().submit(Command::from(op), move |answer| {
+            send.send(flat::<Outcome>(answer)).ok();
+        });
+        match receive.recv() {
+            Ok(Ok(Outcome::SessionOpened(session))) => Ok(session),
+            Ok(Ok(_)) | Err(_) => Err(RequestError::Unavailable(Unavailable::Closing)),
+            Ok(Err(failure)) => Err(failure),
+        }
+    }
+}

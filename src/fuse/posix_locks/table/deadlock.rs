@@ -1,0 +1,103 @@
+//! Who is in whose way: for `F_GETLK`, for `rm`, and against waiting in a circle.
+
+use crate::engine::{LockName, Mode, Token};
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::table::locked_file::{Asking, Held, answer};
+use crate::fuse::posix_locks::table::messages::{Ask, Effect, No};
+use crate::fuse::posix_locks::table::table_state::Table;
+use std::collections::HashSet;
+
+impl<R> Table<R> {
+    /// The first lock in the way of `id`, for `F_GETLK`; holds of others are not known here.
+    pub(crate) fn conflict(
+        &self,
+        ino: u64,
+        id: u64,
+        span: Span,
+        mode: Mode,
+    ) -> Option<(Span, Mode, u32)> {
+        let file = self.files.get(&ino)?;
+        let clash = |held: &&Held| {
+            held.owner.id != id && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
+        };
+        if let Some(held) = file.holds.iter().find(clash) {
+            return Some((Span::WHOLE, held.mode, held.owner.pid));
+        }
+        let range = file.bundle.as_ref()?.ranges.conflict(id, span, mode)?;
+        Some((range.span, range.mode, range.owner.pid))
+    }
+
+    /// The number of the engine's hold by which an owner has the file, or parts of it.
+    pub(crate) fn number_of(&self, ino: u64, id: u64) -> Option<u64> {
+        let file = self.files.get(&ino)?;
+        let held = file.holds.iter().find(|held| held.owner.id == id);
+        held.or(file.bundle.as_ref().map(|bundle| &bundle.held)).map(|held| held.number)
+    }
+
+    /// Whether the owner itself holds the file, or parts of it.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, ino: u64, id: u64) -> bool {
+        self.files.get(&ino).is_some_and(|file| {
+            file.holds.iter().any(|held| held.owner.id == id) || file.bundle.is_some()
+        })
+    }
+
+    /// The processes that opened or took a hold of this mount, by its token: they may remove it.
+    pub(crate) fn holder(&self, token: Token) -> Option<Owner> {
+        let file = self.files.get(self.tenures.get(&token)?)?;
+        let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+        file.holds.iter().chain(bundle).find(|held| held.token == token).map(|held| held.owner)
+    }
+
+    /// The lock that an open file holds as a whole, and the token by which it does.
+    pub(crate) fn held_through(&self, ino: u64, fh: u64) -> Option<(LockName, Token)> {
+        let mut holds = self.files.get(&ino)?.holds.iter();
+        let held = holds.find(|held| held.owner.fh == fh && !held.unclaimed)?;
+        Some((held.name.clone(), held.token))
+    }
+
+    /// Whether whoever is in the way waits, over any number of corners, for the asker.
+    pub(crate) fn would_wait_for_itself(&self, ask: &Ask) -> bool {
+        let mut seen = HashSet::new();
+        let mut to_see = self.in_the_way(ask);
+        while let Some(id) = to_see.pop() {
+            if id == ask.owner.id {
+                return true;
+            }
+            if !seen.insert(id) {
+                continue;
+            }
+            let asks = self.files.values().flat_map(|file| file.asks.iter().chain(&file.queue));
+            let waits = asks.filter(|asking| asking.ask.owner.id == id && asking.reply.is_some());
+            for asking in waits {
+                to_see.extend(self.in_the_way(&asking.ask));
+            }
+        }
+        false
+    }
+
+    /// While it was away, somebody may have begun to wait for whom it waits for.
+    pub(crate) fn break_circle(&mut self, ask: &Ask, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get(&ask.ino) else { return };
+        let own =
+            |asking: &Asking<R>| asking.reply.is_some() && asking.ask.owner.id == ask.owner.id;
+        let Some(place) = file.queue.iter().position(own) else { return };
+        if self.would_wait_for_itself(ask)
+            && let Some(file) = self.files.get_mut(&ask.ino)
+            && let Some(asking) = file.queue.remove(place)
+        {
+            answer(asking, Err(No::Deadlock), todo);
+        }
+    }
+    /// The owners that hold what `ask` wants.
+    pub(crate) fn in_the_way(&self, ask: &Ask) -> Vec<u64> {
+        let Some(file) = self.files.get(&ask.ino) else { return Vec::new() };
+        let clashes = |mode| mode == Mode::Exclusive || ask.mode == Mode::Exclusive;
+        let holds = file.holds.iter().filter(|held| clashes(held.mode));
+        let holds = holds.map(|held| held.owner.id).filter(|id| *id != ask.owner.id);
+        let ranges = file.bundle.iter().flat_map(|bundle| {
+            bundle.ranges.conflicts(ask.owner.id, ask.span, ask.mode).map(|range| range.owner.id)
+        });
+        holds.chain(ranges).collect()
+    }
+}

@@ -1,0 +1,420 @@
+//! What the engine says: answers to requests, and events.
+
+use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
+use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Held, Wants};
+use crate::fuse::posix_locks::table::messages::{Effect, Found, Recall};
+use crate::fuse::posix_locks::table::table_state::Table;
+use crate::fuse::posix_locks::table::unlock::{leave, release};
+
+/// How many ends are remembered while an answer is on its way: at 1,000 a second, which many
+/// machines together may cause, as long as any door lets one wait for an answer.
+const OVER_MAX: usize = 8_192;
+
+impl<R> Table<R> {
+    /// The engine has answered what was submitted under `cookie`.
+    pub(crate) fn answered(
+        &mut self,
+        cookie: u64,
+        ino: u64,
+        of: (LockName, ClientId),
+        answered: Answer,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let asking = self.files.get_mut(&ino).and_then(|file| file.take(|a| a.cookie == cookie));
+        let Some(asking) = asking else { return Self::unasked(of, &answered, todo) };
+        let early = asking.early.as_ref().map(|early| early.key.clone());
+        let number = asking.number;
+        if let Ok(Outcome::Renewed(tenure)) = answered {
+            // An upgrade gives what is held a new token, and `mv` may have moved it away and back.
+            self.renamed(number, tenure.token, &asking.ask.name);
+            todo.push(Effect::Continues(asking.ask.name.clone(), tenure.token));
+        }
+        match answered {
+            Ok(Outcome::Waiting { ticket, .. }) => self.in_line(asking, ticket, todo),
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure))
+                if !asking.gone && asking.wants != Wants::Less =>
+            {
+                self.grant(asking, tenure.token, todo);
+            }
+            Err(refusal) if !asking.gone && asking.wants != Wants::Less => {
+                self.refused(asking, refusal, todo);
+                self.fit_bundle(ino, todo);
+            }
+            answered => {
+                self.undo(asking, &answered, todo);
+                self.fit_bundle(ino, todo);
+            }
+        }
+        let is_going = |key: &LeaseKey| key.token.is_some_and(|token| self.going.contains(token));
+        if let Some(key) = early.clone().filter(is_going) {
+            // It was given back and moved, and is not held again after all: see `goes_on`. Where
+            // it was given back just now, once more does no harm.
+            todo.push(release(key));
+        } else if let Some(key) = early.filter(|_| self.is_remote) {
+            // It was granted to an earlier request of this number, whose answer was lost.
+            self.found_stray(number, key, todo);
+        }
+        self.answer_came();
+    }
+
+    /// An answer to what is not known any more: nobody else would ever give it back.
+    pub(super) fn unasked(
+        (name, client): (LockName, ClientId),
+        answered: &Answer,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        match *answered {
+            Ok(Outcome::Granted(tenure)) => {
+                let key = LeaseKey { name, client, token: Some(tenure.token) };
+                todo.push(release(key));
+            }
+            Ok(Outcome::Waiting { ticket, .. }) => todo.push(leave(name, ticket)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// It stands in line, or did: the event that it is served may have come before.
+    pub(super) fn in_line(
+        &mut self,
+        mut asking: Asking<R>,
+        ticket: Ticket,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let ino = asking.ask.ino;
+        asking.ticket = Some(ticket);
+        match asking.early.take() {
+            Some(early) if early.ticket == Some(ticket) => {
+                return self.served(asking, early.key, todo);
+            }
+            early => asking.early = early,
+        }
+        if asking.gone {
+            self.leaving.insert(ticket, ino);
+            todo.push(leave(asking.ask.name.clone(), ticket));
+        } else {
+            todo.push(Effect::Watch(asking.number, asking.ask.tid));
+            if asking.news {
+                // Events were lost, perhaps that of its grant.
+                todo.push(Effect::Recall(asking.recall()));
+            }
+        }
+        let file = self.files.entry(ino).or_default();
+        file.asks.push(asking);
+        if !file.behind.is_empty() {
+            self.requeue(ino, todo);
+        }
+    }
+
+    /// A place in line was served.
+    pub(super) fn served(
+        &mut self,
+        mut asking: Asking<R>,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let ino = asking.ask.ino;
+        if let Some(ticket) = asking.ticket {
+            self.leaving.remove(&ticket);
+        }
+        match key.token {
+            Some(token) if !asking.gone => {
+                asking.ask.name = key.name;
+                self.grant(asking, token, todo);
+            }
+            _ => {
+                self.give_back_unknown(key, todo);
+                self.requeue(ino, todo);
+            }
+        }
+    }
+
+    /// The engine has answered what nobody wants any more.
+    pub(super) fn undo(
+        &mut self,
+        mut asking: Asking<R>,
+        answered: &Answer,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = answered else { return };
+        let held = self.files.get(&asking.ask.ino).and_then(|file| file.held(asking.number));
+        if held.is_none_or(|held| held.token < tenure.token) {
+            // `mv` may have carried it over before this answer came.
+            let early = asking.early.take().map(|early| early.key);
+            let key = early.filter(|key| key.token > Some(tenure.token));
+            let key = key.unwrap_or_else(|| asking.key(tenure.token));
+            return self.give_back_unknown(key, todo);
+        }
+        // What it had is had in another mode now.
+        asking.reply = None;
+        if asking.wants != Wants::Less {
+            self.grant(asking, tenure.token, todo);
+        }
+    }
+
+    pub(crate) fn answer_came(&mut self) {
+        self.unanswered -= 1;
+        if self.unanswered == 0 {
+            self.strange = None;
+            self.over.clear();
+        }
+    }
+
+    /// An event: a tenure of this mount's `number` began. `waited`: for a place in line, and not
+    /// by an answer of its own.
+    pub(crate) fn granted(
+        &mut self,
+        number: u64,
+        waited: Option<Ticket>,
+        key: LeaseKey,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(token) = key.token else { return };
+        let moved = if waited.is_none() { self.going.take_moved() } else { None };
+        if moved.is_some_and(|moved| self.goes_on(moved, number, token, &key.name)) {
+            return todo.push(release(key));
+        }
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
+        let held = file.and_then(|file| file.held(number));
+        // Under another name it is the same only if that has been moved.
+        let is_other = |held: &Held| held.name != key.name && moved != Some(held.token);
+        let another = held.is_some_and(is_other);
+        let held_none = held.is_none();
+        let known = !another && self.renamed(number, token, &key.name);
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get_mut(ino));
+        let Some(file) = file else {
+            // Nobody here knows of it: an answer was lost, or came too late.
+            if waited.is_some() || self.is_remote {
+                self.give_back_unknown(key, todo);
+            } else if self.unanswered > 0 {
+                self.strange = Some((number, key));
+            }
+            return;
+        };
+        if let Some(ticket) = waited
+            && let Some(asking) = file.take(|a| a.number == number && a.ticket == Some(ticket))
+        {
+            return self.served(asking, key, todo);
+        }
+        let unanswered =
+            |asking: &&mut Asking<R>| asking.number == number && asking.ticket.is_none();
+        match file.asks.iter_mut().find(unanswered) {
+            // Whose it is, the answer will tell.
+            Some(asking) => {
+                let ticket = waited.or(asking.early.as_ref().and_then(|early| early.ticket));
+                asking.early = Some(Early { ticket, key });
+            }
+            None if !known && (waited.is_some() || self.is_remote && held_none) => {
+                self.give_back_unknown(key, todo);
+            }
+            None => {}
+        }
+    }
+
+    /// What was `moved` has this token and name now. Whether it was given back: then that is, too.
+    pub(super) fn goes_on(
+        &mut self,
+        moved: Token,
+        number: u64,
+        token: Token,
+        name: &LockName,
+    ) -> bool {
+        if !self.going.follow(moved, token) {
+            return false;
+        }
+        self.remember_over(moved);
+        if self.tenures.contains_key(&token) {
+            // It was moved away and back, and is held again.
+            self.going.remove(token);
+            return false;
+        }
+        // Perhaps it is about to be: then the answer tells.
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
+        !file.is_some_and(|file| file.asks_for(number, name))
+    }
+
+    /// `mv` has carried a hold over, or this is news of what is known. False: of nothing here.
+    pub(crate) fn renamed(&mut self, number: u64, token: Token, name: &LockName) -> bool {
+        let Some(&ino) = self.numbers.get(&number) else { return false };
+        let Some(file) = self.files.get_mut(&ino) else { return false };
+        let Some(held) = file.held_mut(number) else { return false };
+        if held.token >= token {
+            // Old news, of a tenure before this one.
+            return held.token == token;
+        }
+        self.tenures.remove(&held.token);
+        self.tenures.insert(token, ino);
+        held.token = token;
+        held.name = name.clone();
+        true
+    }
+
+    /// No late answer begins it again.
+    pub(super) fn remember_over(&mut self, token: Token) {
+        if self.unanswered > 0 {
+            self.over.insert(token);
+            if self.over.len() > OVER_MAX {
+                self.over.pop_first();
+            }
+        }
+    }
+
+    /// The engine has ended a tenure: lost, stolen, or removed by name.
+    pub(crate) fn ended(&mut self, token: Token, todo: &mut Vec<Effect<R>>) {
+        self.remember_over(token);
+        self.going.remove(token);
+        let Some(ino) = self.tenures.remove(&token) else { return };
+        let file = self.files.entry(ino).or_default();
+        file.holds.retain(|held| held.token != token);
+        if file.bundle.as_ref().is_some_and(|bundle| bundle.held.token == token) {
+            file.bundle = None;
+        }
+        self.requeue(ino, todo);
+    }
+
+    /// Whether a hold of this mount has this token, or had it until just now.
+    pub(crate) fn is_known(&self, token: Token) -> bool {
+        self.tenures.contains_key(&token) || self.going.contains(token)
+    }
+
+    /// `mv` or an upgrade has ended a tenure. The grant of the next one follows, and finds the
+    /// hold by its number.
+    pub(crate) fn moved(&mut self, token: Token, name: &LockName, todo: &mut Vec<Effect<R>>) {
+        self.going.moved(token);
+        self.changed(name, todo);
+    }
+
+    /// Something has changed about a lock: who could not become its sole holder may try again.
+    pub(crate) fn changed(&mut self, name: &LockName, todo: &mut Vec<Effect<R>>) {
+        let waits = |ino: &&u64| self.files.get(ino).is_some_and(|file| file.speaks_of(name));
+        let inos: Vec<_> = self.queued.iter().filter(waits).copied().collect();
+        for ino in inos {
+            if let Some(file) = self.files.get_mut(&ino) {
+                file.hear();
+            }
+            self.requeue(ino, todo);
+        }
+    }
+
+    /// An event: a place in line was given up, by whom it was or because its time was over.
+    pub(crate) fn left(&mut self, ticket: Ticket, name: &LockName, todo: &mut Vec<Effect<R>>) {
+        if let Some(ino) = self.leaving.remove(&ticket) {
+            let file = self.files.get_mut(&ino);
+            file.and_then(|file| file.take(|asking| asking.ticket == Some(ticket)));
+            self.requeue(ino, todo);
+        }
+        self.changed(name, todo);
+    }
+
+    /// No answer has come, and none will: the outcome is unknown. Gives back whom to tell so.
+    pub(crate) fn unanswered(
+        &mut self,
+        cookie: u64,
+        ino: u64,
+        todo: &mut Vec<Effect<R>>,
+    ) -> Option<R> {
+        let asking = self.files.get_mut(&ino)?.take(|asking| asking.cookie == cookie)?;
+        // It may have been done, or be done yet.
+        todo.push(Effect::Recall(asking.recall()));
+        match asking.early {
+            Some(Early { ticket: Some(_), key }) => self.give_back_unknown(key, todo),
+            Some(Early { key, .. }) if key.token.is_some_and(|t| self.going.contains(t)) => {
+                todo.push(release(key));
+            }
+            _ => {}
+        }
+        self.answer_came();
+        self.fit_bundle(ino, todo);
+        asking.reply
+    }
+
+    /// Events were lost: what they would have said of what is known is to be asked for. Of what
+    /// was given back nothing can be: a name that `mv` gave it was in what was lost.
+    pub(crate) fn missed(&mut self, todo: &mut Vec<Effect<R>>) {
+        self.going.clear();
+        todo.extend(self.known().into_iter().map(Effect::Recall));
+        todo.push(Effect::Compare);
+    }
+
+    /// All that is held or waited for, with the lock's name.
+    pub(super) fn known(&self) -> Vec<Recall> {
+        let of_file = |file: &File<R>| {
+            let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+            let held = file.holds.iter().chain(bundle);
+            let held = held.map(|held| {
+                let (number, name, token) = (held.number, held.name.clone(), Some(held.token));
+                Recall { number, name, token }
+            });
+            held.chain(file.asks.iter().map(Asking::recall)).collect::<Vec<_>>()
+        };
+        self.files.values().flat_map(of_file).collect()
+    }
+
+    /// What the engine says, after events or an answer were lost.
+    pub(crate) fn recalled(&mut self, asked: &Recall, found: &Found, todo: &mut Vec<Effect<R>>) {
+        let number = asked.number;
+        let lease = found.lease.clone();
+        if let Some(key) = lease.clone().filter(|_| self.is_unknown(number)) {
+            return self.found_stray(number, key, todo);
+        }
+        let Some(ino) = self.numbers.get(&number).copied() else { return };
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        file.hear();
+        match (file.held(number).map(|held| (held.token, &held.name)), lease) {
+            (Some((token, name)), None) if *name == asked.name && Some(token) == asked.token => {
+                self.ended(token, todo);
+            }
+            // It was granted meanwhile, or `mv` has carried it over.
+            (Some(_), None) => {}
+            (Some((token, _)), Some(key)) => {
+                self.renamed(number, key.token.unwrap_or(token), &key.name);
+            }
+            (None, lease) => {
+                let in_line =
+                    |asking: &Asking<R>| asking.number == number && asking.ticket.is_some();
+                let asking = file.take(in_line);
+                match (asking, lease) {
+                    (Some(asking), Some(key)) => self.served(asking, key, todo),
+                    (Some(asking), None) => self.stands(asking, &found.tickets, todo),
+                    (None, Some(key)) => file.heard_early(number, key),
+                    (None, None) => {}
+                }
+            }
+        }
+        self.fit_bundle(ino, todo);
+    }
+
+    /// A waiter stays if it has its place still. A place that is gone, and not by its own doing,
+    /// is asked for again: the program waits.
+    pub(super) fn stands(
+        &mut self,
+        asking: Asking<R>,
+        tickets: &[Ticket],
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let ino = asking.ask.ino;
+        let Some(ticket) = asking.ticket else { return };
+        if tickets.contains(&ticket) {
+            self.files.entry(ino).or_default().asks.push(asking);
+        } else if asking.gone {
+            self.leaving.remove(&ticket);
+        } else {
+            self.submit(asking, todo);
+        }
+    }
+
+    /// A hold of this session that the engine has shown: if nobody here knows of it, it is given
+    /// back.
+    pub(crate) fn found_stray(&mut self, number: u64, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+        // An event may have told its end already, so none is waited for.
+        let is_going = key.token.is_some_and(|token| self.going.contains(token));
+        if self.is_unknown(number) && !is_going {
+            todo.push(release(key));
+        }
+    }
+
+    /// Whether nothing here holds or asks for anything by this number.
+    pub(super) fn is_unknown(&self, number: u64) -> bool {
+        let file = self.numbers.get(&number).and_then(|ino| self.files.get(ino));
+        !file.is_some_and(|file| file.uses(number))
+    }
+}

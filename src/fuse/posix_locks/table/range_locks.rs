@@ -1,0 +1,114 @@
+//! Requests for a part of a file, or for a file of which parts are locked.
+
+use crate::engine::Mode;
+use crate::fuse::posix_locks::byte_ranges::Span;
+use crate::fuse::posix_locks::table::locked_file::{Asking, Turn, Wants, answer};
+use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
+use crate::fuse::posix_locks::table::table_state::Table;
+
+impl<R> Table<R> {
+    /// A request for a part of the file, or for a file of which parts are locked.
+    pub(super) fn lock_range(
+        &mut self,
+        mut asking: Asking<R>,
+        turn: Turn,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let ino = asking.ask.ino;
+        let Ask { owner, span, mode, .. } = asking.ask;
+        self.bundle_up(ino, owner.id, todo);
+        let file = self.files.entry(ino).or_default();
+        let Some(bundle) = &file.bundle else {
+            let bundles = || file.asks.iter().filter(|other| other.wants == Wants::Bundle);
+            if bundles().any(|other| other.gone || other.ticket.is_none()) {
+                return file.behind.push(asking);
+            }
+            if bundles().next().is_some() {
+                return self.enqueue(asking, todo);
+            }
+            if turn == Turn::New && !file.queue.is_empty() {
+                return self.enqueue(asking, todo);
+            }
+            asking.number = self.extra_number(ino);
+            asking.wants = Wants::Bundle;
+            return self.submit(asking, todo);
+        };
+        if bundle.ranges.conflict(owner.id, span, mode).is_some() {
+            if bundle.ranges.has(owner.id) && (asking.ask.call)(asking.ask.tid) == Call::Flock {
+                // The conversion is not atomic: see [`Table::refused`]. It has the whole, or
+                // nothing.
+                if let Some(bundle) = &mut file.bundle {
+                    bundle.ranges.unlock(owner.id, Span::WHOLE);
+                }
+                self.enqueue(asking, todo);
+                return self.fit_bundle(ino, todo);
+            }
+            return self.enqueue(asking, todo);
+        }
+        if mode == Mode::Exclusive && bundle.held.mode == Mode::Shared {
+            // The bundle needs the lock for itself; only the engine can say whether it may.
+            if file.is_asked(bundle.held.number) {
+                return file.behind.push(asking);
+            }
+            asking.number = bundle.held.number;
+            asking.wants = Wants::Bundle;
+            return self.submit(asking, todo);
+        }
+        if bundle.ranges.is_full() {
+            return answer(asking, Err(No::Full), todo);
+        }
+        let token = bundle.held.token;
+        if let Some(bundle) = &mut file.bundle {
+            bundle.ranges.lock(owner, span, mode);
+        }
+        todo.push(Effect::Speaks(owner.fh, token));
+        answer(asking, Ok(()), todo);
+        self.fit_bundle(ino, todo);
+    }
+
+    /// What `id` holds of the whole file becomes a range. Who had both would be in its own way.
+    pub(super) fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let Some(spare) = file.bundle_up(id) else { return };
+        if let Some(bundle) = &file.bundle {
+            todo.push(Effect::Speaks(spare.owner.fh, bundle.held.token));
+        }
+        self.give_back(&spare, todo);
+    }
+
+    /// Waits for another owner of this mount, if the program waits.
+    pub(super) fn enqueue(&mut self, asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
+        if asking.ask.line == Waits::No {
+            self.tidy(asking.ask.ino);
+            return answer(asking, Err(No::Busy(None)), todo);
+        }
+        if self.would_wait_for_itself(&asking.ask) {
+            return answer(asking, Err(No::Deadlock), todo);
+        }
+        let mut asking = asking;
+        asking.wants = Wants::Hold;
+        asking.number = self.extra_number(asking.ask.ino);
+        todo.push(Effect::Watch(asking.number, asking.ask.tid));
+        self.queued.insert(asking.ask.ino);
+        self.files.entry(asking.ask.ino).or_default().queue.push_back(asking);
+    }
+
+    /// The bundle lasts as long as there are ranges, in the mode that they need. While more is
+    /// asked for, that is open.
+    pub(super) fn fit_bundle(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let settled = file.bundle.as_ref().is_some_and(|b| !file.is_asked(b.held.number));
+        if let Some(bundle) = file.bundle.as_mut().filter(|_| settled) {
+            if bundle.ranges.is_empty() {
+                if let Some(bundle) = file.bundle.take() {
+                    self.give_back(&bundle.held, todo);
+                }
+            } else if bundle.ranges.mode() == Mode::Shared && bundle.held.mode == Mode::Exclusive {
+                bundle.held.mode = Mode::Shared;
+                let less = bundle.held.less(ino);
+                self.submit(less, todo);
+            }
+        }
+        self.requeue(ino, todo);
+    }
+}

@@ -1,0 +1,59 @@
+//! What was given back, until an event says that it is over. Meanwhile somebody may `mv` it, and
+//! under the new name and token the engine does not find what it was told to end.
+
+use crate::engine::Token;
+
+/// Tenures that the engine was told to end: a few, unless it is far away and many give back at
+/// once.
+#[derive(Debug, Default)]
+pub(crate) struct Going {
+    tokens: Vec<Token>,
+    /// What was moved last. The event of its new tenure comes next, of all that begin so.
+    moved: Option<Token>,
+}
+
+impl Going {
+    pub(crate) const fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn add(&mut self, token: Token) {
+        if !self.contains(token) {
+            self.tokens.push(token);
+        }
+    }
+
+    pub(crate) fn contains(&self, token: Token) -> bool {
+        self.tokens.contains(&token)
+    }
+
+    /// It is over.
+    pub(crate) fn remove(&mut self, token: Token) {
+        self.tokens.retain(|other| *other != token);
+    }
+
+    /// A tenure has been moved, whosever it was.
+    pub(crate) const fn moved(&mut self, token: Token) {
+        self.moved = Some(token);
+    }
+
+    /// A tenure begins, not for a place in line: of which it is the continuation, if of any.
+    pub(crate) const fn take_moved(&mut self) -> Option<Token> {
+        self.moved.take()
+    }
+
+    /// What was `moved` has this token now. Whether it was given back: then that is, as well.
+    pub(crate) fn follow(&mut self, moved: Token, token: Token) -> bool {
+        let was_given_back = self.contains(moved);
+        if was_given_back {
+            self.remove(moved);
+            self.add(token);
+        }
+        was_given_back
+    }
+
+    /// Nothing will be heard of them any more.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,429 @@
+//! The table of the open files that lock or wait, and how a request begins.
+
+use crate::engine::{
+    Acquire, LeaseKey, LeaseTerms, Mode, OpenId, Ownership, Patch, QueuePolicy, Reason, Refusal,
+    SessionId, Ticket, Token,
+};
+use crate::fuse::kernel::hash_maps::{Numbered, Numbers};
+use crate::fuse::posix_locks::byte_ranges::{Ranges, Span};
+use crate::fuse::posix_locks::table::locked_file::{
+    Asking, Bundle, Early, File, Held, Placed, Turn, Wants, answer,
+};
+use crate::fuse::posix_locks::table::messages::{Ask, Call, Effect, No, Waits};
+use crate::fuse::posix_locks::table::releasing::Going;
+use std::collections::BTreeSet;
+
+/// Holds that are no open file's own number (a second owner of the same open file, a bundle) have
+/// numbers from here on.
+pub(super) const EXTRA_NUMBERS: u64 = 1 << 62;
+
+/// All open files of one mount that lock or wait. `R` is how a program is answered.
+#[derive(Debug)]
+pub(crate) struct Table<R> {
+    pub(super) session: SessionId,
+    /// The engine is behind a server: an answer may be lost.
+    pub(super) is_remote: bool,
+    pub(super) files: Numbered<File<R>>,
+    /// The file of each number in use.
+    pub(super) numbers: Numbered<u64>,
+    /// The file that each tenure is of.
+    pub(super) tenures: Numbered<u64, Token>,
+    /// The files whose queue is not empty.
+    pub(super) queued: Numbers,
+    /// The file whose queue is being served, and whether it is to be looked at again.
+    pub(super) serving: Option<(u64, bool)>,
+    /// The files of places in line that were given up, and that no event has spoken of yet.
+    pub(super) leaving: Numbered<u64, Ticket>,
+    pub(super) going: Going,
+    /// Requests that the engine has not answered.
+    pub(super) unanswered: usize,
+    /// What was heard last of a number that is not known, while there were any: of one that is
+    /// being asked for in one step, perhaps.
+    pub(super) strange: Option<(u64, LeaseKey)>,
+    /// What has ended while there were any, lest a late answer begins it again.
+    pub(super) over: BTreeSet<Token>,
+    /// What is left of the last file that nobody locks any more: the next one takes over its
+    /// room, and most programs lock and unlock one file all the time.
+    pub(super) spare: Option<File<R>>,
+    pub(super) next_extra: u64,
+    pub(super) next_cookie: u64,
+}
+
+impl<R> Table<R> {
+    pub(crate) fn new(session: SessionId) -> Self {
+        let (files, numbers, tenures, leaving) = Default::default();
+        let (queued, going, over) = (Numbers::default(), Going::default(), BTreeSet::new());
+        let (unanswered, next_extra, next_cookie) = (0, EXTRA_NUMBERS, 1);
+        let serving = None;
+        Self {
+            session,
+            is_remote: false,
+            files,
+            numbers,
+            tenures,
+            queued,
+            serving,
+            leaving,
+            going,
+            unanswered,
+            strange: None,
+            over,
+            spare: None,
+            next_extra,
+            next_cookie,
+        }
+    }
+
+    /// The same for an engine behind a server, whose answers may be lost.
+    pub(crate) fn remote(session: SessionId) -> Self {
+        Self { is_remote: true, ..Self::new(session) }
+    }
+
+    /// On which its holds hang.
+    pub(crate) const fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Whether there is nothing that an event or an answer could be about.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_idle_but_for(0)
+    }
+
+    /// The same, but for so many tenures that were given back.
+    pub(crate) fn is_idle_but_for(&self, going: usize) -> bool {
+        let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
+        is_known && self.going.len() == going
+    }
+
+    /// A program wants a lock.
+    pub(crate) fn lock(&mut self, ask: Ask, reply: R, todo: &mut Vec<Effect<R>>) {
+        if self.may_resume(&ask) {
+            self.reattach(&ask, reply, todo);
+            return;
+        }
+        // It came back for something else: what was kept for it is not wanted any more.
+        let (ino, id) = (ask.ino, ask.owner.id);
+        self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
+        self.drop_holds(ino, |held| held.unclaimed && held.owner.id == id, todo);
+        self.begin(Asking::new(ask, Some(reply), Wants::Hold), Turn::New, todo);
+    }
+
+    /// A request is decided here, or the engine is asked.
+    pub(super) fn begin(&mut self, mut asking: Asking<R>, turn: Turn, todo: &mut Vec<Effect<R>>) {
+        let Ask { ino, owner, span, mode, .. } = asking.ask;
+        let file = self.file(ino);
+        if file.is_awaited_by(owner.id) {
+            return file.behind.push(asking);
+        }
+        let first = turn == Turn::Next || file.queue.is_empty();
+        if span != Span::WHOLE || file.bundle.is_some() || !first {
+            return self.lock_range(asking, turn, todo);
+        }
+        if let Some(place) = file.holds.iter().position(|held| held.owner.id == owner.id) {
+            if file.is_asked(file.holds[place].number) {
+                return file.behind.push(asking);
+            }
+            let held = &mut file.holds[place];
+            // `mv` may have carried it over: an open file speaks of the lock that it holds.
+            asking.ask.name = held.name.clone();
+            if mode == Mode::Shared {
+                // Others may read as soon as the engine knows, and that may be before the answer.
+                held.mode = mode;
+            }
+        }
+        asking.number = self.number_for(&asking.ask);
+        asking.wants = Wants::Hold;
+        self.submit(asking, todo);
+    }
+
+    /// Asks the engine.
+    pub(super) fn submit(&mut self, mut asking: Asking<R>, todo: &mut Vec<Effect<R>>) {
+        let Asking { number, ask, .. } = &asking;
+        if ask.line == Waits::Yes && self.would_wait_for_itself(ask) {
+            let ino = ask.ino;
+            answer(asking, Err(No::Deadlock), todo);
+            return self.tidy(ino);
+        }
+        let line = match ask.line {
+            Waits::Yes => QueuePolicy::Join(None),
+            Waits::No => QueuePolicy::Skip,
+        };
+        // The bundle's hold is that of whoever locked the first range, whoever needs more of it.
+        let bundle = self.files.get(&ask.ino).and_then(|file| file.bundle.as_ref());
+        let bundle = bundle.map(|bundle| &bundle.held).filter(|held| held.number == *number);
+        let (name, client, patch) = match bundle {
+            Some(held) => (held.name.clone(), held.client.clone(), Patch::default()),
+            None => (ask.name.clone(), ask.client.clone(), ask.patch.clone()),
+        };
+        asking.ask.name = name.clone();
+        let ask = &asking.ask;
+        let acquire = Acquire {
+            name,
+            client,
+            mode: ask.mode,
+            hold: Ownership::OpenFile(OpenId { session: self.session, number: asking.number }),
+            term: LeaseTerms::Session(self.session),
+            line,
+            patch,
+        };
+        self.next_cookie += 1;
+        let (cookie, ino) = (self.next_cookie, ask.ino);
+        todo.push(Effect::Submit { cookie, ino, ask: Box::new(acquire) });
+        (asking.cookie, asking.ticket, asking.early) = (self.next_cookie, None, None);
+        asking.news = false;
+        self.unanswered += 1;
+        let file = self.files.entry(ino).or_default();
+        debug_assert!(!file.is_asked(asking.number), "one request at a time for each number");
+        file.asks.push(asking);
+        if file.is_growing() {
+            self.queued.insert(ino);
+        }
+    }
+
+    /// What was asked for is held.
+    pub(super) fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
+        let Ask { ino, owner, .. } = asking.ask;
+        todo.push(Effect::Speaks(owner.fh, token));
+        self.going.remove(token);
+        let early = asking.early.take();
+        let number = asking.number;
+        match self.place(asking, token, todo) {
+            Placed::Yes(asking) => answer(asking, Ok(()), todo),
+            // The engine was asked meanwhile, and another owner of this mount came in between.
+            Placed::Again(asking) if asking.reply.is_some() => {
+                self.begin(asking, Turn::Next, todo);
+            }
+            Placed::Again(_) => {}
+        }
+        if self.files.get(&ino).is_some_and(|file| file.holds_tenure(token)) {
+            self.tenures.insert(token, ino);
+        }
+        if let Some(Early { key: LeaseKey { name, token: Some(later), .. }, .. }) = early
+            && !self.over.contains(&later)
+            && !self.going.contains(later)
+        {
+            self.renamed(number, later, &name);
+        }
+        if self.over.contains(&token) {
+            return self.ended(token, todo);
+        }
+        self.fit_bundle(ino, todo);
+    }
+
+    /// Enters what was granted.
+    pub(super) fn place(
+        &mut self,
+        asking: Asking<R>,
+        token: Token,
+        todo: &mut Vec<Effect<R>>,
+    ) -> Placed<R> {
+        let number = asking.number;
+        let Ask { ino, owner, mode, span, .. } = asking.ask;
+        // A signal has ended the wait, and the program has been told that it got nothing.
+        let claimed = asking.reply.is_some();
+        let LeaseKey { name, client, .. } = asking.key(token);
+        let mut held = Held { number, owner, name, client, token, mode, unclaimed: !claimed };
+        self.let_go_of_former(&held, ino, todo);
+        let file = self.files.entry(ino).or_default();
+        match &mut file.bundle {
+            // Perhaps asked for as a whole lock, which has become the bundle meanwhile.
+            Some(bundle) if bundle.held.number == number => {
+                if bundle.held.token < token {
+                    // What the ranges hung on was lost before.
+                    self.tenures.remove(&bundle.held.token);
+                    (bundle.held.token, bundle.ranges) = (token, Ranges::default());
+                }
+                bundle.held.mode = mode;
+                if claimed && !bundle.ranges.lock_if_free(owner, span, mode) {
+                    return Placed::Again(asking);
+                }
+            }
+            // One bundle is enough.
+            Some(_) if asking.wants == Wants::Bundle => {
+                self.give_back(&held, todo);
+                return Placed::Again(asking);
+            }
+            None if asking.wants == Wants::Bundle => {
+                let mut ranges = Ranges::default();
+                if claimed {
+                    ranges.lock(owner, span, mode);
+                }
+                file.bundle = Some(Bundle { held, ranges });
+            }
+            Some(_) | None => {
+                if let Some(place) = file.holds.iter().position(|other| other.number == number) {
+                    let before = file.holds.remove(place);
+                    self.tenures.remove(&before.token);
+                    // Then it has still what it had: an upgrade alone came to nothing.
+                    held.unclaimed &= before.unclaimed;
+                    if !claimed && !held.unclaimed && before.mode == Mode::Shared {
+                        let more = std::mem::replace(&mut held.mode, Mode::Shared);
+                        if more == Mode::Exclusive {
+                            let less = held.less(ino);
+                            file.holds.push(held);
+                            self.submit(less, todo);
+                            return Placed::Yes(asking);
+                        }
+                    }
+                }
+                file.holds.push(held);
+            }
+        }
+        Placed::Yes(asking)
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        mut asking: Asking<R>,
+        refusal: Refusal,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let number = asking.number;
+        let ino = asking.ask.ino;
+        if !matches!(*refusal.reason, Reason::Conflict(_)) {
+            return answer(asking, Err(No::Refused(Box::new(refusal))), todo);
+        }
+        let file = self.files.entry(ino).or_default();
+        let own = file.holds.iter().position(|held| held.number == number);
+        match own.map(|place| (place, (asking.ask.call)(asking.ask.tid))) {
+            Some((place, Call::Flock)) => {
+                // As flock(2) says: the conversion is not atomic, the old lock goes first.
+                let held = file.holds.remove(place);
+                self.give_back(&held, todo);
+                self.submit(asking, todo);
+            }
+            // Whoever was in the way may have gone before this answer came.
+            _ if asking.ask.line == Waits::Yes => {
+                asking.refused = !asking.news;
+                self.enqueue(asking, todo);
+            }
+            _ => answer(asking, Err(No::Busy(Some(Box::new(refusal)))), todo),
+        }
+    }
+
+    /// Who waited for an answer tries again, then who waited for an owner of this mount, in order;
+    /// who still cannot, waits on.
+    pub(super) fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        if let Some((_, again)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
+            *again = true;
+            return;
+        }
+        let outer = self.serving.replace((ino, true));
+        while let Some((_, again)) = &mut self.serving
+            && std::mem::take(again)
+        {
+            self.serve_queue(ino, todo);
+        }
+        self.serving = outer;
+        self.tidy(ino);
+    }
+
+    pub(super) fn serve_queue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let behind = self.files.get_mut(&ino).map(|file| std::mem::take(&mut file.behind));
+        for asking in behind.unwrap_or_default() {
+            if asking.reply.is_some() {
+                self.begin(asking, Turn::New, todo);
+            } else {
+                self.files.entry(ino).or_default().behind.push(asking);
+            }
+        }
+        while let Some(file) = self.files.get_mut(&ino) {
+            let place = file.queue.iter().position(|asking| file.may_go_on(asking));
+            let Some(place) = place else { break };
+            let Some(asking) = file.queue.remove(place) else { break };
+            self.begin(asking, Turn::Next, todo);
+        }
+    }
+
+    /// Numbers that nobody uses any more are forgotten, and a file that nobody locks or waits for.
+    pub(super) fn tidy(&mut self, ino: u64) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if !self.queued.is_empty() && file.queue.is_empty() && !file.is_growing() {
+            self.queued.remove(&ino);
+        }
+        if file.is_idle() {
+            for number in file.numbers.drain(..) {
+                self.numbers.remove(&number);
+            }
+            self.spare = self.files.remove(&ino);
+            return;
+        }
+        if file.numbers.len() == 1 {
+            // The number of whatever keeps the file from being idle.
+            return;
+        }
+        // All at once: with a thousand waiters, one by one would be a million looks.
+        let (used, index) = (file.used(), &mut self.numbers);
+        file.numbers.retain(|number| {
+            let stays = used.contains(number);
+            if !stays {
+                index.remove(number);
+            }
+            stays
+        });
+    }
+
+    /// The file of an inode, a new one if there is none yet.
+    pub(super) fn file(&mut self, ino: u64) -> &mut File<R> {
+        let spare = &mut self.spare;
+        self.files.entry(ino).or_insert_with(|| spare.take().unwrap_or_default())
+    }
+
+    /// The number of the engine's hold that a whole-file request is about: that of the owner's
+    /// hold, else that of the open file, else (another owner has that one) a new one.
+    pub(super) fn number_for(&mut self, ask: &Ask) -> u64 {
+        let file = self.files.entry(ask.ino).or_default();
+        if let Some(held) = file.holds.iter().find(|held| held.owner.id == ask.owner.id) {
+            return held.number;
+        }
+        if self.numbers.contains_key(&ask.owner.fh) {
+            return self.extra_number(ask.ino);
+        }
+        self.use_number(ask.owner.fh, ask.ino);
+        ask.owner.fh
+    }
+
+    pub(super) fn extra_number(&mut self, ino: u64) -> u64 {
+        self.next_extra += 1;
+        self.use_number(self.next_extra, ino);
+        self.next_extra
+    }
+
+    pub(super) fn use_number(&mut self, number: u64, ino: u64) {
+        self.numbers.insert(number, ino);
+        self.files.entry(ino).or_default().numbers.push(number);
+    }
+
+    /// A restarted system call asks again for what its owner waits for already.
+    pub(super) fn may_resume(&self, ask: &Ask) -> bool {
+        let Some(file) = self.files.get(&ask.ino) else { return false };
+        let parked = file.asks.iter().chain(&file.queue).chain(&file.behind);
+        parked.into_iter().any(|asking| asking.is_parked_for(ask))
+            || file.holds.iter().any(|held| {
+                held.unclaimed && held.owner.id == ask.owner.id && held.mode == ask.mode
+            })
+    }
+
+    pub(super) fn reattach(&mut self, ask: &Ask, reply: R, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ask.ino) else { return };
+        let unclaimed = file
+            .holds
+            .iter_mut()
+            .find(|held| held.unclaimed && held.owner.id == ask.owner.id && held.mode == ask.mode);
+        if let Some(held) = unclaimed {
+            held.unclaimed = false;
+            todo.push(Effect::Reply(reply, Ok(())));
+            return;
+        }
+        let File { asks, queue, behind, .. } = file;
+        let mut parked = asks.iter_mut().chain(queue).chain(behind);
+        if let Some(asking) = parked.find(|asking| asking.is_parked_for(ask)) {
+            asking.reply = Some(reply);
+            asking.ask.tid = ask.tid;
+            todo.push(Effect::Watch(asking.number, ask.tid));
+        }
+        self.break_circle(ask, todo);
+        // Its turn may have come while nobody was there to take it.
+        self.requeue(ask.ino, todo);
+    }
+}

@@ -1,0 +1,826 @@
+//! The table with a real engine behind it, and programs that are numbers.
+
+use crate::engine::{
+    Acquire, Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LeaseTerms,
+    LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
+    QueuePolicy, Release, TenureEnd, Token,
+};
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
+use crate::fuse::posix_locks::table::messages::CallOf;
+use crate::fuse::posix_locks::table::*;
+use crate::time::{Span as Length, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A mount, its engine, and what each program was told.
+struct Rig {
+    engine: Engine,
+    table: Table<u32>,
+    told: BTreeMap<u32, Result<(), No>>,
+    /// Numbers that are watched, by the thread.
+    watched: BTreeMap<u32, u64>,
+    now: u64,
+}
+
+/// An answer on its way.
+struct Late {
+    cookie: u64,
+    ino: u64,
+    of: (LockName, ClientId),
+    answer: Answer,
+}
+
+const FILE: u64 = 7;
+
+fn span(start: u64, end: u64) -> Span {
+    Span { start, end }
+}
+
+fn name(ino: u64) -> LockName {
+    LockName::parse(&format!("f{ino}")).expect("valid")
+}
+
+/// Program `n` has the owner and open file of that number.
+fn ask(n: u32, mode: Mode, line: Waits) -> Ask {
+    let owner = Owner { id: u64::from(n), fh: u64::from(n), pid: n };
+    let client = ClientId::parse("host:me").expect("valid");
+    let (patch, call): (_, CallOf) = (Patch::default(), |_| Call::Fcntl);
+    let (ino, span) = (FILE, Span::WHOLE);
+    Ask { ino, owner, tid: n, span, mode, name: name(FILE), client, patch, line, call }
+}
+
+fn on(ino: u64, ask: Ask) -> Ask {
+    Ask { ino, name: name(ino), ..ask }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut engine = Engine::default();
+        let grace = Grace::new(Length::ZERO).expect("valid");
+        let client = ClientId::parse("host").expect("valid");
+        let open = Op::OpenSession(OpenSession { client, ttl: None, grace });
+        let opened = engine.apply(Time::ZERO, &open.into(), &mut Vec::new());
+        let Ok(Outcome::SessionOpened(session)) = opened else { panic!("not opened") };
+        let (told, watched) = (BTreeMap::new(), BTreeMap::new());
+        Self { engine, table: Table::new(session), told, watched, now: 1 }
+    }
+
+    /// Carries effects out until there are none.
+    fn run(&mut self, todo: Vec<Effect<u32>>) {
+        self.run_on(todo);
+        self.engine.check();
+        self.check();
+    }
+
+    fn run_on(&mut self, mut todo: Vec<Effect<u32>>) {
+        while !todo.is_empty() {
+            let mut next = Vec::new();
+            for effect in todo {
+                match effect {
+                    Effect::Submit { cookie, ino, ask } => {
+                        let of = (ask.name.clone(), ask.client.clone());
+                        let answer = self.apply(Op::Acquire(*ask), &mut next);
+                        self.table.answered(cookie, ino, of, answer, &mut next);
+                    }
+                    Effect::Tell(op) => drop(self.apply(*op, &mut next)),
+                    Effect::Reply(program, result) => {
+                        let before = self.told.insert(program, result);
+                        assert!(before.is_none(), "{program} is answered once");
+                    }
+                    Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
+                    Effect::Continues(..)
+                    | Effect::Speaks(..)
+                    | Effect::Recall(_)
+                    | Effect::Compare => {}
+                }
+            }
+            todo = next;
+        }
+    }
+
+    fn apply(&mut self, op: Op, next: &mut Vec<Effect<u32>>) -> Answer {
+        let mut events = Vec::new();
+        self.now += 1;
+        let answer = self.engine.apply(Time::from_secs(self.now), &op.into(), &mut events);
+        for Event { what, .. } in events {
+            match what {
+                EventKind::Granted {
+                    hold: Ownership::OpenFile(open),
+                    token,
+                    name,
+                    holder,
+                    waited,
+                    ..
+                } => {
+                    let key = LeaseKey { name, client: holder, token: Some(token) };
+                    let ticket = waited.map(|(ticket, _)| ticket);
+                    self.table.granted(open.number, ticket, key, next);
+                }
+                EventKind::Ended { end: TenureEnd::Moved { .. }, name, token, .. } => {
+                    self.table.moved(token, &name, next);
+                }
+                EventKind::Ended { end: TenureEnd::Replaced, name, token, .. }
+                    if self.table.is_known(token) =>
+                {
+                    self.table.moved(token, &name, next);
+                }
+                EventKind::Left { ticket, name, .. } => self.table.left(ticket, &name, next),
+                EventKind::Ended { token, name, .. } => {
+                    self.table.ended(token, next);
+                    self.table.changed(&name, next);
+                }
+                _ => {}
+            }
+        }
+        answer
+    }
+
+    /// What the table believes to hold is what the engine says it holds.
+    fn check(&self) {
+        let mut believed = 0;
+        for file in self.table.files.values() {
+            let bundle = file.bundle.iter().map(|bundle| &bundle.held);
+            for held in file.holds.iter().chain(bundle) {
+                believed += 1;
+                let view = self.view(&held.name);
+                let mode = view.mode;
+                let lease = view.holders.iter().find(|holder| holder.lease.token == held.token);
+                assert!(lease.is_some(), "a hold is the engine's");
+                assert_eq!(mode, held.mode, "in the same mode: {:?} {:?}", self.table, view);
+                assert!(self.table.numbers.contains_key(&held.number), "its number is known");
+            }
+        }
+        assert_eq!(
+            believed,
+            self.table.tenures.len(),
+            "each tenure is found by its token: {:?}",
+            self.table
+        );
+        if self.table.files.is_empty() {
+            assert!(self.table.numbers.is_empty(), "nothing is left behind");
+            assert_eq!((self.engine.locks(), self.engine.waiters()), (0, 0));
+        }
+    }
+
+    /// The engine gets it and its events are heard, but the answers stay on their way.
+    fn carry(&mut self, todo: Vec<Effect<u32>>) -> Vec<Late> {
+        let (mut late, mut todo) = (Vec::new(), VecDeque::from(todo));
+        while let Some(effect) = todo.pop_front() {
+            let mut next = Vec::new();
+            match effect {
+                Effect::Submit { cookie, ino, ask } => {
+                    let of = (ask.name.clone(), ask.client.clone());
+                    let answer = self.apply(Op::Acquire(*ask), &mut next);
+                    late.push(Late { cookie, ino, of, answer });
+                }
+                Effect::Tell(op) => drop(self.apply(*op, &mut next)),
+                Effect::Reply(program, result) => drop(self.told.insert(program, result)),
+                Effect::Watch(number, tid) => drop(self.watched.insert(tid, number)),
+                Effect::Continues(..)
+                | Effect::Speaks(..)
+                | Effect::Recall(_)
+                | Effect::Compare => {}
+            }
+            todo.extend(next);
+        }
+        late
+    }
+
+    /// Asks, and the answer is late.
+    fn lock_late(&mut self, ask: Ask) -> Vec<Late> {
+        let program = ask.owner.pid;
+        self.told.remove(&program);
+        let mut todo = Vec::new();
+        self.table.lock(ask, program, &mut todo);
+        self.carry(todo)
+    }
+
+    fn unlock_late(&mut self, program: u32) -> Vec<Late> {
+        let mut todo = Vec::new();
+        self.table.unlock(FILE, u64::from(program), Span::WHOLE, &mut todo);
+        self.carry(todo)
+    }
+
+    /// A signal comes before anybody knows that it waits.
+    fn signal(&mut self, number: u64) {
+        let mut todo = Vec::new();
+        self.table.interrupt(number, &mut todo);
+        assert!(self.carry(todo).is_empty(), "a signal asks nothing");
+    }
+
+    /// The answers come, and all that follows happens at once.
+    fn answered(&mut self, late: Vec<Late>) {
+        for Late { cookie, ino, of, answer } in late {
+            let mut todo = Vec::new();
+            self.table.answered(cookie, ino, of, answer, &mut todo);
+            self.run_on(todo);
+        }
+        self.engine.check();
+        self.check();
+    }
+
+    fn view(&self, name: &LockName) -> LockView {
+        self.engine.view(name, Time::from_secs(self.now))
+    }
+
+    fn lock(&mut self, ask: Ask) -> Option<Result<(), No>> {
+        let program = ask.owner.pid;
+        self.told.remove(&program);
+        if !self.lock_direct(&ask) {
+            let mut todo = Vec::new();
+            self.table.lock(ask, program, &mut todo);
+            self.run(todo);
+        }
+        self.told(program)
+    }
+
+    /// In one step, as a mount does whose engine is here, every other time that it could be done.
+    fn lock_direct(&mut self, ask: &Ask) -> bool {
+        let was_idle = self.table.is_idle();
+        if self.now.is_multiple_of(2) || !self.table.begin_direct(ask) {
+            return false;
+        }
+        let op = Op::Acquire(Acquire {
+            name: ask.name.clone(),
+            client: ask.client.clone(),
+            mode: ask.mode,
+            hold: Ownership::OpenFile(OpenId { session: self.table.session, number: ask.owner.fh }),
+            term: LeaseTerms::Session(self.table.session),
+            line: QueuePolicy::Skip,
+            patch: ask.patch.clone(),
+        });
+        let mut todo = Vec::new();
+        let answer = if was_idle {
+            // Nobody tells an empty table.
+            self.engine.apply(Time::from_secs(self.now), &op.into(), &mut Vec::new())
+        } else {
+            self.apply(op, &mut todo)
+        };
+        let granted = match answer {
+            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => Some(tenure.token),
+            Ok(_) | Err(_) => None,
+        };
+        self.table.end_direct(granted.map(|token| (ask.clone(), token)));
+        let told =
+            granted.map(|_| Ok(())).or((ask.line == Waits::No).then_some(Err(No::Busy(None))));
+        self.run(todo);
+        told.map(|told| self.told.insert(ask.owner.pid, told)).is_some()
+    }
+
+    fn told(&mut self, program: u32) -> Option<Result<(), No>> {
+        self.told.get(&program).cloned()
+    }
+
+    fn unlock(&mut self, program: u32, span: Span) {
+        let mut todo = Vec::new();
+        let alone = self.table.give_back_alone(FILE, u64::from(program), span);
+        if let Some(release) = alone {
+            self.apply(Op::Release(release), &mut todo).expect("it is held");
+        } else {
+            self.table.unlock(FILE, u64::from(program), span, &mut todo);
+        }
+        self.run(todo);
+    }
+
+    fn closed(&mut self, program: u32) {
+        let mut todo = Vec::new();
+        self.table.closed(FILE, u64::from(program), &mut todo);
+        self.run(todo);
+    }
+
+    fn interrupt(&mut self, program: u32) {
+        let mut todo = Vec::new();
+        self.table.interrupt(self.watched[&program], &mut todo);
+        self.run(todo);
+    }
+
+    fn expire(&mut self, program: u32) {
+        let mut todo = Vec::new();
+        self.table.expire(self.watched[&program], &mut todo);
+        self.run(todo);
+    }
+}
+
+use Mode::{Exclusive, Shared};
+
+const GOT: Option<Result<(), No>> = Some(Ok(()));
+
+fn busy(told: impl std::borrow::Borrow<Option<Result<(), No>>>) -> bool {
+    matches!(told.borrow(), Some(Err(No::Busy(_))))
+}
+
+#[test]
+fn waiters_are_served_in_order() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::No)), GOT);
+    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))));
+    assert_eq!(rig.lock(ask(3, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(ask(4, Exclusive, Waits::Yes)), None);
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!((rig.told(3), rig.told(4)), (GOT, None));
+    rig.closed(3);
+    assert_eq!(rig.told(4), GOT);
+    rig.closed(4);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Between the grant and its entry another thread may have ended it: then nobody has it.
+#[test]
+fn what_ends_before_it_is_entered_is_not_held() {
+    let mut rig = Rig::new();
+    let first = ask(1, Exclusive, Waits::No);
+    assert!(rig.table.begin_direct(&first));
+    assert!(!rig.table.is_idle(), "what happens is heard");
+    rig.table.ended(Token::named(77), &mut Vec::new());
+    rig.table.end_direct(Some((first.clone(), Token::named(77))));
+    assert!(rig.table.is_idle());
+    rig.check();
+    assert!(rig.table.begin_direct(&first));
+    rig.table.end_direct(None);
+    assert!(rig.table.is_idle(), "a refusal leaves nothing behind");
+}
+
+impl Rig {
+    /// Somebody moves what is held under the name of the file, to `to`.
+    fn move_to(&mut self, to: &LockName) -> Vec<Effect<u32>> {
+        let holder = self.view(&name(FILE)).holders.first().map(|holder| holder.lease.clone());
+        let lease = holder.expect("it is held");
+        let from = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
+        let mut todo = Vec::new();
+        let ask = Move { from, to: to.clone(), over: IfExists::Refuse };
+        self.apply(Op::Move(ask), &mut todo).expect("it can be moved");
+        todo
+    }
+}
+
+#[test]
+fn what_is_moved_before_it_is_entered_is_held_under_its_new_name() {
+    let mut rig = Rig::new();
+    let first = ask(1, Exclusive, Waits::No);
+    assert!(rig.table.begin_direct(&first));
+    let open = OpenId { session: rig.table.session, number: first.owner.fh };
+    let acquire = Acquire {
+        name: first.name.clone(),
+        client: first.client.clone(),
+        mode: Exclusive,
+        hold: Ownership::OpenFile(open),
+        term: LeaseTerms::Session(open.session),
+        line: QueuePolicy::Skip,
+        patch: Patch::default(),
+    };
+    let mut todo = Vec::new();
+    let answer = rig.apply(Op::Acquire(acquire), &mut todo);
+    let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
+    todo.extend(rig.move_to(&name(FILE + 1)));
+    let had = rig.table.end_direct(Some((first, tenure.token)));
+    rig.run(todo);
+    assert!(had > Some(tenure.token), "the open file speaks of what it has");
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.engine.locks(), 0);
+    assert!(rig.table.is_idle());
+}
+
+#[test]
+fn what_is_moved_while_it_is_given_back_goes_as_well() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let release = rig.table.give_back_alone(FILE, 1, Span::WHOLE).expect("it is alone");
+    assert!(!rig.table.is_idle(), "what becomes of it is heard");
+    let todo = rig.move_to(&name(FILE + 1));
+    assert!(rig.apply(Op::Release(release), &mut Vec::new()).is_err(), "it is not there any more");
+    rig.run(todo);
+    assert_eq!(rig.engine.locks(), 0);
+    assert!(rig.table.is_idle());
+}
+
+#[test]
+fn an_interrupted_waiter_keeps_its_place_for_a_moment() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(ask(3, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    assert_eq!(rig.told(2), Some(Err(No::Interrupted)));
+    assert_eq!(rig.lock(ask(2, Exclusive, Waits::Yes)), None, "it asks again");
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!((rig.told(2), rig.told(3)), (GOT, None), "and was still the first");
+    rig.unlock(2, Span::WHOLE);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn a_waiter_that_does_not_come_back_costs_a_moment_only() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.lock(ask(3, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.told(3), None, "2 may still come back");
+    rig.expire(2);
+    assert_eq!(rig.told(3), GOT);
+    rig.interrupt(3);
+    rig.closed(3);
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    rig.closed(2);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty(), "the dead leave by RELEASE, at once");
+}
+
+/// The engine may be on another machine: then a signal comes between question and answer. An
+/// upgrade that nobody waits for any more takes nothing away, and leaves nothing behind.
+#[test]
+fn an_interrupted_upgrade_keeps_what_was_held() {
+    for part in [Span::WHOLE, span(0, 9)] {
+        let mut rig = Rig::new();
+        let own = |mode, line| Ask { span: part, ..ask(1, mode, line) };
+        assert_eq!(rig.lock(own(Shared, Waits::No)), GOT);
+        rig.told.clear();
+        let mut asked = Vec::new();
+        rig.table.lock(own(Exclusive, Waits::Yes), 1, &mut asked);
+        let number = asked.iter().find_map(|effect| match effect {
+            Effect::Submit { ask, .. } => match ask.hold {
+                Ownership::OpenFile(open) => Some(open.number),
+                _ => None,
+            },
+            _ => None,
+        });
+        let number = number.expect("the engine is asked");
+        let mut todo = Vec::new();
+        rig.table.interrupt(number, &mut todo);
+        rig.run(todo);
+        assert_eq!(rig.told(1), Some(Err(No::Interrupted)));
+        rig.run(asked);
+        let mut todo = Vec::new();
+        rig.table.expire(number, &mut todo);
+        rig.run(todo);
+        let reads = |n| Ask { span: part, ..ask(n, Shared, Waits::No) };
+        let writes = |n| Ask { span: part, ..ask(n, Exclusive, Waits::No) };
+        assert!(busy(rig.lock(writes(2))), "it reads still");
+        assert_eq!(rig.lock(reads(2)), GOT, "and only reads");
+        rig.closed(1);
+        assert_eq!(rig.lock(writes(2)), GOT);
+        rig.closed(2);
+        assert!(rig.table.files.is_empty());
+    }
+}
+
+#[test]
+fn ranges_share_one_hold_of_the_engine() {
+    let mut rig = Rig::new();
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Exclusive, Waits::No) };
+    assert_eq!(rig.lock(part(1, 0, 9)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    assert!(busy(rig.lock(part(3, 5, 14))));
+    assert!(busy(rig.lock(ask(4, Shared, Waits::No))));
+    assert_eq!(rig.view(&name(FILE)).holders.len(), 1);
+    let waits = Ask { line: Waits::Yes, ..part(3, 5, 14) };
+    assert_eq!(rig.lock(waits), None);
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.told(3), None);
+    rig.closed(2);
+    assert_eq!(rig.told(3), GOT);
+    rig.unlock(3, span(5, 14));
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn a_whole_lock_can_be_given_back_in_parts() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.unlock(1, span(10, 19));
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Exclusive, Waits::No) };
+    assert!(busy(rig.lock(part(2, 0, 3))));
+    assert_eq!(rig.lock(part(2, 12, 13)), GOT);
+    assert_eq!(
+        rig.table.conflict(FILE, 3, Span::WHOLE, Exclusive),
+        Some((span(0, 9), Exclusive, 1))
+    );
+    rig.unlock(1, Span::WHOLE);
+    rig.unlock(2, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn readers_become_writers_as_the_call_promises() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Shared, Waits::No));
+    rig.lock(ask(2, Shared, Waits::No));
+    assert!(busy(rig.lock(ask(1, Exclusive, Waits::No))));
+    assert!(rig.table.holds(FILE, 1), "fcntl keeps what it had");
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    let upgrade = rig.lock(ask(2, Exclusive, Waits::Yes));
+    assert_eq!(upgrade, Some(Err(No::Deadlock)), "each would wait for the other");
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+
+    rig.lock(flock(1, Shared, Waits::No));
+    rig.lock(flock(2, Shared, Waits::No));
+    assert!(busy(rig.lock(flock(1, Exclusive, Waits::No))));
+    assert!(!rig.table.holds(FILE, 1), "flock has given the old lock back first");
+    assert_eq!(rig.lock(flock(1, Exclusive, Waits::Yes)), None);
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+/// A shared whole lock beside another's part, asked for again: it is not in its own way.
+#[test]
+fn who_has_the_whole_beside_parts_can_have_more_or_less() {
+    let mut rig = Rig::new();
+    let part = |n, from, to| Ask { span: span(from, to), ..ask(n, Shared, Waits::No) };
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    rig.unlock(2, Span::WHOLE);
+    assert_eq!(rig.told(1), GOT);
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    assert_eq!(rig.lock(part(2, 10, 19)), GOT);
+    rig.unlock(1, span(0, 9));
+    rig.unlock(2, Span::WHOLE);
+    let writes = |from, to| Ask { mode: Exclusive, ..part(3, from, to) };
+    assert_eq!(rig.lock(writes(0, 9)), GOT);
+    assert!(busy(rig.lock(writes(10, 19))), "the rest of it is still held");
+    rig.closed(1);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn a_circle_of_two_files_is_refused() {
+    let mut rig = Rig::new();
+    rig.lock(on(1, ask(1, Exclusive, Waits::No)));
+    let other_file = |n| Ask {
+        owner: Owner { fh: 50 + u64::from(n), ..ask(n, Shared, Waits::No).owner },
+        ..ask(n, Exclusive, Waits::Yes)
+    };
+    rig.lock(on(2, ask(2, Exclusive, Waits::No)));
+    assert_eq!(rig.lock(on(2, other_file(1))), None);
+    assert_eq!(rig.lock(on(1, other_file(2))), Some(Err(No::Deadlock)));
+}
+
+fn part(n: u32, mode: Mode, line: Waits, from: u64, to: u64) -> Ask {
+    Ask { span: span(from, to), ..ask(n, mode, line) }
+}
+
+fn flock(n: u32, mode: Mode, line: Waits) -> Ask {
+    Ask { call: |_| Call::Flock, ..ask(n, mode, line) }
+}
+
+/// Two requests under one number would share a place in line: giving the first up would throw
+/// the second out.
+#[test]
+fn a_late_place_given_up_is_not_the_newer_requests() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let late = rig.lock_late(ask(2, Exclusive, Waits::Yes));
+    rig.signal(2);
+    assert!(rig.lock_late(ask(2, Shared, Waits::Yes)).is_empty(), "what became of the first?");
+    rig.answered(late);
+    assert_eq!((rig.told(2), rig.engine.waiters()), (None, 1));
+    rig.unlock(1, Span::WHOLE);
+    assert_eq!(rig.told(2), GOT);
+    rig.closed(2);
+    assert!(rig.table.files.is_empty());
+}
+
+/// The answer to an abandoned upgrade makes the hold a shared one again; not that of a newer one.
+#[test]
+fn an_abandoned_upgrade_does_not_undo_the_next() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(ask(1, Shared, Waits::No)), GOT);
+    let mut late = rig.lock_late(ask(1, Exclusive, Waits::Yes));
+    rig.signal(1);
+    late.extend(rig.lock_late(ask(1, Exclusive, Waits::No)));
+    rig.answered(late);
+    assert_eq!(rig.told(1), GOT);
+    assert!(busy(rig.lock(ask(2, Shared, Waits::No))), "it is alone, as it was told");
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn ranges_stay_while_more_is_asked_for() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(part(1, Shared, Waits::No, 0, 9)), GOT);
+    let late = rig.lock_late(part(2, Exclusive, Waits::No, 10, 19));
+    assert!(rig.lock_late(part(3, Exclusive, Waits::No, 20, 29)).is_empty(), "one at a time");
+    assert!(rig.unlock_late(1).is_empty());
+    rig.answered(late);
+    assert_eq!((rig.told(2), rig.told(3)), (GOT, GOT));
+    assert!(busy(rig.lock(part(1, Shared, Waits::No, 10, 10))));
+    rig.closed(2);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Neither is in the way of the other: who comes second waits for the answer to the first.
+#[test]
+fn a_range_waits_for_the_first_ones_answer() {
+    let mut rig = Rig::new();
+    let late = rig.lock_late(part(1, Exclusive, Waits::No, 0, 9));
+    assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
+    assert_eq!(rig.told(2), None, "not busy: nobody knows yet");
+    rig.answered(late);
+    assert_eq!((rig.told(1), rig.told(2)), (GOT, GOT));
+    rig.closed(1);
+    rig.closed(2);
+    assert!(rig.table.files.is_empty());
+}
+
+/// A request that a signal cut short must not be taken up again after the unlock behind it.
+#[test]
+fn an_unlock_ends_what_was_cut_short() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.lock(flock(1, Shared, Waits::No)), GOT);
+    let mut late = rig.lock_late(flock(1, Shared, Waits::Yes));
+    rig.signal(1);
+    late.extend(rig.unlock_late(1));
+    late.extend(rig.lock_late(flock(1, Shared, Waits::Yes)));
+    rig.answered(late);
+    assert_eq!(rig.told(1), GOT);
+    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))), "it has what it was told that it has");
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn who_comes_back_and_does_not_wait_is_answered() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Exclusive, Waits::No));
+    rig.lock(ask(2, Exclusive, Waits::Yes));
+    rig.interrupt(2);
+    assert!(busy(rig.lock(ask(2, Exclusive, Waits::No))));
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+/// The event that would wake it comes before the refusal that would have it wait.
+#[test]
+fn who_is_refused_too_late_asks_again() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Shared, Waits::No));
+    rig.lock(ask(2, Shared, Waits::No));
+    let mut late = rig.lock_late(ask(1, Exclusive, Waits::Yes));
+    late.extend(rig.unlock_late(2));
+    rig.answered(late);
+    assert_eq!(rig.told(1), GOT);
+    rig.closed(1);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn an_upgrade_does_not_wait_for_ranges_behind_it() {
+    let mut rig = Rig::new();
+    rig.lock(ask(1, Shared, Waits::No));
+    rig.lock(ask(2, Shared, Waits::No));
+    assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
+    assert_eq!(rig.lock(ask(1, Exclusive, Waits::Yes)), None);
+    rig.closed(2);
+    assert_eq!(rig.told(1), GOT);
+    rig.closed(1);
+    assert_eq!(rig.told(3), GOT);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+#[test]
+fn who_comes_back_finds_that_its_turn_has_come() {
+    let mut rig = Rig::new();
+    rig.lock(part(1, Exclusive, Waits::No, 0, 9));
+    rig.lock(part(2, Exclusive, Waits::No, 20, 29));
+    assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), None);
+    rig.interrupt(3);
+    rig.closed(1);
+    assert_eq!(rig.lock(part(3, Exclusive, Waits::Yes, 0, 9)), GOT);
+    rig.closed(2);
+    rig.closed(3);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Both have given back what they had, as flock(2) says: none waits for the other.
+#[test]
+fn two_flocks_beside_ranges_can_both_become_alone() {
+    let mut rig = Rig::new();
+    rig.lock(part(1, Shared, Waits::No, 0, 9));
+    rig.lock(flock(2, Shared, Waits::No));
+    rig.lock(flock(4, Shared, Waits::No));
+    assert_eq!(rig.lock(flock(2, Exclusive, Waits::Yes)), None);
+    assert_eq!(rig.lock(flock(4, Exclusive, Waits::Yes)), None);
+    rig.closed(1);
+    assert_eq!((rig.told(2), rig.told(4)), (GOT, None));
+    rig.closed(2);
+    assert_eq!(rig.told(4), GOT);
+    rig.closed(4);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Events come late too: what is said of an earlier tenure is not said of this one.
+#[test]
+fn old_news_is_not_of_the_new_tenure() {
+    let mut rig = Rig::new();
+    let token = |rig: &Rig| rig.view(&name(FILE)).holders[0].lease.token;
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let old = token(&rig);
+    rig.unlock(1, Span::WHOLE);
+    rig.lock(ask(1, Exclusive, Waits::No));
+    let client = ask(1, Shared, Waits::No).client;
+    let key = LeaseKey { name: name(FILE), client, token: Some(old) };
+    let mut todo = Vec::new();
+    rig.table.granted(1, None, key, &mut todo);
+    rig.table.ended(old, &mut todo);
+    rig.run(todo);
+    assert!(rig.table.holds(FILE, 1));
+    rig.unlock(1, Span::WHOLE);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Somebody removes the lock before its taker knows that it has it.
+#[test]
+fn what_has_ended_is_not_begun_by_a_late_answer() {
+    let mut rig = Rig::new();
+    let late = rig.lock_late(ask(1, Exclusive, Waits::No));
+    let lease = rig.view(&name(FILE)).holders[0].lease.clone();
+    let key = LeaseKey { name: name(FILE), client: lease.holder, token: Some(lease.token) };
+    let mut todo = Vec::new();
+    rig.apply(Op::Release(Release::of(key)), &mut todo).expect("it is held");
+    assert!(rig.carry(todo).is_empty());
+    rig.answered(late);
+    assert!(rig.table.files.is_empty(), "nobody holds what is over");
+}
+
+/// A request that got no answer holds nobody up.
+#[test]
+fn without_an_answer_the_others_go_on() {
+    let mut rig = Rig::new();
+    let mut lost = Vec::new();
+    rig.table.lock(part(1, Exclusive, Waits::No, 0, 9), 1, &mut lost);
+    let cookies = lost.iter().filter_map(|effect| match effect {
+        Effect::Submit { cookie, .. } => Some(*cookie),
+        _ => None,
+    });
+    let [cookie] = cookies.collect::<Vec<_>>()[..] else { panic!("one is asked: {lost:?}") };
+    assert!(rig.lock_late(part(2, Exclusive, Waits::No, 10, 19)).is_empty());
+    let mut todo = Vec::new();
+    assert_eq!(rig.table.unanswered(cookie, FILE, &mut todo), Some(1), "it is to be told so");
+    rig.run(todo);
+    assert_eq!(rig.told(2), GOT);
+    rig.closed(2);
+    assert!(rig.table.files.is_empty());
+}
+
+/// Random programs on three files: the table and the engine agree after every step, and when all
+/// are gone nothing is left.
+#[test]
+fn random_programs_leave_nothing_behind() {
+    for seed in 0..2_000_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = move |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u32 % below
+        };
+        let mut rig = Rig::new();
+        let mut waits = BTreeSet::new();
+        for _ in 0..150 {
+            waits.retain(|n| !rig.told.contains_key(n));
+            let n = 1 + random(6);
+            let busy = waits.contains(&n);
+            let from = u64::from(random(4));
+            let part = if random(2) == 0 { Span::WHOLE } else { span(from, from + 2) };
+            match random(8) {
+                0..=3 if !busy => {
+                    let mode = if random(2) == 0 { Shared } else { Exclusive };
+                    let line = if random(2) == 0 { Waits::Yes } else { Waits::No };
+                    // As in life: a flock is of the whole file, and one owner is of one kind.
+                    let call: CallOf = |n| if n % 2 == 0 { Call::Flock } else { Call::Fcntl };
+                    let span = if n % 2 == 0 { Span::WHOLE } else { part };
+                    if rig.lock(Ask { span, call, ..ask(n, mode, line) }).is_none() {
+                        waits.insert(n);
+                    }
+                }
+                4 if !busy => rig.unlock(n, if n % 2 == 0 { Span::WHOLE } else { part }),
+                5 if busy => rig.interrupt(n),
+                6 if rig.watched.contains_key(&n) => rig.expire(n),
+                7 if !busy => rig.closed(n),
+                _ => {}
+            }
+        }
+        for n in 1..=6 {
+            if waits.contains(&n) && rig.told(n).is_none() {
+                rig.interrupt(n);
+            }
+            rig.closed(n);
+        }
+        assert!(rig.table.files.is_empty(), "seed {seed}: {:?}", rig.table.files);
+        assert_eq!((rig.engine.locks(), rig.engine.waiters()), (0, 0), "seed {seed}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Answers and events that are lost, and what the engine says when it is asked after that.
+
+use crate::engine::{LeaseKey, LockView, Ownership};
+use crate::fuse::posix_locks::table::tests_async::named;
+use crate::fuse::posix_locks::table::tests_async::run;
+use crate::fuse::posix_locks::table::tests_async::{Far, Recall, SEEDS};
+use crate::fuse::posix_locks::table::{Found, Table};
+
+/// Random programs: none of them may be left waiting.
+const LOSSES: u64 = 2_000;
+
+impl Far {
+    /// What the engine says of a number and a lock.
+    pub(crate) fn found(&self, Recall { number, name, .. }: &Recall) -> Found {
+        let mut all = self.on_session().into_iter();
+        let lease = all.find(|(of, key)| of == number && key.name == *name);
+        let tickets = self.view(name).waiters.iter().map(|waiter| waiter.ticket).collect();
+        Found { lease: lease.map(|(_, key)| key), tickets }
+    }
+
+    /// All holds of the session, with their numbers.
+    pub(crate) fn on_session(&self) -> Vec<(u64, LeaseKey)> {
+        let views = [self.view(&named("f")), self.view(&named("g"))];
+        let of_lock = |view: &LockView| {
+            let holds = view.holders.iter().filter_map(|holder| {
+                let Ownership::OpenFile(open) = holder.lease.hold else { return None };
+                let (name, client) = (view.name.clone(), holder.lease.holder.clone());
+                Some((open.number, LeaseKey { name, client, token: Some(holder.lease.token) }))
+            });
+            holds.collect::<Vec<_>>()
+        };
+        views.iter().flat_map(of_lock).collect()
+    }
+
+    /// The stream of events breaks, and what was on its way is lost.
+    pub(crate) fn lose_events(&mut self) {
+        self.say(format_args!("events are lost: {:?}", self.events));
+        self.events.clear();
+        self.decide(Table::missed);
+    }
+}
+
+#[test]
+fn lost_answers_and_events_leave_nobody_waiting_and_nothing_held() {
+    (SEEDS..SEEDS + LOSSES).for_each(|seed| run(seed, false));
+}

@@ -1,0 +1,199 @@
+//! Unlocking, closing, and waits that end by a signal.
+
+use crate::engine::{LeaseKey, Leave, LeaveReason, LockName, Op, Release, Ticket};
+use crate::fuse::kernel::interrupts::WaitStatus;
+use crate::fuse::posix_locks::byte_ranges::Span;
+use crate::fuse::posix_locks::table::locked_file::{Asking, File, Held, Wants};
+use crate::fuse::posix_locks::table::messages::{Effect, No, Waits};
+use crate::fuse::posix_locks::table::table_state::Table;
+
+impl<R> Table<R> {
+    /// A program gives back `span`.
+    pub(crate) fn unlock(&mut self, ino: u64, id: u64, span: Span, todo: &mut Vec<Effect<R>>) {
+        if span != Span::WHOLE {
+            self.bundle_up(ino, id, todo);
+        }
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if let Some(bundle) = &mut file.bundle {
+            bundle.ranges.unlock(id, span);
+        }
+        // What a signal has cut short would go on with what is given back here.
+        let held = file.holds.iter().find(|held| held.owner.id == id).map(|held| held.number);
+        let cut = |asking: &Asking<R>| asking.reply.is_none() && Some(asking.number) == held;
+        self.abandon(ino, cut, todo);
+        self.drop_holds(ino, |held| held.owner.id == id, todo);
+    }
+
+    /// FLUSH: a process has closed the file, and with it goes all that it holds there by fcntl.
+    pub(crate) fn flushed(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
+        self.abandon(ino, |asking| asking.reply.is_none() && asking.ask.owner.id == id, todo);
+        self.unlock(ino, id, Span::WHOLE, todo);
+    }
+
+    /// RELEASE: the open file is gone, and with it all that was locked through it. For OFD locks
+    /// no other message comes.
+    pub(crate) fn closed(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        if let Some(bundle) = &mut file.bundle {
+            bundle.ranges.drop_file(fh);
+        }
+        self.abandon(ino, |asking| asking.ask.owner.fh == fh, todo);
+        self.drop_holds(ino, |held| held.owner.fh == fh, todo);
+    }
+
+    /// A program does not want any more what it waits for through an open file.
+    pub(crate) fn give_up(&mut self, ino: u64, fh: u64, todo: &mut Vec<Effect<R>>) {
+        let waits = |asking: &Asking<R>| asking.ask.owner.fh == fh && asking.ask.line == Waits::Yes;
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let File { asks, queue, behind, .. } = file;
+        let all = asks.iter_mut().chain(queue).chain(behind);
+        // Not as by a signal: where none is pending the kernel would show a number of its own.
+        let no = all.filter(|asking| waits(asking)).filter_map(|asking| asking.reply.take());
+        todo.extend(no.map(|reply| Effect::Reply(reply, Err(No::Busy(None)))));
+        self.abandon(ino, waits, todo);
+        self.drop_holds(ino, |held| held.unclaimed && held.owner.fh == fh, todo);
+    }
+
+    /// A signal ends the wait of `number`. The place is kept for a while: see
+    /// [`Table::expire`].
+    pub(crate) fn interrupt(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
+        let reply = self.asking(number).and_then(|asking| asking.reply.take());
+        if let Some(reply) = reply {
+            todo.push(Effect::Reply(reply, Err(No::Interrupted)));
+        }
+    }
+
+    /// Whether `number` still waits for an answer, or its place is still kept.
+    pub(crate) fn is_waiting(&mut self, number: u64) -> WaitStatus {
+        match self.asking(number).map(|asking| asking.reply.is_some()) {
+            Some(true) => WaitStatus::Asks,
+            Some(false) => WaitStatus::Parked,
+            None if self.unclaimed(number).is_some() => WaitStatus::Unclaimed,
+            None => WaitStatus::Over,
+        }
+    }
+
+    /// The interrupted waiter has not come back: its place goes, or what it was granted.
+    pub(crate) fn expire(&mut self, number: u64, todo: &mut Vec<Effect<R>>) {
+        let Some(ino) = self.numbers.get(&number).copied() else { return };
+        self.abandon(ino, |asking| asking.number == number && asking.reply.is_none(), todo);
+        self.drop_holds(ino, |held| held.number == number && held.unclaimed, todo);
+    }
+
+    /// All is lost. Gives back whom to tell so, of those who wait.
+    pub(crate) fn retire(&mut self) -> Vec<R> {
+        self.numbers.clear();
+        self.tenures.clear();
+        self.queued.clear();
+        self.leaving.clear();
+        self.going.clear();
+        let all = |file: File<R>| file.asks.into_iter().chain(file.queue).chain(file.behind);
+        let waiting = self.files.drain().flat_map(|(_, file)| all(file));
+        waiting.filter_map(|asking| asking.reply).collect()
+    }
+
+    /// Takes requests out that nobody waits for any more. Holds are dropped next, and that tidies.
+    pub(crate) fn abandon(
+        &mut self,
+        ino: u64,
+        gone: impl Fn(&Asking<R>) -> bool,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(file) = self.files.get_mut(&ino).filter(|file| !file.is_quiet()) else { return };
+        let tell = |asking: &mut Asking<R>, todo: &mut Vec<Effect<R>>| {
+            if let Some(reply) = asking.reply.take() {
+                todo.push(Effect::Reply(reply, Err(No::Interrupted)));
+            }
+        };
+        let wanted = |asking: &&mut Asking<R>| !asking.gone && asking.wants != Wants::Less;
+        for asking in file.asks.iter_mut().filter(wanted).filter(|asking| gone(asking)) {
+            tell(asking, todo);
+            asking.gone = true;
+            if let Some(ticket) = asking.ticket {
+                self.leaving.insert(ticket, ino);
+                todo.push(leave(asking.ask.name.clone(), ticket));
+            }
+        }
+        file.queue.retain_mut(|asking| {
+            let goes = gone(asking);
+            if goes {
+                tell(asking, todo);
+            }
+            !goes
+        });
+        file.behind.retain_mut(|asking| {
+            let goes = gone(asking);
+            if goes {
+                tell(asking, todo);
+            }
+            !goes
+        });
+        self.requeue(ino, todo);
+    }
+
+    /// Gives whole-file holds back.
+    pub(crate) fn drop_holds(
+        &mut self,
+        ino: u64,
+        gone: impl Fn(&Held) -> bool,
+        todo: &mut Vec<Effect<R>>,
+    ) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let dropped: Vec<Held> = file.holds.extract_if(.., |held| gone(held)).collect();
+        for held in &dropped {
+            self.give_back(held, todo);
+        }
+        self.fit_bundle(ino, todo);
+    }
+
+    /// What is held no more goes back to the engine.
+    pub(crate) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
+        self.tenures.remove(&held.token);
+        self.give_back_unknown(held.key(), todo);
+    }
+
+    /// A number is granted another tenure than it has: that is over, or `mv` has carried it away.
+    /// In either case nobody has it any more.
+    pub(crate) fn let_go_of_former(&mut self, granted: &Held, ino: u64, todo: &mut Vec<Effect<R>>) {
+        let file = self.files.get_mut(&ino);
+        let held = file.and_then(|file| file.held_mut(granted.number));
+        let Some(held) = held.filter(|held| held.token < granted.token) else { return };
+        let former = held.clone();
+        if held.name != granted.name {
+            // What was asked for under the old name is had by all who had a part of it.
+            (held.name, held.token) = (granted.name.clone(), granted.token);
+        }
+        self.give_back(&former, todo);
+    }
+
+    /// What nobody here holds goes back to the engine: nobody else would ever give it back.
+    pub(crate) fn give_back_unknown(&mut self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
+        let Some(token) = key.token else { return };
+        let is_held = self.tenures.contains_key(&token);
+        if !is_held && !self.over.contains(&token) && !self.going.contains(token) {
+            self.going.add(token);
+            todo.push(release(key));
+        }
+    }
+
+    pub(crate) fn asking(&mut self, number: u64) -> Option<&mut Asking<R>> {
+        let file = self.files.get_mut(self.numbers.get(&number)?)?;
+        let File { asks, queue, behind, .. } = file;
+        let mut all = asks.iter_mut().chain(queue).chain(behind);
+        all.find(|asking| asking.number == number && !asking.gone && asking.wants != Wants::Less)
+    }
+
+    pub(crate) fn unclaimed(&self, number: u64) -> Option<&Held> {
+        let file = self.files.get(self.numbers.get(&number)?)?;
+        file.holds.iter().find(|held| held.number == number && held.unclaimed)
+    }
+}
+
+/// A place in line is given up. Until an event says what became of it, it may be served.
+pub(crate) fn leave<R>(name: LockName, ticket: Ticket) -> Effect<R> {
+    Effect::Tell(Box::new(Op::Leave(Leave { name, ticket, why: LeaveReason::Gone })))
+}
+
+pub(crate) fn release<R>(key: LeaseKey) -> Effect<R> {
+    Effect::Tell(Box::new(Op::Release(Release::of(key))))
+}

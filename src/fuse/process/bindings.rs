@@ -1,0 +1,433 @@
+//! Holds of processes: a lease that is kept alive while a process lives, and freed when it ends.
+//!
+//! A descriptor of the process (a pidfd) tells of its end, so a number that is used again fools
+//! nobody. One thread of the mount waits for all of them and for the next renewal, in one epoll;
+//! it does not exist before a program binds a lease.
+
+use crate::engine::lease_terms::{GRACE_OF_PROCESS, TTL_DEFAULT};
+use crate::engine::{
+    ClientId, EndSession, EventKind, Firm, LeaseKey, LeaseTerms, Lifetime, LockName, LockView, Op,
+    OpenSession, Outcome, Patch, Release, Renew, SessionEnd, SessionId, TenureEnd, Token,
+};
+use crate::fuse::credentials::{Caller, Callers};
+use crate::fuse::kernel::user_shares::{Pool, Shares};
+use crate::fuse::lock_access::flat;
+use crate::fuse::mount_config::{HoldBy, MountConfig};
+use crate::fuse::process::binding_table::{Binding, BindingTable, every};
+use crate::fuse::process::epoll::{ALARM, ProcessEpoll};
+use crate::fuse::process::process_handle::{ProcessHandle, Unbound, named};
+use crate::holder_id::session_of;
+use crate::service::{List, Locks, RequestError};
+use crate::time::{Span, Time, boot_now};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::{Arc, Weak};
+
+/// How soon a renewal is tried again that got no answer.
+const RETRY: Span = Span::from_secs(1);
+/// Locks looked at in one step after a restart.
+const PAGE: usize = 1_024;
+
+/// The processes that leases of one mount are bound to.
+pub(crate) struct ProcessBindings {
+    service: Locks,
+    callers: Arc<Callers>,
+    shares: Shares,
+    /// The client of the mount.
+    client: ClientId,
+    /// The means that keeps a lease alive that says nothing of it.
+    hold: HoldBy,
+    /// How long a lease lasts that says nothing of it.
+    default_term: LeaseTerms,
+    state: Mutex<BindingTable>,
+    session: Mutex<Option<SessionId>>,
+}
+
+/// The rest of a lease that hung on a session which is over.
+const LEFT: LeaseTerms = LeaseTerms::Own(TTL_DEFAULT, GRACE_OF_PROCESS);
+
+/// Whether a lease may have hung on such a session before the daemon was started again.
+fn has_hung(life: Lifetime) -> bool {
+    matches!(life, Lifetime::Own { ttl, grace, .. } if LeaseTerms::Own(ttl, grace) == LEFT)
+}
+
+fn renewal(key: LeaseKey, term: Option<LeaseTerms>) -> Renew {
+    Renew { key, term, firm: Firm::Keep, patch: Patch::default(), acquires: false }
+}
+
+fn key_of(name: &LockName, client: &ClientId, token: Token) -> LeaseKey {
+    LeaseKey { name: name.clone(), client: client.clone(), token: Some(token) }
+}
+
+impl ProcessBindings {
+    /// The bindings of one mount, of which there are none yet.
+    pub(crate) fn new(
+        service: Locks,
+        config: &MountConfig,
+        callers: Arc<Callers>,
+        shares: Shares,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            service,
+            callers,
+            shares,
+            client: config.client.clone(),
+            hold: config.hold,
+            default_term: LeaseTerms::Own(config.ttl, config.grace),
+            state: Mutex::default(),
+            session: Mutex::default(),
+        })
+    }
+
+    /// Returns the process to which a lease is bound that says nothing of it: on a mount with
+    /// `--hold session` the leader of the login session that makes it, while that lives.
+    pub(crate) fn by_default(&self, caller: &Caller) -> Option<ProcessHandle> {
+        if self.hold != HoldBy::Session {
+            return None;
+        }
+        // Without room for another binding the lock is held by renewal, as on other mounts.
+        let share = self.shares.take(Pool::Bindings, caller.uid, 1).ok()?;
+        let leader = ProcessHandle::open(session_of(caller.pid)).ok()?;
+        Some(ProcessHandle { share: Some(Arc::new(share)), ..leader })
+    }
+
+    /// Returns the process `pid`, if the caller may name it and has room for another binding.
+    pub(crate) fn named(&self, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
+        named(&self.shares, caller, pid)
+    }
+
+    /// Returns the session on which leases hang that last as long as a process, if the engine is
+    /// in this daemon: while this machine sleeps, or the daemon is stopped, nobody else is served
+    /// either, and no renewal can come too late. Elsewhere time goes on, and leases are renewed.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        let mut session = self.session.lock();
+        if session.is_none() {
+            let client = self.client.clone();
+            let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
+            *session = match self.service.submit_here(&open.into())? {
+                Ok(Ok(Outcome::SessionOpened(id))) => Some(id),
+                // Then leases are renewed, as elsewhere.
+                Ok(_) | Err(_) => None,
+            };
+        }
+        *session
+    }
+
+    /// Returns how long a lease lasts for which no time is given, and that is bound to a process,
+    /// or not.
+    pub(crate) fn term(&self, bound: Option<&ProcessHandle>) -> LeaseTerms {
+        let session = bound.and_then(|_| self.session());
+        session.map_or(self.default_term, LeaseTerms::Session)
+    }
+
+    /// Keeps a lease alive from now on, as long as the process lives.
+    pub(crate) fn bind(self: &Arc<Self>, key: LeaseKey, life: Lifetime, process: &ProcessHandle) {
+        let (name, pid) = (key.name.clone(), process.process.pid);
+        let bound = process.copy().and_then(|process| self.add(key.clone(), life, process));
+        if let Err(error) = bound {
+            // The lease says that it is bound; to let it run out would be the later surprise.
+            log::error!(
+                "lock '{name}' can't be bound to process {pid} ({error}), so it is released"
+            );
+            self.service.give_back(Op::Release(Release::of(key)));
+        }
+    }
+
+    /// After a start: binds again what is bound to a process that still lives, and releases the
+    /// rest, which after a reboot is all.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        self.resume_from(None);
+    }
+
+    /// Reads pages as long as each is there when the call returns, so that their number does not
+    /// make the stack grow; a page that comes later goes on from there.
+    fn resume_from(self: &Arc<Self>, mut after: Option<LockName>) {
+        loop {
+            let (send, receive) = std::sync::mpsc::channel();
+            let own = Arc::clone(self);
+            let query = List { after: after.take(), limit: PAGE, ..List::default() };
+            self.service.list(query, move |page| {
+                let Ok(page) = page else {
+                    log::warn!("the locks can't be listed, so none is bound to its process again");
+                    return;
+                };
+                page.items.iter().for_each(|view| own.resume_lock(view));
+                let next = page.next.and_then(|next| LockName::parse(&next).ok());
+                if let Some(next) = next
+                    && let Err(late) = send.send(next)
+                {
+                    own.resume_from(Some(late.0));
+                }
+            });
+            match receive.try_recv() {
+                Ok(next) => after = Some(next),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn resume_lock(self: &Arc<Self>, view: &LockView) {
+        for holder in &view.holders {
+            let lease = &holder.lease;
+            let Some(process) = lease.details.process() else { continue };
+            if !self.callers.is_local(&lease.holder) {
+                continue;
+            }
+            let key = key_of(&view.name, &lease.holder, lease.token);
+            if let Some(handle) = ProcessHandle::again(process) {
+                // It was bound before the restart, so it is not refused now.
+                let user = lease.details.looks().uid;
+                let share = self.shares.take_always(Pool::Bindings, user, 1);
+                let handle = ProcessHandle { share: Some(Arc::new(share)), ..handle };
+                if let Some(session) = self.session().filter(|_| has_hung(lease.life)) {
+                    self.hang(key, session, handle);
+                } else {
+                    self.bind(key, lease.life, &handle);
+                    self.renew_now(lease.token);
+                }
+            } else {
+                log::info!("process {} is gone, so lock '{}' is released", process.pid, view.name);
+                self.service.give_back(Op::Release(Release::of(key)));
+            }
+        }
+    }
+
+    /// The lease hangs on a session again.
+    fn hang(self: &Arc<Self>, key: LeaseKey, session: SessionId, process: ProcessHandle) {
+        let own = Arc::clone(self);
+        let op = Op::Renew(renewal(key.clone(), Some(LeaseTerms::Session(session))));
+        self.service.submit(op, move |answer| match flat(answer) {
+            Ok(Outcome::Renewed(tenure)) => own.bind(key, tenure.life, &process),
+            Ok(_) => {}
+            Err(failure) => {
+                let (name, pid) = (&key.name, process.process.pid);
+                log::warn!("lock '{name}' can't be bound to process {pid} again: {failure}");
+            }
+        });
+    }
+
+    /// The mount is gone: leases run out by themselves, or are bound again by the next start.
+    pub(crate) fn end(&self) {
+        // Not within the condition: its lock would last as long as the block.
+        let session = self.session.lock().take();
+        if let Some(session) = session {
+            for key in self.hanging() {
+                self.service.submit(Op::Renew(renewal(key, Some(LEFT))), |_| {});
+            }
+            let end = EndSession { session, end: SessionEnd::Closed };
+            self.service.submit(Op::EndSession(end), |_| {});
+        }
+        let mut state = self.state.lock();
+        let epoll = state.epoll.take();
+        state.bindings.clear();
+        state.due.clear();
+        let watch = state.watch.take();
+        drop(state);
+        drop(watch);
+        if let Some(epoll) = epoll {
+            epoll.alarm.stop();
+        }
+    }
+
+    /// How many leases are bound.
+    pub(crate) fn count(&self) -> usize {
+        self.state.lock().bindings.len()
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        key: LeaseKey,
+        life: Lifetime,
+        process: ProcessHandle,
+    ) -> io::Result<()> {
+        let token = key.token.expect("a lease is bound by its token");
+        let mut state = self.state.lock();
+        let epoll = state.epoll.clone().map_or_else(
+            || {
+                let own = Arc::downgrade(self);
+                ProcessEpoll::start(move |epoll| keep(&own, epoll))
+            },
+            Ok,
+        )?;
+        state.epoll = Some(Arc::clone(&epoll));
+        if state.watch.is_none() {
+            let mut watch = self.service.watch(None);
+            let events_of = Arc::downgrade(self);
+            watch.wake_by(Arc::new(move || {
+                if let Some(own) = events_of.upgrade() {
+                    own.on_events();
+                }
+            }));
+            state.watch = Some(watch);
+        }
+        let before = state.take(&epoll, token);
+        epoll.add(&process.alive, token.as_u64())?;
+        state.bindings.insert(token, Binding { key, process, next: None });
+        state.renew_at(&epoll, token, every(life).map(|every| boot_now() + every));
+        drop(state);
+        drop(before);
+        Ok(())
+    }
+
+    /// Forgets a binding; whoever asked for it has been told, or needs not to be.
+    fn unbind(&self, token: Token) -> Option<Binding> {
+        let mut state = self.state.lock();
+        let epoll = state.epoll.clone()?;
+        let binding = state.take(&epoll, token);
+        // Nobody is bound: events need not be followed any more.
+        let watch = if state.bindings.is_empty() { state.watch.take() } else { None };
+        drop(state);
+        drop(watch);
+        binding
+    }
+
+    /// The leases that hang on the session.
+    fn hanging(&self) -> Vec<LeaseKey> {
+        let state = self.state.lock();
+        let hanging = state.bindings.values().filter(|binding| binding.next.is_none());
+        hanging.map(|binding| binding.key.clone()).collect()
+    }
+
+    /// The holder wants the lease to outlive the process. Returns how long it is to last then, if
+    /// that was not known: it hung on a session.
+    pub(crate) fn unbind_for(&self, token: Token, client: &ClientId) -> Option<LeaseTerms> {
+        let state = self.state.lock();
+        let is_own = state.bindings.get(&token).is_some_and(|bound| bound.key.client == *client);
+        drop(state);
+        let binding = if is_own { self.unbind(token)? } else { return None };
+        binding.next.is_none().then_some(LEFT)
+    }
+
+    fn renew_now(&self, token: Token) {
+        let mut state = self.state.lock();
+        if let Some(epoll) = state.epoll.clone() {
+            state.renew_at(&epoll, token, Some(Time::ZERO));
+        }
+    }
+
+    /// The leases whose time to be renewed has come. Each is due again soon, unless its answer
+    /// says when.
+    fn take_due(&self, now: Time) -> Vec<LeaseKey> {
+        let mut state = self.state.lock();
+        let Some(epoll) = state.epoll.clone() else { return Vec::new() };
+        epoll.alarm.clear();
+        let mut keys = Vec::new();
+        while let Some((at, token)) = state.due.first().copied()
+            && at <= now
+        {
+            state.renew_at(&epoll, token, Some(now + RETRY));
+            keys.extend(state.bindings.get(&token).map(|binding| binding.key.clone()));
+        }
+        if let Some((at, _)) = state.due.first() {
+            epoll.alarm.set(*at);
+        }
+        keys
+    }
+
+    /// The lease lasts so long from now on, whoever renewed it.
+    fn renewed(&self, token: Token, life: Lifetime) {
+        let mut state = self.state.lock();
+        if let Some(epoll) = state.epoll.clone() {
+            let next = every(life).map(|every| boot_now() + every);
+            state.renew_at(&epoll, token, next);
+        }
+    }
+
+    fn process_ended(&self, token: Token) {
+        let Some(Binding { key, process, .. }) = self.unbind(token) else { return };
+        log::debug!("process {} has ended, so lock '{}' is free", process.process.pid, key.name);
+        self.service.give_back(Op::Release(Release::of(key)));
+    }
+
+    fn renew(self: &Arc<Self>, key: LeaseKey) {
+        let token = key.token.expect("a lease is bound by its token");
+        let (own, name) = (Arc::clone(self), key.name.clone());
+        self.service.submit(Op::Renew(renewal(key, None)), move |answer| match flat(answer) {
+            Ok(Outcome::Renewed(tenure)) => own.renewed(token, tenure.life),
+            Ok(_) => {}
+            Err(RequestError::Unavailable(why)) => {
+                log::warn!("lock '{name}' of a process can't be renewed: {why}");
+            }
+            Err(RequestError::Refused(no)) => {
+                if let Some(binding) = own.unbind(token) {
+                    let pid = binding.process.process.pid;
+                    log::warn!("lock '{name}' is not renewed for process {pid} any more: {no}");
+                }
+            }
+        });
+    }
+
+    /// Called on the thread that decided a command, with no lock held.
+    fn on_events(self: &Arc<Self>) {
+        while let Some((events, more)) = self.state.lock().take_news() {
+            for what in events {
+                self.hear(what);
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn hear(self: &Arc<Self>, what: EventKind) {
+        match what {
+            // Perhaps with another ttl, and by somebody else.
+            EventKind::Renewed { name, token, .. } => {
+                let own = Arc::clone(self);
+                self.service.view(&name, move |view| {
+                    let Ok(view) = view else { return };
+                    let mut leases = view.holders.iter().map(|holder| &holder.lease);
+                    if let Some(lease) = leases.find(|lease| lease.token == token) {
+                        own.renewed(token, lease.life);
+                    }
+                });
+            }
+            EventKind::Ended { name, token, holder, end, .. } => {
+                let Some(binding) = self.unbind(token) else { return };
+                match end {
+                    TenureEnd::Moved { to } => self.follow(&to, holder, binding.process),
+                    TenureEnd::Stolen { by, .. } => {
+                        log::warn!("lock '{name}' of a process was taken away by {by}");
+                    }
+                    TenureEnd::Lapsed => {
+                        log::warn!("lock '{name}' of a process was not renewed in time");
+                    }
+                    TenureEnd::Replaced => self.follow(&name, holder, binding.process),
+                    TenureEnd::Released => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The hold goes on under another token, and perhaps another name.
+    fn follow(self: &Arc<Self>, to: &LockName, client: ClientId, process: ProcessHandle) {
+        let own = Arc::clone(self);
+        self.service.view_until_answered(to, move |view| {
+            let Ok(view) = view else { return };
+            let lease = view.held_by(&client).map(|holder| &holder.lease);
+            if let Some(lease) = lease.filter(|l| l.details.process() == Some(process.process)) {
+                own.bind(key_of(&view.name, &client, lease.token), lease.life, &process);
+            }
+        });
+    }
+}
+
+/// The thread of a mount.
+fn keep(bindings: &Weak<ProcessBindings>, epoll: &ProcessEpoll) {
+    loop {
+        let news = epoll.wait();
+        let Some(bindings) = bindings.upgrade() else { return };
+        for number in news {
+            if number != ALARM {
+                bindings.process_ended(Token::named(number));
+            } else if !epoll.alarm.wait() {
+                return;
+            } else {
+                for key in bindings.take_due(boot_now()) {
+                    bindings.renew(key);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A process that a lease can be bound to, and who may name it.
+
+use crate::engine::{Process, RefusalKind};
+use crate::fuse::credentials::{Caller, ids_of, is_alive};
+use crate::fuse::kernel::user_shares::{Pool, Share, Shares};
+use crate::fuse::kernel::values::Errno;
+use crate::holder_id::{pidfd_of, start_of, ticks_of};
+use crate::time::this_boot;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// A process, and the descriptor that tells of its end.
+#[derive(Debug)]
+pub(crate) struct ProcessHandle {
+    /// Which.
+    pub(crate) process: Process,
+    /// Readable when it has ended.
+    pub(crate) alive: OwnedFd,
+    /// Its part of its user's share.
+    pub(crate) share: Option<Arc<Share>>,
+}
+
+/// Why a lease can't be bound to a process: the errno, and a sentence.
+pub(crate) type Unbound = (Errno, String);
+
+/// The process `pid`, if `caller` may name it and has room for another binding.
+pub(crate) fn named(shares: &Shares, caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
+    let share = shares.take(Pool::Bindings, caller.uid, 1);
+    let share = share.map_err(|full| (Errno::ENOSPC, full.to_string()))?;
+    Ok(ProcessHandle { share: Some(Arc::new(share)), ..found(caller, pid)? })
+}
+
+fn found(caller: &Caller, pid: u32) -> Result<ProcessHandle, Unbound> {
+    if caller.pid == 0 || ids_of(caller.pid).is_some_and(|ids| ids.spaces > 1) {
+        let sentence = format!(
+            "process {pid} can't be named by a caller that counts processes in a pid namespace \
+             of its own; do it from outside, or write a ttl such as 60s and renew in time"
+        );
+        return Err((Errno::EPERM, sentence));
+    }
+    let gone = || {
+        let sentence = format!("there is no process {pid}; name one that runs, such as pid=$$");
+        (Errno::ESRCH, sentence)
+    };
+    let living = ProcessHandle::open(pid).map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+            (Errno::ENOSPC, format!("process {pid} can't be watched: {error}; bind fewer locks"))
+        }
+        _ => gone(),
+    })?;
+    let ids = ids_of(pid).ok_or_else(gone)?;
+    if !caller.is_root() && !ids.users.contains(&caller.uid) {
+        let sentence = format!(
+            "process {pid} belongs to another user, so this caller can't bind a lock to it; \
+             name a process of your own"
+        );
+        return Err((Errno::EPERM, sentence));
+    }
+    // The ids are those of the process of the descriptor only if that still lives.
+    if is_alive(&living.alive) { Ok(living) } else { Err(gone()) }
+}
+
+/// The kind of section 7 that goes with the errno of [`named`].
+pub(crate) fn kind_of(errno: Errno) -> RefusalKind {
+    match errno.code() {
+        libc::EPERM => RefusalKind::Denied,
+        libc::ENOSPC => RefusalKind::Limit,
+        _ => RefusalKind::Invalid,
+    }
+}
+
+impl ProcessHandle {
+    /// Opens a process by its number.
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        // First the descriptor: what is read then is of the process it stands for, or that is dead.
+        let alive = pidfd_of(pid)?;
+        let start = start_of(pid).ok_or(io::ErrorKind::NotFound)?;
+        if !is_alive(&alive) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Self { process: Process { pid, start, boot: this_boot() as u64 }, alive, share: None })
+    }
+
+    /// That very process, if it still lives.
+    pub(crate) fn again(process: Process) -> Option<Self> {
+        let living = Self::open(process.pid).ok()?;
+        if living.process == process {
+            return Some(living);
+        }
+        // An older latchfs told processes apart by their ticks, whatever the kernel.
+        let same_boot = living.process.boot == process.boot;
+        let is_same = same_boot && ticks_within(process.pid, TICKS_PATIENCE) == Some(process.start);
+        is_same.then_some(Self { process, ..living })
+    }
+
+    /// Returns another handle of the same process.
+    pub(crate) fn copy(&self) -> io::Result<Self> {
+        let (process, share) = (self.process, self.share.clone());
+        Ok(Self { process, alive: self.alive.try_clone()?, share })
+    }
+}
+
+/// For how long the ticks of a process are waited for: reading them waits for an exec of that
+/// process, which may hang for good.
+const TICKS_PATIENCE: Duration = Duration::from_secs(1);
+
+fn ticks_within(pid: u32, patience: Duration) -> Option<u64> {
+    let (send, ticks) = mpsc::channel();
+    let reader = thread::Builder::new().name("ticks".to_owned());
+    let read = move || {
+        let _ = send.send(ticks_of(pid));
+    };
+    reader.spawn(read).ok()?;
+    ticks.recv_timeout(patience).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ClientId;
+    use std::process::{Child, Command};
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("60").spawn().expect("sleep is there")
+    }
+
+    fn caller(uid: u32) -> Caller {
+        let client = ClientId::parse("laptop1").expect("valid");
+        Caller { uid, gid: uid, pid: std::process::id(), client }
+    }
+
+    #[test]
+    fn only_ones_own_process_can_be_named() {
+        let mut child = sleeper();
+        let uid = ids_of(child.id()).expect("it runs").users[0];
+        assert!(found(&caller(uid), child.id()).is_ok());
+        assert!(found(&caller(0), child.id()).is_ok(), "root names any");
+        let (errno, sentence) = found(&caller(uid + 1), child.id()).expect_err("another's");
+        assert_eq!(errno.code(), libc::EPERM, "{sentence}");
+        let foreign = Caller { pid: 0, ..caller(uid) };
+        assert_eq!(found(&foreign, child.id()).expect_err("foreign").0.code(), libc::EPERM);
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        let (errno, sentence) = found(&caller(uid), child.id()).expect_err("gone");
+        assert_eq!(errno.code(), libc::ESRCH, "{sentence}");
+    }
+
+    #[test]
+    fn one_that_has_ended_but_is_not_reaped_is_gone() {
+        let mut child = Command::new("true").spawn().expect("true is there");
+        let living = pidfd_of(child.id()).expect("not reaped");
+        while is_alive(&living) {
+            thread::yield_now();
+        }
+        assert!(ProcessHandle::open(child.id()).is_err());
+        child.wait().expect("it ends");
+    }
+
+    #[test]
+    fn a_number_used_again_is_another_process() {
+        let own = ProcessHandle::open(std::process::id()).expect("we run").process;
+        assert!(ProcessHandle::again(own).is_some());
+        assert!(ProcessHandle::again(Process { start: own.start + 1, ..own }).is_none());
+    }
+
+    /// The same numbers may come again after a reboot: what such a process held is released.
+    #[test]
+    fn a_process_of_another_boot_is_gone() {
+        let own = ProcessHandle::open(std::process::id()).expect("we run").process;
+        assert_ne!(own.boot, 0, "the kernel names its boots");
+        assert!(ProcessHandle::again(Process { boot: own.boot ^ 1, ..own }).is_none());
+    }
+}

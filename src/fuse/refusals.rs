@@ -1,0 +1,139 @@
+//! The requests to a mount and its refusals: counted, and kept for `.latchfs/why`.
+
+use crate::engine::{LockName, RefusalKind};
+use crate::fuse::credentials::Caller;
+use crate::fuse::errno::{Act, errno_of};
+use crate::fuse::kernel::user_shares::Full;
+use crate::fuse::kernel::values::Errno;
+use crate::fuse::last_refusal::{LastRefusals, RefusedBy};
+use crate::service::RequestError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Errnos that are counted by number; Linux has fewer than this.
+const ERRNOS: usize = 134;
+
+/// The requests and refusals of one mount.
+pub(crate) struct Refusals {
+    last: LastRefusals,
+    acts: [AtomicU64; Act::COUNT],
+    errnos: [AtomicU64; ERRNOS],
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self {
+            last: LastRefusals::default(),
+            acts: [const { AtomicU64::new(0) }; Act::COUNT],
+            errnos: [const { AtomicU64::new(0) }; ERRNOS],
+        }
+    }
+}
+
+impl Refusals {
+    /// Counts a request.
+    pub(crate) fn count_act(&self, act: Act) {
+        self.acts[act as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn count_errno(&self, errno: Errno) {
+        if let Some(count) = usize::try_from(errno.code()).ok().and_then(|n| self.errnos.get(n)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how often each act was asked for.
+    pub(crate) fn acts(&self) -> impl Iterator<Item = (Act, u64)> + '_ {
+        Act::ALL.iter().map(|act| (*act, self.acts[*act as usize].load(Ordering::Relaxed)))
+    }
+
+    /// Returns how often each errno was the answer, where it ever was.
+    pub(crate) fn errnos(&self) -> impl Iterator<Item = (Errno, u64)> + '_ {
+        let all = self.errnos.iter().enumerate();
+        all.map(|(n, count)| (Errno::from_i32(n as i32), count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+    }
+
+    /// Returns the last refusals by owner.
+    pub(crate) const fn last(&self) -> &LastRefusals {
+        &self.last
+    }
+
+    /// Records that the engine refused, or did not answer. Returns the errno.
+    pub(crate) fn failed(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        failure: RequestError,
+    ) -> Errno {
+        let errno = errno_of(&failure, act);
+        self.keep(caller, act, name, errno, RefusedBy::Service(failure))
+    }
+
+    /// Records that the file system itself refused. Returns the errno.
+    pub(crate) fn refused(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        errno: Errno,
+        sentence: impl Into<String>,
+    ) -> Errno {
+        let kind = match errno.code() {
+            libc::EPERM => RefusalKind::LockNotHeld,
+            libc::EBUSY => RefusalKind::LockConflict,
+            libc::EACCES => RefusalKind::Denied,
+            libc::EMLINK | libc::ENOSPC => RefusalKind::Limit,
+            _ => RefusalKind::Invalid,
+        };
+        self.keep(caller, act, name, errno, RefusedBy::FileSystem(kind, sentence.into()))
+    }
+
+    /// Records that a user has its share of something. Returns the errno.
+    pub(crate) fn full(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        full: Full,
+    ) -> Errno {
+        self.refused(caller, act, name, Errno::ENOSPC, full.to_string())
+    }
+
+    fn keep(
+        &self,
+        caller: &Caller,
+        act: Act,
+        name: Option<&LockName>,
+        errno: Errno,
+        by: RefusedBy,
+    ) -> Errno {
+        self.last.refused(&caller.client, act, name, errno, by);
+        self.count_errno(errno);
+        errno
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ClientId;
+    use crate::fuse::last_refusal::Why;
+
+    fn caller() -> Caller {
+        Caller { uid: 7, gid: 7, pid: 1, client: ClientId::parse("host:a").expect("valid") }
+    }
+
+    #[test]
+    fn a_refusal_is_counted_and_kept_for_its_owner() {
+        let refusals = Refusals::default();
+        refusals.count_act(Act::Mkdir);
+        let errno = refusals.refused(&caller(), Act::Mkdir, None, Errno::EACCES, "no");
+        assert_eq!(errno, Errno::EACCES);
+        assert!(refusals.acts().any(|(act, count)| act == Act::Mkdir && count == 1));
+        assert_eq!(refusals.errnos().collect::<Vec<_>>(), [(Errno::EACCES, 1)]);
+        let Why::Refused(value) = refusals.last().of(&caller().client) else { panic!("kept") };
+        assert_eq!((&value["kind"], &value["message"]), (&"E_DENIED".into(), &"no".into()));
+    }
+}

@@ -1,0 +1,253 @@
+//! The meaning of a write to a lock's file. One write is one message. Pure: it reads bytes only.
+
+use crate::engine::lease::TOKEN_MAX;
+use crate::engine::lease_terms::looks_like_a_duration;
+use crate::engine::limits::NOTE_BYTES_MAX;
+use crate::engine::{Grace, Mode, Token, Ttl};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// One message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Nothing but white space: renew.
+    Renew,
+    /// Renew with these options.
+    Options(Options),
+    /// Any other text: renew, and keep it.
+    Text,
+}
+
+/// The options of `60s`, `pid=123` and a JSON object of our keys.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Options {
+    /// How long the lease lasts from now on.
+    pub(crate) ttl: Option<Ttl>,
+    /// How long its grace is from now on.
+    pub(crate) grace: Option<Grace>,
+    /// A word to others.
+    pub(crate) note: Option<Arc<str>>,
+    /// The tenure that is meant.
+    pub(crate) token: Option<Token>,
+    /// The process that keeps it alive.
+    pub(crate) pid: Option<u32>,
+    /// Alone or with others.
+    pub(crate) mode: Option<Mode>,
+}
+
+/// Returns the message in `data`, or the sentence that says what is wrong with it.
+pub(crate) fn parse(data: &[u8]) -> Result<Message, String> {
+    let Ok(text) = std::str::from_utf8(data) else { return Ok(Message::Text) };
+    let text = text.trim();
+    match text {
+        "" => Ok(Message::Renew),
+        _ if text.starts_with('{') => parse_object(text),
+        _ if looks_like_a_duration(text) => {
+            let ttl = Ttl::parse(text).map_err(|error| format!("'{}': {error}", short(text)))?;
+            Ok(Message::Options(Options { ttl: Some(ttl), ..Options::default() }))
+        }
+        _ => match text.strip_prefix("pid=") {
+            // `pid=12 host=x` is some program's text, `pid=12` is a request.
+            Some(digits) if is_number(digits) => {
+                let pid = digits.parse().map_err(|_| wrong_pid(digits))?;
+                Ok(Message::Options(Options { pid: Some(checked_pid(pid)?), ..Options::default() }))
+            }
+            _ => Ok(Message::Text),
+        },
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn wrong_pid(text: &str) -> String {
+    format!("'{}' is no process id; write pid=$$", short(text))
+}
+
+fn checked_pid(pid: u32) -> Result<u32, String> {
+    // The kernel's own bound is 2^22; 0 would mean the caller's process group in kill(2).
+    if pid == 0 || pid > i32::MAX as u32 { Err(wrong_pid(&pid.to_string())) } else { Ok(pid) }
+}
+
+fn parse_object(text: &str) -> Result<Message, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        format!("a text that begins with '{{' is read as JSON, and this is none: {error}")
+    })?;
+    let Value::Object(object) = value else { return Ok(Message::Text) };
+    let ours =
+        |key: &String| matches!(key.as_str(), "ttl" | "grace" | "note" | "token" | "pid" | "mode");
+    if !object.keys().all(ours) {
+        return Ok(Message::Text);
+    }
+    if object.is_empty() {
+        return Ok(Message::Renew);
+    }
+    options_of(&object).map(Message::Options)
+}
+
+/// Reads our keys from an object that may hold others; `null` is as good as absent.
+pub(crate) fn options_of(object: &Map<String, Value>) -> Result<Options, String> {
+    let text_of = |key: &str| match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.as_str())),
+        Some(other) => Err(format!("'{key}' is a text such as \"60s\", not {other}")),
+    };
+    let number_of = |key: &str| match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value
+            .as_u64()
+            .map(Some)
+            .ok_or_else(|| format!("'{key}' is a whole number, not {value}")),
+    };
+    let mut options = Options::default();
+    if let Some(text) = text_of("ttl")? {
+        options.ttl = Some(Ttl::parse(text).map_err(|error| format!("'ttl': {error}"))?);
+    }
+    if let Some(text) = text_of("grace")? {
+        options.grace = Some(Grace::parse(text).map_err(|error| format!("'grace': {error}"))?);
+    }
+    if let Some(text) = text_of("note")? {
+        options.note = Some(checked_note(text)?);
+    }
+    if let Some(number) = number_of("token")? {
+        if number > TOKEN_MAX {
+            return Err(format!("'token': {number} is more than any token"));
+        }
+        options.token = Some(Token::named(number));
+    }
+    if let Some(number) = number_of("pid")? {
+        let pid = u32::try_from(number).map_err(|_| wrong_pid(&number.to_string()))?;
+        options.pid = Some(checked_pid(pid)?);
+    }
+    options.mode = match text_of("mode")? {
+        None => None,
+        Some("exclusive") => Some(Mode::Exclusive),
+        Some("shared") => Some(Mode::Shared),
+        Some(other) => {
+            return Err(format!("'mode' is exclusive or shared, not '{}'", short(other)));
+        }
+    };
+    Ok(options)
+}
+
+/// A note, if it may be one.
+pub(crate) fn checked_note(text: &str) -> Result<Arc<str>, String> {
+    if text.len() > NOTE_BYTES_MAX {
+        return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}", text.len()));
+    }
+    Ok(text.into())
+}
+
+/// Enough of a text to recognise it in a sentence.
+pub(crate) fn short(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+    use proptest::prelude::*;
+
+    fn options(text: &str) -> Options {
+        match parse(text.as_bytes()) {
+            Ok(Message::Options(options)) => options,
+            other => panic!("{text:?} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_duration_is_a_ttl() {
+        assert_eq!(options("60s\n").ttl.map(Ttl::span), Some(Span::from_secs(60)));
+        assert_eq!(options(" 1m30s ").ttl.map(Ttl::span), Some(Span::from_secs(90)));
+        for wrong in ["500ms", "0s", "-5s", "25h", "99999999999999999999h", "1s2", "1.2.3s"] {
+            if !looks_like_a_duration(wrong) {
+                continue;
+            }
+            assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_a_renewal() {
+        for empty in ["", "\n", "  \t\n", "{}"] {
+            assert_eq!(parse(empty.as_bytes()), Ok(Message::Renew), "{empty:?}");
+        }
+    }
+
+    #[test]
+    fn what_programs_write_is_text() {
+        for text in ["1234", "1234\n", "host:1234", "hello", "s", "12 s", "[1]", "pid=12 host=x"] {
+            assert_eq!(parse(text.as_bytes()), Ok(Message::Text), "{text:?}");
+        }
+        assert_eq!(parse(b"\xff\xfe"), Ok(Message::Text));
+        assert_eq!(parse(br#"{"pid":1,"hostname":"x"}"#), Ok(Message::Text));
+    }
+
+    #[test]
+    fn an_object_of_our_keys_is_options() {
+        let text = r#"{"ttl":"60s","grace":"0s","note":"hi","token":7,"pid":12,"mode":"shared"}"#;
+        let read = options(text);
+        assert_eq!(read.ttl.map(Ttl::span), Some(Span::from_secs(60)));
+        assert_eq!(read.grace.map(Grace::span), Some(Span::ZERO));
+        assert_eq!(read.note.as_deref(), Some("hi"));
+        assert_eq!(read.token, Some(Token::named(7)));
+        assert_eq!((read.pid, read.mode), (Some(12), Some(Mode::Shared)));
+        assert_eq!(options(r#"{"ttl":"60s","note":null}"#).note, None);
+    }
+
+    #[test]
+    fn wrong_options_are_told() {
+        let deep = format!("{{\"note\":{}{}}}", "[".repeat(1_500), "]".repeat(1_500));
+        let long = format!("{{\"note\":\"{}\"}}", "x".repeat(NOTE_BYTES_MAX + 1));
+        for wrong in [
+            "{",
+            "{\"ttl\":\"60s\"",
+            r#"{"ttl":60}"#,
+            r#"{"ttl":"500ms"}"#,
+            r#"{"ttl":"25h"}"#,
+            r#"{"grace":"25h"}"#,
+            r#"{"token":-1}"#,
+            r#"{"token":9007199254740992}"#,
+            r#"{"pid":0}"#,
+            r#"{"pid":99999999999}"#,
+            r#"{"mode":"both"}"#,
+            "pid=0",
+            "pid=99999999999999999999",
+            &deep,
+            &long,
+        ] {
+            let sentence = parse(wrong.as_bytes()).expect_err(wrong);
+            assert!(!sentence.is_empty() && !sentence.ends_with('.'), "{sentence}");
+        }
+    }
+
+    proptest! {
+        /// No input panics, and only white space, `{`, a duration or `pid=` is ours.
+        #[test]
+        fn any_bytes_are_some_message(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&data);
+        }
+
+        #[test]
+        fn almost_ours(
+            text in r#"[ ]?(pid=|\{"(ttl|pid|note|x)":"?)?-?[0-9.]{0,25}[hmsu]{0,2}"?\}?"#,
+        ) {
+            let _ = parse(text.as_bytes());
+        }
+
+        #[test]
+        fn every_good_ttl_is_read(secs in 1_u64..=86_400) {
+            let read = parse(format!("{secs}s\n").as_bytes());
+            let ttl = Ttl::new(Span::from_secs(secs)).expect("within bounds");
+            let want = Message::Options(Options { ttl: Some(ttl), ..Options::default() });
+            prop_assert_eq!(read, Ok(want));
+        }
+    }
+}
