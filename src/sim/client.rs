@@ -139,8 +139,7 @@ impl SimClient {
             if let Some(NodeReply::Answered(answer)) = reply {
                 self.world.record.note(format_args!("{} {op:?}: {answer:?}", self.who));
                 self.world.record.history(|history| history.answered += 1);
-                if let Some(again) = self.reorder(order, &answer) {
-                    order = again;
+                if self.reorder(&mut order, &answer) {
                     continue;
                 }
                 let answer = answer.map(Outcome::first);

@@ -6,21 +6,23 @@ use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, Request
 use std::sync::Arc;
 
 impl SimClient {
-    /// The order under which to ask again, if an answer says only that there was no place for the
-    /// request: an earlier copy may have been carried out.
-    pub(super) fn reorder(
-        &mut self,
-        order: Option<RequestOrder>,
-        answer: &Answer,
-    ) -> Option<Option<RequestOrder>> {
-        let (session, Err(refusal)) = (order?.session, answer) else { return None };
+    /// Whether to ask again, and then under another `order`: the answer says only that there was no
+    /// place for the request, and an earlier copy may have been carried out.
+    pub(super) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
+        let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
+            return false;
+        };
         match *refusal.reason {
             Reason::LateCopy(_) => {
                 self.requests += 1;
-                Some(self.order())
+                *order = self.order();
+                true
             }
-            Reason::NoSession(id) if id == session => Some(None),
-            _ => None,
+            Reason::NoSession(id) if id == session => {
+                *order = None;
+                true
+            }
+            _ => false,
         }
     }
 
