@@ -169,7 +169,9 @@ mod tests {
         let text = format!(
             "# Permissions\n\nEvery front end decides by this table, which \
              `latchfs serve --print-permissions` prints. All else is\ndenied. `ctl` is \
-             the file `.latchfs/ctl` of a mount, `batch` a part of `POST /door/v1/ask`.\n\n\
+             the file `.latchfs/ctl` of a mount, `file` a system call on a file in a mount,\n\
+             `batch` a part of `POST /door/v1/ask`. What is held is changed by its holder only, \
+             but root may release by\n`rm` and `rmdir` what users of this machine hold.\n\n\
              ```text\n{}```\n",
             super::super::print_permissions::table()
         );

@@ -6,21 +6,24 @@ use crate::engine::{Answer, Command, Digest, IdempotencyKey, Op, Reason, Request
 use std::sync::Arc;
 
 impl SimClient {
-    /// Gives the request another `order` and returns true if the answer says only that there was
-    /// no place for it: then the client asks again, since an earlier copy may have been carried out.
+    /// Whether to ask again, and then under another `order`: the answer says only that there was no
+    /// place for the request, and an earlier copy may have been carried out.
     pub(super) fn reorder(&mut self, order: &mut Option<RequestOrder>, answer: &Answer) -> bool {
         let (Some(RequestOrder { session, .. }), Err(refusal)) = (*order, answer) else {
             return false;
         };
-        *order = match *refusal.reason {
+        match *refusal.reason {
             Reason::LateCopy(_) => {
                 self.requests += 1;
-                self.order()
+                *order = self.order();
+                true
             }
-            Reason::NoSession(id) if id == session => None,
-            _ => return false,
-        };
-        true
+            Reason::NoSession(id) if id == session => {
+                *order = None;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The place of the last request among those of the session.

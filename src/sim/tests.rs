@@ -95,7 +95,7 @@ bugs! {
         by SameState ["the state after entry", "is another there"];
     // A builder has to end just after an installation, which few seeds bring about.
     an_older_snapshot_that_wins_is_found: with_bug PlantedBug OlderSnapshotWins
-        by NodesStart ["does not start: what was forgotten of the log"], from seed 125;
+        by NodesStart ["could not start: its log begins after"], from seed 125;
     a_snapshot_that_is_never_installed_is_found: with_bug PlantedBug InstallNeverEnds
         by Recovers [];
     a_panic_is_found: with_bug PlantedBug ApplyPanics
