@@ -2,6 +2,8 @@
 
 #[path = "kernel/device_names.rs"]
 pub mod device_names;
+#[path = "kernel/mount_users.rs"]
+pub mod mount_users;
 #[path = "mount_config.rs"]
 pub mod mount_config;
 #[path = "kernel/own_user.rs"]
@@ -13,7 +15,7 @@ pub(crate) use requests::CtlRequest;
 
 /// The part that would know the kernel.
 pub mod kernel {
-    pub use super::{device, device_names, mount_seal, mountinfo, own_user};
+    pub use super::{device, device_names, mount_seal, mount_users, mountinfo, own_user};
 }
 
 /// The kernel's side of a mount.

@@ -10,8 +10,8 @@
 //! until the lock service makes it wait, and then on the thread that brings the answer, so a slow
 //! answer never blocks the thread that reads the kernel's requests.
 
-pub mod mount_config;
 pub mod kernel;
+pub mod mount_config;
 mod credentials;
 mod errno;
 mod write_message;

@@ -1,6 +1,7 @@
 //! How a directory is mounted, and for whom.
 
 use crate::engine::{ClientId, Grace, Ttl};
+pub use crate::fuse::kernel::mount_users::Users;
 use std::path::PathBuf;
 
 /// How one directory is mounted.
@@ -54,13 +55,4 @@ pub enum HoldBy {
     Renewal,
     /// The login session in which it was made, as long as its leader lives.
     Session,
-}
-
-/// The users that the mount serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Users {
-    /// The user who mounted it.
-    Mounter,
-    /// Everybody.
-    All,
 }

@@ -26,6 +26,8 @@ const ALICE: Requester = Requester { uid: 4_000_001, gid: 4_000_001, pid: 0 };
 const BOB: Requester = Requester { uid: 4_000_002, gid: 4_000_002, pid: 0 };
 const ROOT: Requester = Requester { uid: 0, gid: 0, pid: 0 };
 
+/// No answer takes so long, however loaded the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// flock and fcntl lock up to here.
 const TO_END: u64 = i64::MAX as u64;
 
@@ -627,7 +629,7 @@ fn flock_waits_for_the_lock_and_gets_it() {
     let end = rig.begin_lock(BOB, whole(second, libc::F_WRLCK));
     assert!(end.try_recv().is_err(), "it waits");
     rig.0.release(first.0, first.1);
-    assert_eq!(end.recv(), Ok(Ok(())), "closing gives it back");
+    assert_eq!(end.recv_timeout(PATIENCE), Ok(Ok(())), "closing gives it back");
     assert_eq!(rig.write(BOB, second.1, "mine"), Ok(4), "its file speaks for the lock");
 }
 
@@ -650,7 +652,7 @@ fn a_waiter_that_gives_up_gets_eagain() {
     let end = rig.begin_lock(BOB, whole(second, libc::F_WRLCK));
     let given_up = block_on(rig.0.ioctl(BOB, second.0, second.1, ioctls::GIVE_UP));
     assert_eq!(given_up, Ok(Vec::new()));
-    assert_eq!(end.recv(), Ok(Err(Errno::EAGAIN)));
+    assert_eq!(end.recv_timeout(PATIENCE), Ok(Err(Errno::EAGAIN)));
 }
 
 #[test]
@@ -689,9 +691,9 @@ fn waiting_in_a_circle_is_a_deadlock() {
     let first = rig.begin_lock(ALICE, byte(file, 11, 2, libc::F_WRLCK));
     assert!(first.try_recv().is_err(), "it waits");
     let second = rig.begin_lock(ALICE, byte(file, 12, 1, libc::F_WRLCK));
-    assert_eq!(second.recv(), Ok(Err(Errno::EDEADLK)));
+    assert_eq!(second.recv_timeout(PATIENCE), Ok(Err(Errno::EDEADLK)));
     assert_eq!(rig.lock(ALICE, byte(file, 12, 2, libc::F_UNLCK)), Ok(()));
-    assert_eq!(first.recv(), Ok(Ok(())));
+    assert_eq!(first.recv_timeout(PATIENCE), Ok(Ok(())));
 }
 
 #[test]
@@ -762,7 +764,7 @@ fn a_request_that_waits_is_answered_when_the_lock_is_there() {
     let answer = rig.begin_read(BOB, fh);
     assert!(answer.try_recv().is_err(), "the read waits");
     assert_eq!(rig.rmdir(ALICE, "job"), Ok(()));
-    let answer = answer.recv().expect("it ends").expect("there is an answer");
+    let answer = answer.recv_timeout(PATIENCE).expect("it ends").expect("there is an answer");
     let answer: Value = serde_json::from_slice(&answer).expect("JSON");
     assert_eq!((&answer["ok"], &answer["status"]["holder"]), (&true.into(), &answer["you"]));
 }
@@ -777,7 +779,7 @@ fn a_read_of_a_file_in_wait_returns_when_the_lock_is_the_readers() {
     let read = rig.begin_read(BOB, fh);
     assert!(read.try_recv().is_err(), "it waits");
     assert_eq!(rig.rmdir(ALICE, "job"), Ok(()));
-    let status = read.recv().expect("it ends").expect("the lock is there");
+    let status = read.recv_timeout(PATIENCE).expect("it ends").expect("the lock is there");
     let status: Value = serde_json::from_slice(&status).expect("JSON");
     assert_eq!(status["phase"], "held");
     assert_eq!(errno(rig.mkdir(ALICE, "job")), libc::EEXIST, "it is the reader's");
@@ -806,7 +808,7 @@ fn events_are_read_as_they_happen() {
     let read = rig.begin_read(BOB, opened.fh);
     assert!(read.try_recv().is_err(), "nothing has happened");
     rig.mkdir(ALICE, "job").expect("it is free");
-    let line = read.recv().expect("it ends").expect("there is an event");
+    let line = read.recv_timeout(PATIENCE).expect("it ends").expect("there is an event");
     let line = String::from_utf8(line).expect("UTF-8");
     assert!(line.contains("granted") && line.contains("\"job\""), "{line}");
 }
@@ -826,7 +828,7 @@ fn poll_tells_a_change_once_until_the_file_is_read() {
     assert!(woken.try_recv().is_err(), "nothing has changed");
     rig.0.release(ino, own);
     block_on(rig.0.unlink(ALICE, at("job"))).expect("it is its own");
-    assert_eq!(woken.recv(), Ok(()));
+    assert_eq!(woken.recv_timeout(PATIENCE), Ok(()));
     assert_eq!(block_on(rig.0.poll(fh, wanted, None)), wanted);
     rig.read(BOB, fh).expect("it is read");
     assert_eq!(block_on(rig.0.poll(fh, wanted, None)), PollEvents::POLLIN);

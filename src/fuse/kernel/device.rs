@@ -6,9 +6,9 @@
 
 use crate::fuse::kernel::device_names::{DEVICE, HELPER};
 use crate::fuse::kernel::mount_error::MountError;
+use crate::fuse::kernel::mount_users::Users;
 use crate::fuse::kernel::mountinfo;
 use crate::fuse::kernel::own_user::is_root;
-use crate::fuse::mount_config::Users;
 use crate::os_error::said;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};

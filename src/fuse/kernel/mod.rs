@@ -12,6 +12,7 @@ pub(crate) mod pending_signals;
 pub(crate) mod interrupts;
 pub(crate) mod poll_waker;
 pub mod own_user;
+pub mod mount_users;
 pub mod device_names;
 pub mod mountinfo;
 pub mod mount_seal;

@@ -359,7 +359,10 @@ impl ProcessBindings {
 
     /// Called on the thread that decided a command, with no lock held.
     fn on_events(self: &Arc<Self>) {
-        while let Some((events, more)) = self.state.lock().take_news() {
+        loop {
+            // Not within a condition: its lock would last as long as the block.
+            let news = self.state.lock().take_news();
+            let Some((events, more)) = news else { return };
             for what in events {
                 self.hear(what);
             }
