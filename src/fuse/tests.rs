@@ -785,6 +785,27 @@ fn a_read_of_a_file_in_wait_returns_when_the_lock_is_the_readers() {
     assert_eq!(errno(rig.mkdir(ALICE, "job")), libc::EEXIST, "it is the reader's");
 }
 
+/// On a thread of its own: an event that is heard under a mutex would never return.
+#[test]
+fn a_lease_that_is_bound_to_a_process_can_be_released() {
+    let (rig, (send, done)) = (Rig::new(), channel());
+    let own = Requester { pid: std::process::id(), ..ROOT };
+    std::thread::spawn(move || {
+        let acquire = format!(r#"{{"do":"acquire","name":"job","pid":{}}}"#, own.pid);
+        let bound = rig.ctl(own, &acquire)["ok"].clone();
+        let pages = rig.cat(own, ".latchfs/server");
+        let released = rig.ctl(own, r#"{"do":"release","name":"job"}"#)["ok"].clone();
+        send.send((bound, released, pages, rig.cat(own, ".latchfs/server"))).ok();
+    });
+    let (bound, released, before, after) = done.recv_timeout(PATIENCE).expect("it returns");
+    assert_eq!((bound, released), (true.into(), true.into()));
+    let bound_in = |page: Done<String>| -> Value {
+        let page: Value = serde_json::from_str(&page.expect("it is read")).expect("JSON");
+        page["bound_to_processes"].clone()
+    };
+    assert_eq!((bound_in(before), bound_in(after)), (1.into(), 0.into()));
+}
+
 #[test]
 fn closing_a_file_in_wait_leaves_the_queue() {
     let rig = Rig::new();
