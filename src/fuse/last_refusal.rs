@@ -51,7 +51,7 @@ struct ByOwner {
     /// The owner that looked a lock up last, and the lock: nearly every lookup comes here, and
     /// nearly always by the same owner.
     latest: Option<(ClientId, LockName)>,
-    by_owner: Named<ClientId, OwnersLast>,
+    owners: Named<ClientId, OwnersLast>,
     turns: u64,
 }
 
@@ -99,7 +99,7 @@ impl LastRefusals {
     pub(crate) fn of(&self, client: &ClientId) -> Why {
         let mut kept = self.0.lock();
         kept.put_latest_away();
-        match kept.by_owner.get(client) {
+        match kept.owners.get(client) {
             Some(OwnersLast { met: Some(name), .. }) => Why::Met(name.clone()),
             Some(OwnersLast { refused: Some(refused), .. }) => {
                 Why::Refused(refused.as_json(client))
@@ -112,7 +112,7 @@ impl LastRefusals {
 impl ByOwner {
     fn put_latest_away(&mut self) {
         let Some((client, name)) = self.latest.take() else { return };
-        match self.by_owner.get_mut(&client) {
+        match self.owners.get_mut(&client) {
             Some(last) => last.met = Some(name),
             None => self.of(&client).met = Some(name),
         }
@@ -120,17 +120,17 @@ impl ByOwner {
 
     fn of(&mut self, client: &ClientId) -> &mut OwnersLast {
         self.turns += 1;
-        if self.by_owner.len() >= OWNERS_MAX && !self.by_owner.contains_key(client) {
-            let oldest = self.by_owner.iter().min_by_key(|(_, last)| last.turn);
+        if self.owners.len() >= OWNERS_MAX && !self.owners.contains_key(client) {
+            let oldest = self.owners.iter().min_by_key(|(_, last)| last.turn);
             if let Some(oldest) = oldest.map(|(client, _)| client.clone()) {
-                self.by_owner.remove(&oldest);
+                self.owners.remove(&oldest);
             }
         }
-        if !self.by_owner.contains_key(client) {
-            self.by_owner.insert(client.clone(), OwnersLast::default());
+        if !self.owners.contains_key(client) {
+            self.owners.insert(client.clone(), OwnersLast::default());
         }
         let turn = self.turns;
-        let last = self.by_owner.get_mut(client).expect("it was put there just now");
+        let last = self.owners.get_mut(client).expect("it was put there just now");
         last.turn = turn;
         last
     }
@@ -271,7 +271,7 @@ mod tests {
             let said = RefusedBy::FileSystem(RefusalKind::Invalid, "no".into());
             whys.refused(&client(&format!("c{n}")), Act::Write, None, Errno::EINVAL, said);
         }
-        assert_eq!(whys.0.lock().by_owner.len(), OWNERS_MAX);
+        assert_eq!(whys.0.lock().owners.len(), OWNERS_MAX);
         assert!(matches!(whys.of(&client("c0")), Why::Nothing));
         assert!(matches!(whys.of(&client("c1033")), Why::Refused(_)));
     }

@@ -154,13 +154,11 @@ impl LockNodes {
     /// Returns the attributes of an inode of which the lock was just shown.
     pub(crate) fn attr_of_view(&self, ino: u64, view: &LockView) -> FileAttr {
         let state = self.attrs.state_of(view);
-        match self.lock_node(ino) {
-            Some(node) => self.attrs.of_one(ino, &node, &state),
-            None => {
-                let (face, _) = state.shown().unwrap_or((FileType::File, None));
-                self.attrs.of_nobody(ino, face, 0)
-            }
+        if let Some(node) = self.lock_node(ino) {
+            return self.attrs.of_one(ino, &node, &state);
         }
+        let (face, _) = state.shown().unwrap_or((FileType::File, None));
+        self.attrs.of_nobody(ino, face, 0)
     }
 }
 

@@ -108,7 +108,7 @@ impl CtlFile {
         spawn(async move {
             if let Some(answer) = own.commands.answer(&caller, fh, &request).await {
                 own.keep(&caller, &open, answer);
-                own.tell(&open);
+                end_reads(&open);
             }
         });
     }
@@ -129,17 +129,17 @@ impl CtlFile {
             state.answers.add_always(shares, open.uid, &format!("{answer}\n"));
         }
     }
+}
 
-    /// Ends the reads that wait for an answer.
-    fn tell(&self, open: &OpenFile) {
-        let mut state = open.state();
-        state.pending -= 1;
-        let held = std::mem::take(&mut state.held);
-        let told = held.into_iter().map(|held| (held.promise, state.answers.take(held.size)));
-        let told: Vec<_> = told.collect();
-        drop(state);
-        for (promise, bytes) in told {
-            promise.keep(Ok(bytes.into()));
-        }
+/// Ends the reads that wait for an answer.
+fn end_reads(open: &OpenFile) {
+    let mut state = open.state();
+    state.pending -= 1;
+    let held = std::mem::take(&mut state.held);
+    let told = held.into_iter().map(|held| (held.promise, state.answers.take(held.size)));
+    let told: Vec<_> = told.collect();
+    drop(state);
+    for (promise, bytes) in told {
+        promise.keep(Ok(bytes.into()));
     }
 }

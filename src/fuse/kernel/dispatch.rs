@@ -154,10 +154,10 @@ impl<F: FileSystem> Filesystem for Dispatcher<F> {
         reply: ReplyEmpty,
     ) {
         let (fs, who) = (Arc::clone(&self.0), requester(req));
-        let (name, new_name) = (name.to_owned(), newname.to_owned());
+        let (old, new) = (name.to_owned(), newname.to_owned());
         spawn(async move {
-            let from = NameIn { parent: parent.0, name: &name };
-            let to = NameIn { parent: newparent.0, name: &new_name };
+            let from = NameIn { parent: parent.0, name: &old };
+            let to = NameIn { parent: newparent.0, name: &new };
             empty(reply, fs.rename(who, from, to, flags).await);
         });
     }

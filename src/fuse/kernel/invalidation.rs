@@ -72,7 +72,7 @@ impl Kernel {
     fn tell_all(&self, stale: &Receiver<Vec<StaleName>>) {
         for stale in stale.iter().flatten() {
             if let Err(error) = self.tell(&stale) {
-                log::debug!("the kernel can't be told to forget {:?}: {error}", stale.name);
+                log::debug!("the kernel can't be told to forget {}: {error}", stale.name.display());
             }
         }
     }

@@ -96,8 +96,8 @@ impl Links {
             patch: patch_like(details, looks),
         });
         let check = self.parents.check_of(caller, &op);
-        let locks = &self.nodes.locks;
-        let outcome = locks.submit_checked(caller, Act::Link, &name, op, check).await?;
+        let service = &self.nodes.locks;
+        let outcome = service.submit_checked(caller, Act::Link, &name, op, check).await?;
         let Outcome::Granted(tenure) = outcome else { return Err(Errno::EEXIST) };
         if let Some(process) = process {
             let client = caller.client.clone();
