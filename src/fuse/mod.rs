@@ -1,7 +1,7 @@
 //! The FUSE front end: file operations become requests to the lock service, and its answers become
 //! errnos, attributes and entries.
 //!
-//! [`kernel`] talks to the kernel, for any file system. Above it, [`lock_fs`] is the file system of
+//! `kernel` talks to the kernel, for any file system. Above it, `lock_fs` is the file system of
 //! locks: it sends each operation to the part that does it, in `ops`, `posix_locks` or
 //! `control_files`. No part knows who may hold a lock: each parses, asks the lock service, and
 //! turns a refusal into an errno by the one table in `errno`.

@@ -1,5 +1,5 @@
 //! The part that knows the kernel, for any file system that serves a mount: a file system
-//! implements [`file_system::FileSystem`] on plain values, and everything else is here.
+//! implements `file_system::FileSystem` on plain values, and everything else is here.
 
 pub(crate) mod hash_maps;
 pub(crate) mod values;
