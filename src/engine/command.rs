@@ -414,6 +414,16 @@ pub struct Tenure {
 }
 
 impl Command {
+    /// Whether the state is another one after this answer, apart from what events tell: the answer
+    /// to a request with an id is remembered.
+    pub fn changes_state(&self, answer: &Answer) -> bool {
+        match answer {
+            Err(_) => false,
+            Ok(Outcome::Settled) => self.request.is_some(),
+            Ok(_) => true,
+        }
+    }
+
     /// Returns a part that is too long, if there is one.
     pub(super) fn oversized(&self) -> Option<LimitedField> {
         let id = self.request.as_ref().map(|request| &request.id);

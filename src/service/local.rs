@@ -21,8 +21,8 @@ use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
 use super::replay;
 use super::timer::Alarm;
 use crate::engine::{
-    Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Outcome, Rules,
-    SessionId, SessionView, Token, codec,
+    Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Rules, SessionId,
+    SessionView, Token, codec,
 };
 use crate::os_error::said;
 use crate::storage::{StateDir, StateError};
@@ -372,9 +372,7 @@ impl LocalShared {
         }
         let LocalState { engine, events, .. } = core;
         let answer = engine.apply(at, command, events);
-        let is_remembered = answer.is_ok() && command.request.is_some();
-        let quiet =
-            events.is_empty() && matches!(&answer, Err(_) | Ok(Outcome::Settled)) && !is_remembered;
+        let quiet = events.is_empty() && !command.changes_state(&answer);
         if quiet {
             // Nothing has changed, so nothing needs to be replayed.
             core.take_back();

@@ -186,8 +186,8 @@ pub(super) const CONSISTENCY: Param = Param {
     place: ParamPlace::Query,
     shape: ParamShape::Consistency,
     needed: false,
-    what: "`stale`: this node's own state, at once, however old; `age_ms` says how old at most. `local` is \
-           the same.",
+    what: "`stale`: this node's own state, at once, however old; `age_ms` says how old at \
+           most. `local` is the same.",
 };
 pub(super) const SINCE: Param = Param {
     name: "since",
