@@ -236,6 +236,9 @@ impl SimClient {
                 self.wait(lock, &came, *ticket, &ask).await;
             }
             Some(Err(refusal)) => self.refused(lock, &came, &refusal.reason),
+            _ if ask.mode == Mode::Shared => self.world.record.history(|history| {
+                history.left_open_to_share(lock, &self.who, came.from);
+            }),
             _ => self.left_open(lock, came.from),
         }
     }

@@ -132,6 +132,8 @@ pub struct History {
     pub(super) granted: BTreeSet<Token>,
     /// Clients that asked for a lock and do not know what came of it, and since when.
     pub(super) open: BTreeMap<(Lock, Who), Time>,
+    /// Requests to share a lock whose outcome their client does not know, and since when.
+    pub(super) open_to_share: Vec<(Lock, Who, Time)>,
     /// Until when a tenure lasts at least, by the answers.
     pub(super) secured: BTreeMap<Token, Time>,
     /// From when on a tenure may have been ended by its client.
@@ -192,6 +194,13 @@ impl History {
     pub fn left_open(&mut self, lock: Lock, who: &Who, since: Time) {
         let open = self.open.entry((lock, Arc::clone(who))).or_insert(since);
         *open = since.min(*open);
+    }
+
+    /// Notes that a client asked to share a lock and does not know what came of it. An exclusive
+    /// tenure of the client may be shared from then on, also one that it believed to be over.
+    pub fn left_open_to_share(&mut self, lock: Lock, who: &Who, since: Time) {
+        self.left_open(lock, who, since);
+        self.open_to_share.push((lock, Arc::clone(who), since));
     }
 
     /// Notes an answer which says that a tenure lasts at least until then.

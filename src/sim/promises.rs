@@ -199,6 +199,7 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
         };
         acts.push(LockStep { from: *since, to: None, what: appeared(history, lock, token, who) });
     }
+    acts.extend(mode_changes_left_open(history, lock));
     let tenures = history.tenures.iter().filter(|(_, (l, _))| *l == lock);
     let lapses: Vec<_> = tenures.map(|(token, (_, who))| lapse(history, *token, who)).collect();
     let (promise, what) = match search(acts.clone(), &lapses) {
@@ -261,6 +262,18 @@ fn blame(
             format!("there is no order in which lock {lock} can have been so: {stuck}"),
         ),
     }
+}
+
+/// Exclusive tenures that a request to share may have changed: its client was not told.
+fn mode_changes_left_open(history: &History, lock: Lock) -> impl Iterator<Item = LockStep> {
+    let asked = history.open_to_share.iter().filter(move |(of, ..)| *of == lock);
+    asked.flat_map(move |(_, who, since)| {
+        let own = history.tenures.iter().filter(move |(_, tenure)| **tenure == (lock, who.clone()));
+        own.map(|(token, _)| {
+            let what = StepKind::Changed { from: *token, to: *token, mode: Sharing::Shared };
+            LockStep { from: *since, to: None, what }
+        })
+    })
 }
 
 /// How a tenure may have begun that nobody was told of.
@@ -483,6 +496,27 @@ mod tests {
             granted(h, 19, 30, 30, "dan");
             acted(h, 31, 32, StepKind::Seen(vec![30]));
         });
+    }
+
+    /// A client that believes its exclusive tenure to be over asks to share the lock, and gets no
+    /// answer: the tenure may be shared by then, and others beside it.
+    #[test]
+    fn a_request_to_share_without_an_answer_may_have_changed_the_mode() {
+        let ends = |asks: bool| {
+            let mut history = History::default();
+            let (ann, bob): (Who, Who) = ("ann".into(), "bob".into());
+            history.tenure(0, 1, &ann);
+            acted(&mut history, 1, 2, StepKind::Granted(1, Sharing::Alone));
+            if asks {
+                history.left_open_to_share(0, &ann, at(3));
+            }
+            history.tenure(0, 2, &bob);
+            acted(&mut history, 4, 5, StepKind::Granted(2, Sharing::Shared));
+            acted(&mut history, 6, 7, StepKind::Seen(vec![1, 2]));
+            check(&history)
+        };
+        assert_eq!(ends(true), vec![]);
+        assert_ne!(ends(false), vec![]);
     }
 
     #[test]

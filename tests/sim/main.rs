@@ -89,10 +89,10 @@ fn fixed_seeds_break_no_promise() {
 }
 
 /// Seeds that have shown a fault once: a late copy of a refused request, which made an exclusive
-/// lease shared, and a mistake of the checker.
+/// lease shared, and two mistakes of the checker.
 #[test]
 fn seeds_that_found_a_fault_break_no_promise() {
-    for seed in [7_002_774, 7_000_298] {
+    for seed in [7_002_774, 7_000_298, 9_019_264] {
         nothing_goes_wrong(seed, 1, SECONDS);
     }
 }
