@@ -145,9 +145,10 @@ impl CtlCommands {
             ) => json!({ "ok": true, "token": tenure.token.as_u64() }),
             Ok(_) => json!({ "ok": true }),
             Err(failure) => {
-                let silent = matches!(failure, RequestError::Unavailable(_)); // nor for the status
+                // A service that did not decide can't show the lock either.
+                let has_status = matches!(failure, RequestError::Refused(_));
                 let answer = self.failed(caller, &name, failure);
-                if silent {
+                if !has_status {
                     return answer;
                 }
                 answer

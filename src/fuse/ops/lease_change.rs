@@ -181,12 +181,12 @@ impl LeaseChanges {
         let Some(op) = self.op(change, caller, one, view.mode, lease) else {
             return Ok(ChangeReached::default());
         };
-        let face = looks_of(&op);
+        let attrs = looks_of(&op);
         let outcome = locks.decide(op).await.map_err(|failure| {
             let failure = in_the_way(&caller.client, &view, failure);
             locks.refusals().failed(caller, act, Some(&one.name), failure)
         })?;
-        looking(&mut view, caller, face);
+        looking(&mut view, caller, attrs);
         if let Outcome::Renewed(tenure) = outcome {
             renewed(&mut view, tenure);
         }
