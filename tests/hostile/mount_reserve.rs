@@ -175,7 +175,7 @@ fn make_locks(socket: &Path, count: usize) {
         };
         BatchItem::Submit(Submission::from(Op::Acquire(acquire)))
     };
-    let mut stream = UnixStream::connect(socket).expect("it listens");
+    let mut stream = eventually("the socket is there", || UnixStream::connect(socket).ok());
     for first in (0..count).step_by(ASKS_MAX) {
         let asks: Vec<_> = (first..count.min(first + ASKS_MAX)).map(lock).collect();
         let expected = asks.len();
