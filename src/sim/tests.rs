@@ -9,7 +9,8 @@ use crate::engine::mutants::{Mutant as Rule, with_bug as with_rule};
 use crate::time::Span;
 use std::panic::catch_unwind;
 
-/// How many seeds may be needed to find a bug.
+/// How many seeds may be needed to find a bug. A search that is long begins near the seed that was
+/// seen to find it.
 const SEEDS_MAX: u64 = 120;
 
 /// The sentence by which a bug is known.
@@ -95,7 +96,7 @@ bugs! {
         by SameState ["the state after entry", "is another there"];
     // A builder has to end just after an installation, which few seeds bring about.
     an_older_snapshot_that_wins_is_found: with_bug PlantedBug OlderSnapshotWins
-        by NodesStart ["could not start: its log begins after"], from seed 125;
+        by NodesStart ["could not start: its log begins after"], from seed 160;
     a_snapshot_that_is_never_installed_is_found: with_bug PlantedBug InstallNeverEnds
         by Recovers [];
     a_panic_is_found: with_bug PlantedBug ApplyPanics
@@ -127,17 +128,17 @@ bugs! {
     a_token_reused_after_a_restore_is_found: with_rule Rule TokenReusedByRestore
         by TokensAreUnique ["was given twice", "and to another client"];
     a_forgotten_renewal_is_found: with_rule Rule RenewalForgets
-        by LeasesLast ["which was renewed"];
+        by LeasesLast ["which was renewed"], from seed 11;
     a_forgotten_keep_alive_is_found: with_rule Rule KeepAliveForgets
         by LeasesLast ["which hangs on a session"];
     an_upgrade_that_keeps_its_token_is_found: with_rule Rule UpgradeKeepsToken
-        by UpgradesMintTokens ["may have kept token"];
+        by UpgradesMintTokens ["may have kept token"], from seed 8;
     an_upgrade_beside_others_is_found: with_rule Rule UpgradeBesideOthers
-        by OneHolder ["(Shared", "as promised", "(Alone"];
+        by OneHolder ["(Shared", "as promised", "(Alone"], from seed 21;
     a_shared_request_that_overtakes_is_found: with_rule Rule SharedOvertakes
         by FirstComeFirstServed ["waited for lock", "which was asked for at"];
     a_move_that_keeps_its_token_is_found: with_rule Rule MoveKeepsToken
-        by TokensAreUnique ["was given twice", "and to the same client"];
+        by TokensAreUnique ["was given twice", "and to the same client"], from seed 17;
     a_reset_that_serves_what_it_takes_is_found: with_rule Rule ResetServesReset
         by ResetTakesAll ["after the reset of"];
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Clients that ask at once.
 const CLIENTS: usize = 6;
 /// How often the leader is killed.
-const KILLS: usize = 20;
+const KILLS: usize = 8;
 /// Answers between two kills.
 const ANSWERS: u64 = 300;
 /// What `contrib/doc/guarantees.md` states as the maximum for each change of the leader.

@@ -23,7 +23,7 @@ const FILES: u64 = 3;
 /// Programs on each mount that lock files.
 const LOCKERS: usize = 3;
 /// A run is over after so many strikes.
-const STRIKES: usize = 16;
+const STRIKES: usize = 9;
 /// And on a loaded machine, where less is answered between them, after so many.
 const STRIKES_MAX: usize = 48;
 /// Nothing takes so long unless it hangs.

@@ -30,7 +30,7 @@ fn certified(of: &Machine, dir: &str, machine: &Machine, kind: &str) -> Vec<Stri
 fn nodes_show_each_other_certificates() {
     let mut net = crate::net::Net::new();
     let clients = net.machine();
-    let (a, b, c) = (net.machine(), net.machine(), net.machine());
+    let (a, b, c, d) = (net.machine(), net.machine(), net.machine(), net.machine());
     authority(&a, "ca");
     authority(&a, "other");
     let start = |machine: &Machine, tls: &[String], more: &[&str]| {
@@ -41,18 +41,22 @@ fn nodes_show_each_other_certificates() {
     let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
     let seed = ["--seed", &a.peers()].map(str::to_owned);
     let seed: Vec<_> = seed.iter().map(String::as_str).collect();
-    // By another authority; by none; with a certificate of a server that is no node.
+    // By another authority, and beside it by the secret of other nodes: each is told after the
+    // whole patience of a join.
     let foreign = certified(&a, "other", &c, "peer");
     let foreign: Vec<_> = foreign.iter().map(String::as_str).collect();
-    let short = |more: &[&str]| refusal(&c, "no", more);
-    let said = short(&[&foreign[..], &seed].concat());
-    assert!(said.contains("lets this one join"), "{said}");
-    // By the secret of other nodes.
-    let said = short(&seed);
-    assert!(said.contains("lets this one join"), "{said}");
+    let refused = |machine: &Machine, more: &[&str]| {
+        let said = refusal(machine, "no", more);
+        assert!(said.contains("lets this one join"), "{said}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| refused(&c, &[&foreign[..], &seed].concat()));
+        scope.spawn(|| refused(&d, &seed));
+    });
+    // With a certificate of a server that is no node.
     let server = certified(&a, "ca", &c, "server");
     let server: Vec<_> = server.iter().map(String::as_str).collect();
-    let said = short(&[&server[..], &seed].concat());
+    let said = refusal(&c, "no", &[&server[..], &seed].concat());
     assert!(said.contains("latchfs cert peer"), "{said}");
     let second = start(&b, &certified(&a, "ca", &b, "peer"), &seed);
     let third = start(&c, &certified(&a, "ca", &c, "peer"), &seed);

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 /// How often the server is killed.
-const ROUNDS: u64 = 30;
+const ROUNDS: u64 = 15;
 /// Clients that ask at once.
 const CLIENTS: usize = 6;
 /// Answers until the server is killed, at most.

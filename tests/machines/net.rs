@@ -162,6 +162,10 @@ impl Machine {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
         let daemon = Daemon::start(self, args, "mounted");
+        // It names each as it mounts it.
+        for dir in &dirs {
+            eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
+        }
         Mount { machine: self.clone(), dirs, daemon }
     }
 
