@@ -262,6 +262,14 @@ pub(crate) struct Client {
 
 /// Runs the program to its end, or kills it at `limit`; then there is no code.
 pub(crate) fn run_client(limit: Duration, args: &[&str]) -> Client {
+    // On a busy machine a short run ends before its memory is read once.
+    const RUNS_MAX: usize = 5;
+    let mut runs = (0..RUNS_MAX).map(|_| run_client_once(limit, args));
+    runs.find(|run| run.peak > 0).expect("one of five runs lasts until its memory is read")
+}
+
+/// Runs a client once. Its peak is 0 if it ended before its memory was read.
+fn run_client_once(limit: Duration, args: &[&str]) -> Client {
     const LOOKS_MAX: usize = 3_000;
     let begun = boot_now();
     let mut command = Command::new(LATCHFS);
