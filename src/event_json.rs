@@ -16,7 +16,7 @@ pub fn event_of(number: u64, event: &Event, wall: impl Fn(Time) -> Wall) -> Valu
     Value::Object(line)
 }
 
-/// What a reader gets who was too slow: so many events were dropped before it came for them.
+/// The event for a reader that was too slow: `count` events were dropped before it read them.
 pub fn lost(count: u64) -> Value {
     json!({ "event": "lost", "count": count })
 }

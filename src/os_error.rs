@@ -1,11 +1,12 @@
-//! What the system says, as a part of a sentence for people.
+//! Texts of operating system errors, for use inside a sentence.
 
 use std::fmt::Display;
 
-/// How Rust's errors of the system end, with a number that helps nobody.
+/// Start of the suffix that Rust adds to OS errors: a number that does not help the reader.
 const CODE: &str = " (os error ";
 
-/// What an error of the system is called: in lower case, without Rust's `(os error 13)`.
+/// Returns the text of an OS error: its first letter in lower case, and without the suffix that
+/// Rust adds, such as `(os error 13)`.
 pub fn said(error: &impl Display) -> String {
     let text = error.to_string();
     let mut parts = text.split(CODE);

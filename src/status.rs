@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 /// The status of a lock. `wall` puts an engine time on the wall clock, for display.
 pub fn status_of(view: &LockView, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = |at: Time| Value::from(wall(at).to_string());
-    // What an open file holds ends with that file, and has no time to show.
+    // A lease of an open file ends when the file is closed, and has no expiry time to show.
     let ending = |at: Time| if at == Time::NEVER { Value::Null } else { shown(at) };
     let mut status = Map::with_capacity(16);
     let mut put = |key: &str, value: Value| status.insert(key.to_owned(), value);

@@ -227,8 +227,8 @@ static WALL_AHEAD: AtomicI64 = AtomicI64::new(0);
 /// When that was, on the boot clock; 0 is "not yet".
 static WALL_SEEN: AtomicU64 = AtomicU64::new(0);
 
-/// For how long a look at the wall clock counts. Who shows a time has read the boot clock just
-/// before, so that a step of the wall clock is seen after this long.
+/// How long a reading of the wall clock stays valid. Code that shows a time has read the boot clock
+/// just before, so a step of the wall clock is noticed after this long.
 const WALL_TRUSTED: Span = Span::from_millis(10);
 
 /// A difference up to this is drift or reading noise; more is a step, and is followed.
@@ -252,7 +252,8 @@ impl Wall {
         Self::from_nanos(read(libc::CLOCK_REALTIME) as i64)
     }
 
-    /// What the wall clock showed when the boot clock showed `boot`, which somebody has read.
+    /// Returns the wall-clock time for the boot time `boot`. Each reading of the boot clock by
+    /// `boot_now` keeps the offset between the clocks up to date.
     pub fn at_boot_time(boot: Time) -> Self {
         Self::from_nanos((boot.0 as i64).saturating_add(WALL_AHEAD.load(Ordering::Relaxed)))
     }

@@ -28,7 +28,8 @@ pub(super) struct AccessArgs {
 }
 
 impl AccessArgs {
-    /// What the server needs to know; of a daemon that may change its directory.
+    /// Returns the server's configuration. Its paths are absolute, because a daemon may change its
+    /// working directory.
     pub(super) fn config(
         &self,
         listen: Listen,

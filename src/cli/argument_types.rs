@@ -43,7 +43,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Who names only a port has to say for whom.
+/// Returns the hint for a port without an address: which address serves which machines.
 fn open_to(port: &str) -> String {
     format!("write 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for others as well")
 }

@@ -70,7 +70,8 @@ fn open_log(state: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(state.join(LOG))
 }
 
-/// What the daemon said instead of being ready, with its exit code.
+/// Prints the messages of a daemon that ended before it was ready, and returns its exit code as an
+/// error.
 fn never_ready(mut child: Child, report: &str, state: Option<&Path>) -> CliError {
     let code = child.wait().ok().and_then(|status| status.code());
     for line in report.lines() {

@@ -11,7 +11,7 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-/// What is passed on to the command.
+/// Signals that are forwarded to the command.
 const PASSED_ON: [libc::c_int; 8] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -61,7 +61,8 @@ impl Signals {
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
         let mut blocked = set;
-        // Whoever is not in the foreground and changes the terminal would be stopped by this.
+        // SIGTTOU would stop this process when it changes the terminal's settings while it is not
+        // in the foreground.
         // SAFETY: as above; the mask is read, and no old one is written.
         let result = unsafe {
             libc::sigaddset(&raw mut blocked, libc::SIGTTOU);
@@ -234,14 +235,15 @@ impl Group {
         }
     }
 
-    /// What still lives of all that the command has started.
+    /// Returns the processes that the command has started and that still live.
     #[cfg(target_os = "linux")]
     #[allow(clippy::unused_self)] // where there are no subreapers, the group is all that is known
     fn left(&self) -> Vec<libc::pid_t> {
         descendants()
     }
 
-    /// What still lives of the group: who has left it is not known here.
+    /// Returns the process group, if any of it still lives. A process that has left the group is
+    /// not found.
     #[cfg(not(target_os = "linux"))]
     #[allow(unsafe_code)]
     fn left(&self) -> Vec<libc::pid_t> {
@@ -322,7 +324,7 @@ pub(super) fn kill_descendants(patience: Duration) -> bool {
 /// Sends a signal to a process, or to a group (a negative number).
 #[allow(unsafe_code)]
 pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: takes two numbers. Whoever is gone needs no signal.
+    // SAFETY: takes two numbers. An error is ignored: a process that has ended needs no signal.
     unsafe { libc::kill(pid, signal) };
 }
 
@@ -330,7 +332,7 @@ pub(super) fn kill(pid: libc::pid_t, signal: libc::c_int) {
 #[cfg(target_os = "linux")]
 const THREADS_FIELD: usize = 20 - 3;
 
-/// All that descend from us and live: as their subreaper we inherit whoever loses its parent.
+/// Returns all live descendants of this process: as their subreaper it inherits orphaned ones.
 #[cfg(target_os = "linux")]
 fn descendants() -> Vec<libc::pid_t> {
     let mut parents = Vec::new();

@@ -202,7 +202,7 @@ pub(super) fn votes(node: &Value) -> bool {
     matches!(node["role"].as_str(), Some("leader" | "voter" | "candidate"))
 }
 
-/// What somebody should know who looks at the table.
+/// Returns the remarks that are printed below the table of nodes.
 fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some((leader, ms)) = report["leader"].as_u64().zip(report["elected_ms_ago"].as_u64()) {

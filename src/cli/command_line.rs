@@ -209,7 +209,7 @@ fn run(command: &CliCommand) -> CliResult {
 /// clap's own answers: the help, the version, or what was wrong.
 fn misused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Whoever closed the pipe has read enough.
+        // An error is ignored: the reader of a closed pipe has read enough.
         let _ = error.print();
         return Exit::Done.into();
     }

@@ -1,4 +1,4 @@
-//! What the environment says where an option does not: the host, the user, directories, a server.
+//! Defaults from the environment, for options that are not given: host, user, directories, server.
 
 use super::exit::{CliError, CliResult};
 use crate::engine::ClientId;

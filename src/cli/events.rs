@@ -72,7 +72,7 @@ fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
     let mut watch = locks.watch(args.since);
     let (send, news) = std::sync::mpsc::channel();
     watch.wake_by(std::sync::Arc::new(move || {
-        // Whoever reads has ended.
+        // An error is ignored: the loop that reads events has ended.
         let _ = send.send(());
     }));
     loop {
@@ -127,14 +127,14 @@ fn read(stream: &mut File, dir: &Path, unfinished: &mut Vec<u8>) -> CliResult {
     }
 }
 
-/// What is printed for a line of the stream, if anything is.
+/// Returns the text to print for a line of the stream; `None` if there is nothing to print.
 fn told(line: &str, args: &EventsArgs) -> Option<String> {
     let event: Value = serde_json::from_str(line).ok()?;
     concerns(&event, &args.prefix)
         .then(|| if args.json { line.to_owned() } else { sentence(&event) })
 }
 
-/// Whether an event is about a lock whose name begins so. That some were lost concerns everybody.
+/// Whether an event is about a lock whose name has this prefix. A `lost` event always matches.
 fn concerns(event: &Value, prefix: &str) -> bool {
     let begins = |field: &str| event[field].as_str().is_some_and(|name| name.starts_with(prefix));
     prefix.is_empty() || event["event"] == "lost" || begins("name") || begins("to")

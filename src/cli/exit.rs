@@ -54,7 +54,7 @@ impl Exit {
         Self::ALL.into_iter().find(|exit| exit.code() == code)
     }
 
-    /// What it means, for the help.
+    /// Returns the meaning of the exit code, for the help.
     const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -104,7 +104,7 @@ pub(super) enum CliError {
     Said(Exit, String),
     /// All has been said, or there is nothing to say.
     Silent(Exit),
-    /// Whoever read our output has gone: `latchfs ls | head -1`. That is no error.
+    /// The reader has closed the pipe of our output: `latchfs ls | head -1`. That is no error.
     Pipe,
 }
 
@@ -122,7 +122,7 @@ impl CliError {
         Self::Said(Exit::Unavailable, sentence.into())
     }
 
-    /// What the system does not do, and what it says about that.
+    /// An error of the operating system: `what` names the operation that failed.
     pub(super) fn system(what: &str, error: &io::Error) -> Self {
         Self::unavailable(format!("{what}: {}", said(error)))
     }

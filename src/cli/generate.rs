@@ -97,7 +97,7 @@ fn body(command: &Command, heading: &str) -> io::Result<String> {
     Ok(once_defined(&page, false).replace(SECTION, heading))
 }
 
-/// What stands behind the help, line by line as it is there: examples, exit codes.
+/// Renders the text after the options (examples, exit codes) for roff, line by line.
 fn tail(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();
@@ -141,7 +141,8 @@ mod tests {
     use clap::CommandFactory;
     use std::path::Path;
 
-    /// What lies in contrib is what the program prints; `UPDATE=1 cargo test` writes it anew.
+    /// Asserts that a file in contrib holds the program's output; `UPDATE=1 cargo test` rewrites
+    /// the file.
     fn holds(file: &str, text: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(file);
         if std::env::var_os("UPDATE").is_some() {

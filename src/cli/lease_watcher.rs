@@ -1,9 +1,9 @@
-//! A tenure as its holder sees it from outside of the daemon: until when the lock is surely ours.
+//! Watches a lease from outside of the daemon: until when the lock is surely ours.
 //!
-//! A thread reads the lock's status. Of a mount it polls the file, so that it reads again as soon
-//! as the phase or the holder changes; a server it asks again and again. What it has read holds
-//! until the time that it says, counted from before it asked; a look that fails says nothing, and
-//! takes nothing back.
+//! A thread reads the lock's status. On a mount it polls the status file, and so reads again as
+//! soon as the phase or the holder changes; a server it queries periodically. A status is valid
+//! until the expiry that it shows, counted from before the request was sent; a read that fails
+//! changes nothing.
 
 use super::exit::CliResult;
 use super::mount_client::{LockClient, no_answer};
@@ -51,7 +51,7 @@ enum StatusSource {
 }
 
 impl LeaseWatcher {
-    /// What a first look shows.
+    /// Reads the status once, and returns a watcher that starts from the result.
     pub(super) fn seen(mut sight: LeaseReader, ttl: Span) -> CliResult<Self> {
         let sure = Arc::new(AtomicU64::new(sight.look()?.as_nanos()));
         let period = Span::from_nanos(ttl.as_nanos() / 10).as_duration();
@@ -59,8 +59,8 @@ impl LeaseWatcher {
         Ok(Self { sure, sight, period })
     }
 
-    /// Looks from now on, on a thread of its own: a daemon that is stopped answers late, and the
-    /// rest goes on. Calls `woken` when what is known has become less.
+    /// Reads on from now on, on a thread of its own, because a daemon that is stopped answers late
+    /// and must not block the caller. Calls `woken` when the lease proves to end earlier.
     pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> LeaseValidity {
         let Self { sure, mut sight, period } = self;
         let known = LeaseValidity { sure: Arc::clone(&sure), period };

@@ -242,8 +242,8 @@ pub(super) fn steal(args: &StealArgs) -> CliResult {
     let term = TermArgs { ttl: args.ttl, grace: None, note: args.note.clone() };
     let reason = json!({"reason": args.reason, "parent": true});
     let mut status = change(&args.lock, "steal", &[&term.json(), &reason])?;
-    // The lease is counted from the moment at which its use is allowed. Who gets an answer from
-    // this command may use the lock, so the answer waits until then.
+    // The lease is counted from the moment at which its use is allowed. A caller may use the lock
+    // as soon as this command ends, so the command waits until then.
     if let Some(wait) = before_use(Status(&status)) {
         let span = Span::from(wait);
         output::say(&format!("the old holder has {span} to stop; this answers when you may begin"));

@@ -155,7 +155,7 @@ pub(super) fn run(args: &MountArgs) -> CliResult {
     let clients = clients(args)?;
     let kept = args.keep.kept(args.ttl.0, args.grace.0)?;
     let server = server_url(args)?;
-    // What a server decides is kept there.
+    // With a server, locks are stored there, so a warning about local storage does not apply.
     let warning = kept.warning().filter(|_| server.is_none());
     if args.background && !args.detached {
         warn(warning);
@@ -285,8 +285,8 @@ fn listening(args: &MountArgs, clients: &[ClientId]) -> CliResult<Option<HttpCon
     Ok(Some(config))
 }
 
-/// What a user of this machine may do at the Unix socket. A user who may take live locks from
-/// their holders is not held to the rights of other locks.
+/// Returns the permissions of a user of this machine at the Unix socket. A user who may steal live
+/// locks is not bound by the permissions of individual locks.
 fn grant_of_peer(mounts: &[MountConfig], hosts: &[ClientId], peer: PeerUser) -> Option<Grant> {
     let mut grant = mount::grant_of_user(mounts, peer.uid)?;
     if !grant.steal {

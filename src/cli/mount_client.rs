@@ -13,7 +13,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// A daemon that lives answers in microseconds. Who waits this long, waits for a stopped one.
+/// Timeout of a request. A running daemon answers in microseconds; one that has not answered by
+/// then is suspended.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Locks in one answer to a list.
 pub(super) const PAGE: usize = 1_000;
@@ -26,10 +27,10 @@ pub(super) trait LockClient: Send + Sync {
     /// The answer to a request, however long it takes: a place in line.
     fn wait(&self, request: &Value) -> CliResult<Value>;
 
-    /// Nothing will be asked any more: what hangs on this process is free at once.
+    /// Ends the use of the client: locks that depend on this process are released at once.
     fn close(&self) {}
 
-    /// What the daemon tells about itself.
+    /// Returns the daemon's description of itself.
     fn about(&self) -> CliResult<Value> {
         self.ask(&json!({"do": "about"}))
     }
@@ -166,7 +167,7 @@ fn understand(answer: Value) -> CliResult<Value> {
     Err(CliError::Said(exit, sentence.to_owned()))
 }
 
-/// What it means that the control file can't be used.
+/// Explains an error at the control file of the mount at `dir`.
 pub(super) fn no_answer(dir: &Path, error: &io::Error) -> CliError {
     let shown = dir.display();
     match error.raw_os_error() {

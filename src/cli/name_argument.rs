@@ -10,7 +10,7 @@ pub(super) fn parsed(given: &OsStr) -> CliResult<LockName> {
     LockName::parse_bytes(given.as_bytes()).map_err(|error| not_a_name(given, error))
 }
 
-/// What, why, and what to write instead.
+/// Returns the error for an invalid name: the name, the reason, and a correction.
 pub(super) fn not_a_name(given: &OsStr, error: NameError) -> CliError {
     let next = match error {
         NameError::Empty => "write one slash between parts, and none around them: team/build",

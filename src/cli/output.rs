@@ -75,7 +75,7 @@ pub(super) fn pause(millis: libc::c_int) -> CliResult {
     if found > 0 && out.revents & libc::POLLERR != 0 { Err(CliError::Pipe) } else { Ok(()) }
 }
 
-/// Says a sentence on standard error. Whoever closed it does not want to know.
+/// Prints a sentence on standard error. An error is ignored: the reader may have closed it.
 pub(super) fn say(sentence: &str) {
     let _ = writeln!(io::stderr().lock(), "latchfs: {}", harmless(sentence));
 }

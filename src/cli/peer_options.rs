@@ -54,7 +54,7 @@ fn pace(text: &str) -> Result<ElectionPace, &'static str> {
 }
 
 impl PeerArgs {
-    /// What was said of other nodes, for a server that listens there.
+    /// Returns the peer configuration of a server at `serves`; `None` without `--peer-listen`.
     pub(super) fn peering(
         &self,
         kept: &StorageChoice,

@@ -5,7 +5,7 @@ use crate::fuse;
 use crate::server::{http, line};
 use std::fmt::Write;
 
-/// What the words of the table mean.
+/// The legend of the table.
 const LEGEND: &str = "\
 CLIENT    named    the caller may speak as the client that the request names, and as the owner of
                    the session that it names, if it names one

@@ -62,7 +62,7 @@ impl RemoteClient {
         remote.submit(
             op.into(),
             Box::new(move |answer| {
-                // Whoever asked waits below.
+                // The receiver waits for this answer below.
                 let _ = send.send(answer);
             }),
         );

@@ -20,8 +20,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
-/// What a command has between SIGTERM and SIGKILL when the lock was taken away: well within
-/// the steal grace of 1 s, in which nobody may use it.
+/// Time between SIGTERM and SIGKILL for the command when the lock was taken away: well within
+/// the steal grace of 1 s, in which no client may use the lock.
 const NOTICE_AFTER_STEAL: Span = Span::from_millis(300);
 /// The same when `run` was killed by SIGKILL, whose sender expects an end at once.
 const NOTICE_WHEN_KILLED: Span = Span::from_millis(300);
@@ -133,7 +133,7 @@ pub(super) fn run(args: &RunArgs) -> CliResult {
     }
 }
 
-/// What the front process does with the lease of a supervisor that was killed.
+/// Renews or releases the lease of a supervisor that was killed, on behalf of the front process.
 fn inherit(args: &RunArgs, lease: SupervisedLease, step: Inheritance) {
     let ask = || {
         let CommandTarget { ask, name, .. } = args.target.asking(&args.name.name)?;
@@ -202,8 +202,8 @@ fn acquire(
 impl HeldLock {
     /// Passes signals on until the command has ended, or the lock is no longer surely ours.
     ///
-    /// What counts is the time until which it was last seen to be ours: a daemon that is stopped
-    /// or dead may come back in time, and until then nobody else can be served.
+    /// The last known expiry of the lease decides: a daemon that is stopped or dead may come back
+    /// before it, and until then no other client can get the lock.
     fn look_after(
         &self,
         group: &mut children::Group,

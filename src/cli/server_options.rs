@@ -54,7 +54,7 @@ fn read(path: &Path) -> CliResult<Vec<u8>> {
         .map_err(|error| CliError::system(&format!("{} can't be read", path.display()), &error))
 }
 
-/// Whoever reads a token can speak as its owner.
+/// Warns if other users can read a token file: anyone with the token can act as its owner.
 fn warn_of_readers(path: &Path) {
     let others = |mode: u32| mode & 0o077 != 0;
     if std::fs::metadata(path).is_ok_and(|found| others(found.mode())) {

@@ -9,17 +9,17 @@ use std::process;
 use std::ptr;
 use std::thread;
 
-/// What ends the daemon: Ctrl-C, `kill`, and a terminal that is closed.
+/// Signals that end the daemon: Ctrl-C, `kill`, and a terminal that is closed.
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// One Ctrl-C may come twice: from the terminal, and passed on by a program that started us.
 const ONE_AND_THE_SAME: Span = Span::from_millis(500);
 
-/// What SIGHUP means.
+/// How SIGHUP is handled.
 pub(super) enum Hangup {
-    /// The terminal is closed: the end.
+    /// The terminal is closed, so the daemon ends.
     Ends,
-    /// Something is to be read again.
+    /// Calls a function that reloads files.
     Calls(Box<dyn Fn() + Send>),
 }
 

@@ -18,7 +18,7 @@ const PATIENCE: Span = Span::from_secs(2);
 pub(super) struct StaleServers<'a> {
     pub(super) servers: String,
     pub(super) key: &'a ServerKeyArgs,
-    /// Whose place in line is shown.
+    /// The client whose place in the queue is shown.
     pub(super) client: ClientId,
 }
 

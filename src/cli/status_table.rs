@@ -41,7 +41,7 @@ impl Status<'_> {
         }
     }
 
-    /// Who has it: of a shared lock, all who do.
+    /// Returns the holder of the lock, or all holders of a shared lock.
     fn holders(self) -> Vec<String> {
         match self.0["holders"].as_array() {
             Some(holders) => holders.iter().map(|holder| Status(holder).text("client")).collect(),
@@ -49,7 +49,7 @@ impl Status<'_> {
         }
     }
 
-    /// Who waits, first served first.
+    /// Returns the queue of waiters, first served first.
     fn waiters(self) -> Vec<Self> {
         self.0["waiters"].as_array().into_iter().flatten().map(Status).collect()
     }

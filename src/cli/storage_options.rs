@@ -196,7 +196,7 @@ impl LocalBackend {
     }
 }
 
-/// What a daemon says that ends because its node does.
+/// The error of a daemon that ends because its node has stopped.
 pub(super) fn failed(stop: &Stop) -> CliError {
     CliError::unavailable(stop.to_string())
 }

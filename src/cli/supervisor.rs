@@ -33,7 +33,7 @@ pub(super) struct SupervisedLease {
     pub(super) ttl_ms: u64,
 }
 
-/// What the front process does with the lease of a supervisor that was killed.
+/// How the front process treats the lease of a supervisor that was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inheritance {
     /// Something of the command lives: the lease is renewed.
@@ -108,8 +108,8 @@ impl FrontProcess {
     }
 }
 
-/// What the front process does: passes signals on until the supervisor ends, then ends likewise;
-/// if the supervisor was killed, after `inherit`.
+/// Runs the front process: forwards signals until the supervisor ends, then ends the same way. If
+/// the supervisor was killed, it calls `inherit` before.
 #[allow(unsafe_code)]
 fn stay_in_front(supervisor: libc::pid_t, signals: &Signals, inherit: impl FnOnce()) -> ! {
     loop {

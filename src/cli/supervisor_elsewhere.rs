@@ -12,7 +12,7 @@ pub(super) struct SupervisedLease {
     pub(super) ttl_ms: u64,
 }
 
-/// What a front process does with the lease of a supervisor that was killed.
+/// How a front process treats the lease of a supervisor that was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // there is no front process
 pub(super) enum Inheritance {

@@ -58,7 +58,7 @@ pub(super) struct CommandTarget {
 }
 
 impl TargetArgs {
-    /// Whom to ask when no lock is named.
+    /// Returns the client for a request that names no lock.
     pub(super) fn ask(&self) -> CliResult<Arc<dyn LockClient>> {
         match self.direct()? {
             Some(direct) => Ok(Arc::new(direct)),
@@ -66,7 +66,7 @@ impl TargetArgs {
         }
     }
 
-    /// Whom to ask about the lock that `name` means.
+    /// Returns the client for requests about the lock `name`, with the lock's full name.
     pub(super) fn asking(&self, name: &OsStr) -> CliResult<CommandTarget> {
         if let Some(url) = self.server_for(Some(name))? {
             let direct = self.direct_to(&url)?;

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 /// The server has so long to begin, and for each part: it writes down all that it knows.
 const PATIENCE: Span = Span::from_secs(60);
 
-/// What the server has at `path`, `max` bytes at most. `come` is told how many have come, and how
-/// many there will be, if that is known.
+/// Downloads `path` from the server, `max` bytes at most. `come` is called with the number of bytes
+/// received so far, and with the total if it is known.
 pub fn download(
     server: &Http,
     path: &str,

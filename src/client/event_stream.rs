@@ -154,12 +154,12 @@ fn begin(hub: &ClientState, stamp: &Stamp, next: u64, place: &mut StreamPosition
         // Nobody has asked for these, so nobody is woken.
         drop(hub.feed.skip(next));
     } else if !goes_on {
-        // What happened meanwhile, nobody here will learn.
+        // The events in the meantime are lost: a gap in the local numbers tells readers so.
         hub.skip(1);
     }
     *place = StreamPosition { start: stamp.start, next };
     hub.numbers.lock().begin(stamp.start, next, hub.feed.next());
     hub.events_work(true);
-    // Whoever waits for the contact looks again.
+    // Callers that wait for the connection check its state again.
     hub.feed.wakers().wake();
 }

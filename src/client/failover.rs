@@ -220,7 +220,7 @@ impl Transport for Failover {
 struct FailoverConnection {
     shared: Arc<FailoverState>,
     lines: Vec<Box<dyn ServerConnection>>,
-    /// Who has answered last.
+    /// The server that has answered last.
     answered: usize,
 }
 

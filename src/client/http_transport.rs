@@ -34,11 +34,11 @@ const COMPLAINT_BYTES_MAX: usize = 16 << 10;
 pub struct ServerAccess {
     /// `http://host:port` or `https://host:port`.
     pub url: String,
-    /// What says who asks: the content of a token file.
+    /// The bearer token of the client: the content of a token file.
     pub token: Option<String>,
-    /// PEM: who vouches for the server.
+    /// CA certificate (PEM) that verifies the server.
     pub ca: Option<Vec<u8>>,
-    /// PEM: what vouches for us, a certificate and its key.
+    /// Client certificate and its key (PEM).
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -193,7 +193,7 @@ impl HttpTarget {
             None => shake_hands(stream).await,
             Some((connector, name)) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(|error| {
-                    // Whoever else answers there must not be taken for the server.
+                    // A peer that fails the TLS handshake must not be taken for the server.
                     TransportError::Silent(format!("no TLS with {}: {}", self.url, whole(&error)))
                 })?;
                 shake_hands(stream).await
@@ -252,7 +252,7 @@ pub(super) struct Connection {
     pub(super) sender: Option<Sender>,
 }
 
-/// What requests are sent by.
+/// Sends requests on one HTTP connection.
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
 impl ServerConnection for Connection {
@@ -267,7 +267,7 @@ impl ServerConnection for Connection {
             timeout(patience.as_duration(), asked).await.unwrap_or_else(|_| Err(silent()))
         });
         if matches!(answer, Err(TransportError::Silent(_))) {
-            // Whatever is still on its way there belongs to a connection that is given up.
+            // A late response must not answer the next request, so the connection is given up.
             self.sender = None;
         }
         self.runtime = Some(runtime);

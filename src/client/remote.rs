@@ -101,7 +101,7 @@ impl Remote {
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
         self.ask(BatchItem::Now, move |_| {
-            // Whoever waited has given up.
+            // An error is ignored: the caller has timed out.
             let _ = send.send(());
         });
         let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());

@@ -151,13 +151,14 @@ impl Lane {
     ) -> Result<BatchResponse, TransportError> {
         let waits = batch.iter().filter(|asked| asked.is_impatient()).map(|asked| asked.until);
         let until = waits.min().unwrap_or(Time::NEVER);
-        // What was held when we fell asleep may be another's now.
+        // After a sleep of the machine, another client may hold our locks: nothing is sent until it
+        // is known whether the session still lives.
         if !self.hub.session_is_clear(until.min(boot_now() + TRY_MAX)) {
             let why = "it is not known yet whether the session still lives";
             return Err(TransportError::Silent(why.to_owned()));
         }
         let asked_at = boot_now();
-        // Who holds by the session is told that it is lost when it is, and not a moment later.
+        // No try outlasts the session, so that its holders are told at once when it is lost.
         let until = self.hub.session_until().map_or(until, |session| session.min(until));
         let patience = until.since(asked_at).clamp(TRY_MIN, TRY_MAX);
         self.hub.counts.batches.fetch_add(1, Ordering::Relaxed);
@@ -223,7 +224,7 @@ impl Lane {
         self.hub.queue.lock().keep(left);
     }
 
-    /// What an answer says of tenures is kept in mind for when there are no answers.
+    /// Records the leases in an answer, for use while the server does not answer.
     fn learn(&self, ask: &BatchItem, reply: &ItemReply, asked_at: Time) {
         let (BatchItem::Submit(command), ItemReply::Answered(Ok(outcome))) = (ask, reply) else {
             return;

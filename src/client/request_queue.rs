@@ -69,7 +69,7 @@ struct Delivered {
     ticket: Option<Ticket>,
 }
 
-/// What is left to do after the replies to a batch.
+/// The work that is left after the replies to a batch.
 #[derive(Default)]
 pub(super) struct BatchRemainder {
     unconfirmed: Vec<QueuedRequest>,
@@ -149,7 +149,8 @@ impl QueuedRequest {
         self.insists || is_unknown && self.leaves_traces()
     }
 
-    /// What takes back what was done, if that gave something to somebody who waits no longer.
+    /// Returns the operation that gives back a lock, or a place in its queue, when the reply grants
+    /// it to a caller that no longer waits.
     fn undone_by(&self, reply: &ItemReply) -> Option<Op> {
         let (BatchItem::Submit(command), ItemReply::Answered(Ok(outcome))) = (&self.ask, reply)
         else {
@@ -197,7 +198,7 @@ impl Delivered {
                 self.tenure.is_some_and(|(token, _)| release.key.token == Some(token))
             }
             Op::Leave(leave) => Some(leave.ticket) == self.ticket,
-            // Whatever it got is what was delivered.
+            // An acquire for the same open file got the lock or place that was delivered.
             Op::Acquire(ask) => {
                 ask.hold.open().is_some() && ask.hold == self.hold && ask.name == self.name
             }
@@ -213,7 +214,7 @@ impl FromIterator<QueuedRequest> for BatchRemainder {
 }
 
 impl BatchRemainder {
-    /// What is left of a batch that had its order from `session`.
+    /// An empty remainder of a batch whose requests were ordered by `session`.
     pub(super) fn of_session(session: Option<SessionId>) -> Self {
         Self { session, ..Self::default() }
     }

@@ -1,15 +1,15 @@
-//! Which number an event has here: the server's numbers begin anew when it starts anew, and those
-//! of a feed must not.
+//! Maps the event numbers of the server to local ones: the server's numbers begin anew when it
+//! restarts, and those of the local event log must not.
 
 use std::collections::VecDeque;
 
 /// Runs of events that are remembered: a view that is older than the last thousand is not kept.
 const RUNS_MAX: usize = 1_024;
 
-/// What has come of the server's events, and as what.
+/// The events that have come from the server, and their local numbers.
 #[derive(Debug, Default)]
 pub(super) struct SequenceMapping {
-    /// The start of the server that they are of; 0 while the stream is cut.
+    /// The start of the server that numbered them; 0 while the stream is interrupted.
     start: u64,
     /// The first number of each run there, and here.
     runs: VecDeque<(u64, u64)>,
@@ -25,7 +25,7 @@ impl SequenceMapping {
         *self = Self { start, runs: VecDeque::new(), next, next_here };
     }
 
-    /// The stream is cut: nobody tells of changes.
+    /// The stream is interrupted: no events come.
     pub(super) fn cut(&mut self) {
         self.start = 0;
     }

@@ -1,5 +1,5 @@
-//! What time it is at the server, as far as can be known from here: never earlier than it really
-//! is there, so that a lease always seems to end here before it does there.
+//! Estimates the server's time from here: never earlier than it really is there, so that a lease
+//! always seems to end here before it does there.
 
 use crate::service::batch_messages::Stamp;
 use crate::time::{Span, Time, Wall, boot_now};
@@ -63,7 +63,7 @@ impl ServerClock {
         self.bound.map_or(Time::ZERO, |bound| bound.at(boot_now()))
     }
 
-    /// What the server's wall clock shows at its time `at`.
+    /// Returns the server's wall-clock time at its engine time `at`.
     pub(super) fn wall(&self, at: Time) -> Wall {
         let Some((then, wall)) = self.wall else { return Wall::now() };
         let ahead = i128::from(at.as_nanos()) - i128::from(then.as_nanos());

@@ -20,7 +20,7 @@ const LOOKS: usize = 5;
 pub enum Stuck {
     /// There is no connection.
     Unreachable(String),
-    /// Whoever is there can't be trusted, or does not trust us.
+    /// The TLS handshake failed: one side does not trust the other's certificate.
     Untrusted(String),
     /// It does not let us in.
     Denied(String),

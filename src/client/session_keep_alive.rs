@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const RETRY: Span = Span::from_millis(100);
 /// How long one try may take: a try that hangs is worth less than a new one.
 const PATIENCE_MAX: Span = Span::from_secs(1);
-/// What a service may ask of the scheduler: before ordinary programs, behind the kernel's own.
+/// Nice value of the thread: scheduled before ordinary programs, and after the kernel's threads.
 const PRIORITY: libc::c_int = -10;
 
 impl SessionKeepAlive {
@@ -105,7 +105,8 @@ fn open(
 ) -> Result<(), TransportError> {
     let Terms { client, ttl, grace } = terms.clone();
     let op = |op: Op| BatchItem::Submit(op.into());
-    // What hung on it was lost here, so nobody needs to wait for its end there.
+    // The locks of the old sessions are lost here already. The server can end those sessions now,
+    // so that no client has to wait until they expire.
     let mut asks: Vec<_> = given_up.iter().map(|old| op(end_of(*old))).collect();
     asks.extend([BatchItem::Urls, BatchItem::About]);
     asks.push(op(Op::OpenSession(OpenSession { client, ttl: Some(ttl), grace })));
@@ -136,7 +137,8 @@ fn end_of(session: SessionId) -> Op {
     Op::EndSession(EndSession { session, end: SessionEnd::Closed })
 }
 
-/// One sign of life. Whoever slept past the session's time asks once before it is given up.
+/// Sends one keep-alive. If the machine slept past the end of the session, one more is tried before
+/// the session is given up.
 fn sign_of_life(
     hub: &ClientState,
     line: &mut dyn ServerConnection,

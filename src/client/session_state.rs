@@ -24,7 +24,7 @@ pub struct Terms {
     pub grace: Grace,
 }
 
-/// What is known of the session.
+/// The client's view of its session.
 pub(super) struct SessionState {
     terms: Option<Terms>,
     pub(super) id: Option<SessionId>,
@@ -38,7 +38,7 @@ pub(super) struct SessionState {
     given_up: Vec<SessionId>,
 }
 
-/// What the keep-alive thread does next.
+/// The next step of the keep-alive thread.
 pub(super) enum KeepAliveStep {
     Open(Terms, Vec<SessionId>),
     Keep(SessionId, Time),
@@ -124,7 +124,8 @@ impl SessionState {
         let every = Span::from_nanos(terms.ttl.span().as_nanos() / KEEPS_PER_TTL);
         let due = self.kept_at + every;
         match now {
-            // It was asked for in vain until now. Who slept so long asks once before giving up.
+            // The last keep-alive had no answer by the session's end. After a sleep of the
+            // machine none has failed yet, so one is sent before the session is given up.
             _ if now >= self.until && self.unanswered => KeepAliveStep::Lose(id),
             _ if now < due && !self.unanswered => KeepAliveStep::Sleep(due),
             _ => KeepAliveStep::Keep(id, self.until),

@@ -1,5 +1,5 @@
-//! What the threads of a remote door share: what is known of the server, and how it stands with
-//! it. No mutex is held while anybody is answered or woken.
+//! The state that the threads of a client share: data about the server, and the state of the
+//! connection to it. No mutex is held while a reply is delivered or a waiter is woken.
 
 use super::request_queue::{ItemResult, QueuedRequest, RequestQueue, Then};
 use super::sequence_mapping::SequenceMapping;
@@ -42,18 +42,18 @@ pub(super) struct ClientState {
     heard: Mutex<Option<RttSample>>,
     /// The session that was lost since the last gap in the events, and its client.
     session_lost: Mutex<Option<(SessionId, ClientId)>>,
-    /// What was wrong the last time that something was.
+    /// The most recent error.
     trouble: Mutex<Option<TransportError>>,
     pub(super) counts: Counts,
     /// The name of the engine that is asked; 0: it has none, or is not known yet.
     engine: AtomicU64,
     /// Whether one of several servers has said which engine it is.
     met: Mutex<bool>,
-    /// Who keeps the session alive.
+    /// The thread that keeps the session alive.
     pub(super) keeper: OnceLock<Arc<SessionKeepAlive>>,
 }
 
-/// What became of what was asked.
+/// Counters of requests and their outcomes.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) batches: AtomicU64,
@@ -155,7 +155,8 @@ impl ClientState {
         Ok(told.stamp.engine)
     }
 
-    /// What has been told by one that could do what was asked. Of several, another may be able to.
+    /// Returns the response `told`, unless its server could not decide the requests and there are
+    /// several servers: then fails, and the next try goes to another one.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,
@@ -177,8 +178,8 @@ impl ClientState {
         }
     }
 
-    /// Whoever answers has another engine than `before`: all that was held is lost, and nothing
-    /// that was asked of that one is for this one.
+    /// The server has another engine than `before`: all locks are lost, and requests for the old
+    /// engine are refused, because they are not meant for the new one.
     pub(super) fn engine_gone(&self, before: u64) {
         {
             // In one step: nobody may take the new engine for the one before, or for none.
@@ -448,7 +449,7 @@ impl ClientState {
         *self.about.lock() = about;
     }
 
-    /// What stands behind the door, as last told, and how it stands with it now.
+    /// Returns the last known description of the server, with the current state of the connection.
     pub(super) fn about(&self) -> About {
         let about = self.about.lock().clone();
         let state = match &*about.state {
@@ -458,7 +459,7 @@ impl ClientState {
         About { kind: BackendKind::Server, contact: self.contact(), state, ..about }
     }
 
-    /// How it goes with the server.
+    /// The state of the connection to the server.
     pub(super) fn far(&self) -> RemoteStatus {
         let trouble = self.last_trouble().map(|trouble| trouble.to_string());
         let heard = *self.heard.lock();

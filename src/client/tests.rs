@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-/// What the network does.
+/// Simulated faults of the network and of the server.
 #[derive(Default)]
 pub(super) struct ServerFaults {
     /// Nothing arrives.
@@ -27,11 +27,11 @@ pub(super) struct ServerFaults {
     pub(super) answers_lost: AtomicU64,
     /// Batches that arrived.
     pub(super) arrived: AtomicU64,
-    /// What is wrong with the server.
+    /// The current fault of the server.
     fault: Mutex<Option<Fault>>,
 }
 
-/// What a server that is reached may have to say.
+/// A fault of a server that can be reached.
 #[derive(Clone)]
 enum Fault {
     /// It decides nothing, and says why.
@@ -241,7 +241,7 @@ pub(super) fn granted(answer: Result<Answer, Unavailable>) -> Token {
 pub(super) fn wait_for(door: &Remote, watch: &mut EventWatch, wanted: impl Fn(&EventKind) -> bool) {
     let (send, news) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
-        // Whoever waited has seen enough.
+        // An error is ignored: the wait has ended.
         let _ = send.send(());
     }));
     loop {

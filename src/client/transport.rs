@@ -36,9 +36,10 @@ impl std::error::Error for TransportError {}
 pub trait ServerConnection: Send {
     /// Sends a batch, and waits so long at most for the answer.
     fn ask(&mut self, batch: &[u8], patience: Span) -> Result<Vec<u8>, TransportError>;
-    /// Whoever has answered last could not do it: another one is asked next, if there is one.
+    /// The server that answered last could not serve the request: another one is asked next, if
+    /// there is one.
     fn pass_over(&mut self, _why: &TransportError) {}
-    /// Only whoever has answered last is asked from now on.
+    /// Only the server that answered last is asked from now on.
     fn stay(&mut self) {}
 }
 
@@ -50,13 +51,13 @@ pub trait FrameStream: Send {
 
 /// A server, as far as one can connect to it.
 pub trait Transport: Send + Sync {
-    /// What people call it.
+    /// The name that is shown to users.
     fn name(&self) -> &str;
     /// Whether it is several, of which any may be asked.
     fn is_several(&self) -> bool {
         false
     }
-    /// Whoever is asked now is the wrong one: another is asked next, if there is one.
+    /// The current server is unsuitable: another one is asked next, if there is one.
     fn pass_over(&self, _why: &TransportError) {}
     /// The server has told the URLs of all nodes of its cluster.
     fn learn(&self, _urls: &[String]) {}

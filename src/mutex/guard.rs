@@ -119,7 +119,7 @@ fn within(patience: Duration) -> WaitLimit {
     WaitLimit::Until(boot_now() + Span::from(patience))
 }
 
-/// Who waits for ever comes back with the lock, or with an error.
+/// Unwraps the result of a wait without a timeout, which ends with the lock or with an error.
 fn granted(guard: Option<Guard<'_>>) -> io::Result<Guard<'_>> {
     guard.ok_or_else(|| io::Error::new(ErrorKind::WouldBlock, "the lock was not granted"))
 }

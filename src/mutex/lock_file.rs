@@ -82,7 +82,7 @@ fn lock_until(
         leave_signals_to_others();
         let result = lock(&waiting, mode);
         drop(waiting);
-        // Who asked takes the answer in any case.
+        // The loop below always receives this result.
         let _ = say.send(result);
     };
     let thread = thread::Builder::new().name("latchfs-mutex".to_owned()).spawn(wait)?;
@@ -169,7 +169,7 @@ fn lock(file: &File, mode: MutexMode) -> io::Result<()> {
     }
 }
 
-/// What has changed up to here has been seen.
+/// Marks all changes so far as seen, so that a poll reports only later ones.
 pub(super) fn see(file: &File) -> io::Result<()> {
     file.read_at(&mut [0], 0).map(|_| ())
 }

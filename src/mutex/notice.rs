@@ -3,7 +3,7 @@
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// What a listener is told, in the order in which it happens.
+/// A change of a mutex's state, reported to listeners in the order in which it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// Another has the lock, so the caller waits.
@@ -20,7 +20,7 @@ pub enum Notice {
     },
 }
 
-/// What nobody asked for.
+/// A change that no call of a mutex has requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unexpected {
     /// The lock was lost while it was held: stolen, removed, or the mount is gone.

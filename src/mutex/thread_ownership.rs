@@ -27,7 +27,7 @@ pub(super) struct ProcessLock {
 
 #[derive(Default)]
 struct ThreadHolds {
-    /// Who holds it, and by how many guards.
+    /// The threads that hold the lock, each with its number of guards.
     threads: HashMap<ThreadId, (Arc<ThreadHold>, usize)>,
     /// Threads on their way in.
     entering: usize,
@@ -197,9 +197,10 @@ impl ThreadHold {
 
     /// Gives it back.
     fn end(&self) {
-        // First, so that whoever watches does not take this for a loss.
+        // First, so that the watcher does not take this for a loss.
         drop(self.stop.lock().take());
-        // Explicitly, for closing is not waited for. What is lost can't be given back.
+        // Explicitly, because closing the file does not wait for the release. An error is ignored:
+        // a lock that was lost can't be released.
         let _ = self.file.unlock();
     }
 }

@@ -48,7 +48,7 @@ impl ClusterAdmin for RaftClusterAdmin {
 }
 
 impl RunningNode {
-    /// Has whoever leads change something.
+    /// Has the leader make a change.
     async fn change(&self, change: ClusterChange) -> Result<(), Unchanged> {
         let until = steady_now() + LEADER_PATIENCE;
         loop {

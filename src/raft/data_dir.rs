@@ -1,4 +1,4 @@
-//! The data directory of a node: who has it, which node it is, and how a file is put there whole.
+//! The data directory of a node: its lock, the identity of the node, and atomic file replacement.
 //!
 //! ```text
 //! node       which cluster and node this is, and whether it has begun
@@ -21,12 +21,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The version of the directory. Whoever finds a newer one stops.
+/// The version of the directory. A node that finds a newer one stops.
 const VERSION: u32 = 1;
 /// The number of the first node of a cluster. Later ones get that of an entry, which is higher.
 pub(super) const FIRST_NODE: NodeId = 1;
 
-/// What somebody finds who looks around.
+/// The contents of the file `README` in the directory.
 const README: &str = "\
 This is the data of a latchfs node: all that it has promised, on the disk before it was said.
 
@@ -225,8 +225,8 @@ pub(super) fn sync_names(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Puts a file there as a whole: whoever looks sees the old one, if any, or all of the new, also
-/// when the power fails meanwhile.
+/// Replaces a file atomically: a reader sees the old file, if any, or all of the new one, also
+/// after a power failure.
 pub(super) fn replace(to: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let temporary = to.with_extension("tmp");
     let mut options = OpenOptions::new();
@@ -237,7 +237,7 @@ pub(super) fn replace(to: &Path, parts: &[&[u8]]) -> io::Result<()> {
         fs::rename(&temporary, to)
     });
     if let Err(error) = written {
-        // It takes room, and perhaps room was what there was not.
+        // The disk may be full, so free the space of the incomplete file.
         let _ = fs::remove_file(&temporary);
         return Err(error);
     }

@@ -19,10 +19,10 @@ pub enum DataError {
     Damaged {
         /// Which.
         file: PathBuf,
-        /// What does not fit.
+        /// Description of the damage.
         why: String,
     },
-    /// What must be there is not.
+    /// A file or directory that must be there is missing.
     Missing(PathBuf),
     /// A newer latchfs wrote it.
     Newer {
@@ -40,12 +40,13 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// What the system said about `path`.
+    /// Wraps an error of the operating system about `path`.
     pub(super) fn io(path: &Path, error: io::Error) -> Self {
         Role::Data.io(path, error).into()
     }
 
-    /// What the log says about its directory: what is not an error of the system is damage.
+    /// Wraps an error of the log about its directory: a newer format, damage, or an error of the
+    /// operating system.
     pub(super) fn of_log(dir: &Path, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::Unsupported => {
@@ -157,7 +158,7 @@ pub enum PeerError {
     Join {
         /// Which were asked.
         seeds: String,
-        /// What the last of them said.
+        /// The error of the last one.
         why: String,
     },
     /// Its directory is empty, and nobody was named to join.

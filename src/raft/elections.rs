@@ -67,7 +67,7 @@ mod tests {
             assert_eq!(elections.seen().count, count, "{seen:?}");
         }
         assert!(elections.seen().last.is_some());
-        // Whoever led before the start was not elected since.
+        // A leader that the log knew at the start has not been elected since.
         let elections = ElectionCounter::since(Some(&vote(5, 7, true)));
         elections.see(&vote(5, 7, true));
         assert_eq!(elections.seen(), cluster_status::ElectionStats::default());

@@ -1,8 +1,8 @@
-//! What the log and the snapshots are made of, as bytes.
+//! Binary encoding of log entries and of snapshot metadata.
 //!
-//! Nothing here is as long as it says itself unless a sum says so too: a length that was changed
-//! on the disk would otherwise look like the end of a write that was broken off, and what follows
-//! it would be cut off, although it has been promised.
+//! The length of an entry has a checksum of its own: a length that was changed on the disk would
+//! otherwise look like a last write that was broken off, and the entries behind it would be
+//! truncated, although they were acknowledged.
 
 use super::types::{LogId, Membership, Meta, Payload, Vote};
 use crate::engine::codec::{Codec, Decoder, FORMAT_OLDEST, Malformed};
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// The version of what an entry says: to be raised with that of the engine's commands. Whoever
-/// reads a newer one stops.
+/// Version of the entry encoding, to be raised with that of the engine's commands. A node that
+/// reads a newer version stops.
 pub(super) const ENTRY_VERSION: u8 = 5;
 
 /// Bytes of one entry: what one proposal may hold, many times over.
@@ -29,10 +29,10 @@ pub(super) struct EncodedLogId(pub(super) LogId);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) struct Ballot(pub(super) Vote);
 
-/// What an entry says, as the log keeps it.
+/// The payload of an entry, as the log stores it.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedEntry {
-    /// What.
+    /// The decoded payload.
     pub(super) payload: Payload,
     /// The same as bytes: made once, for the file and for its size in memory.
     bytes: Arc<[u8]>,
@@ -133,7 +133,7 @@ impl Decode for EncodedEntry {
     }
 }
 
-/// What an entry says, as bytes.
+/// Encodes the payload of an entry, with its version.
 pub(crate) fn entry_bytes(payload: Payload) -> Arc<[u8]> {
     EncodedEntry::new(payload).bytes
 }
@@ -146,7 +146,7 @@ pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
         let why = format!("an entry has format {version}, and this latchfs knows {ENTRY_VERSION}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    // What 1 had is there still in 2, under the same numbers.
+    // Version 2 still has all of version 1, under the same numbers.
     let format = (*version).max(FORMAT_OLDEST);
     let mut from = Decoder::of_format(format, body).map_err(malformed)?;
     let payload = take_payload(&mut from).map_err(malformed)?;
@@ -154,7 +154,7 @@ pub(crate) fn read_payload(bytes: &[u8]) -> io::Result<Payload> {
     Ok(payload)
 }
 
-/// What an entry says, as bytes.
+/// Encodes the payload of an entry, without a version.
 pub(super) fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
     match payload {
         EntryPayload::Blank => out.push(0),
@@ -179,7 +179,7 @@ pub(super) fn take_payload(from: &mut Decoder<'_>) -> Result<Payload, Malformed>
     }
 }
 
-/// Who is in a cluster.
+/// The members of a cluster.
 type Members = openraft::Membership<u64, BasicNode>;
 
 fn put_members(members: &Members, out: &mut Vec<u8>) {
@@ -204,7 +204,7 @@ fn take_members(from: &mut Decoder<'_>) -> Result<Members, Malformed> {
     Members::new(configs, nodes).map_err(|_| Malformed)
 }
 
-/// What a snapshot is a snapshot of, as bytes.
+/// Encodes snapshot metadata: the last applied entry and the membership.
 pub(super) fn put_meta(meta: &Meta, out: &mut Vec<u8>) {
     put_place(meta.last_log_id.as_ref(), out);
     put_place(meta.last_membership.log_id().as_ref(), out);

@@ -1,4 +1,4 @@
-//! What has gone wrong with the disk: the first thing counts, and nothing is tried again.
+//! The first fatal error of the disk: later ones are not recorded, and nothing is retried.
 
 use crate::os_error::said;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ impl FatalError {
         error
     }
 
-    /// What was noted first.
+    /// Returns the error that was noted first.
     pub(super) fn first(&self) -> Option<Arc<str>> {
         self.0.lock().clone()
     }

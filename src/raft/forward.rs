@@ -1,4 +1,4 @@
-//! Sending on to whoever leads: what clients of this node ask.
+//! Forwards the requests of this node's clients to the leader.
 
 use super::leadership::metrics;
 use super::node_address::NodeAddress;
@@ -10,15 +10,15 @@ use crate::engine::Command;
 use crate::time::Span;
 use std::sync::Arc;
 
-/// A connection to whoever leads, kept as long as that is the same.
+/// A connection to the leader, kept until another node leads.
 pub(super) struct Forwarder {
     raft: Raft,
     caller: Arc<RpcIdentity>,
     line: Option<(NodeId, RpcConnection)>,
 }
 
-/// How long one call may take before it is given up: less than anybody waits for an answer, so
-/// that there is time to ask whoever leads then.
+/// Timeout of one call: shorter than the deadline of an answer, so that there is time to ask the
+/// next leader.
 const CALL_PATIENCE: Span = Span::from_millis(1_500);
 
 impl Forwarder {
@@ -26,7 +26,7 @@ impl Forwarder {
         Self { raft, caller, line: None }
     }
 
-    /// Has commands carried out. Their answers, and their entry.
+    /// Has the leader apply commands. Returns their answers, and their entry.
     pub(super) async fn forward(
         &mut self,
         commands: Vec<Command>,
@@ -41,7 +41,7 @@ impl Forwarder {
         }
     }
 
-    /// Up to where the log is to be carried out before a look.
+    /// Returns the leader's read index: the entry that a read must have applied.
     pub(super) async fn read(&mut self, patience: Span) -> Result<LeaderProgress, RpcFailure> {
         match self.call(RpcRequest::Read, patience.min(CALL_PATIENCE)).await? {
             RpcResponse::Read(place) => Ok(place),
@@ -49,7 +49,7 @@ impl Forwarder {
         }
     }
 
-    /// Calls whoever leads.
+    /// Calls the leader.
     pub(super) async fn call(
         &mut self,
         call: RpcRequest,

@@ -2,7 +2,7 @@
 //! leader's own steady clock from there.
 //!
 //! A stamp never runs ahead of real time: within a term it goes with one clock, and each new leader
-//! goes on from a [`LeaderReading`]: what the leader before it said its time was, and what has
+//! goes on from a [`LeaderReading`]: the time that the leader before it reported, and the time that
 //! passed here since that was heard. The reading was taken before it was heard, so it is never
 //! ahead. So whatever happens in between (a restart, a pause, a wall clock that was set) makes
 //! leases last longer, never shorter, and a change of the leader by no more than the message took.
@@ -44,8 +44,8 @@ impl EngineClock {
     }
 }
 
-/// What a leader said its time was, and when that was heard here. From it follows what that
-/// leader's time is now, at least.
+/// The engine time that a leader has reported, and when this node received it: a lower bound of
+/// that leader's time now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaderReading {
     leader: Leader,
@@ -93,7 +93,7 @@ const DRIFT_PER_MILLE: u64 = 1;
 /// knows it from then on.
 pub(super) const TIME_EVERY: Span = Span::from_secs(2);
 
-/// What is known here of the engine's time, whoever leads.
+/// This node's estimate of the engine time, whether it leads or follows.
 #[derive(Debug, Default)]
 pub(super) struct LeaderClock(Mutex<TimeEstimate>);
 
@@ -102,7 +102,7 @@ enum TimeEstimate {
     /// Nothing: no leader has told it since the start.
     #[default]
     Nothing,
-    /// It is this, at the latest. On the boot clock: who has slept was away meanwhile.
+    /// An upper bound, on the boot clock, which also counts the time that the machine slept.
     AtMost(EngineClock),
     /// This node leads: it is this, on the steady clock.
     Exactly(EngineClock),
@@ -115,7 +115,8 @@ impl LeaderClock {
         let mut known = self.0.lock();
         match *known {
             TimeEstimate::AtMost(bound) if bound.loosened(asked) <= now => {}
-            // Who led a moment ago has the tightest bound of all: nobody's time is ahead of it.
+            // A node that leads, or led a moment ago, has the tightest bound: no leader's time is
+            // ahead of its own.
             TimeEstimate::Exactly(_) => {}
             TimeEstimate::Nothing | TimeEstimate::AtMost(_) => {
                 *known = TimeEstimate::AtMost(EngineClock::on(now, asked));
@@ -128,7 +129,8 @@ impl LeaderClock {
         *self.0.lock() = TimeEstimate::Exactly(clock);
     }
 
-    /// It leads no more. Whoever leads now went on at a stamp of before.
+    /// Notes that this node leads no more. Its clock becomes an upper bound, since the next leader
+    /// continues from an earlier stamp.
     pub(super) fn follow(&self) {
         let mut known = self.0.lock();
         if let TimeEstimate::Exactly(clock) = *known {
@@ -224,7 +226,7 @@ mod tests {
         hands.hear(secs(20), secs(114));
         hands.hear(secs(21), secs(118));
         assert!(at_most(&hands) >= secs(134) && at_most(&hands) < secs(135));
-        // Who has led knows it best.
+        // A node that leads, or has led, knows the time best, so it ignores other reports.
         hands.lead(EngineClock::on(secs(50), steady_now()));
         hands.hear(boot_now(), secs(500));
         assert!(hands.now().is_some_and(|now| now >= secs(50) && now < secs(60)));

@@ -1,4 +1,5 @@
-//! Who leads, as far as this node knows, and the time that it stamps by when it does.
+//! The leader, as far as this node knows, and the clock by which this node stamps entries while it
+//! leads.
 //!
 //! A leader carries the time of the leader before it on, as far as that is known here: so it waits
 //! until it has carried out all that was decided before, and only then stamps. A stamp is for one
@@ -23,17 +24,17 @@ const BARRIER_PATIENCE: Span = Span::from_millis(500);
 /// And how long before it asks them again.
 const BARRIER_PAUSE: Span = Span::from_millis(20);
 
-/// How often it is looked again when nothing is said to have changed.
+/// How often to check again while openraft reports no change.
 const LOOK: Span = Span::from_secs(1);
 
-/// How this node stands to whoever orders what is asked.
+/// The role of this node in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeadershipRole {
     /// It leads, and may stamp.
     Leads(Leadership),
-    /// Another does.
+    /// Another node leads.
     Follows(NodeId),
-    /// Nobody that it knows, or it leads and can't stamp yet.
+    /// No leader is known, or this node leads and can't stamp yet.
     Waits,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct Leadership {
     pub(super) clock: EngineClock,
 }
 
-/// Follows who leads.
+/// Tracks the leader of the cluster.
 pub(super) struct LeadershipWatcher {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
@@ -69,7 +70,7 @@ impl LeadershipWatcher {
     pub(super) async fn run(self) {
         let mut news = self.raft.server_metrics();
         loop {
-            // What comes from here on wakes us again.
+            // Any later change wakes this task again.
             let known = news.borrow_and_update().clone();
             let id = self.raft.node_id();
             let vote = known.vote;
@@ -91,9 +92,9 @@ impl LeadershipWatcher {
                 sleep(BARRIER_PAUSE.as_duration()).await;
                 continue;
             }
-            // What is seen of openraft from two sides may be told in two steps.
+            // Check again after a while: openraft may publish the parts of a change one by one.
             let looks_again = async {
-                // Who leads alone is asked by nobody to stop, and sleeps while nothing happens.
+                // A lone leader can't be replaced, so it sleeps while nothing happens.
                 if self.alone.load(Ordering::SeqCst) && stand.is_leader() {
                     std::future::pending::<()>().await;
                 }
@@ -157,7 +158,7 @@ pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Leadership> {
     Some(Leadership { id, clock: EngineClock::on(engine, steady_now()) })
 }
 
-/// What openraft says of who is in the cluster, and who leads.
+/// openraft's metrics: among them the members of the cluster, and the leader.
 pub(super) type Metrics = openraft::RaftMetrics<TypeConfig>;
 
 /// The same, now.

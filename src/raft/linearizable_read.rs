@@ -26,8 +26,8 @@ use std::sync::Arc;
 use tokio::sync::{Mutex as Turn, Notify, watch};
 use tokio::time::{sleep, timeout};
 
-/// What was tried and can't be done yet is tried again after this, at most: nodes that were refused
-/// together must not come back together.
+/// Longest pause before a retry. The pause is jittered, since nodes that were refused together must
+/// not retry together.
 const PAUSE: Span = Span::from_millis(15);
 
 /// Returns when something may be tried again.
@@ -35,25 +35,25 @@ pub(super) async fn pause() {
     sleep(jittered(PAUSE).as_duration()).await;
 }
 
-/// Whoever has had no contact for so long is not in the middle of a change of the leader: that
-/// takes less.
+/// A node without contact to a leader or a quorum for longer than this has lost its quorum: an
+/// election takes less time.
 const LOST: Span = ANSWER_DEADLINE;
-/// Then it is only seen whether contact is just coming back: nobody has to wait to learn what is
-/// known already. Three signs of life would come in this time.
+/// Then a request waits only this long, in case contact is just coming back. Three heartbeats would
+/// arrive in this time.
 const LOST_PATIENCE: Span = Span::from_millis(300);
 
-/// Makes sure that a look is not at what was.
+/// Performs linearizable reads.
 pub(super) struct LinearizableReader {
     pub(super) raft: Raft,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<LeaderClock>,
     pub(super) freshness: Arc<StalenessBound>,
     pub(super) stand: watch::Receiver<LeadershipRole>,
-    /// A connection to whoever leads.
+    /// A connection to the leader.
     pub(super) line: Turn<Forwarder>,
 }
 
-/// Looks that wait.
+/// Reads that wait.
 #[derive(Default)]
 pub(super) struct ReadQueue {
     waiting: Mutex<QueuedReads>,
@@ -116,7 +116,7 @@ impl LinearizableReader {
                 let metrics = self.raft.metrics();
                 let metrics = metrics.borrow_watched();
                 let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
-                // Who has just begun to lead has been heard by a majority.
+                // A leader without an acknowledgement yet has just been elected by a majority.
                 let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
                 acked.map_or(Span::ZERO, |acked| Span::from(TypeConfig::now() - acked.into_inner()))
             }
@@ -124,7 +124,7 @@ impl LinearizableReader {
         quiet > LOST
     }
 
-    /// Until when an answer is waited for that would be waited for until then.
+    /// Returns `until`, or an earlier deadline if this node has lost its quorum.
     pub(super) fn patience(&self, until: Time) -> Time {
         if self.is_lost() { until.min(steady_now() + LOST_PATIENCE) } else { until }
     }
@@ -157,7 +157,7 @@ impl LinearizableReader {
             LeadershipRole::Leads(reign) => self.lead(reign).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
                 let asked = boot_now();
-                // Whoever answers is the leader of this vote, or of a later one.
+                // The node that answers is the leader of this vote, or of a later one.
                 let vote = metrics(&self.raft).vote;
                 let place = self.line.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
@@ -180,11 +180,12 @@ impl LinearizableReader {
         self.lead(reign).await.map_err(|_| RpcError::NotLeader(None))
     }
 
-    /// What is due is done, and the others say that this node leads.
+    /// Returns the read index, once a quorum has confirmed that this node leads. If a deadline is
+    /// due, it is applied first, and its entry is the confirmation.
     async fn lead(&self, reign: Leadership) -> Result<LeaderProgress, Arc<str>> {
         let now = reign.clock.at(steady_now());
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
-            // Its entry is agreed on only if this node leads.
+            // The entry commits only if this node leads.
             let commands = Commands { now, commands: vec![Op::Settle.into()] };
             let written = propose(&self.raft, reign, Arc::new(commands)).await;
             let written = written.map_err(|error| Arc::from(error.to_string()))?;
@@ -192,7 +193,7 @@ impl LinearizableReader {
         }
         let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
         let read = read.map_err(|error| Arc::from(error.to_string()))?;
-        // Who leads again stamps by another clock.
+        // A node that was elected again meanwhile stamps by another clock.
         if *read.committed_leader_id() != reign.id {
             return Err("another has led meanwhile".into());
         }
@@ -200,9 +201,9 @@ impl LinearizableReader {
     }
 }
 
-/// What comes of a proposal.
+/// The result of a proposal.
 pub(super) type Written = Result<ClientWriteResponse<TypeConfig>, WriteError>;
-/// Why nothing does.
+/// The error of a proposal.
 pub(super) type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
 
 /// Proposes an entry in one leadership, and in no other; returns when it is carried out here.

@@ -2,8 +2,8 @@
 //!
 //! Entries can be read as soon as [`append`](RaftLogStorage::append) has returned, and are
 //! promised only when the disk has them. Votes and entries go through one queue, in order. An
-//! error of the disk is final: it is noted, openraft stops, and nobody tries the sync again, for
-//! a second fsync may say yes to what the first one has lost.
+//! error of the disk is final: it is noted, openraft stops, and the sync is not retried, for a
+//! second fsync may succeed although the first one has lost data.
 
 use super::data_dir_error::DataError;
 use super::entry_codec::{Ballot, EncodedEntry, EncodedLogId};
@@ -44,7 +44,7 @@ pub(super) struct LogStore {
     pub(super) syncs: Arc<FsyncLatency>,
 }
 
-/// What raft-log is told.
+/// raft-log's type configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RaftLogTypes;
 
@@ -64,7 +64,7 @@ impl Types for RaftLogTypes {
     }
 }
 
-/// Who is to be told that the disk has something, or never will.
+/// Callback of a flush: reports that the data is on the disk, or that the write has failed.
 struct Flushed {
     who: FlushCallback,
     trouble: FatalError,
@@ -87,7 +87,7 @@ impl Callback for Flushed {
         }
         match self.who {
             FlushCallback::Raft(flushed) => flushed.io_completed(result),
-            // Whoever asked may have gone, with openraft.
+            // The caller may be gone, if openraft has shut down.
             FlushCallback::Caller(caller) => drop(caller.send(result)),
         }
     }

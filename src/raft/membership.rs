@@ -30,7 +30,7 @@ use tokio::time::timeout;
 const VOTERS: usize = 3;
 /// A learner this near to the end of the log has caught up.
 const NEAR: u64 = 1_000;
-/// Who has not been heard for so long is not made a voter.
+/// A node that was not heard for so long is not made a voter, or the next leader.
 const SILENT: Duration = Duration::from_secs(2);
 /// How long a change may take: a learner may have to be sent a snapshot.
 const CHANGE_PATIENCE: Span = Span::from_secs(60);
@@ -149,7 +149,7 @@ impl Members {
             ));
         }
         if id == metrics.id {
-            // Whoever leads then removes it.
+            // The next leader removes it.
             self.transfer(None).await?;
             return Err(RpcError::NotLeader(None));
         }
@@ -207,7 +207,7 @@ impl Members {
         }
     }
 
-    /// What is known, if this node leads.
+    /// Returns openraft's metrics if this node leads, else the address of the leader as an error.
     fn lead(&self) -> Result<Metrics, RpcError> {
         let metrics = metrics(&self.raft);
         if metrics.current_leader == Some(metrics.id) {
@@ -236,7 +236,7 @@ fn unknown(id: NodeId) -> RpcError {
     refused(format!("there is no node {id}; 'latchfs cluster status' shows all"))
 }
 
-/// Where to ask instead.
+/// Returns the address of the leader, if that is another node.
 pub(super) fn leader_address(metrics: &Metrics) -> Option<Arc<str>> {
     let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
     metrics.membership_config.get_node(&leader).and_then(NodeAddress::of).map(|at| at.address)

@@ -1,5 +1,5 @@
-//! What a node with peers looks after: that it is enrolled, that it knows what time it is, and
-//! that it is still a member.
+//! The background task of a node with peers: it enrolls the node, keeps the leader's time up to
+//! date, and stops the node when it is no longer a member.
 
 use super::data_dir::Data;
 use super::data_dir_error::Stop;

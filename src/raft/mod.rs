@@ -1,8 +1,8 @@
 //! The durable engine: the same engine, told what to do by a log that is on the disk.
 //!
-//! A command is written to the log, synced, carried out, and only then answered, so whatever
-//! anybody has been told outlives a crash and a power failure. openraft keeps the log's order;
-//! with one node it is its own majority. Locks and Raft know nothing of each other here but
+//! A command is written to the log, synced, applied, and only then answered, so every answer
+//! outlives a crash and a power failure. openraft keeps the log's order; with one node that node is
+//! its own majority. Locks and Raft know nothing of each other here but
 //! [`Engine::apply`](crate::engine::Engine::apply).
 //!
 //! The modules in reading order:

@@ -19,15 +19,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A call that changes nothing on a disk, or little. Who is cut off is found out soon, for a
-/// connection that was opened before the cut may stay dumb for long after it.
+/// Timeout of a call that writes little or nothing to a disk. It is short, so that a partition is
+/// detected soon: a connection that was opened before it may stay silent long after it.
 const CALL_PATIENCE: Span = Span::from_millis(500);
-/// Entries in so many bytes may take longer by a second: a disk and a network that are slow.
+/// The timeout grows by a second for so many bytes, for disks and networks that are slow.
 const BYTES_A_SECOND: u64 = 4 << 20;
 /// Bytes that an entry has at most where it is only counted.
 const ENTRY_BYTES: u64 = 16 << 10;
 
-/// Makes links. Whoever has no peers has none that they could reach.
+/// Makes links to other nodes. A lone node has no `caller`, so its links reach nobody.
 pub(super) struct Network {
     pub(super) caller: Option<Arc<RpcIdentity>>,
     pub(super) replica: Arc<Replica>,
@@ -35,7 +35,7 @@ pub(super) struct Network {
     pub(super) removed: Arc<AtomicBool>,
 }
 
-/// A way to one node.
+/// A link to one node.
 pub(super) struct PeerLink {
     line: Option<RpcConnection>,
     to: NodeId,

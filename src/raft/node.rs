@@ -48,18 +48,18 @@ const START_PATIENCE: Span = Span::from_secs(60);
 /// How long an end waits for another node to lead.
 const HANDOVER_PATIENCE: Span = Span::from_secs(1);
 
-/// Who is told when the node can't go on.
+/// Callback that receives the reason when the node can't go on.
 pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
 
-/// What has been started.
+/// A started node, and the thread that runs it.
 pub(super) struct NodeHandle {
     pub(super) shared: RunningNode,
     pub(super) thread: JoinHandle<()>,
-    /// Takes whoever is to be told of a failure.
+    /// Takes the callbacks for a failure.
     pub(super) failures: mpsc::Sender<OnFailure>,
 }
 
-/// What the edges need of a node that runs.
+/// The parts of a running node that the front ends use.
 #[derive(Clone)]
 pub(super) struct RunningNode {
     pub(super) replica: Arc<Replica>,
@@ -71,19 +71,19 @@ pub(super) struct RunningNode {
     pub(super) alone: Arc<AtomicBool>,
     pub(super) members: Arc<Members>,
     pub(super) reporter: Arc<Reporter>,
-    /// A way to whoever leads, for what is not asked often.
+    /// A connection to the leader, for rare requests.
     pub(super) leader: Arc<Turn<Forwarder>>,
     pub(super) runtime: Handle,
-    /// For changes of the cluster; what the log decides is audited by the replica.
+    /// Audits membership changes; the replica audits applied entries.
     pub(super) audit: Arc<Mutex<Audit>>,
     /// Why it has ended, if it has.
     pub(super) stopped: Arc<Mutex<Option<Stop>>>,
 }
 
-/// What the thread begins with.
+/// The opened files and sockets with which the node's thread begins.
 struct NodeParts {
     data: Data,
-    /// What a new cluster goes on from, if there was another one.
+    /// The baseline of a new cluster that continues a lost one.
     heritage: Option<Baseline>,
     log: LogStore,
     machine: StateMachine,
@@ -92,7 +92,7 @@ struct NodeParts {
     peers: Option<ListeningPeers>,
 }
 
-/// What works on the thread.
+/// The tasks that run on the node's thread.
 struct NodeTasks {
     proposer: Proposer,
     begun: RunningNode,
@@ -141,27 +141,28 @@ fn open(
     let audit = || Audit::open(data.path()).map_err(|error| DataError::io(data.path(), error));
     let machine = StateMachine::open(&data.snapshot(), audit()?, &trouble)?;
     if log.purged() > machine.applied() {
-        // What was forgotten of the log is in a snapshot, or nowhere.
+        // Purged entries are only in a snapshot, and the snapshot on the disk does not have them.
         return Err(DataError::Missing(data.snapshot()));
     }
     let audit = audit()?;
     Ok(NodeParts { data, heritage, log, machine, audit, trouble, peers })
 }
 
-/// Who a new node is: the first of a cluster of its own, or one of that of its seeds.
+/// Returns the cluster and the number of a new node: the first of a cluster of its own, or one that
+/// joins the cluster of its seeds.
 fn begin_or_join(
     path: &Path,
     peers: Option<&ListeningPeers>,
 ) -> Result<(ClusterId, NodeId), DataError> {
     match peers {
         Some(peers) if !peers.seeds.is_empty() => peers.join(path),
-        // Who was one of several and has lost all must not begin as if nothing had been.
+        // A former member that has lost its data must not begin a cluster of its own.
         Some(_) => Err(PeerError::Nobody(path.to_path_buf()).into()),
         None => Ok(data_dir::first()),
     }
 }
 
-/// What the thread does, from the start to the end.
+/// Runs the node on its thread until it ends.
 fn work(
     parts: NodeParts,
     say: &mpsc::Sender<Result<RunningNode, DataError>>,
@@ -257,7 +258,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
         let members = BTreeMap::from([(identity.node, BasicNode { addr })]);
         raft.initialize(members).await.map_err(|error| stopped(error.to_string()))?;
     }
-    // What openraft knows itself: what it tells in metrics comes a moment later.
+    // Read openraft's own state: its metrics are updated a moment later.
     let known = raft.with_raft_state(|state| state.membership_state.effective().clone()).await;
     let known = known.map_err(|error| stopped(error.to_string()))?;
     let is_alone = known.nodes().map(|(id, _)| *id).eq([identity.node]);
@@ -300,7 +301,7 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     .put_together(identity.cluster, identity.node))
 }
 
-/// What a node is put together from.
+/// The components of which a node is built.
 struct NodeComponents {
     raft: Raft,
     replica: Arc<Replica>,
@@ -399,7 +400,7 @@ impl NodeComponents {
     }
 }
 
-/// Has a node that is alone lead, and writes what its cluster begins with.
+/// Makes a lone node the leader, and writes the first entry of its cluster.
 async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,
@@ -440,8 +441,8 @@ async fn begin_alone(
         changed.map_err(|error| stopped(error.to_string()))?;
     }
     let reign = alone(raft, replica).ok_or_else(|| stopped("it does not lead".to_owned()))?;
-    // Who lived in the daemon's process is gone with it; what it held is in grace, so that a
-    // process which still lives can be bound again.
+    // Sessions without a ttl belonged to the previous process of the daemon. They expire, and their
+    // leases are in grace, so that a process which still lives can be bound again.
     let end = |session| Op::EndSession(EndSession { session, end: SessionEnd::Expired }).into();
     let commands: Vec<_> = replica.orphans().into_iter().map(end).collect();
     if !commands.is_empty() {
@@ -471,7 +472,8 @@ impl RunningNode {
 
 fn config(pace: ElectionPace) -> Config {
     let (heartbeat, soonest, latest) = match pace {
-        // Who asks a leader that is killed waits for about two of the last: less than 2 s.
+        // If the leader is killed, a request waits for about two of the longest election timeouts:
+        // less than 2 s.
         ElectionPace::Lan => (100, 400, 800),
         ElectionPace::Wifi => (250, 1_000, 1_500),
     };
@@ -480,10 +482,11 @@ fn config(pace: ElectionPace) -> Config {
         heartbeat_interval: heartbeat,
         election_timeout_min: soonest,
         election_timeout_max: latest,
-        // Whose others are away does not keep them from electing another for ever.
+        // A leader that has lost its quorum pauses its heartbeats now and then, so that it does not
+        // keep the other nodes from an election for ever.
         quorum_loss_probe_interval: Some(2 * latest),
-        // Who is alone has nobody to give signs of life to, or to miss them of: it is elected
-        // when it starts. So it sleeps while nothing happens.
+        // A lone node sends and awaits no heartbeats: it is elected when it starts, and sleeps
+        // while nothing happens.
         enable_tick: false,
         enable_pre_vote: Some(true),
         // A leader that comes back leads by a vote, when its state is what it was.

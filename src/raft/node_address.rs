@@ -1,7 +1,7 @@
 //! Where a node is to be found: by its peers, and by clients.
 //!
-//! openraft keeps one text for each node. A lone node has an empty one; who has peers has a peer
-//! address, the URL of its server and a name, with spaces between.
+//! openraft keeps one text for each node. A lone node has an empty one; a node with peers has its
+//! peer address, the URL of its server and its name, with spaces between.
 
 use crate::engine::codec::{Codec, Decoder, Malformed};
 use openraft::impls::BasicNode;
@@ -18,7 +18,7 @@ pub(super) struct NodeAddress {
     pub(super) address: Arc<str>,
     /// Where clients find its server.
     pub(super) url: Arc<str>,
-    /// What people call it.
+    /// Its name, for people.
     pub(super) name: Arc<str>,
 }
 
@@ -33,7 +33,7 @@ impl NodeAddress {
         sound.then(|| Self { address: address.into(), url: url.into(), name: name.into() })
     }
 
-    /// What openraft keeps of a node; `None`: it is alone.
+    /// Parses the text that openraft keeps of a node; `None`: the node is alone.
     pub(super) fn of(node: &BasicNode) -> Option<Self> {
         let mut parts = node.addr.split(' ');
         let (address, url, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -71,7 +71,7 @@ pub(super) fn host_and_port(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = port.parse().ok().filter(|port| *port != 0)?;
-    // Where it ends and the port begins nobody could say.
+    // An IPv6 address must be in brackets: else its last part could be the port.
     let is_unclear = bare.len() == host.len() && host.contains(':');
     (!bare.is_empty() && !is_unclear).then_some((bare, port))
 }

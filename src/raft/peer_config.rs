@@ -26,7 +26,7 @@ pub struct Peering {
     pub address: Option<String>,
     /// Where clients find its server.
     pub url: String,
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
     /// Nodes to ask when it is new.
     pub seeds: Vec<String>,
@@ -101,8 +101,8 @@ impl ListeningPeers {
         }
     }
 
-    /// Fails if a seed is of another cluster than this node, which is alone in its own: whoever
-    /// started it meant it to join.
+    /// Fails if a seed is of another cluster than this node, which is alone in its own: the seeds
+    /// show that it was meant to join theirs.
     pub(super) async fn refuse_strangers(
         &self,
         caller: &Arc<RpcIdentity>,

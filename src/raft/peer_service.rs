@@ -1,4 +1,4 @@
-//! Who answers the calls of other nodes.
+//! The RPC service of a node, which answers the calls of other nodes.
 
 use super::data_dir::Data;
 use super::leadership::{LeadershipRole, metrics};
@@ -83,9 +83,10 @@ impl accept::RpcHandler for PeerService {
 }
 
 impl PeerService {
-    /// Whoever was removed is told so, by a leader that surely leads.
+    /// Fails if the caller was removed. Only a leader says so, after a quorum has confirmed that it
+    /// leads.
     async fn refuse_strangers(&self, from: NodeId, call: &RpcRequest) -> Result<(), RpcError> {
-        // Who leads knows better than this node who is a member.
+        // These calls come from a leader, which knows the members better than this node.
         if matches!(
             call,
             RpcRequest::Append(_) | RpcRequest::Snapshot(..) | RpcRequest::Transfer(_)
@@ -137,7 +138,7 @@ impl PeerService {
             return Err(RpcError::NotLeader(leader_address(&metrics(&self.raft))));
         };
         let (send, delivered) = oneshot::channel();
-        // Whoever has gone meanwhile needs no answer.
+        // A caller that has gone meanwhile needs no answer.
         self.desk.send_on(commands, Box::new(move |delivery| drop(send.send(delivery))));
         let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
         let now = reign.clock.at(steady_now());

@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Who has not been seen for so long is forgotten (seed 003).
+/// A node that was not seen for so long is forgotten.
 const FORGET_AFTER: Span = Span::from_secs(24 * 3_600);
 /// How often the times are put on the disk, when nothing else has changed.
 const WRITE_EVERY: Span = Span::from_secs(600);
@@ -35,8 +35,8 @@ struct PeerRecord {
 }
 
 impl PeerStore {
-    /// What is in a directory. Whoever is in it counts as seen now. A book that can't be read is
-    /// an empty one: others are found in the log, or by seeds.
+    /// Opens the address book of a directory. Every node in it counts as seen now. A book that can
+    /// not be read counts as empty: other nodes are found in the log, or by seeds.
     pub(super) fn open(dir: &Path, cluster: ClusterId, now: Time) -> Self {
         let path = dir.join("peers.json");
         let pages = match fs::read(&path) {
@@ -70,7 +70,7 @@ impl PeerStore {
         }
     }
 
-    /// Forgets who was not seen for long, and puts the book on the disk if that is due.
+    /// Forgets the nodes that were not seen for long, and writes the file if that is due.
     pub(super) fn keep(&mut self, now: Time) {
         let before = self.pages.len();
         self.pages.retain(|_, page| now.since(page.seen) < FORGET_AFTER);
@@ -132,7 +132,7 @@ mod tests {
         book.see(3, station(3), hour(1));
         book.see(5, station(5), hour(20));
         book.keep(hour(20));
-        // Whoever is in it at a start counts as seen then.
+        // Every node that is in the file at a start counts as seen then.
         let mut again = PeerStore::open(&dir, cluster, hour(30));
         assert_eq!(again.addresses().collect::<Vec<_>>(), ["10.0.0.3:7100", "10.0.0.5:7100"]);
         again.see(5, station(6), hour(40));

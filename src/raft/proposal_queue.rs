@@ -1,8 +1,8 @@
-//! Where requests wait for the next entry, and where the edges leave them: nobody who asks is
-//! held up.
+//! The queue of requests that wait for the next entry. A front end adds a request to it and never
+//! blocks.
 //!
-//! Who looks at a lock sees what was asked of it before, also when the answer to that is still on
-//! its way: a look stands in the same line, behind what concerns it. It makes no entry.
+//! A read of a lock sees the effect of every earlier request for it, also of one that is not
+//! answered yet: the read stands in the same queue, behind that request. It makes no entry.
 
 use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
 use super::rpc::messages::RpcError;
@@ -24,11 +24,11 @@ pub(super) const ANSWER_DEADLINE: Span = Span::from_secs(2);
 /// A request.
 struct QueuedProposal {
     what: ProposalKind,
-    /// Until when somebody waits, on the steady clock.
+    /// Deadline of the answer, on the steady clock.
     until: Time,
 }
 
-/// What is asked, and where the answer goes.
+/// A queued request, and the callback for its answer.
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
 enum ProposalKind {
     Decide(Command, Then<Result<Answer, Unavailable>>),
@@ -36,14 +36,14 @@ enum ProposalKind {
     Look(PendingRead),
 }
 
-/// Looks at the engine at a time, when all that was asked before is carried out.
+/// A read, called with the engine time to read at, once all earlier requests have been applied.
 pub(super) type PendingRead = Then<Result<Time, Unavailable>>;
 
-/// Where the answers to a parcel go: commands that another node has sent on for its clients, and
-/// the entry that they became.
+/// Callback for commands that another node has forwarded for its clients: it gets the index of
+/// their entry, and their answers.
 pub(super) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
 
-/// What waits for the next entry, and what is in the one on its way.
+/// The requests that wait for the next entry, and the commands of the entry in flight.
 #[derive(Default)]
 pub(super) struct ProposalQueue {
     line: Mutex<ProposalQueueState>,
@@ -82,9 +82,9 @@ impl ProposalKind {
     }
 }
 
-/// What is to be done next.
+/// The next work of the proposer.
 pub(super) enum NextBatch {
-    /// These.
+    /// Requests to propose as one entry.
     Batch(ProposalBatch),
     /// Nothing, at the moment.
     Nothing,
@@ -92,7 +92,7 @@ pub(super) enum NextBatch {
     Closed,
 }
 
-/// What makes one entry, and who waits for it.
+/// The commands of one entry, and the callbacks that wait for its answers.
 pub(super) struct ProposalBatch {
     pub(super) commands: Arc<Commands>,
     pub(super) waiting: BatchWaiters,
@@ -101,18 +101,18 @@ pub(super) struct ProposalBatch {
 /// Where the answers to an entry go.
 #[derive(Default)]
 pub(super) struct BatchWaiters {
-    /// For its commands, in their order.
+    /// Reply callbacks, one per caller or forwarding node, in the order of the commands.
     who: Vec<BatchWaiter>,
     looks: Vec<PendingRead>,
     /// Until when the first of them waits.
     pub(super) until: Option<Time>,
 }
 
-/// Who waits for some commands of an entry.
+/// The waiter for one or more commands of an entry.
 enum BatchWaiter {
-    /// For one.
+    /// A local caller, for one command.
     Caller(Then<Result<Answer, Unavailable>>),
-    /// For so many.
+    /// Another node, for this many commands that it has forwarded.
     Node(usize, ForwardReply),
 }
 
@@ -127,7 +127,7 @@ impl ProposalQueue {
         self.take(ProposalKind::Look(look));
     }
 
-    /// Takes what another node has sent on, or says at once why not.
+    /// Takes the commands that another node has forwarded, or says at once why not.
     pub(super) fn send_on(&self, commands: Vec<Command>, delivery: ForwardReply) {
         self.take(ProposalKind::Parcel(commands, delivery));
     }
@@ -147,7 +147,7 @@ impl ProposalQueue {
         }
     }
 
-    /// What is to be done next, the oldest first, at the time that `now` gives.
+    /// Takes the oldest requests that fit into one entry, stamped with the time that `now` returns.
     pub(super) fn next(&self, now: impl FnOnce() -> Time) -> NextBatch {
         let mut line = self.line.lock();
         let count = line.fitting();
@@ -175,7 +175,7 @@ impl ProposalQueue {
         NextBatch::Batch(ProposalBatch { commands, waiting })
     }
 
-    /// What was on its way has been carried out.
+    /// Notes that no entry is in flight any more.
     pub(super) fn landed(&self) {
         self.line.lock().flying = None;
     }
@@ -185,7 +185,7 @@ impl ProposalQueue {
         let line = self.line.lock();
         let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
         let flying = line.flying.iter().flat_map(|flying| &flying.commands);
-        // What another node has sent on nobody here has asked before.
+        // Forwarded commands have no caller on this node, so no read here has to wait for them.
         let waiting = line.asked.iter().filter_map(|asked| match &asked.what {
             ProposalKind::Decide(command, _) => Some(command),
             ProposalKind::Parcel(..) | ProposalKind::Look(_) => None,
@@ -221,7 +221,7 @@ impl ProposalQueue {
         }
     }
 
-    /// Answers those for whom nobody waits any more.
+    /// Refuses the requests whose deadline has passed.
     pub(super) fn expire(&self, now: Time, why: &Unavailable) {
         let late: Vec<_> = {
             let mut line = self.line.lock();
@@ -237,7 +237,7 @@ impl ProposalQueue {
 /// Whether a command may change what is seen of a lock.
 fn concerns(op: &Op, name: &LockName) -> bool {
     match op {
-        // Time passes whether anybody says so or not, and whoever looks asks what is due.
+        // These change no lock: every read checks by itself whether a deadline is due.
         Op::Settle | Op::OpenSession(_) | Op::KeepAlive(_) => false,
         Op::Acquire(ask) => ask.name == *name,
         Op::Renew(ask) => ask.key.name == *name,
@@ -246,7 +246,7 @@ fn concerns(op: &Op, name: &LockName) -> bool {
         Op::Leave(ask) => ask.name == *name,
         Op::Move(ask) => ask.from.name == *name || ask.to == *name,
         Op::Steal(ask) => ask.name == *name,
-        // Whatever hangs on it, or whatever there is.
+        // These may end any lease of the session, or any lease at all.
         Op::EndSession(_) | Op::Reset(_) => true,
     }
 }

@@ -1,10 +1,9 @@
-//! What makes entries: one at a time, with all that was asked while the one before was on its
-//! way, and the time at which the engine is to carry it out.
+//! The proposer: turns queued requests into log entries, one at a time. An entry holds all requests
+//! that came while the one before was in flight, and the engine time at which they are applied.
 //!
-//! Who leads proposes them; whoever follows sends all that was asked there on to it, in one call,
-//! and answers when it has carried out that entry itself. When a deadline passes and nobody asks
-//! for anything, an entry of the leader says only that. Nodes on which nothing happens write
-//! nothing.
+//! A leader proposes the entry. A follower forwards its requests to the leader in one call, and
+//! answers them when it has applied that entry itself. If a deadline passes and there is no
+//! request, the leader proposes an entry that only advances the time. Idle nodes write nothing.
 
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
@@ -28,7 +27,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex as Turn, watch};
 use tokio::time::{sleep, timeout};
 
-/// How often it is looked for requests for which nobody waits any more, while an entry takes long.
+/// How often to drop expired requests while an entry is slow to commit.
 const LATE_LOOK: Span = Span::from_millis(250);
 
 /// Proposes entries.
@@ -51,13 +50,13 @@ fn now(stand: LeadershipRole) -> Time {
     }
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 enum ProposalOutcome {
-    /// It is carried out here, as this entry.
+    /// It was applied on this node: the index of its entry, the answers, and the leader's time.
     Done(u64, Answers, Time),
     /// Nothing was done.
     Nothing(Arc<str>),
-    /// It may be done, or be done yet.
+    /// The outcome is unknown: the batch may have committed, or may still commit.
     Unknown(Arc<str>),
 }
 
@@ -185,7 +184,7 @@ impl Proposer {
             return Ok(ProposalOutcome::Nothing("nobody leads them".into()));
         }
         if commands.commands.is_empty() {
-            // Who only looks makes no entry.
+            // A batch of reads makes no entry.
             return Ok(match self.reader.read(until).await {
                 Ok(at) => ProposalOutcome::Done(0, vec![], at),
                 Err(Unavailable::NoQuorum { why }) => ProposalOutcome::Nothing(why),
@@ -193,7 +192,7 @@ impl Proposer {
             });
         }
         match stand {
-            // It would be written here, and nobody could say what becomes of it.
+            // Without a quorum the entry would be written here, and its outcome would be unknown.
             LeadershipRole::Leads(_) if self.reader.is_lost() => {
                 Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }
@@ -222,8 +221,8 @@ impl Proposer {
         }
     }
 
-    /// Has an entry written and carried out: what its commands came to. If that takes too long,
-    /// those who wait are told, and taken away.
+    /// Proposes an entry, and returns its outcome once it is applied. If that takes too long, the
+    /// waiters are refused and removed.
     async fn write(
         &self,
         reign: Leadership,

@@ -1,8 +1,9 @@
-//! The durable node as a door: what the edges ask.
+//! The durable node as a lock service: the calls of the front ends.
 //!
-//! Reading needs no entry: this node alone decides, so what it has carried out is all that
-//! anybody has been told. A read waits only for what was asked of the same lock before it, and
-//! when a deadline has passed, for the entry that says so.
+//! A read makes no log entry. A lone node answers from its applied state, since only that state has
+//! been told to anybody. Such a read waits only for earlier requests for the same lock, and if a
+//! deadline has passed, for the entry that applies it. With peers, `linearizable_read` makes reads
+//! safe.
 
 use super::cluster_admin::RaftClusterAdmin;
 use super::data_dir_error::{DataError, Stop};
@@ -175,21 +176,22 @@ impl NodeShared {
         look(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
-    /// How long ago it surely was so what this node knows.
+    /// Returns an upper bound on the age of this node's state; `None`: it is unknown.
     fn age(&self) -> Option<Span> {
         if self.node.is_alone() {
             return Some(Span::ZERO);
         }
-        // Whoever leads, and is heard by a majority, knows all there is.
+        // The state of a leader was current when a majority last acknowledged it.
         let led = self.node.reporter.heard_by_most();
         let followed = self.node.freshness.as_of(self.node.replica.applied());
         led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
     }
 
-    /// What the boot clock shows at an engine time.
+    /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
         if self.node.hands.now().is_none() {
-            // Nobody has led since the start: as if time had stood still since the last entry.
+            // No leader is known since the start: assume that time has stood still since the last
+            // entry.
             let clock = self.node.replica.look().engine.clock();
             let now = boot_now();
             return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
@@ -280,7 +282,7 @@ impl LockService for RaftNode {
     }
 
     fn known(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
-        // What is older than it says would be worse than what is newer.
+        // Take the age before the state: a state that is newer than its stated age does no harm.
         let age = self.shared.age();
         let now = self.shared.node.hands.now().unwrap_or_default();
         self.shared.look_at(now, |engine, at| look(engine, at));

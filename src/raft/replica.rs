@@ -1,8 +1,8 @@
 //! The engine as the log has left it, and what follows from each entry: events, counts, audit.
 //!
 //! One mutex guards the engine and the order of its events. Nobody is woken or answered while it
-//! is held. What is read again at a start has been told before: until [`Replica::go_live`] nothing
-//! is told.
+//! is held. The entries that a start replays were published before: until [`Replica::go_live`]
+//! nothing is published.
 
 use super::leader_clock::{LeaderReading, TIME_EVERY};
 use super::snapshot::SnapshotContents;
@@ -34,7 +34,7 @@ pub(crate) struct Replica {
 /// Reads the steady clock of this machine, which is virtual in a simulation.
 pub(crate) type SteadyClock = Box<dyn Fn() -> Time + Send + Sync>;
 
-/// What the mutex guards.
+/// The state that the mutex guards.
 pub(crate) struct ReplicaState {
     pub(crate) engine: Engine,
     /// Which cluster this is, once an entry has said so.
@@ -49,12 +49,12 @@ pub(crate) struct ReplicaState {
     telling: Telling,
 }
 
-/// Whether what happens is told.
+/// Whether events are published.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
-    /// It has been told, before the last end.
+    /// No: they were published before the restart.
     Not,
-    /// It is news.
+    /// Yes: they are new.
     All,
 }
 
@@ -88,12 +88,12 @@ impl Replica {
         self.core.lock()
     }
 
-    /// From now on what happens is told.
+    /// Publishes events from now on.
     pub(crate) fn go_live(&self) {
         self.core.lock().telling = Telling::All;
     }
 
-    /// Carries an entry out. What its commands came to, in their order.
+    /// Applies an entry. Returns the answers to its commands, in order.
     pub(crate) fn apply(&self, entry: Entry) -> Answers {
         let index = entry.log_id.index;
         let answers = self.apply_untold(entry);
@@ -174,7 +174,7 @@ impl Replica {
         (answers, wakers)
     }
 
-    /// Becomes what a snapshot of another node says.
+    /// Replaces the state with a snapshot of another node.
     pub(crate) fn replace(&self, known: SnapshotContents) {
         let mut core = self.core.lock();
         core.engine = known.engine;
@@ -185,7 +185,7 @@ impl Replica {
             let stamped = core.engine.clock();
             core.hear(applied.leader_id, stamped, (self.steady)());
         }
-        // What happened in between nobody here will learn: whoever follows must look again.
+        // The events in between are lost on this node: watchers must read the state again.
         let wakers = self.feed.skip(1);
         let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
@@ -217,7 +217,7 @@ impl Replica {
 }
 
 impl ReplicaState {
-    /// Who is in the cluster, as the last entry of that kind which was carried out says.
+    /// Returns the members of the cluster, as of the last applied entry.
     pub(crate) const fn members(&self) -> &Membership {
         &self.members
     }
@@ -234,7 +234,7 @@ impl ReplicaState {
         self.reading = Some(heard.better(self.reading));
     }
 
-    /// What this state is the state of.
+    /// Returns the snapshot metadata of this state.
     pub(crate) fn meta(&self) -> Meta {
         Meta { last_log_id: self.applied, last_membership: self.members.clone() }
     }

@@ -11,9 +11,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the file begins with, before its version.
+/// Magic bytes at the start of the file, before its version.
 const MAGIC: &[u8; 8] = b"latchsnp";
-/// The version of the file. Whoever finds a newer one stops.
+/// The version of the file. A node that finds a newer one stops.
 const VERSION: u32 = 1;
 /// Magic, version, sum of the rest.
 const HEAD_BYTES: usize = 16;
@@ -47,7 +47,7 @@ pub(super) fn write(path: &Path, snapshot: &Snapshot) -> io::Result<()> {
     replace(path, &[&to_file(snapshot)])
 }
 
-/// The file that says a snapshot.
+/// Encodes a snapshot as a file.
 pub(crate) fn to_file(snapshot: &Snapshot) -> Vec<u8> {
     let mut meta = Vec::new();
     put_meta(&snapshot.meta, &mut meta);
@@ -104,7 +104,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Malformed> {
     Ok(Snapshot { meta: take_meta(&mut Decoder::new(meta))?, snapshot: state.into() })
 }
 
-/// What a snapshot says, as a state.
+/// Decodes the state that a snapshot holds.
 pub(crate) fn unpack(snapshot: &Snapshot) -> Result<SnapshotContents, Malformed> {
     let (cluster, engine) = from_bytes(&snapshot.snapshot)?;
     Ok(SnapshotContents { meta: snapshot.meta.clone(), cluster, engine })

@@ -7,7 +7,7 @@
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 
-/// What a node that follows has heard of how far the leader has decided.
+/// The commit indexes that a follower has heard from its leader, and how far it has applied them.
 #[derive(Debug)]
 pub(super) struct StalenessBound(Mutex<StalenessState>);
 
@@ -17,7 +17,7 @@ struct StalenessState {
     contact: Time,
     /// All that was decided by then is carried out here. On the boot clock.
     as_of: Option<Time>,
-    /// The leader has decided up to this entry, it said then, and that is not seen here yet.
+    /// When the leader sent a commit index that is not applied here yet, and that index.
     said: Option<(Time, u64)>,
 }
 
@@ -53,8 +53,8 @@ impl StalenessBound {
         let mut known = self.0.lock();
         known.contact = known.contact.max(at);
         known.settle(applied);
-        // What was said first is carried out first: a node that is always a little late would
-        // otherwise never know of any moment.
+        // Keep the oldest pending commit index, which is reached first. If each heartbeat replaced
+        // it, a node that is always a little behind would never reach any.
         known.said.get_or_insert((at, decided));
         known.settle(applied);
     }
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(fresh.as_of(6), Some(secs(1)));
         fresh.hear(secs(3), 9, 6);
         assert_eq!(fresh.as_of(7), Some(secs(2)));
-        // What was said while something older was awaited counts when it is said again.
+        // An index that came while an older one was pending counts when it comes again.
         assert_eq!(fresh.as_of(9), Some(secs(2)));
         fresh.hear(secs(4), 9, 9);
         assert_eq!(fresh.as_of(9), Some(secs(4)));

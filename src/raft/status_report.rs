@@ -1,4 +1,4 @@
-//! How the nodes stand, for people: what this one knows of itself, and what the others answer.
+//! The status of the nodes, for people: this node reports its own, and asks the others for theirs.
 
 use super::elections::ElectionCounter;
 use super::fsync_latency::FsyncLatency;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// How long a node has to answer before it is shown as one that does not.
 const STATUS_PATIENCE: Span = Span::from_secs(1);
 
-/// What a node measures of itself, for people.
+/// Measurements of a node, for status reports and metrics.
 #[derive(Clone)]
 pub(super) struct Gauges {
     /// How long its disk takes.
@@ -113,7 +113,7 @@ impl Reporter {
         }
     }
 
-    /// What is known here of all, without asking anybody.
+    /// Returns what this node knows of the cluster, without asking another node.
     pub(super) fn outlook(&self) -> Outlook {
         let metrics = metrics(&self.raft);
         let nodes: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
@@ -125,7 +125,7 @@ impl Reporter {
             entries: matched(&metrics, *id).map(|matched| last.saturating_sub(matched)),
             heard: heard(&metrics, *id).map(Span::from),
         };
-        // Who does not lead knows of itself alone.
+        // A node that does not lead knows only its own progress.
         let own = || {
             let decided = index(metrics.cluster_committed);
             let entries = Some(decided.saturating_sub(index(metrics.last_applied)));
@@ -169,7 +169,7 @@ fn matched(metrics: &Metrics, id: NodeId) -> Option<u64> {
     metrics.replication.as_ref()?.get(&id)?.map(|matched| matched.index)
 }
 
-/// What is known here of a node that has not answered.
+/// Returns what this node knows of a node that has not answered.
 fn known(metrics: &Metrics, id: NodeId) -> Member {
     let node = metrics.membership_config.get_node(&id);
     let station = node.and_then(NodeAddress::of);

@@ -1,5 +1,5 @@
-//! What the log survives, and what it refuses to survive. Nothing sleeps: what is waited for is an
-//! answer.
+//! Tests of crashes and damage: from which logs a node recovers, and which logs it refuses. No test
+//! sleeps: each waits for an answer.
 
 use super::data_dir::{Data, first};
 use super::fatal_error::FatalError;
@@ -45,7 +45,7 @@ impl ClusterScratch {
         self.0.join("data")
     }
 
-    /// What a crash at this moment would leave.
+    /// Copies the data directory, as a crash at this moment would leave it.
     fn copy(&self) -> Self {
         let copy = Self::new();
         copy_tree(&self.data(), &copy.data());
@@ -135,7 +135,7 @@ fn bytes(node: &RaftNode) -> Vec<u8> {
     node.inspect(codec::encode_engine)
 }
 
-/// Who holds a lock.
+/// Returns the holder of a lock and its token.
 fn holder(node: &RaftNode, lock: &str) -> Option<(String, u64)> {
     let (send, seen) = mpsc::channel();
     node.view(&name(lock), Box::new(move |view| send.send(view).expect("somebody waits")));
@@ -162,7 +162,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, ClusterScratch> for TestBu
     }
 }
 
-/// What openraft asks of a log and a state machine, as openraft tests it.
+/// Runs openraft's own tests of a log and a state machine.
 #[test]
 fn the_log_keeps_what_openraft_asks_of_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -326,7 +326,7 @@ fn what_was_granted_outlives_the_node() {
     }
 }
 
-/// What a lease had left it has left when the node comes back: engine time stands still meanwhile.
+/// A lease has as much time left after a restart as before: engine time stands still meanwhile.
 #[test]
 fn while_a_node_is_off_no_lease_grows_older() {
     let scratch = ClusterScratch::new();
@@ -439,7 +439,7 @@ fn a_long_log_is_forgotten_up_to_a_snapshot() {
     assert_eq!(bytes(&node), before);
     assert_eq!(holder(&node, "kept"), Some(("ann".to_owned(), 1)));
     drop(node);
-    // What was forgotten of the log is in the snapshot alone.
+    // The purged entries are in the snapshot alone, so a damaged snapshot is refused.
     let kept = fs::read(scratch.data().join("snapshot")).expect("it is there");
     for at in [0, 8, 12, 20, kept.len() / 2, kept.len() - 1] {
         let mut changed = kept.clone();
@@ -505,7 +505,7 @@ fn a_write_that_was_broken_off_is_cut_off() {
     assert_eq!(grants(&copy.open().expect("zeros are no damage")), 5);
 }
 
-/// Whatever byte of the log is changed: it refuses to open, or nothing is lost.
+/// A log with any byte changed refuses to open, or opens without a loss.
 #[test]
 fn a_changed_log_does_not_open() {
     let scratch = crashed(3);

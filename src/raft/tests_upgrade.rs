@@ -1,5 +1,5 @@
-//! What an older latchfs has written opens, with its locks and tokens; and what is left of a lost
-//! cluster begins a new one.
+//! Tests of upgrade and restore: data of an older latchfs opens, with its locks and tokens, and the
+//! baseline of a lost cluster begins a new one.
 
 use super::restore;
 use super::snapshot;
@@ -62,7 +62,7 @@ fn token(answer: Answer) -> u64 {
     }
 }
 
-/// Who holds a lock of the fixture, and under which tokens.
+/// Returns the holders of a lock of the fixture, and their tokens.
 fn holders(engine: &Engine, of: &str) -> Vec<(String, u64)> {
     let view = engine.view(&lock(of), engine.clock());
     assert_eq!(view.phase(), Phase::Held, "{of}");

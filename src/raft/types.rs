@@ -1,4 +1,4 @@
-//! What the log is a log of: the types that openraft is told, and what an entry carries.
+//! The types of the log: openraft's type configuration, and the contents of an entry.
 
 use crate::engine::codec::{Codec, Decoder, Malformed};
 use crate::engine::{Answer, Baseline, Command, Rules};
@@ -18,19 +18,19 @@ openraft::declare_raft_types!(
 
 /// The number of a node. It is given once: a node that has lost its data comes back under another.
 pub(crate) type NodeId = u64;
-/// Where an entry stands in the log, and who put it there.
+/// The index of an entry in the log, and the leader that proposed it.
 pub(crate) type LogId = LogIdOf<TypeConfig>;
 /// One leadership: a term, and the node that leads in it.
 pub(crate) type Leader = openraft::vote::leader_id_adv::LeaderId<u64, NodeId>;
-/// Whom a node has promised to follow.
+/// A vote: the leader or candidate that a node has promised to follow.
 pub(crate) type Vote = VoteOf<TypeConfig>;
 /// One entry of the log.
 pub(crate) type Entry = EntryOf<TypeConfig>;
-/// What an entry says.
+/// The payload of an entry.
 pub(crate) type Payload = PayloadOf<TypeConfig>;
-/// Who is in the cluster, and since which entry.
+/// The members of the cluster, and the entry that set them.
 pub(crate) type Membership = StoredMembershipOf<TypeConfig>;
-/// What a snapshot is a snapshot of.
+/// The metadata of a snapshot: the last applied entry, and the membership.
 pub(crate) type Meta = SnapshotMetaOf<TypeConfig>;
 /// A snapshot.
 pub(crate) type Snapshot = SnapshotOf<TypeConfig, Arc<[u8]>>;
@@ -45,7 +45,7 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// What one entry carries, to be carried out as a whole.
+/// The contents of one entry, applied as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Proposal {
     /// The first of a cluster: which it is, and the rules that all its replicas go by.
@@ -56,16 +56,16 @@ pub(crate) enum Proposal {
     Commands(Arc<Commands>),
 }
 
-/// What was asked while the entry before was on its way.
+/// The commands of one entry: those that came while the entry before was in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Commands {
-    /// When, in engine time, as the leader had it.
+    /// The engine time of the leader at which they are applied.
     pub(crate) now: Time,
-    /// What.
+    /// The commands, in order.
     pub(crate) commands: Vec<Command>,
 }
 
-/// What the commands of an entry came to, in their order.
+/// The answers to the commands of an entry, in order.
 pub(crate) type Answers = Vec<Answer>;
 
 impl fmt::Display for Proposal {

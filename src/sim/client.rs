@@ -1,6 +1,6 @@
 //! A client: it asks any node, gives up and asks another one under the same request id, keeps a
-//! session alive, waits in line, and counts its own deadlines on its own clock, from before it
-//! sent what an answer answers. What it sees goes into the history.
+//! session alive, waits in the queue, and counts its deadlines on its own clock, from before it
+//! sent the request. All answers go into the history.
 
 use super::client_history::{Lock, Sharing, StepKind, Who};
 use super::client_leases::{ClientLease, ClientSession, less, sharing};
@@ -39,13 +39,13 @@ pub(super) struct SimClient {
     pub(super) requests: u64,
     /// Open files so far, of all its sessions.
     files: u64,
-    /// Whom it asks first.
+    /// The node that it asks first.
     pub(super) node: NodeId,
     pub(super) session: Option<ClientSession>,
     pub(super) held: Vec<ClientLease>,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) struct RequestResult {
     /// When it was first sent: on the client's clock, and in virtual time.
     pub(super) sent: Time,
@@ -79,7 +79,7 @@ impl SimClient {
         100 + number
     }
 
-    /// Asks for this and that until then.
+    /// Performs random operations until `until`.
     pub(super) async fn live(mut self, until: Time) {
         while now() < until {
             self.keep_up().await;
@@ -360,7 +360,8 @@ impl SimClient {
         self.world.record.history(|history| history.left_open(lock, &self.who, since));
     }
 
-    /// Looks at a lock. When it asked, on its clock; what it saw; and at what time at the latest.
+    /// Reads a lock. Returns when it asked, by its own clock, the view, and an upper bound of the
+    /// engine time.
     pub(super) async fn look(&mut self, lock: Lock) -> Option<(Time, LockView, Time)> {
         for _ in 0..TRIES {
             let (sent, from) = (self.clock.read(), now());

@@ -1,5 +1,5 @@
-//! What a client does besides taking and giving back: it changes modes and names, changes its
-//! mind, ends, and acts as an administrator.
+//! The operations of a client besides acquire and release: it changes the mode or the name of a
+//! hold, acquires again right after a release, steals, ends, and resets as an administrator.
 //!
 //! A refusal is not remembered under a request id, so a copy of a refused request may be carried
 //! out later. A client that can't know the state of its hold therefore gives it back.
@@ -110,7 +110,7 @@ impl SimClient {
         }
     }
 
-    /// Takes a lock from whoever has it, and does not use it.
+    /// Steals a lock from its holder, and does not use it.
     pub(super) async fn steal(&mut self, lock: Lock) {
         if self.held.iter().any(|held| held.lock == lock) {
             return;
@@ -155,7 +155,7 @@ impl SimClient {
         let whose = ResetScope::AllBut(ids.collect());
         let by = ClientId::parse(ADMIN).expect("a valid name");
         let came = self.ask(Op::Reset(Sweep { whose, by, reason: reason() })).await;
-        // What stands for the steal grace is the administrator's.
+        // During the steal grace the locks are held in the administrator's name.
         kept.push(ADMIN.into());
         let to: Option<Time> = matches!(came.answer, Some(Ok(_))).then_some(came.to);
         self.world.record.history(|history| {
@@ -166,7 +166,7 @@ impl SimClient {
         });
     }
 
-    /// Ends, with or without a word, and comes back under another name.
+    /// Ends, with or without closing its session, and comes back under another name.
     pub(super) async fn die_or_end(&mut self) {
         let Some(session) = &self.session else { return };
         let id = session.id;

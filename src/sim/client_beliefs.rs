@@ -1,4 +1,5 @@
-//! What a client believes to hold, and until when: it drops a lease before another can get it.
+//! The locks that a client believes to hold, and until when: it drops a lease before another
+//! client can get the lock.
 
 use super::client::SimClient;
 use super::client_history::Belief;
@@ -9,7 +10,7 @@ use crate::time::Time;
 use std::sync::Arc;
 
 impl SimClient {
-    /// Until when the session surely lasts, in virtual time, for whoever checks.
+    /// Until when the session surely lasts, in virtual time, for the checker.
     pub(super) fn session_secured(&self) -> Time {
         let session = self.session.as_ref();
         session.map_or(Time::ZERO, |session| {
@@ -31,7 +32,7 @@ impl SimClient {
         self.session = None;
     }
 
-    /// What it believed of locks whose time is over.
+    /// Drops the leases and the session whose time is over, and records the beliefs that end.
     pub(super) fn drop_the_late(&mut self) {
         let (clock, session) = (self.clock.read(), self.session.as_ref().map(|s| s.until));
         let is_late =

@@ -1,6 +1,6 @@
-//! What clients saw: what they asked, when, what the answer was, and from when to when they
-//! believed to hold a lock. Times are those of one clock that all clients share: virtual time in a
-//! simulation, the machine's clock where real nodes are asked.
+//! The history of the clients: their requests, with times and answers, and from when to when each
+//! client believed to hold a lock. Times are those of one clock that all clients share: virtual
+//! time in a simulation, the machine's clock where real nodes are asked.
 
 use super::violation::{Promise, Violation};
 use crate::time::Time;
@@ -143,7 +143,7 @@ pub struct History {
     pub(super) of_sessions: BTreeSet<Token>,
     /// The first answer to each request that carries an id.
     replies: BTreeMap<(Who, Arc<str>), String>,
-    /// What no history may show.
+    /// Violations that were found while the history was recorded.
     pub(super) violations: Vec<Violation>,
     /// Answers to clients.
     pub answered: u64,

@@ -4,9 +4,9 @@ use super::client_history::{Lock, Sharing};
 use crate::engine::{Mode, Ownership, SessionId, Ttl};
 use crate::time::{Span, Time};
 
-/// What a client takes off a ttl: clocks differ by so much, of a thousand, ...
+/// Per mille that a client subtracts from a ttl, because clocks run at different rates.
 const OFF_PER_MILLE: u64 = 1;
-/// ... and a decision takes so long.
+/// Fixed time that a client subtracts as well, because a decision takes a moment.
 const OFF: Span = Span::from_millis(50);
 
 /// A session.

@@ -188,7 +188,7 @@ impl SearchState {
         }
     }
 
-    /// The first answer among what is not done: what happens next was asked before that.
+    /// The earliest answer among the acts that are not done: the next act was asked before it.
     fn deadline(&self, acts: &[LockStep]) -> Time {
         let mut by = Time::NEVER;
         for (at, act) in acts.iter().enumerate().skip(self.first) {
@@ -202,7 +202,7 @@ impl SearchState {
         by
     }
 
-    /// What it would have to do next, for a person to read.
+    /// Describes the state and the acts that would have to happen next, for a person to read.
     fn stuck_at(&self, acts: &[LockStep]) -> String {
         let by = self.deadline(acts);
         let open = (self.first..acts.len()).filter(|at| !self.is_done(*at));

@@ -1,13 +1,13 @@
 //! A whole cluster in one thread, on virtual time, decided by one number.
 //!
-//! What runs is openraft's own core, and the cluster's own replica, entries, snapshots and carried
-//! time, with the engine below them. What is virtual is all that may go wrong: disks that lose
-//! what was not synced, a network that loses, delays, doubles and splits, machines that crash,
-//! clocks that run at other rates. Clients ask for locks meanwhile, and what they saw is checked:
+//! The simulation runs openraft's own core, and the cluster's own replica, entries, snapshots and
+//! engine clock, with the engine below them. Everything that may fail is virtual: disks that lose
+//! unsynced writes, a network that loses, delays, doubles and splits, machines that crash, clocks
+//! that run at other rates. Clients ask for locks meanwhile, and their history is checked:
 //!
-//! - nobody believes to hold what another one believes to hold;
+//! - no two clients believe to hold the same lock, unless both share it;
 //! - tokens rise, and none is given twice;
-//! - who was in line first is served first;
+//! - waiters are served in the order in which they came;
 //! - a request that was sent again has one effect and one answer;
 //! - no lease ends before its time, and nothing that was promised is lost: there is an order in
 //!   which all that the clients saw can have happened, one thing at a time (`linearizability`);
@@ -18,9 +18,9 @@
 //!
 //! The modules in reading order:
 //!
-//! - What is written down: `violation`, `client_history`, `recorder` (the trace). `planted_bugs`
-//!   are what the simulator must find.
-//! - What is virtual: `seeded_random`, `sim_types` (openraft's type configuration),
+//! - The record: `violation`, `client_history`, `recorder` (the trace). `planted_bugs` are bugs
+//!   that the simulator must find.
+//! - The virtual machines: `seeded_random`, `sim_types` (openraft's type configuration),
 //!   `virtual_clock`, `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's
 //!   storage), `virtual_network`; `world` holds all of it, `virtual_links` carry messages, and
 //!   `virtual_node` makes entries of `node_messages`.

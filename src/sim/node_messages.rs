@@ -1,11 +1,11 @@
-//! What the nodes and clients of a simulation ask a node, and what it answers.
+//! The requests that nodes and clients send to a simulated node, and its replies.
 
 use crate::engine::{Answer, Command, LockName, LockView};
 use crate::raft::types::NodeId;
 use crate::time::Time;
 use tokio::sync::oneshot;
 
-/// What a node is asked.
+/// A request to a node.
 #[derive(Debug, Clone)]
 pub(super) enum NodeRequest {
     /// By a client, who may ask any node.
@@ -14,22 +14,22 @@ pub(super) enum NodeRequest {
     Forwarded(Command),
     /// By a client.
     View(LockName),
-    /// By a node, for its reader: from which entry on what it sees is current.
+    /// By a follower that serves a read: the index of the entry that it must have applied.
     ReadIndex,
 }
 
-/// What a node says.
+/// The reply of a node.
 #[derive(Debug, Clone)]
 pub(super) enum NodeReply {
     /// It has been carried out.
     Answered(Answer),
-    /// What there was, and a time that the engine's had not passed when it was asked.
+    /// The lock, and an upper bound of the engine time at the moment of the request.
     Seen(Box<LockView>, Time),
-    /// The entry, and the same time.
+    /// The index of the entry, and the same bound.
     ReadAt(Option<u64>, Time),
     /// It does not lead; perhaps it knows who does.
     NotLeader(Option<NodeId>),
-    /// It may have been carried out, or may be later.
+    /// The outcome is unknown: the command may have committed, or may still commit.
     Unknown,
     /// No such node runs.
     Nobody,

@@ -10,7 +10,7 @@ pub(super) use switch::{planted, with_bug};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(super) enum PlantedBug {
-    /// What is written is called synced at once.
+    /// A sync reports success without syncing anything.
     SyncSkipped,
     /// A crash loses the vote.
     VoteLost,
@@ -28,13 +28,13 @@ pub(super) enum PlantedBug {
     InstallNeverEnds,
     /// A leader panics at an entry.
     ApplyPanics,
-    /// A read asks nobody whether this node still leads, and is up to date.
+    /// A read does not confirm that this node still leads, or is up to date.
     NoBarrier,
     /// A leader stamps what it proposes with its wall clock.
     WallStamps,
     /// A new leader stamps by its own steady clock, and not from the log's last stamp on.
     ClockNotCarried,
-    /// Who leads again goes on with the time of its earlier term.
+    /// A node that leads again reuses the clock of its earlier term.
     StaleCarry,
     /// The leader answers before a majority has the entry.
     AnswersBeforeCommit,

@@ -1,4 +1,4 @@
-//! What must be true of what the clients saw, whatever happened to the nodes.
+//! Checks of the history of the clients: every promise must hold, whatever happened to the nodes.
 
 use super::client_history::{
     Belief, History, Lock, LockStep, ObservedQueuePlace, ObservedReset, Sharing, StepKind, Token,
@@ -212,8 +212,8 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     found.push(Violation::new(promise, what));
 }
 
-/// What is wrong with the acts of a lock that fit no order: the one assumption with which they
-/// would, if there is only one.
+/// Returns the broken promise if the acts of a lock fit no order: the one without which they would
+/// fit, if there is exactly one.
 fn blame(
     history: &History,
     lock: Lock,
@@ -484,7 +484,7 @@ mod tests {
         };
         assert!(survives(&[]) && survives(&["ann"]));
         assert!(!survives(&["cat"]));
-        // What nobody was told may not have happened.
+        // A step whose outcome is unknown may not have happened.
         let mut unknown = right();
         unknown.resets.push(reset(&[]));
         let mode = Sharing::Shared;

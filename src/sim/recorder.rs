@@ -1,5 +1,5 @@
-//! What is written down while a simulation runs: the trace, what every node has applied, who voted
-//! for whom; and what is seen at once to be wrong.
+//! The record of a running simulation: its trace, the entries that each node has applied, and the
+//! votes. The recorder also reports the violations that can be detected at once.
 
 use super::client_history::History;
 use super::sim_types::now;
@@ -14,16 +14,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// Lines of the trace that are kept for whoever asks how it came to something.
+/// Lines at the end of the trace that are kept, to show how a violation came about.
 const TAIL_LINES: usize = 60;
-/// At every so manieth entry the states of the nodes are compared.
+/// The states of the nodes are compared at every entry whose index is a multiple of this.
 const STATE_EVERY: u64 = 16;
 /// Violations of one promise that are kept: more would say the same again.
 const VIOLATIONS_MAX: usize = 5;
 /// How far the time of an entry may be ahead of the entry before it, beyond real time.
 const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 
-/// A snapshot is slow that takes this long.
+/// A snapshot that takes at least this long counts as slow.
 const SLOW: Span = Span::from_secs(1);
 
 /// A kind of event or operation in a simulation. They are counted: one that never occurs shows
@@ -111,11 +111,11 @@ struct RecorderState {
     whole: Option<Vec<String>>,
     violations: Vec<Violation>,
     applied: BTreeMap<u64, Applied>,
-    /// What each request that carries an id has come to.
+    /// The outcome of each request that carries an id.
     outcomes: BTreeMap<RequestId, Outcome>,
     /// The ids of acquires that had an effect, by their caller and the mark that they leave.
     marks: BTreeMap<(Arc<str>, Arc<str>), RequestId>,
-    /// What a node last voted, as far as anybody knows.
+    /// The last vote that each node has synced or granted.
     votes: BTreeMap<NodeId, Vote>,
     /// The last entry that a node acknowledged, and did not truncate since.
     promised: BTreeMap<NodeId, LogId>,
@@ -130,7 +130,7 @@ struct RecorderState {
     history: History,
 }
 
-/// What an entry came to on the node that applied it first.
+/// The result of an entry on the node that applied it first.
 struct Applied {
     id: LogId,
     answers: Vec<Answer>,
@@ -200,12 +200,12 @@ impl Record {
         }
     }
 
-    /// What the clients saw.
+    /// Runs `act` on the history of the clients.
     pub(super) fn history<T>(&self, act: impl FnOnce(&mut History) -> T) -> T {
         act(&mut self.0.lock().history)
     }
 
-    /// A node has applied an entry: what it came to must be what it came to elsewhere.
+    /// Records that a node has applied an entry. The result must be the same on every node.
     pub(super) fn applied(
         &self,
         node: NodeId,
@@ -466,7 +466,8 @@ impl RecorderState {
         }
     }
 
-    /// Nobody has applied this entry before. What a request has come to once it comes to again.
+    /// Records an entry that no node has applied before. A repeated request must have the same
+    /// outcome as the first time.
     fn first_time(&mut self, id: LogId, body: &Commands, answers: &[Answer]) {
         self.time_passes(id, body.now);
         for (command, answer) in body.commands.iter().zip(answers) {

@@ -1,4 +1,4 @@
-//! What chance decides in a simulation: one stream of numbers for all, drawn from the seed.
+//! The random numbers of a simulation: one stream for all its parts, drawn from the seed.
 
 use crate::time::Span;
 use parking_lot::Mutex;

@@ -1,4 +1,4 @@
-//! An hour of a hundred thousand sessions, with five changes of the leader: nobody's ends that is
+//! An hour of a hundred thousand sessions, with five changes of the leader: no session ends that is
 //! kept alive, and one that is not ends when it should.
 
 use super::seeded_random::SeededRandom;
@@ -14,7 +14,7 @@ const HOUR: u64 = 3_600;
 /// When a leader is lost, and for how long there is none, in true seconds.
 const CHANGES: [(u64, u64); 5] = [(301, 2), (907, 11), (1_499, 1), (1_500, 30), (2_800, 7)];
 
-/// Whoever leads, with a clock of its own.
+/// The current leader, with a clock of its own.
 struct Leader {
     began: Time,
     /// Millionths that pass on it in a second.
@@ -41,7 +41,7 @@ impl Leader {
     }
 }
 
-/// The engine, who leads, and what is over.
+/// The engine, the current leader, and the sessions that have ended.
 struct SessionHour {
     dice: SeededRandom,
     engine: Engine,
@@ -61,7 +61,7 @@ impl SessionHour {
         Self { dice, engine, leader, changes, over, events }
     }
 
-    /// Carries an operation out that somebody asks for at `truth`, or as soon as somebody leads.
+    /// Applies an operation that is requested at `truth`, or as soon as there is a leader.
     fn ask(&mut self, truth: Time, op: Op) -> Outcome {
         let mut truth = truth;
         while let Some((_, again)) = self.changes.last().filter(|(lost, _)| *lost <= truth) {

@@ -1,4 +1,5 @@
-//! What openraft is told here: the entries of the cluster, on a runtime whose time is virtual.
+//! openraft's type configuration for the simulation: the entries of the cluster, on a runtime whose
+//! time is virtual.
 
 use crate::raft::types::{Answers, Proposal};
 use crate::time::{Span, Time};
@@ -14,7 +15,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = SimRuntime,
 );
 
-/// Who leads, and in which term.
+/// One leadership: a term, and the node that leads in it.
 pub(super) type Leader = LeaderId<u64, u64>;
 
 /// Virtual time since the simulation began: what an observer's perfect clock would show.

@@ -25,23 +25,23 @@ const CLIENTS: u64 = 6;
 const RECOVERY: Span =
     Span::from_millis(2 * (INSTALL_PATIENCE_MS + 4 * 2 * SNAPSHOT_TAKES_MAX.as_millis()));
 
-/// How often it is looked whether it does.
+/// How often to check whether the cluster works again.
 const LOOK_AGAIN: Span = Span::from_millis(200);
 
-/// What is to be simulated.
+/// The options of one simulation run.
 #[derive(Debug, Clone, Copy)]
 pub struct SimOptions {
-    /// What decides all that chance decides.
+    /// Seed of the random numbers: it determines the whole run.
     pub seed: u64,
     /// Voters of the cluster.
     pub nodes: u64,
-    /// For how long things go wrong, in virtual time.
+    /// For how long faults are injected, in virtual time.
     pub time: Span,
     /// Whether to keep the whole trace, and not only its end.
     pub trace: bool,
 }
 
-/// What came of it.
+/// The result of one simulation run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimReport {
     /// Every promise that was broken. Empty: all was well.
@@ -60,7 +60,7 @@ pub struct SimReport {
     pub answers: u64,
     /// Requests whose outcome a client never learned.
     pub unknown: u64,
-    /// How often each part took part.
+    /// How often each kind of event occurred.
     pub parts: BTreeMap<CoveragePoint, u64>,
 }
 

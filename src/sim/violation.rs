@@ -1,4 +1,4 @@
-//! What a check finds wrong: which promise was broken, and how.
+//! The violations that the checks report: which promise was broken, and how.
 
 use crate::time::Time;
 use std::fmt;
@@ -55,7 +55,7 @@ pub struct Violation {
     pub promise: Promise,
     /// When it was noticed.
     pub at: Option<Time>,
-    /// What happened, in a sentence.
+    /// Description of the violation, in one sentence.
     pub what: String,
 }
 

@@ -12,7 +12,7 @@ const MILLION: u64 = 1_000_000;
 /// A steady clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VirtualClock {
-    /// What it showed when the simulation began.
+    /// Its reading at the start of the simulation.
     began: Span,
     /// Millionths that pass on it in a second.
     rate: u64,
@@ -24,7 +24,7 @@ impl VirtualClock {
         Self { began: dice.millis(1_000, 100_000_000), rate }
     }
 
-    /// What it shows now.
+    /// Returns its current reading.
     pub(super) fn read(self) -> Time {
         let passed = u128::from(now().as_nanos()) * u128::from(self.rate) / u128::from(MILLION);
         Time::ZERO + self.began + Span::from_nanos(passed as u64)

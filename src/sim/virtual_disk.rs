@@ -1,5 +1,5 @@
-//! A virtual disk: a journal of writes and one file for the snapshot. What was not synced is lost
-//! at a crash, wholly or in part; a sync may fail, and then nothing more can be done with it.
+//! A virtual disk: a journal of writes and one file for the snapshot. A crash may lose writes that
+//! were not synced. A sync may fail; the disk is then unusable until the node restarts.
 
 use super::planted_bugs::{PlantedBug, planted};
 use super::seeded_random::SeededRandom;
@@ -27,7 +27,7 @@ pub(super) enum Write {
     Purge(LogId),
 }
 
-/// What the writes come to.
+/// The contents of the disk after its writes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DiskContents {
     pub(super) vote: Option<Vote>,
@@ -79,7 +79,7 @@ struct DiskState {
     last_crash: DiskCrash,
 }
 
-/// What a disk had done when its machine crashed last.
+/// The state of a disk at the last crash of its machine.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DiskCrash {
     /// The last entry that was synced.
@@ -153,7 +153,7 @@ impl Disk {
         }
     }
 
-    /// What it had done when the machine crashed last.
+    /// Returns its state at the last crash of the machine.
     pub(super) fn last_crash(&self) -> DiskCrash {
         self.state.lock().last_crash
     }
@@ -201,7 +201,7 @@ impl OpenDisk {
         let DiskState { pending, synced, health, .. } = &mut *state;
         while pending.front().is_some_and(|(number, _)| *number <= upto) {
             let (_, write) = pending.pop_front().expect("there is one");
-            // A failed write is not there, whatever anybody believes.
+            // A write whose sync has failed is lost, even if the node takes it for synced.
             if *health == Health::Well {
                 synced.change(write);
             }

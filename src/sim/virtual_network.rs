@@ -1,5 +1,5 @@
-//! The virtual network: what is sent may be lost, late, doubled and overtaken, and some ends may
-//! not reach others, in one direction or both.
+//! The virtual network: messages may be lost, late, doubled and overtaken, and some ends may not
+//! reach others, in one direction or both.
 
 use super::seeded_random::SeededRandom;
 use super::sim_types::sleep;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// An end: a node by its number, a client by a higher one.
 pub(super) type End = u64;
 
-/// What the network does to what is sent.
+/// How often the network loses or doubles a message, and how long it may delay one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NetworkFaults {
     /// Lost, of a hundred.
@@ -37,7 +37,7 @@ pub(super) struct VirtualNetwork {
 
 struct NetworkState {
     weather: NetworkFaults,
-    /// Who does not reach whom.
+    /// Pairs of sender and receiver between which no message arrives.
     cut: BTreeSet<(End, End)>,
 }
 
@@ -56,7 +56,7 @@ impl VirtualNetwork {
         self.state.lock().cut.extend(pairs);
     }
 
-    /// Everybody reaches everybody, in this weather.
+    /// Removes all partitions, and sets how messages fare from now on.
     pub(super) fn mend(&self, weather: NetworkFaults) {
         let mut state = self.state.lock();
         state.weather = weather;

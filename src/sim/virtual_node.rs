@@ -1,5 +1,5 @@
-//! A node in a simulation: the replica and the clock of the cluster, openraft, and what makes
-//! entries of what is asked. One entry is on its way at a time, as in a real node.
+//! A node in a simulation: the replica and the clock of the cluster, openraft, and a proposer that
+//! turns requests into entries. One entry is in flight at a time, as in a real node.
 
 use super::node_messages::{NodeReply, NodeRequest, PendingCommand};
 use super::planted_bugs::{PlantedBug, planted};
@@ -140,7 +140,7 @@ impl Host {
         }
     }
 
-    /// It is no more; what it has on its way goes nowhere.
+    /// Stops the node, and drops its queued requests.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.desk.lock().clear();
@@ -194,7 +194,7 @@ impl Host {
     }
 }
 
-/// What makes entries.
+/// The proposer, which turns requests into entries.
 impl Host {
     async fn work(self: &Arc<Self>) {
         let mut metrics = self.raft.server_metrics();
@@ -264,7 +264,7 @@ impl Host {
                 let now = self.stamp(carried);
                 let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
                 if self.propose(leader, Proposal::Commands(commands)).await.is_err() {
-                    // Who hands the lead over still has it, and takes nothing any more.
+                    // A leader that hands over its leadership still leads, and rejects proposals.
                     sleep(AGAIN).await;
                 }
             } else {
@@ -340,12 +340,12 @@ impl Host {
 
 fn answer(thens: Vec<oneshot::Sender<NodeReply>>, answers: Answers) {
     for (then, answer) in thens.into_iter().zip(answers) {
-        // Who asked may have given up.
+        // The requester may have given up.
         let _ = then.send(NodeReply::Answered(answer));
     }
 }
 
-/// What is asked.
+/// Handling of requests.
 impl Host {
     pub(super) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {

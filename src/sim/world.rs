@@ -28,7 +28,7 @@ pub(super) struct World {
     machines: AtomicU64,
 }
 
-/// A machine: what outlives the node that runs on it.
+/// A machine: the parts that outlive the node that runs on it.
 pub(super) struct Seat {
     pub(super) disk: Disk,
     pub(super) clock: VirtualClock,

@@ -2,16 +2,16 @@
 
 use crate::cli::output::Colour;
 
-/// What was found of one thing.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// The part of the system that was checked.
     pub(super) check: &'static str,
-    /// What was found.
+    /// The result, as a sentence.
     pub(super) says: String,
     /// Whether it is as it should be.
     pub(super) level: Level,
-    /// What to do about it; nothing when all is well.
+    /// How to fix the problem; `None` if there is none.
     pub(super) mend: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a mount needs of this machine.
+//! Checks that this machine has all that a mount needs.
 
 use super::finding::Finding;
 use crate::cli::startup_warnings::request_timeout;

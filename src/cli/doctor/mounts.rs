@@ -9,7 +9,7 @@ use crate::os_error::said;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What is to be said of each mount, and what those that answer tell about themselves.
+/// Returns the findings about each mount, and the self-descriptions of those that answer.
 pub(super) fn mounts() -> (Vec<Finding>, Vec<Value>) {
     let check = "mount";
     let mounts = match mountinfo::ours() {

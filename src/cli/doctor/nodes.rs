@@ -12,7 +12,8 @@ use serde_json::Value;
 /// A node asks the others for a second before it says how they stand.
 const PATIENCE: Span = Span::from_secs(5);
 
-/// Who is further behind may have to be sent a snapshot, and is no help when the leader fails.
+/// Maximum lag in entries: a node further behind may need a snapshot, and is no help when the
+/// leader fails.
 const LAG_MAX: u64 = 1_000;
 
 /// Half of the syncs may take so long: a disk that turns needs less, and each change waits for one.
@@ -20,10 +21,11 @@ const SYNC_MAX: Span = Span::from_millis(20);
 
 const CHECK: &str = "cluster";
 
-/// What the first of these servers shows that is a node of a cluster.
+/// Returns the findings about a cluster, as reported by the first of these servers that is a node.
 pub(super) fn of_nodes(urls: &[&str], key: &ServerKeyArgs) -> CliResult<Vec<Finding>> {
     for url in urls {
-        // Whoever gives no answer has a finding already; who is no node, or may not say, has none.
+        // A server that does not answer has a finding already. One that is no node, or denies the
+        // report to these credentials, has none.
         if let Ok((200, report)) = fetch(&key.access(url)?, "GET", "/cluster", PATIENCE) {
             return Ok(of_report(&report, url));
         }
@@ -63,7 +65,7 @@ fn of_majority(report: &Value, nodes: &[&Value], url: &str) -> Option<Finding> {
     Some(Finding::wrong(CHECK, says, mend))
 }
 
-/// What is wrong with one node.
+/// Returns the problems of one node.
 fn of_node(node: &Value, url: &str) -> Vec<Finding> {
     let named = named(node);
     if !answers(node) {
@@ -190,7 +192,7 @@ mod tests {
         };
         let mut silent = with("reachable", json!(false));
         silent[1]["trouble"] = json!("connection refused");
-        // What was known of it before counts no more.
+        // The last known lag of a node that does not answer is ignored.
         silent[1]["lag"] = json!(9_999);
         let says = "node 7 (box, 10.0.0.1:7100) does not answer, heard of 12ms ago: connection \
                     refused";

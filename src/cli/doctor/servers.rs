@@ -70,7 +70,7 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
     Finding::wrong(check, says, mend)
 }
 
-/// What a mount on a server tells of it.
+/// Returns the findings about the server of a mount, from the mount's self-description.
 pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     let check = "server";
     let (server, dir) = (&about["server"], about["dir"].as_str().unwrap_or_default());
@@ -101,7 +101,7 @@ pub(super) fn of_mount(about: &Value) -> Vec<Finding> {
     findings
 }
 
-/// What an answer says beside itself.
+/// Returns the findings about the latency and the clock of a server that answers.
 fn of_answers(url: &str, heard: RttSample) -> [Finding; 2] {
     let RttSample { round_trip, wall_ahead_ms: ahead } = heard;
     let (took, us) = ("round trip", round_trip.as_nanos() / 1_000);

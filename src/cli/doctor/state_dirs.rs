@@ -20,7 +20,7 @@ const ROOM_MIN_BYTES: u64 = 64 << 20;
 /// The state directory that is named, or else those of the mounts, each once, or else the one that
 /// a mount would have.
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
-    // What a server decides is kept there.
+    // A mount of a server stores its locks there, and has no state directory to check.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
     let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
     if named.is_none() && told.is_empty() && !abouts.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<F
 fn state_finding(state: &Path) -> Finding {
     let (check, shown) = ("state", state.display());
     let elsewhere = "name another directory by 'latchfs mount --state DIR'";
-    // What is not there yet is made at the first mount, in the nearest directory that is there.
+    // A missing directory is created at the first mount, below the nearest one that exists.
     let there: PathBuf = state.ancestors().find(|dir| dir.exists()).unwrap_or(state).into();
     if !there.is_dir() {
         let says = format!("{} is not a directory", there.display());

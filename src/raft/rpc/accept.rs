@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 /// Connections at once: seven nodes have five each with this one, and some are about to end.
 const CONNECTIONS_MAX: usize = 256;
-/// A handshake takes two turns of the line.
+/// Timeout of a handshake, which takes two round trips.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }
 
-/// Who answers calls.
+/// A handler of calls.
 pub(in crate::raft) trait RpcHandler: Send + Sync + 'static {
     /// Answers one.
     fn answer(
@@ -201,7 +201,7 @@ async fn read(
     let bytes = timeout(patience, reading).await.map_err(|_| RpcError::Malformed)??;
     let letter = decode_letter(name, &bytes).map_err(|_| RpcError::Malformed)?;
     drop(bytes);
-    // What the call does not take in the end is for others.
+    // Give back the reserved memory that the decoded call does not need.
     let left = taken.num_permits().saturating_sub(kib(letter.call.weight()) as usize);
     if name != "snapshot" {
         drop(taken.split(left));

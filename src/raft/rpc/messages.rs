@@ -1,5 +1,5 @@
-//! What nodes say to each other, as bytes. Reading is strict: it never panics, and believes no
-//! length further than the bytes go.
+//! The messages between nodes, and their encoding. Decoding is strict: it never panics, and trusts
+//! no length beyond the bytes that are there.
 
 use crate::engine::Command;
 use crate::engine::codec::{Codec, Decoder, Malformed, require, wire_enum, wire_struct};
@@ -39,23 +39,23 @@ const MEMORY_MAX: usize = 10 << 20;
 /// The same of other calls, and of answers, of which one call gets 512 at most.
 const SHORT_MEMORY_MAX: usize = 1 << 20;
 
-/// Whoever has the address.
+/// As a receiver: any node at the address. As a caller: a node that has no number yet.
 pub(in crate::raft) const ANYBODY: NodeId = 0;
 
-/// A call, and who calls whom.
+/// A call, its caller and its receiver.
 #[derive(Debug, Clone)]
 pub(in crate::raft) struct Envelope {
-    /// The cluster of the caller; whoever has none yet says none.
+    /// The cluster of the caller; `None`: it has none yet.
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// The caller; [`ANYBODY`] has no number yet.
     pub(in crate::raft) from: NodeId,
-    /// Who is meant.
+    /// The node that is called.
     pub(in crate::raft) to: NodeId,
-    /// What is asked.
+    /// The request.
     pub(in crate::raft) call: RpcRequest,
 }
 
-/// What is asked.
+/// A request to another node.
 #[derive(Debug, Clone)]
 pub(in crate::raft) enum RpcRequest {
     /// Entries of the log.
@@ -66,11 +66,11 @@ pub(in crate::raft) enum RpcRequest {
     PreVote(VoteRequest<TypeConfig>),
     /// All that is known at one entry.
     Snapshot(Vote, Snapshot),
-    /// That the one who is asked lead.
+    /// Asks the receiver to take over leadership.
     Transfer(TransferLeaderRequest<TypeConfig>),
     /// Commands that the caller's clients have asked for.
     Forward(Vec<Command>),
-    /// Up to where the log is to be carried out by whoever looks now.
+    /// Asks for the read index: the entry that a read must have applied.
     Read,
     /// To be one of the cluster: the first half, which gives a number.
     Join(NodeAddress),
@@ -78,11 +78,11 @@ pub(in crate::raft) enum RpcRequest {
     Enroll(NodeAddress),
     /// A change of who is in the cluster.
     Change(ClusterChange),
-    /// How the one who is asked stands, and perhaps a sum of all that it knows.
+    /// The status of the receiver, and perhaps a checksum of its state.
     Status(bool),
 }
 
-/// What is answered.
+/// The answer to a request.
 #[derive(Debug, Clone)]
 pub(in crate::raft) enum RpcResponse {
     /// To [`RpcRequest::Append`].
@@ -105,7 +105,7 @@ pub(in crate::raft) enum RpcResponse {
     Status(Member),
 }
 
-/// How far the log is, and what time it is there.
+/// The read index or the entry of forwarded commands, with the leader's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::raft) struct LeaderProgress {
     /// The entry.
@@ -149,7 +149,7 @@ impl fmt::Display for RpcError {
 }
 
 impl RpcRequest {
-    /// What the call is named in paths and logs.
+    /// Returns the name of the call in paths and logs.
     pub(in crate::raft) const fn name(&self) -> &'static str {
         match self {
             Self::Append(_) => "append",
@@ -208,7 +208,7 @@ impl RpcRequest {
     }
 }
 
-/// A letter as bytes.
+/// Encodes a request and its envelope.
 pub(in crate::raft) fn encode_letter(letter: &Envelope) -> Vec<u8> {
     encode(letter)
 }
@@ -448,7 +448,7 @@ mod tests {
         }
     }
 
-    /// What is said is understood as it was meant; what is cut off or goes on is not.
+    /// A message is decoded as it was encoded; one that is too short or too long is refused.
     #[test]
     fn letters_are_read_as_they_were_written() {
         for letter in letters() {
@@ -516,7 +516,7 @@ mod tests {
         }
     }
 
-    /// Whatever comes, nobody panics, and nothing is believed that is not there.
+    /// Decoding never panics, whichever bit of a message is changed.
     #[test]
     fn changed_bytes_are_refused_or_understood() {
         for letter in letters() {

@@ -21,7 +21,7 @@ pub struct PeerFiles {
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// Who has signed it, and those of all other nodes.
+    /// The certificate of the authority that signed it, and those of all other nodes.
     pub ca: PathBuf,
     /// The name that every node's certificate has, if all nodes share one.
     pub shared: Option<&'static str>,
@@ -46,7 +46,7 @@ pub(in crate::raft) struct PeerTls {
 }
 
 impl PeerTls {
-    /// What the files say.
+    /// Loads the certificates and the key from the files.
     pub(in crate::raft) fn load(files: &PeerFiles) -> Result<Self, PeerError> {
         if files.shared.is_some() {
             refuse_exposed(&files.key)?;
@@ -93,7 +93,7 @@ impl PeerTls {
 }
 
 /// Whether a certificate is one of a node: good for both ends of a connection. Those of servers
-/// and of clients are good for one, so whoever may ask for locks may not speak as a node.
+/// and of clients are good for one, so a client that may ask for locks can't act as a node.
 pub(super) fn is_peers(certificate: &CertificateDer<'_>) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
     let usage = parsed.extended_key_usage().ok().flatten();

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 /// Bytes of one answer: to 512 commands, each of which may be refused in a long sentence.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// Who calls.
+/// The identity of the calling node.
 #[derive(Clone)]
 pub(in crate::raft) struct RpcIdentity {
     /// Its cluster, once it has one.
@@ -37,7 +37,7 @@ pub(in crate::raft) struct RpcIdentity {
 }
 
 impl RpcIdentity {
-    /// Who has no number yet.
+    /// Returns the identity of a node that has no number yet.
     pub(in crate::raft) fn nobody(tls: Option<PeerTls>) -> Self {
         Self { cluster: None, node: ANYBODY, tls }
     }

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! State shared by all requests.
 
 use super::body_memory::BodyMemory;
 use super::history::EventHistory;
@@ -33,20 +33,20 @@ pub(super) struct AppState {
     /// The memory of long bodies that are being read.
     pub(super) bodies: BodyMemory,
     pub(super) gate: Arc<Authenticator>,
-    /// Serves the remote doors of other machines.
+    /// Serves the request batches of remote clients.
     pub(super) porter: BatchServer,
-    /// Those who wait in line.
+    /// Requests that wait for a lock.
     pub(super) places: Arc<QueuePlaces>,
-    /// What happened lately.
+    /// Recently ended tenures, and the recent losses of sessions.
     pub(super) chronicle: EventHistory,
     /// Places for streams of events.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
     /// Connections that only keep a session alive.
     pub(super) quiet: Arc<AtomicUsize>,
-    /// What others have to say on the page of metrics.
+    /// Callbacks by which other components add to the metrics page.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
-    /// Tells the events of this server from those of the one before: numbers begin anew.
+    /// Identifies this run of the server in event IDs: event numbers restart with each run.
     pub(super) instance: String,
     phase: watch::Sender<ShutdownPhase>,
 }

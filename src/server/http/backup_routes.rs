@@ -1,4 +1,4 @@
-//! What an administrator does to all locks: a reset, a backup.
+//! Administrative operations on all locks: reset and backup.
 
 use super::endpoint::{Endpoint, doc, endpoint};
 use super::event_replay::{self, unexpected};
@@ -15,7 +15,7 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-/// What can be done at `/reset`.
+/// The endpoints at `/reset`.
 pub(super) const RESET: &[Endpoint] = &[endpoint(
     Method::POST,
     Operation::Reset,
@@ -29,7 +29,7 @@ pub(super) const RESET: &[Endpoint] = &[endpoint(
     ),
 )];
 
-/// What can be done at `/backup`.
+/// The endpoints at `/backup`.
 pub(super) const BACKUP: &[Endpoint] = &[endpoint(
     Method::GET,
     Operation::BackUp,

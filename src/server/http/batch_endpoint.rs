@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::{Notify, oneshot};
 
-/// What the bytes are called.
+/// Content type of replies to batches, and of streams of events.
 const KIND: &str = "application/x-latchfs";
 
-/// The door for other machines: for latchfs itself, and so not in the document.
+/// Endpoints for the clients of latchfs itself; internal, so not in the OpenAPI document.
 pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
     (
         "/door/v1/ask",
@@ -54,7 +54,7 @@ pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
 /// `POST /door/v1/ask`: a batch, and its answer.
 async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
-    // What is told has a time on it, by which the other side counts.
+    // Every reply is stamped with this node's time, from which the client computes expiry times.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
     if is_sign_of_life(&batch.asks) {
@@ -65,7 +65,7 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let limits = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch).await;
     let (send, told) = oneshot::channel();
-    // Whoever has gone meanwhile needs no answer.
+    // The send fails only if the client has disconnected; its answer is then dropped.
     let caller = call.grant.caller("batch");
     call.app.porter.ask(&caller, batch, limits, |answer| drop(send.send(answer)));
     match told.await {
@@ -114,7 +114,7 @@ fn turned<T>(why: BatchError) -> HandlerResult<T> {
     })
 }
 
-/// What of a batch this caller may not, or not all of it.
+/// Returns which items of a batch this caller may not use, or only in part.
 async fn limits(call: &RequestContext, batch: &RequestBatch) -> Limits {
     let mut limits = Limits::default();
     let serves = call.app.phase() == ShutdownPhase::Serving;
@@ -177,7 +177,7 @@ pub(super) fn operation_of(ask: &BatchItem) -> Operation {
     }
 }
 
-/// What a question may not show to this caller, or only in part.
+/// Returns the restriction on what a query may show this caller; `None` if there is none.
 fn sight(call: &RequestContext, ask: &BatchItem) -> Option<ItemAccess> {
     let (grant, operation) = (&call.grant, operation_of(ask));
     if let Err(denial) = grant.may_begin(operation) {
@@ -207,7 +207,7 @@ async fn may_submit(call: &RequestContext, op: &Op, serves: bool) -> Result<(), 
         return Err(Unavailable::Closing);
     }
     match call.check(op).await {
-        // What is refused for another reason, the engine refuses in its own words.
+        // Only denials count here: the engine itself reports any other problem.
         Err(problem) => problem.denial().map_or(Ok(()), |why| Err(no(&why))),
         Ok(()) => Ok(()),
     }

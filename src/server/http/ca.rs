@@ -13,10 +13,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 
-/// The authority's own certificate: nobody wants to visit all machines again soon.
+/// Validity of the CA certificate: long, because replacing it means visiting all machines again.
 const AUTHORITY_DAYS: i64 = 3_650;
 
-/// What browsers and phones accept at most.
+/// Validity of a server certificate: the maximum that browsers and phones accept.
 const CERTIFICATE_DAYS: i64 = 825;
 
 /// The secret of nodes: for ever, in dates that every parser knows.

@@ -1,4 +1,5 @@
-//! Who sends a request: by a bearer token in its head, by a client's certificate, or anybody.
+//! Authenticates the caller of a request: by a bearer token in its head, by a client certificate,
+//! or as anonymous.
 
 use super::problem::{HandlerResult, Problem};
 use crate::auth::{AuthenticationError, Authenticator, Grant};
@@ -6,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use std::sync::Arc;
 
-/// What a caller may do, by its headers or its certificate.
+/// Returns the caller's permissions, by its headers or its certificate.
 pub(super) fn grant_of(
     gate: &Authenticator,
     headers: &HeaderMap,

@@ -49,10 +49,10 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 /// And has this long to answer.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What HTTP/2 begins with when nothing was agreed on before.
+/// The HTTP/2 connection preface, which identifies HTTP/2 where ALPN has not negotiated a protocol.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a client gets that did not finish the head of a request.
+/// Response to a client that did not send a complete request head in time.
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
     content-type: application/problem+json\r\ncontent-length: 111\r\n\r\n\
     {\"type\":\"about:blank\",\"title\":\"Request Timeout\",\
@@ -227,7 +227,7 @@ where
     let parts = connection.into_parts();
     if error.is_timeout() && !parts.read_buf.is_empty() {
         let mut stream = parts.io.into_inner();
-        // Who is that slow may be gone as well.
+        // Errors are ignored: so slow a client may have disconnected.
         let _ = stream.write_all(TOO_SLOW).await;
         let _ = stream.shutdown().await;
     }
@@ -258,7 +258,8 @@ where
                 log::debug!("a connection ended: {error}");
             }
         }
-        // Whoever is in the middle of a head, or has not begun, does not hear that it is to end.
+        // A graceful shutdown does not reach a client that has sent no request or half a request
+        // head; this timeout ends such a connection.
         () = idle_for(HEAD_PATIENCE + PING_PATIENCE, asked) => {
             log::debug!("a connection asked nothing, and did not end");
         }
@@ -289,7 +290,7 @@ async fn idle_for(patience: Duration, mut open: watch::Receiver<usize>) {
         match timeout(patience, open.changed()).await {
             Err(_) if *open.borrow() == 0 => return,
             Ok(Ok(())) | Err(_) => {}
-            // The connection is gone, and whoever waits here goes with it.
+            // The connection has ended, and the future that waits here is dropped with it.
             Ok(Err(_)) => pending().await,
         }
     }

@@ -59,14 +59,14 @@ struct PathService {
 /// The endpoints at one path.
 #[derive(Clone, Copy)]
 enum PathEndpoints {
-    /// What the table says, and the number of the first of it, by which they are counted.
+    /// A route of the table, and the index of its first endpoint in the request counters.
     Of(&'static Route, usize),
-    /// By latchfs itself.
+    /// An internal endpoint, used only by latchfs itself.
     Door(&'static Endpoint),
 }
 
 impl PathEndpoints {
-    /// What a request asks for, and its number.
+    /// Returns the endpoint that serves a request, and its index in the request counters.
     fn choose(self, request: &Request) -> Result<(&'static Endpoint, Option<usize>), Problem> {
         let (endpoints, first) = match self {
             Self::Of(route, first) if is_steal(request) => {

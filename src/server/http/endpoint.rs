@@ -22,10 +22,10 @@ pub(super) struct EndpointDoc {
     pub(super) id: &'static str,
     pub(super) summary: &'static str,
     pub(super) params: &'static [Param],
-    /// What is answered when all is well.
+    /// Status code of a successful response.
     pub(super) code: u16,
     pub(super) schema: Schema,
-    /// What else is to be expected; all of them are problems.
+    /// Status codes of error responses; all of them carry a problem document.
     pub(super) problems: &'static [u16],
 }
 
@@ -46,7 +46,7 @@ impl Endpoint {
     }
 }
 
-/// What the document says of it.
+/// The OpenAPI description of an endpoint.
 pub(super) const fn doc(
     id: &'static str,
     summary: &'static str,

@@ -1,5 +1,5 @@
-//! What happened lately, kept for those who ask afterwards: tenures that ended within the last
-//! hour, for the picture, and what was taken from a session since it was last kept alive.
+//! Recent events, kept for later queries: tenures that ended within the last hour, for the chart
+//! of the status page, and the leases that a session has lost since its last keep-alive.
 
 use crate::engine::{ClientId, Event, EventKind, LockName, SessionId, TenureEnd, Token};
 use crate::service::Locks;
@@ -116,12 +116,12 @@ impl EventHistory {
         self.state.lock().past.sessions.entry(id).or_insert(bond);
     }
 
-    /// Whose a session is, if that is known here.
+    /// Returns the owner of a session, if it is known here.
     pub(super) fn client_of(&self, id: SessionId) -> Option<ClientId> {
         self.state.lock().past.sessions.get(&id).map(|bond| bond.client.clone())
     }
 
-    /// A lease hangs on a session from now on.
+    /// Records that a session keeps a lease alive.
     pub(super) fn hang(&self, id: SessionId, token: Token) {
         let RecentPast { sessions, hanging, .. } = &mut self.state.lock().past;
         if let Some(bond) = sessions.get_mut(&id) {
@@ -130,7 +130,7 @@ impl EventHistory {
         }
     }
 
-    /// What was taken from a session since this was asked last.
+    /// Returns the leases that a session has lost since the previous call.
     pub(super) fn losses(&self, id: SessionId) -> Vec<(LockName, Token)> {
         let mut state = self.state.lock();
         self.fetch(&mut state);

@@ -6,8 +6,8 @@
 //! and seldom, goes to a thread that takes breaks: it answers all that has come, and then reads
 //! nothing for some milliseconds.
 //!
-//! Nobody else pays for that. Whatever else such a connection asks takes it back to where it came
-//! from before it is done: it is late by one break, once.
+//! Other requests pay for that once at most: when such a connection sends one, the connection first
+//! returns to its worker thread, which then serves the request. It is late by one break.
 
 use crate::time::{Span, Time, boot_now};
 use std::cell::{Cell, RefCell};
@@ -76,7 +76,8 @@ pub(super) async fn leave() {
     poll_fn(|_| {
         HERE.with(|here| {
             here.leaves.set(here.is_quiet.get());
-            // Whoever polls takes the connection there, and polls again.
+            // On `Pending`, `MigratingConnection` moves the connection back to its worker thread
+            // and polls again there.
             if here.is_quiet.get() { Poll::Pending } else { Poll::Ready(()) }
         })
     })

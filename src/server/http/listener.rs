@@ -38,7 +38,7 @@ pub enum Listen {
     Unix(PathBuf, UserGrants),
 }
 
-/// What is listened on.
+/// A bound socket that accepts connections.
 pub(super) enum Listener {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener, UserGrants),

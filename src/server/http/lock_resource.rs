@@ -22,8 +22,8 @@ use serde_json::json;
 /// Where the names of locks begin in paths.
 const BELOW: &str = "/locks/";
 
-/// What makes a POST to a name an act of an administrator. Who means a lock whose last part is
-/// this writes its slash as `%2F`.
+/// Path suffix of a POST that steals a lock. For a lock whose own name ends in `/steal`, the client
+/// writes that slash as `%2F`.
 const STEAL: &str = "/steal";
 
 /// The lock that the path names.
@@ -235,7 +235,7 @@ fn patch_of(options: &RequestOptions) -> Patch {
 }
 
 impl RequestContext {
-    /// What keeps a new lease alive.
+    /// Returns how a new lease is kept alive: by the request's session, or by its own renewals.
     pub(super) fn term(
         &self,
         options: &RequestOptions,

@@ -76,7 +76,7 @@ fn of_node(page: &mut MetricsPage, own: &Member) {
     }
 }
 
-/// What this node knows of all.
+/// Writes the metrics of the cluster's nodes, as this node sees them.
 fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
     page.family("latchfs_cluster_nodes", "Nodes, by whether they vote or only learn.", "gauge");
     page.line("role=\"voter\"", outlook.voters as u64);

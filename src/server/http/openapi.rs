@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
-/// What the document begins with.
+/// The description at the top of the document.
 const ABOUT: &str = "Locks over HTTP: leases, fencing tokens, fair lines. Errors are problem+json \
     (RFC 9457). Options may be given in the query, or in a body of JSON or a form.";
 

@@ -77,7 +77,7 @@ enum OptionValue<'a> {
 }
 
 impl RequestOptions {
-    /// What the request says, if all of it is known and right.
+    /// Parses the options of a request; fails if one of them is unknown or invalid.
     pub(super) async fn read(call: &mut RequestContext) -> HandlerResult<Self> {
         let is_keyed = call.head.headers.contains_key(IDEMPOTENCY_KEY.name);
         let mut options = Self { is_keyed, ..Self::default() };
@@ -209,7 +209,8 @@ impl RequestOptions {
         }
     }
 
-    /// Who asks: as said, or the only one that it can be.
+    /// Returns the calling client: the one that the request names, or the only one that its
+    /// credentials allow.
     pub(super) fn client(&self, call: &RequestContext) -> HandlerResult<ClientId> {
         if let Some(client) = &self.client {
             return Ok(client.clone());

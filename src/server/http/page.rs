@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 const PAGE: &str = include_str!("page.html");
 
-/// What a browser may do with the page: run its own script, and ask this server.
+/// Content security policy: the page may run its own script and send requests to this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (script, style) = (digest_of("script"), digest_of("style"));
     let policy = format!(

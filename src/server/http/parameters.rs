@@ -1,11 +1,11 @@
-//! What can be said in a request, option by option: how it is named, written and described.
+//! The parameters of requests: their names, formats and descriptions.
 
 use crate::engine::lease::TOKEN_MAX;
 use crate::engine::limits::NOTE_BYTES_MAX;
 use crate::engine::name::{CLIENT_BYTES_MAX, NAME_BYTES_MAX};
 use serde_json::{Value, json};
 
-/// One thing that a request can say.
+/// One parameter of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Param {
     pub(super) name: &'static str,

@@ -47,7 +47,7 @@ pub(super) const fn status_of(kind: RefusalKind) -> StatusCode {
     }
 }
 
-/// What a kind is, in words that do not change from one occurrence to the next.
+/// Returns the title of a kind of problem: the same for every occurrence, as RFC 9457 asks.
 const fn title_of(kind: RefusalKind) -> &'static str {
     match kind {
         RefusalKind::LockConflict => "The lock is not to be had now",
@@ -62,7 +62,7 @@ const fn title_of(kind: RefusalKind) -> &'static str {
     }
 }
 
-/// What a reader of a conflict has to tell apart.
+/// Returns the machine-readable reason of a conflict.
 const fn way_of(way: Way) -> &'static str {
     match way {
         Way::Held => "held",
@@ -131,7 +131,7 @@ impl Problem {
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// What the door said.
+    /// Converts an error of the lock service.
     pub(super) fn from_failure(failure: &RequestError) -> Self {
         let problem = Self::of(failure.kind(), failure.to_string());
         let RequestError::Refused(refusal) = failure else { return problem };
@@ -183,7 +183,7 @@ impl Problem {
         self
     }
 
-    /// What is denied, if something is.
+    /// Returns the explanation of a denial; `None` for any other problem.
     pub(super) fn denial(&self) -> Option<&str> {
         (self.0.kind == Some(RefusalKind::Denied)).then_some(&*self.0.detail)
     }

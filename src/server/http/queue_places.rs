@@ -206,7 +206,7 @@ impl QueuePlaces {
 impl QueuePlace {
     fn tell(self, fate: PlaceOutcome) {
         for (_, told) in self.told {
-            // Who does not listen any more looks for itself.
+            // An error means that the request no longer waits here: it finds out by itself.
             let _ = told.send(fate);
         }
     }
@@ -260,7 +260,8 @@ pub(super) struct PlaceGuard {
 }
 
 impl PlaceGuard {
-    /// What the place was served with has been shown to who asked, or there is nothing to take.
+    /// Marks the outcome as delivered to the client, or as needing no delivery: dropping the guard
+    /// then gives nothing back.
     pub(super) fn take(&self) {
         self.claims.taken.store(true, Ordering::Relaxed);
     }

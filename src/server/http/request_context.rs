@@ -36,12 +36,12 @@ pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// One request, with the state that its handler needs.
 pub(super) struct RequestContext {
     pub(super) app: Arc<AppState>,
-    /// What the caller may do.
+    /// The caller's permissions.
     pub(super) grant: Arc<Grant>,
     /// The parameters of the endpoint.
     pub(super) params: &'static [Param],
     pub(super) head: Parts,
-    /// Nothing shares a body; the mutex says so to the compiler.
+    /// The body is never shared; the mutex only makes the request `Sync`.
     pub(super) body: Mutex<Body>,
 }
 
@@ -146,7 +146,8 @@ impl RequestContext {
         self.grant.may_submit(op, &actors).map_err(|denial| Problem::denied(&denial))
     }
 
-    /// Whose a session is, if that is known. Most keep one alive that was opened here.
+    /// Returns the owner of a session, if it is known here. It usually is: most sessions are kept
+    /// alive by the server that opened them.
     fn known_actor(&self, owner: &UnnamedOwner) -> Option<ClientId> {
         match owner {
             UnnamedOwner::Session(id) => self.app.chronicle.client_of(*id),
@@ -154,7 +155,7 @@ impl RequestContext {
         }
     }
 
-    /// Whose a session or a place in a line is.
+    /// Returns the owner of a session or of a place in a queue.
     async fn actor(&self, owner: UnnamedOwner) -> HandlerResult<ClientId> {
         let reason = match owner {
             UnnamedOwner::Session(id) => match self.client_of(id).await? {
@@ -174,7 +175,7 @@ impl RequestContext {
         Err(RequestError::Refused(refusal).into())
     }
 
-    /// Whose a session is that was not opened here.
+    /// Looks up the owner of a session that was opened on another node, and remembers it.
     async fn client_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
@@ -202,11 +203,11 @@ pub(super) fn parent_check(grant: &Grant, op: &Op) -> Option<ParentCheck> {
     })
 }
 
-/// What the door said, or that it said nothing.
+/// Converts a reply of the lock service, or the lack of one.
 pub(super) fn told<T>(
     answer: Result<Result<T, Unavailable>, oneshot::error::RecvError>,
 ) -> HandlerResult<T> {
-    // Whoever drops the question without an answer is closing.
+    // A request is dropped without a reply only while the service shuts down.
     let answer = answer.unwrap_or(Err(Unavailable::Closing));
     answer.map_err(|unavailable| RequestError::Unavailable(unavailable).into())
 }

@@ -51,7 +51,7 @@ pub(crate) fn requests() -> Vec<(String, Operation)> {
     documented.chain(own).collect()
 }
 
-/// What acquires a lock, by either method.
+/// Parameters of an acquire request, by either method.
 const ACQUIRES: &[Param] = &[
     NAME,
     CLIENT,
@@ -68,10 +68,10 @@ const ACQUIRES: &[Param] = &[
     IDEMPOTENCY_KEY,
 ];
 
-/// What can go wrong with a lock that one wants.
+/// Error status codes of an acquire request.
 const ACQUIRE_PROBLEMS: &[u16] = &[400, 403, 409, 410, 412, 415, 429, 503];
 
-/// All of it.
+/// All documented routes.
 pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/lock",

@@ -1,8 +1,8 @@
-//! What answers look like, as JSON Schema.
+//! JSON Schemas of response bodies.
 
 use serde_json::{Value, json};
 
-/// What the body of an answer is.
+/// The kind of a response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Schema {
     Health,
@@ -95,7 +95,7 @@ fn pair() -> Value {
     object(&[("name", text()), ("token", number())])
 }
 
-/// What a status says of a lock that is held.
+/// The schema of a held lock's status.
 fn status() -> Value {
     object(&[
         ("name", text()),
@@ -206,7 +206,7 @@ fn problem() -> Value {
 }
 
 impl Schema {
-    /// What it is called in the document.
+    /// Returns the name of the schema in the OpenAPI document.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Health => "Health",

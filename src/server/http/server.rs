@@ -52,9 +52,9 @@ pub struct HttpConfig {
     pub ttl: Ttl,
     /// The same for its grace.
     pub grace: Grace,
-    /// Who may ask, and how connections are encrypted.
+    /// How clients authenticate, and how connections are encrypted.
     pub credentials: Credentials,
-    /// Whether it may be open to a network without saying who may ask, or without TLS.
+    /// Whether it may be open to a network without authentication, or without TLS.
     pub insecure: bool,
 }
 
@@ -135,7 +135,7 @@ impl HttpServer {
         &self.address
     }
 
-    /// Who may ask, for the other edges of this process.
+    /// Returns the authenticator, which the other servers of this process share.
     pub fn gate(&self) -> Arc<Authenticator> {
         Arc::clone(&self.app.gate)
     }
@@ -237,7 +237,7 @@ fn watch_over(stream: &std::net::TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE).with_retries(PROBES);
     socket.set_tcp_keepalive(&probes)?;
-    // What has been sent and is not acknowledged counts as silence.
+    // Unacknowledged data suppresses keep-alive probes, so it needs a timeout of its own.
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(SILENCE + PROBE * PROBES))?;
     Ok(())

@@ -15,16 +15,16 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The lock that the seed has.
+/// The only lock of the single-lock API.
 const DEFAULT: &str = "default";
 
-/// What the seed says to a conflict in grace.
+/// Error message for a conflict during the grace period.
 const IN_GRACE: &str = "grace period active";
 
-/// What it says to any other.
+/// Error message for any other conflict.
 const HELD: &str = "lock is held by another client";
 
-/// The fields of a status that the seed has, in its order.
+/// The fields of a status in the single-lock API, in order.
 const FIELDS: [&str; 4] = ["holder", "expires_at", "is_expired", "grace_until"];
 
 #[derive(Serialize)]

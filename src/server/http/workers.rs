@@ -1,8 +1,9 @@
 //! The threads that serve connections, and which of them gets the next one.
 //!
-//! One that has time gets all. Were they dealt out in turn, two threads would wake now and then,
-//! each on a processor with nothing of the server in its caches: 10,000 sessions kept alive cost
-//! half as much again that way. Who has much to do gets no more while another has less.
+//! The first thread that is not busy gets all new connections. With round robin, two threads would
+//! wake now and then, each on a processor with nothing of the server in its caches: keeping 10,000
+//! sessions alive costs half as much again that way. A busy thread gets no new connection while
+//! another one is not busy.
 
 use super::keep_alive::{self, KeepAliveThread, MigratingConnection};
 use crate::time::{Span, Time, boot_now};
@@ -120,7 +121,8 @@ impl WorkerLoads {
         Self { since: now, each: vec![WorkerLoad::default(); count], turn: 0 }
     }
 
-    /// Who is next: the first that has time, or each in turn. `worked` says for how long one has.
+    /// Returns the thread for the next connection: the first that is not busy, or each in turn if
+    /// all are. `worked` returns how long a thread has been busy in total.
     fn next(&mut self, now: Time, worked: impl Fn(usize) -> Duration) -> usize {
         let passed = now.since(self.since);
         if passed >= MEASURED {

@@ -1,4 +1,5 @@
-//! What becomes of a request: a command for the engine, and the word that its answer is.
+//! Executes requests of the line protocol: submits a command to the engine, and converts the
+//! result to a reply.
 
 use super::followers::{FollowersFull, LineFollowers};
 use super::request::{LineReply, LineRequest};
@@ -138,13 +139,14 @@ impl LineService {
         self.locks.submit(Command::from(op), |answer| drop(then.send(answer)));
         match timeout(ANSWER_PATIENCE, answer).await {
             Ok(Ok(answer)) => word_of(&answer),
-            // Whoever drops the question without an answer is closing.
+            // A request is dropped without a reply only while the service shuts down.
             Ok(Err(_)) => LineReply::Error,
             Err(_) => LineReply::Timeout,
         }
     }
 
-    /// Who has a lock. In grace it is still its owner's, for nobody else may take it.
+    /// Returns the holder of a lock. During the grace period it is still the holder, because no
+    /// other client may take the lock.
     async fn owner(&self, grant: &Grant, name: &LockName) -> LineReply {
         if let Err(denial) = grant.may(&AccessRequest::of_lock(Operation::ShowLock, name), &[]) {
             log::info!("a line is refused: {denial}");
@@ -185,7 +187,7 @@ impl LineService {
         }
     }
 
-    /// What there is to see of it, for a page of metrics.
+    /// Writes the metrics of the line protocol.
     pub(super) fn show(&self, page: &mut MetricsPage) {
         for (name, help, value) in [
             ("latchfs_line_connections", "Open connections.", self.peers.connections()),

@@ -1,5 +1,5 @@
-//! Who is told of changes: each follower at its own pace, from what has been decided, and without
-//! anybody waiting for it.
+//! Notifies followers of lock changes: each at its own pace, from the log of decided events, so
+//! that no command waits for a follower.
 
 use super::delivery::FollowerConnection;
 use crate::engine::{Event, EventKind, LockName};
@@ -133,7 +133,8 @@ impl LineFollowers {
         }
     }
 
-    /// Tells a follower what is held already. What changes meanwhile is told again afterwards.
+    /// Sends a follower all locks that are held already. Changes made in the meantime are sent
+    /// again afterwards, as events.
     async fn tell_held(&self, wire: &mut FollowerConnection) -> Result<(), DeliveryEnd> {
         let mut after = None;
         loop {
@@ -170,7 +171,7 @@ impl LineFollowers {
         }
     }
 
-    /// What there is to see of them, for a page of metrics.
+    /// Writes the metrics of the followers.
     pub(super) fn show(&self, page: &mut MetricsPage) {
         let now = self.locks.next_event();
         let known = self.known.lock();
@@ -192,7 +193,8 @@ impl LineFollowers {
     }
 }
 
-/// What a follower is told of an event, if it concerns it: a lease in grace is its owner's still.
+/// Returns the message for a follower about an event, if there is one. An expired lease has none:
+/// during the grace period the lock still belongs to its holder.
 fn message_of(event: &Event) -> Option<String> {
     match &event.what {
         EventKind::Granted { name, holder, .. } => message("LOCK", name, holder),

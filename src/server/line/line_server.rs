@@ -36,9 +36,9 @@ pub struct LineConfig {
     pub ttl: Ttl,
     /// For how long after that only its holder may take it back.
     pub grace: Grace,
-    /// Who may ask, and how connections are encrypted.
+    /// Authenticates clients, and says how connections are encrypted.
     pub gate: Arc<Authenticator>,
-    /// Whether it may be open to a network without saying who may ask, or without TLS.
+    /// Whether it may be open to a network without authentication, or without TLS.
     pub insecure: bool,
 }
 
@@ -108,7 +108,7 @@ impl LineServer {
         self.address
     }
 
-    /// What there is to see of it, for a page of metrics.
+    /// Returns a callback that writes the metrics of this server.
     pub fn metrics(&self) -> impl Fn(&mut MetricsPage) + Send + Sync + use<> {
         let desk = Arc::clone(&self.desk);
         move |page| desk.show(page)

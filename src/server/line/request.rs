@@ -1,4 +1,4 @@
-//! What a line asks: parsed once, and then it can be nothing else.
+//! Requests of the line protocol: each line is parsed once, into a typed request.
 
 use crate::auth::permissions::Operation;
 use crate::engine::{ClientId, LockName, Ttl};
@@ -17,11 +17,11 @@ pub(super) enum LineRequest {
     Renew(LockName, ClientId, Option<Ttl>),
     /// Give a lock back.
     Unlock(LockName, ClientId),
-    /// Who has a lock. Who asks plays no role.
+    /// Show the holder of a lock; the request names no client.
     Own(LockName),
     /// Tell this address of every change.
     Register(SocketAddr),
-    /// Who asks from now on.
+    /// Authenticate this connection and its later requests.
     Auth(Box<[u8]>),
 }
 
@@ -93,7 +93,7 @@ impl LineRequest {
             && words.next_back().is_some_and(|version| version.starts_with(b"HTTP/"))
     }
 
-    /// What the line asks, if it asks anything. The line has no end any more.
+    /// Parses a line, which comes without its final newline.
     pub(super) fn parse(line: &[u8]) -> Result<Self, LineError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if let Some(secret) = line.strip_prefix(b"AUTH,").filter(|secret| !secret.is_empty()) {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes is a request or a mistake; and no name or client that comes through
+        /// Any input parses to a request or an error; and no name or client that is accepted
         /// could break a line that is sent.
         #[test]
         fn any_line_is_answered(line in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// A connection that asks nothing is ended after this. Who comes back connects anew.
+/// Idle timeout of a connection. A client with further requests has to reconnect.
 const IDLE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A line that has begun comes to its end within this: it fits one packet or two.
@@ -87,7 +87,7 @@ where
         let grant = desk.gate.grant(secret.as_deref(), certified.as_ref());
         let reply = match (grant, request) {
             (Ok(grant), Ok(request)) => desk.answer(&grant, request).await,
-            // Whoever guesses has to connect for each guess.
+            // A wrong token ends the connection: a client that guesses has to reconnect each time.
             (Err(_), Ok(LineRequest::Auth(_))) => {
                 log::warn!("a connection for lines showed a token that is not known");
                 say(&mut stream, &LineReply::Fail).await?;
