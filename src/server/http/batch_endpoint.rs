@@ -28,7 +28,7 @@ use tokio::sync::{Notify, oneshot};
 /// Content type of replies to batches, and of streams of events.
 const KIND: &str = "application/x-latchfs";
 
-/// Endpoints for the clients of latchfs itself; internal, so not in the OpenAPI document.
+/// Endpoints for the clients of latchfs itself; internal, so not in the `OpenAPI` document.
 pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
     (
         "/door/v1/ask",

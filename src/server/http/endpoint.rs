@@ -46,7 +46,7 @@ impl Endpoint {
     }
 }
 
-/// The OpenAPI description of an endpoint.
+/// The `OpenAPI` description of an endpoint.
 pub(super) const fn doc(
     id: &'static str,
     summary: &'static str,

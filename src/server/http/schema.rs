@@ -206,7 +206,7 @@ fn problem() -> Value {
 }
 
 impl Schema {
-    /// Returns the name of the schema in the OpenAPI document.
+    /// Returns the name of the schema in the `OpenAPI` document.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Health => "Health",
