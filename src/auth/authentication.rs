@@ -1,4 +1,5 @@
-//! Who asks: by a bearer token, by a client's certificate, or anybody.
+//! Authenticates callers by bearer token, client certificate or Unix user, or admits anyone if the
+//! server asks for no credentials.
 
 use super::grant::Grant;
 use super::server_tls::{ClientCertPolicy, TlsError, TlsFiles};
@@ -65,7 +66,7 @@ pub enum AuthenticationError {
 /// Authenticates callers: by a bearer token, a client certificate, or the socket's user.
 pub struct Authenticator {
     files: Credentials,
-    /// Whoever has no credentials, where none are wanted.
+    /// The grant of callers without credentials, if the server asks for none.
     anyone: Arc<Grant>,
     known: RwLock<LoadedCredentials>,
 }
@@ -99,7 +100,8 @@ impl Authenticator {
         self.known.read().tls.clone()
     }
 
-    /// What a caller may do, by the token that it shows, or by its certificate or user.
+    /// Returns the grant of a caller: that of its bearer token, or else that of its certificate or
+    /// Unix user.
     pub fn grant(
         &self,
         secret: Option<&[u8]>,

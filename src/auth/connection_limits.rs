@@ -1,4 +1,4 @@
-//! Who is connected, and the limits on that.
+//! Counts connections and open requests per peer, and limits both.
 
 use super::grant::Grant;
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ pub(crate) struct PeerUsage {
 /// The peer and the certified grant that all requests of one connection share.
 pub(crate) struct ConnectionOrigin {
     pub(crate) peer: Arc<PeerUsage>,
-    /// What the client's certificate, or the user at the other end, allows.
+    /// The grant of the client's certificate, or of the Unix user at the other end of the socket.
     pub(crate) certified: Option<Arc<Grant>>,
 }
 
@@ -98,7 +98,7 @@ impl ConnectionLimits {
 }
 
 impl ConnectionSlot<'_> {
-    /// Whose it is.
+    /// Returns the usage counters of the connection's peer.
     pub(crate) fn peer(&self) -> &Arc<PeerUsage> {
         &self.peer
     }

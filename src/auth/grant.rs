@@ -9,12 +9,12 @@ use crate::engine::{
 use std::fmt;
 use std::sync::Arc;
 
-/// What a caller may do.
+/// The rights of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// What shows that the caller has it.
+    /// The kind of credential that gave the caller this grant.
     pub credential: Credential,
-    /// What it is called in the log and in refusals; stable for a credential.
+    /// The name of the grant in the log and in refusals; stable for a credential.
     pub name: String,
     /// The clients that it may speak as.
     pub clients: Vec<ClientPattern>,
@@ -29,7 +29,7 @@ pub struct Grant {
     pub user: Option<Arc<LocalUser>>,
 }
 
-/// What shows that a caller has a grant.
+/// The kind of credential behind a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credential {
     /// Nothing, though the server wants credentials.
@@ -61,7 +61,7 @@ impl Credential {
 pub enum ClientPattern {
     /// This one.
     Exactly(String),
-    /// Whatever begins so: `laptop1:*`, `*`.
+    /// Every client whose name begins with this text: `laptop1:*`, `*`.
     Beginning(String),
 }
 
@@ -155,8 +155,8 @@ impl Grant {
         }
     }
 
-    /// What a user of this machine may do, whom the kernel has named: act as these clients, on
-    /// all locks, and steal if that user is root or runs the daemon.
+    /// Returns the grant of a local user, identified by the kernel: to speak as these clients, on
+    /// all locks, and to steal if `steal` is set (for root and the user that runs the daemon).
     pub fn of_user(uid: u32, clients: Vec<ClientPattern>, steal: bool) -> Self {
         Self {
             credential: Credential::User,
@@ -261,7 +261,8 @@ impl Grant {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
-    /// What it may see of the lock `name`. What only leads to what it may see is shown as that.
+    /// Returns how much of the lock `name` the caller may see. A parent of visible locks is visible
+    /// only as a directory.
     pub fn sight_of(&self, name: &LockName) -> Visibility {
         if self.may_see(name.as_str()) {
             return Visibility::All;
@@ -269,7 +270,7 @@ impl Grant {
         Self::within(self.narrowed(&format!("{name}/")))
     }
 
-    /// What it may see of the names that begin with `wanted`.
+    /// Returns which of the names that begin with `wanted` the caller may see.
     pub fn sight(&self, wanted: &str) -> Visibility {
         if self.may_see(wanted) {
             return Visibility::All;
@@ -281,8 +282,8 @@ impl Grant {
         if prefixes.is_empty() { Visibility::Nothing } else { Visibility::Within(prefixes) }
     }
 
-    /// What it may see of the names that begin with `wanted`: prefixes, in order, of which none
-    /// lies within another. What it may not see has no say in what is listed.
+    /// Returns the prefixes below `wanted` that the caller may see: sorted, none within another.
+    /// Hidden names have no influence on a listing.
     pub fn narrowed(&self, wanted: &str) -> Vec<String> {
         if self.may_see(wanted) {
             return vec![wanted.to_owned()];
@@ -458,7 +459,7 @@ mod tests {
         assert_eq!(Grant { steal: true, ..laptop() }.may_submit(&steal, &[]), Ok(()));
     }
 
-    /// What a command leans on without saying whose it is must be the caller's.
+    /// A session or queue place that a command names by its id must belong to the caller.
     #[test]
     fn sessions_and_places_are_their_clients() {
         let session = SessionId::named(7);

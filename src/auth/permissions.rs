@@ -4,7 +4,7 @@
 use crate::engine::{ClientId, LockName, Op};
 use std::fmt;
 
-/// What an operation needs.
+/// The permissions that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// The operation as it is printed.
@@ -70,7 +70,7 @@ macro_rules! operations {
             /// All operations, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$operation,)+];
 
-            /// What the operation needs.
+            /// Returns the permissions that the operation needs.
             pub const fn rule(self) -> Rule {
                 match self {
                     $(Self::$operation => Rule {
@@ -127,11 +127,11 @@ operations! {
 /// A request as the table sees it: the operation, and the client and the locks that it names.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessRequest<'a> {
-    /// What is asked.
+    /// The requested operation.
     pub operation: Operation,
-    /// For which client.
+    /// The client that the request names.
     pub client: Option<&'a ClientId>,
-    /// Of which lock, or from which to which.
+    /// The lock that the request names, or the source and the target of a move.
     pub locks: [Option<&'a LockName>; 2],
 }
 

@@ -16,11 +16,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Which files TLS needs.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The server's certificate, and those above it.
+    /// The server's certificate chain (PEM).
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the certificate (PEM).
     pub key: PathBuf,
-    /// Who signs the certificates of clients, if they have some.
+    /// The CA certificates (PEM) that verify client certificates, if clients may present one.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum ClientCertPolicy {
 }
 
 impl TlsFiles {
-    /// What rustls needs.
+    /// Reads the files and builds the rustls configuration.
     pub(super) fn load(&self, certified: ClientCertPolicy) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.cert)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| unread(&self.key, &e))?;
@@ -105,7 +105,8 @@ fn unread(path: &Path, error: &pem::Error) -> TlsError {
     TlsError::File(path.to_owned(), why)
 }
 
-/// What the owner of a certificate may do: speak as whom it names, and as that host's users.
+/// Returns the grant of a client certificate: to speak as each name in it, and as the users of
+/// that host. `None`: the certificate is malformed or names nobody.
 pub(crate) fn grant_of(certificate: &CertificateDer<'_>) -> Option<Grant> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut names = Vec::new();

@@ -121,11 +121,11 @@ impl Tokens {
         self.0.len()
     }
 
-    /// What the bearer of `secret` may do.
+    /// Returns the grant of the token with this `secret`, if there is one.
     pub(super) fn grant(&self, secret: &[u8]) -> Option<Arc<Grant>> {
         let digest = digest_of(secret);
         let mut found = u32::MAX;
-        // All of them, whichever it is: how long it takes says nothing.
+        // Compares with every token, so that the time taken reveals nothing about the match.
         for (number, (known, _)) in (0..).zip(&self.0) {
             let same: Choice = known.as_slice().ct_eq(digest.as_slice());
             found.conditional_assign(&number, same);

@@ -17,7 +17,7 @@ use super::state::{Engine, EngineState};
 use crate::time::{Span, Time};
 use std::sync::{Arc, LazyLock};
 
-/// What nothing was said about. Shared, so that a plain lease costs no memory for it.
+/// The details of a lease that has none. Shared, so that a plain lease needs no memory for them.
 static NOTHING_SAID: LazyLock<Arc<Details>> = LazyLock::new(Arc::default);
 
 impl Engine {
@@ -74,9 +74,9 @@ impl Engine {
             }
             ConflictCheck::Conflict(lease, way) => {
                 if let QueuePolicy::Join(patience) = ask.line
-                    // Who waits no time at all does not wait, ...
+                    // A timeout of zero means not to wait, ...
                     && patience != Some(Span::ZERO)
-                    // ... and who holds it already would wait for itself.
+                    // ... and a client that already holds the lock would wait for itself.
                     && lock.own(&ask.client, ask.hold).is_none()
                 {
                     let until = patience.map(|span| self.books.clock + span);
@@ -303,7 +303,7 @@ impl Engine {
     }
 }
 
-/// Who is let in: from the line, or without having waited.
+/// The client that gets a new lease: from the queue, or without having waited.
 #[derive(Clone, Copy)]
 struct Entrant<'a> {
     client: &'a ClientId,
@@ -327,7 +327,7 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// Who is served next, and what it asks for.
+/// Returns the ticket of the next waiter to serve, and the mode that it asks for.
 fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
     let next = if planted(Mutant::LastServedFirst) {
         lock.line.last_key_value()

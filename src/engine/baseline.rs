@@ -34,22 +34,22 @@ fn nobody() -> ClientId {
     ClientId::parse(NOBODY).expect("it is a name")
 }
 
-/// What an engine goes on from.
+/// The baseline of an engine that replaces a lost one: limits, number ranges and hold-off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Baseline {
-    /// The rules of the one before.
+    /// The limits of the lost engine.
     pub rules: Rules,
     /// The first token.
     pub tokens_from: u64,
-    /// The first place in a line.
+    /// The first queue ticket.
     pub tickets_from: u64,
-    /// For how long nothing is granted.
+    /// How long nothing is granted after the start.
     pub hold_off: Span,
 }
 
 impl Engine {
-    /// What an engine goes on from that begins at this time of the wall clock, in seconds since
-    /// 1970, from this state of a lost one. `None`: there would be no tokens left.
+    /// Returns the baseline of an engine that starts from this backup of a lost one, at
+    /// `wall_secs` (seconds since 1970). `None`: there would be no tokens left.
     pub fn heritage(&self, wall_secs: u64, hold_off: Span) -> Option<Baseline> {
         let by_time = wall_secs.saturating_mul(NUMBERS_A_SECOND);
         let tokens_from = self.next_token().saturating_add(NUMBERS_SKIPPED).max(by_time);

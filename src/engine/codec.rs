@@ -92,8 +92,8 @@ pub fn encode_engine(engine: &Engine) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_engine`] of this `format` wrote. What follows from the rest (the agenda,
-/// what hangs on which session) is not in the bytes, so it cannot contradict them.
+/// Decodes an engine that [`encode_engine`] wrote in this `format`. Derived state (the deadlines,
+/// and the leases and waiters of each session) is not in the bytes, so it cannot contradict them.
 pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     let from = &mut Decoder::of_format(format, bytes)?;
     let mut engine = Engine::new(Rules::take(from)?);
@@ -145,7 +145,8 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     Ok(engine)
 }
 
-/// What the books assert of a lock that is entered: damaged bytes must not get as far as that.
+/// Checks a decoded lock before it is inserted, so that damaged bytes are an error and do not reach
+/// the assertions of [`EngineState`].
 fn require_sound(lock: &Lock, books: &EngineState) -> Result<(), Malformed> {
     let known = |id| books.sessions.contains_key(&id);
     let lives = |lease: &Lease| match lease.life {
@@ -373,11 +374,11 @@ impl Codec for Patch {
     }
 }
 
-/// What a program may say, if it does.
+/// An optional text from a client program: its holder id or its note.
 type Words = Option<Arc<str>>;
 
-/// Reads a holder id and a note. Before [`WITH_CALLERS`] nothing limited them here: a command that
-/// was carried out then must be carried out again, so they are cut and not refused.
+/// Reads a holder id and a note. Formats before [`WITH_CALLERS`] had no length limit. Their
+/// commands must replay with the same result, so a text that is too long is truncated, not refused.
 fn take_words(from: &mut Decoder<'_>) -> Result<(Words, Words), Malformed> {
     let (holder_id, note): (Words, Words) = (Codec::take(from)?, Codec::take(from)?);
     if from.format() >= WITH_CALLERS {

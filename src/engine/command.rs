@@ -1,4 +1,4 @@
-//! What can be asked of the engine: a closed list, and what it answers.
+//! The commands of the engine (a closed list) and its answers.
 
 use super::details::Patch;
 use super::event::{LeaveReason, SessionEnd};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 pub struct Command {
     /// Repeating a request under the same id has no second effect and gets the first answer.
     pub request: Option<IdempotencyKey>,
-    /// What to do.
+    /// The operation to carry out.
     pub op: Op,
-    /// The rules by which it is carried out.
+    /// The version of the rules by which it is carried out.
     pub rules: Rulebook,
     /// The place of this request among all requests of its sender: a copy that the network
     /// delivers late is refused. `None`: the sender sends no copies.
@@ -78,10 +78,10 @@ pub struct RequestId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u128);
 
-/// What to do.
+/// An operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Let time pass: what is due ends, who is next is served.
+    /// Advance time: expire everything that is due, and serve the next waiters.
     Settle,
     /// Take a lock, renew it, or wait for it.
     Acquire(Acquire),
@@ -148,21 +148,22 @@ impl Op {
 pub struct Acquire {
     /// Which lock.
     pub name: LockName,
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub mode: Mode,
-    /// Who within the client asks.
+    /// The owner within the client: see [`Ownership`].
     pub hold: Ownership,
-    /// What will keep the lease alive.
+    /// How the lease is kept alive: by renewals or by a session.
     pub term: LeaseTerms,
-    /// What to do if it is not to be had.
+    /// Whether to wait if the lock is not available.
     pub line: QueuePolicy,
-    /// What the lease will say. Taking a lock over by an open file does not change its looks.
+    /// The details of the lease. An open file that takes a lock over leaves the file attributes as
+    /// they are.
     pub patch: Patch,
 }
 
-/// What to do if a lock is not to be had now.
+/// Whether a request waits if the lock is not available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePolicy {
     /// Be refused.
@@ -174,13 +175,13 @@ pub enum QueuePolicy {
 /// Rule 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renew {
-    /// Whose lease.
+    /// The lease to renew.
     pub key: LeaseKey,
-    /// What keeps it alive from now on, if that changes.
+    /// How the lease is kept alive from now on, if that changes.
     pub term: Option<LeaseTerms>,
-    /// A new ttl, grace or process makes a loose hold firm.
+    /// Whether the lease becomes exclusive, as it does with a new ttl, grace or process.
     pub firm: Firm,
-    /// What it says from now on.
+    /// The changes of its details.
     pub patch: Patch,
     /// Whether it stands for an acquire, by a client that names its lease: then it counts in
     /// [`Tenure::acquisition`], and a release that was sent before it ends nothing.
@@ -210,16 +211,16 @@ pub struct LeaseKey {
 /// A change of the details only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Annotate {
-    /// Whose lease.
+    /// The lease to annotate.
     pub key: LeaseKey,
-    /// What it says from now on.
+    /// The changes of its details.
     pub patch: Patch,
 }
 
 /// Rule 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
-    /// Whose lease.
+    /// The lease to release.
     pub key: LeaseKey,
     /// The acquire whose effect it ends, as [`Tenure::acquisition`] told it: refused once a later
     /// acquire was answered with the same tenure. `None`: whichever was last.
@@ -251,11 +252,11 @@ pub struct Move {
     pub from: LeaseKey,
     /// Where to.
     pub to: LockName,
-    /// What if the client itself holds the other name.
+    /// Whether to replace a lock that the same client holds under the target name.
     pub over: IfExists,
 }
 
-/// What a [`Move`] does to a lock of the same client at its goal.
+/// The effect of a [`Move`] on a lock that the same client holds under the target name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfExists {
     /// Replaces it.
@@ -269,20 +270,20 @@ pub enum IfExists {
 pub struct Steal {
     /// Which lock.
     pub name: LockName,
-    /// Who takes it.
+    /// The client that takes it.
     pub client: ClientId,
     /// Why, for the holder and the audit log.
     pub reason: StealReason,
-    /// What will keep the lease alive.
+    /// How the lease is kept alive: by renewals or by a session.
     pub term: LeaseTerms,
-    /// What the lease will say.
+    /// The details of the new lease.
     pub patch: Patch,
 }
 
 /// Rule 8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenSession {
-    /// Who opens it.
+    /// The client that opens it.
     pub client: ClientId,
     /// How long it lasts unrenewed. `None`: until it is ended, as that of a mount in the
     /// engine's own process: while that sleeps nobody else is served either.
@@ -301,30 +302,31 @@ pub struct EndSession {
     pub end: SessionEnd,
 }
 
-/// Whoever is meant holds and waits for nothing any more.
+/// Ends all holds of the clients in its scope, and removes them from all queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// Who is meant.
+    /// The clients that lose their holds and queue places.
     pub whose: ResetScope,
-    /// Who wants it.
+    /// The client on whose behalf the reset is made.
     pub by: ClientId,
     /// Why, for the holders and the audit log.
     pub reason: StealReason,
 }
 
-/// Whose holds and places a [`Reset`] means; a client means its users as well.
+/// The clients whose holds and queue places a [`Reset`] ends; a client includes its users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResetScope {
-    /// Everybody's but theirs: of those who have left. Without any, everybody's.
+    /// All clients except these, for example the remaining members of a cluster. If the list is
+    /// empty, all clients.
     AllBut(Vec<ClientId>),
-    /// Only this one's.
+    /// Only this client.
     Of(ClientId),
 }
 
-/// What the engine says to a command.
+/// The engine's answer to a command.
 pub type Answer = Result<Outcome, Refusal>;
 
-/// What a command has done.
+/// The effect of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Time has passed.
@@ -372,7 +374,7 @@ pub enum Outcome {
 pub struct Replay {
     /// When the request was carried out.
     pub at: Time,
-    /// What it did.
+    /// The outcome of the first execution.
     pub first: Outcome,
     /// When the tenure or the session of `first` was to end, as things stood then.
     pub ends: Option<Ends>,
@@ -405,7 +407,7 @@ impl Outcome {
 pub struct Tenure {
     /// Its token.
     pub token: Token,
-    /// What keeps it alive.
+    /// How it is kept alive, and until when.
     pub life: Lifetime,
     /// When it began, or will begin.
     pub acquired_at: Time,

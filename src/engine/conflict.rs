@@ -20,14 +20,14 @@ pub(super) enum ConflictCheck<'a> {
     Conflict(&'a Lease, Way),
 }
 
-/// What matters of a request.
+/// The parts of a request on which a conflict depends.
 #[derive(Clone, Copy)]
 pub(super) struct Wish<'a> {
-    /// Who asks.
+    /// The client that asks.
     pub(super) client: &'a ClientId,
-    /// Who within the client asks.
+    /// The owner within the client.
     pub(super) hold: Ownership,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub(super) mode: Mode,
 }
 
@@ -37,7 +37,8 @@ impl<'a> From<&'a Acquire> for Wish<'a> {
     }
 }
 
-/// What matters of a lock that is held. `L`: who has it, oldest first, and when each lease ends.
+/// The parts of a held lock on which a conflict depends. `L` yields its leases, oldest first, and
+/// when each ends.
 pub(super) struct Facts<L> {
     pub(super) leases: L,
     pub(super) mode: Mode,
@@ -57,7 +58,7 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             );
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
-        // What stands among sharers for those that a reset has taken away is nobody's.
+        // A reset of sharers leaves a placeholder lease that begins in the future: nobody owns it.
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {

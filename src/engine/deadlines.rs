@@ -1,4 +1,4 @@
-//! What is due when, in order: expiry finds its work without walking all locks.
+//! Deadlines in order of time, so that expiry finds its work without walking all locks.
 
 use super::command::RequestId;
 use super::lease::{SessionId, Ticket, Token};

@@ -1,13 +1,14 @@
-//! What a holder says about its lock (note, text, process, file attributes), and changes of that.
+//! The details that a holder stores with its lock (note, text, process, file attributes), and
+//! patches to them.
 
 use super::limits::LimitedField;
 use crate::time::Wall;
 use std::sync::Arc;
 
-/// What the holder said about its lock: shown to others, read by no rule.
+/// The details that a holder stores with its lock: shown to other clients, ignored by all rules.
 ///
-/// A million locks may be held, and most say nothing but which process took them and how they
-/// look; so what few say lies apart.
+/// A million locks may be held, and most have only a holder id and file attributes. The other
+/// fields are in a separate allocation to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
     /// Shared: a process that takes many locks is named once.
@@ -21,7 +22,7 @@ pub struct Details {
     rare: Option<Box<RareDetails>>,
 }
 
-/// What few say.
+/// The details that most locks do not have.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct RareDetails {
     note: Option<Arc<str>>,
@@ -47,7 +48,7 @@ pub struct Process {
 pub struct FileAttrs {
     /// File, directory or symlink.
     pub face: FileType,
-    /// What a reader of the file gets.
+    /// The content that a read of the file returns.
     pub reads: ReadMode,
     /// Permission bits, for show.
     pub mode: u16,
@@ -86,7 +87,7 @@ pub enum FileType {
     Symlink,
 }
 
-/// What reading the file gives.
+/// The content that a read of the lock file returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadMode {
     /// The lock's status as JSON.
@@ -96,7 +97,7 @@ pub enum ReadMode {
     Text,
 }
 
-/// What changes in the details of a lease; `None` leaves a field as it is.
+/// Changes of the details of a lease; `None` leaves a field as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Patch {
     /// The process that acquired.
@@ -111,7 +112,7 @@ pub struct Patch {
     pub looks: Option<FileAttrs>,
 }
 
-/// What happens to the text.
+/// A change of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextPatch {
     /// It becomes this.

@@ -37,7 +37,7 @@ pub(crate) struct Decoder<'a> {
 /// Items for which a list has memory before they are read. Most lists are shorter.
 const RESERVED_MAX: usize = 256;
 
-/// What an allocation takes beside what it holds.
+/// Bytes of overhead to assume for each allocation.
 const ALLOCATION: usize = 32;
 
 impl<'a> Decoder<'a> {

@@ -1,4 +1,4 @@
-//! What has happened, in the order in which it did.
+//! Events: the state changes of the engine, in the order in which they happened.
 
 use super::lease::{Mode, Ownership, SessionId, StealReason, Ticket, Token};
 use super::name::{ClientId, LockName};
@@ -9,11 +9,11 @@ use crate::time::{Span, Time};
 pub struct Event {
     /// When the engine learned of it.
     pub at: Time,
-    /// What it was.
+    /// The kind of event, with its data.
     pub what: EventKind,
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// A tenure began.
@@ -26,7 +26,7 @@ pub enum EventKind {
         token: Token,
         /// Alone or with others.
         mode: Mode,
-        /// Who within the client.
+        /// The owner within the client.
         hold: Ownership,
         /// The place in line that was served, and how long it had waited.
         waited: Option<(Ticket, Span)>,
@@ -40,7 +40,7 @@ pub enum EventKind {
         /// Its token.
         token: Token,
     },
-    /// What a holder said about its lock has changed.
+    /// The details of a lease have changed.
     Annotated {
         /// Of this lock.
         name: LockName,
@@ -51,7 +51,7 @@ pub enum EventKind {
     Expired {
         /// Of this lock.
         name: LockName,
-        /// Who may come back.
+        /// The client that may still renew the lease within its grace.
         holder: ClientId,
         /// The tenure.
         token: Token,
@@ -60,7 +60,7 @@ pub enum EventKind {
     Ended {
         /// Of this lock.
         name: LockName,
-        /// Who had it.
+        /// The client that held it.
         holder: ClientId,
         /// The tenure.
         token: Token,

@@ -1,5 +1,5 @@
-//! What is told, as bytes: views, events, refusals. They cross to another process and are kept
-//! nowhere, so what carries them states a version of its own, apart from that of the state.
+//! The encoding of views, events and refusals. These are only sent to other processes and never
+//! stored, so the protocol that carries them has its own version, apart from that of the state.
 
 use super::encoding::{Codec, Decoder, Malformed, wire_enum, wire_struct};
 use super::event::{Event, EventKind, TenureEnd};

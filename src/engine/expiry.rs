@@ -10,8 +10,8 @@ use super::state::{Engine, EngineState};
 use crate::time::Time;
 
 impl Engine {
-    /// Lets time pass until `at`. What is due happens in the order in which it was due; who is
-    /// served by it has its lease from `at` on, for it could not have known earlier.
+    /// Advances time to `at`. Deadlines take effect in the order in which they were due. A waiter
+    /// that is served by one gets its lease from `at` on, since it could not know earlier.
     pub(super) fn settle(&mut self, at: Time, events: &mut Vec<Event>) {
         let until = self.books.clock.max(at);
         while let Some((due_at, due)) = self.books.agenda.pop(until) {
@@ -46,7 +46,7 @@ impl Engine {
             self.books.agenda.add(ends.grace_until, due);
             self.books.tell(events, EventKind::Expired { name: name.clone(), holder, token });
         } else {
-            // What was given back within its steal grace was never held: see `give_back`.
+            // A lease that was released within its steal grace was never held: see `give_back`.
             let given_back = ends.grace_until == lease.acquired_at;
             let end = if given_back { TenureEnd::Released } else { TenureEnd::Lapsed };
             // It was booked here, and has just been taken off the agenda.

@@ -1,4 +1,4 @@
-//! What is read back shares what it shared before it was written.
+//! Interns client and process ids while decoding, so that equal strings share one allocation.
 
 use super::command::{Command, Op};
 use super::details::Patch;
@@ -7,8 +7,8 @@ use super::name::ClientId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Clients and processes that were read, each kept once: a million locks of one client share its
-/// name, as they did before they were written.
+/// The client and holder ids that were decoded so far, each stored once: a million locks of one
+/// client share its name, as they did before they were encoded.
 #[derive(Debug, Default)]
 pub struct Interner {
     clients: BTreeSet<ClientId>,

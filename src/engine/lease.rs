@@ -1,4 +1,4 @@
-//! What a held lock is made of: the lease, its token, and how it is held.
+//! The parts of a held lock: the lease, its token, its ownership and its lifetime.
 
 use super::details::Details;
 use super::lease_terms::{Grace, Ttl};
@@ -41,11 +41,12 @@ pub enum Mode {
     Shared,
 }
 
-/// Who within a client has it, which decides what an acquire of the same client means.
+/// The owner of a lease within its client, which decides the effect of another acquire by the same
+/// client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ownership {
-    /// Whoever speaks for the client: acquiring again renews, and the first open file of the
-    /// client that locks takes it over.
+    /// The client as a whole: acquiring again renews, and the first open file of the client that
+    /// locks takes the lease over.
     Client,
     /// Made exclusively, or given a ttl, text or process: acquiring again is refused even to the
     /// client itself, and only the open file that made it (if one did) may take it over.
@@ -54,7 +55,7 @@ pub enum Ownership {
     OpenFile(OpenId),
 }
 
-/// What keeps a lease alive.
+/// How a lease is kept alive: by its own renewals or by a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseTerms {
     /// Its own renewals: it lasts so long after each, and then has its grace.
@@ -88,7 +89,7 @@ pub struct Lease {
     pub token: Token,
     /// How the client holds it.
     pub hold: Ownership,
-    /// What keeps it alive.
+    /// How it is kept alive, and until when.
     pub life: Lifetime,
     /// When the tenure began. After a steal this lies ahead by the steal grace.
     pub acquired_at: Time,
@@ -97,7 +98,7 @@ pub struct Lease {
     /// How often an acquire was answered with this lease after the one that began it: a release
     /// that was meant for an earlier one does not end it.
     pub acquisition: u32,
-    /// What the holder said about it. No rule reads it.
+    /// The holder's note, text, process and file attributes. No rule reads them.
     pub details: Arc<Details>,
 }
 

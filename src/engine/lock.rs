@@ -15,11 +15,11 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Lock {
     pub(super) tenancy: Tenancy,
-    /// Who waits, by place: the lowest is served first.
+    /// The waiters by ticket: the lowest is served first.
     pub(super) line: WaitQueue,
 }
 
-/// Who waits. Most locks have nobody, and then it is one word.
+/// The wait queue of a lock. Most locks have no waiters, and then it takes one word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(clippy::box_collection)] // One word instead of three, a million times.
 pub(super) struct WaitQueue(Option<Box<BTreeMap<Ticket, QueuedWaiter>>>);
@@ -52,19 +52,19 @@ impl From<BTreeMap<Ticket, QueuedWaiter>> for WaitQueue {
     }
 }
 
-/// Who has it.
+/// The leases of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Tenancy {
-    /// Nobody: only between the end of one tenure and the begin of the next, inside one command.
+    /// No lease: only between the end of one tenure and the start of the next, inside one command.
     #[default]
     Nobody,
-    /// One.
+    /// One exclusive lease.
     Exclusive(Lease),
-    /// One or more, oldest first.
+    /// One or more shared leases, oldest first.
     Shared(Vec<Lease>),
 }
 
-/// One who waits: the request as it came, to be granted when its turn is.
+/// A queued request as it came in, to be granted when its turn comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedWaiter {
     pub(super) client: ClientId,

@@ -26,7 +26,7 @@ bugs! {
     NoGrace,
     /// The grace ends a nanosecond early.
     GraceOneShort,
-    /// What is due at this very moment is left for later.
+    /// A deadline at exactly the current time is not handled yet.
     DueOneLate,
     /// Taking back within grace mints a new token.
     NewTokenInGrace,
@@ -48,7 +48,7 @@ bugs! {
     WaiterServedTwice,
     /// A waiter waits for ever, whatever it said.
     PatienceIgnored,
-    /// Who waits to share and then asks to be alone is served to share.
+    /// A waiter that changes its request from shared to exclusive gets a shared lease.
     AskingAgainKeepsMode,
     /// Two programs of one client have one place in the queue.
     ProgramsSharePlace,

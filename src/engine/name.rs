@@ -96,7 +96,7 @@ impl fmt::Debug for LockName {
     }
 }
 
-/// Who asks: `laptop1`, `laptop1:alice`.
+/// The name of a client: `laptop1`, `laptop1:alice`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(Arc<str>);
 

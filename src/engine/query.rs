@@ -1,4 +1,4 @@
-//! What can be seen: one lock, a page of locks, a page of a directory.
+//! Queries: one lock, a page of locks, a page of a directory.
 
 use super::lease::{Lease, Lifetime, Mode, SessionId, Token};
 use super::lock::Lock;
@@ -17,14 +17,15 @@ pub struct Glance<'a> {
 }
 
 impl Engine {
-    /// One lock as it stands at `now`. What was due by then must have been settled.
+    /// Returns the view of one lock at `now`. The caller must first have settled the engine up to
+    /// then.
     pub fn view(&self, name: &LockName, now: Time) -> LockView {
         let lock = self.locks.get(name).map(|lock| &**lock);
         let has_below = self.has_below(name.as_str());
         self.show(name, lock, now, has_below)
     }
 
-    /// The same in place, for who only looks: nothing is copied.
+    /// The same by reference, without copying anything.
     pub fn glance<'a>(&'a self, name: &'a LockName) -> Glance<'a> {
         let lock = self.locks.get(name).map(|lock| &**lock);
         Glance { engine: self, name, lock }
@@ -52,8 +53,8 @@ impl Engine {
             .map(move |(name, lock)| self.show(name, Some(&**lock), now, false))
     }
 
-    /// What lies directly below `parent` (or at the top), behind `cursor`, `limit` at most; and
-    /// the cursor to go on with, if there may be more.
+    /// Returns at most `limit` names directly below `parent` (or at the top level) after `cursor`,
+    /// and the cursor of the next page if there may be more.
     pub fn children(
         &self,
         parent: Option<&LockName>,
@@ -163,7 +164,7 @@ impl Engine {
 }
 
 impl<'a> Glance<'a> {
-    /// Who has it, oldest first; empty when it is free.
+    /// Returns the leases, oldest first; empty when the lock is free.
     pub fn leases(&self) -> &'a [Lease] {
         self.lock.map_or(&[], Lock::leases)
     }

@@ -25,9 +25,9 @@ pub enum Reason {
     NotHeld {
         /// Which lock.
         name: LockName,
-        /// Who asked.
+        /// The client that asked.
         client: ClientId,
-        /// Who does hold it.
+        /// The client that does hold it.
         holder: Option<ClientId>,
     },
     /// The tenure that the caller names is over, and nobody has the lock.
@@ -84,7 +84,7 @@ pub enum Reason {
 pub struct Conflict {
     /// Which lock.
     pub name: LockName,
-    /// Who has it.
+    /// The holder that is in the way.
     pub holder: ClientId,
     /// Under which token.
     pub token: Token,
@@ -122,7 +122,7 @@ pub enum Way {
     },
 }
 
-/// What there are too many of.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// Locks that are held.

@@ -139,7 +139,8 @@ impl EngineState {
         let own = || leases.iter().filter(|lease| lease.holder == *client);
         let refuse = |reason| Err(self.refuse(reason));
         let Some(named) = *token else {
-            // What a reset has left in the place of others is nobody's, while there is another.
+            // Prefers leases that have begun: one that begins later may be the placeholder that a
+            // reset left, which nobody owns.
             let begun = || own().filter(|lease| lease.acquired_at <= self.clock);
             let is_loose = |lease: &&Lease| !matches!(lease.hold, Ownership::OpenFile(_));
             let usable = begun().find(is_loose).or_else(|| begun().next());

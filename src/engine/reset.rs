@@ -19,8 +19,8 @@ use crate::time::Time;
 use std::sync::Arc;
 
 impl ResetScope {
-    /// Whether what this client holds and waits for is meant. Who names `laptop1` means its users
-    /// `laptop1:alice` as well.
+    /// Whether the reset applies to this client. The scope `laptop1` includes its users, such as
+    /// `laptop1:alice`.
     pub fn means(&self, client: &ClientId) -> bool {
         match self {
             Self::AllBut(kept) => !kept.iter().any(|kept| client.belongs_to(kept)),
@@ -29,7 +29,7 @@ impl ResetScope {
     }
 }
 
-/// What a reset does to one lock.
+/// The leases and waiters of one lock that a reset removes.
 struct Swept {
     name: LockName,
     leases: Vec<Token>,

@@ -14,7 +14,8 @@ use super::tokens::TokenAllocator;
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// What is the same on every replica, and so travels with the state.
+/// The limits and durations of an engine. They are the same on every replica, so they are part of
+/// the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Locks that may be held at once. At 400 bytes each the default is about 400 MB.
@@ -110,8 +111,8 @@ impl Engine {
         self.books.clock
     }
 
-    /// The token that the next tenure will get. What hands tokens out durably must have reserved
-    /// [`Engine::tokens_wanted`] from here on before the next command.
+    /// Returns the token of the next tenure. A backend that persists its tokens must reserve
+    /// [`Engine::tokens_wanted`] tokens from here on before the next command.
     pub const fn next_token(&self) -> u64 {
         self.books.mint.upcoming()
     }
@@ -141,7 +142,7 @@ impl Engine {
         (self.books.shut_until > self.books.clock).then_some(self.books.shut_until)
     }
 
-    /// Other limits from now on. What is above them already stays.
+    /// Replaces the limits. Locks, waiters and holders that already exceed them stay.
     pub fn set_rules(&mut self, rules: Rules) {
         self.books.rules = rules;
     }

@@ -509,7 +509,7 @@ fn who_is_gone_without_a_word_may_come_back() {
     assert_eq!((lab.holder("x"), lab.holder("y")), ("a".to_owned(), String::new()));
 }
 
-/// Whatever a front end has checked: an oversized part is refused, and leaves nothing behind.
+/// The engine does not rely on the front ends: it refuses an oversized part and changes nothing.
 #[test]
 fn parts_of_a_command_have_limits() {
     let mut lab = Lab::new();
@@ -546,7 +546,8 @@ fn waiting_for(lock: &str, who: &str) -> Acquire {
     Acquire { line: QueuePolicy::Join(None), ..ask(lock, who) }
 }
 
-/// What an older version has kept without limits is cut, so that its commands do what they did.
+/// Texts from before there were limits are truncated, so that old commands replay with the same
+/// result.
 #[test]
 fn old_commands_without_limits_are_carried_out() {
     let patch = Patch { note: Some("n".repeat(9_999).into()), ..Patch::default() };

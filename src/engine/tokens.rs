@@ -21,7 +21,7 @@ impl TokenAllocator {
         Self { next }
     }
 
-    /// What it will give next.
+    /// Returns the next token.
     pub(super) const fn upcoming(&self) -> u64 {
         self.next
     }

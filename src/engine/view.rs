@@ -1,4 +1,5 @@
-//! What can be seen of a lock: facts at a moment, owned, so that no lock is held while showing.
+//! Views of locks and sessions at one moment. They own their data, so no mutex is held while they
+//! are rendered.
 
 use super::lease::{Ends, Lease, Mode, Phase, Ticket, Token};
 use super::name::{ClientId, LockName};
@@ -13,15 +14,15 @@ pub struct LockView {
     pub at: Time,
     /// Alone or with others, if anybody has it.
     pub mode: Mode,
-    /// Who has it, oldest first; empty when it is free.
+    /// The holders, oldest first; empty when the lock is free.
     pub holders: Vec<Holder>,
-    /// Who waits, first served first.
+    /// The waiters, in the order in which they will be served.
     pub waiters: Vec<WaiterView>,
     /// Whether a lock below this name is held or waited for.
     pub has_below: bool,
 }
 
-/// One who has the lock.
+/// One holder of the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The fact.
@@ -46,15 +47,15 @@ pub struct WaiterView {
 /// One session at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
-    /// Whose it is.
+    /// The client that owns it.
     pub client: ClientId,
     /// When it ends unless it is kept alive.
     pub ends: Ends,
-    /// What hangs on it, by name, as much of it as was asked for.
+    /// Its leases by lock name, up to the number that was asked for.
     pub leases: Vec<(LockName, Token)>,
-    /// How many leases hang on it in all.
+    /// The number of all its leases.
     pub held: usize,
-    /// In how many lines it waits.
+    /// The number of queues in which it waits.
     pub waiting: usize,
 }
 

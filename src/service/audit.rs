@@ -16,13 +16,13 @@ const AUDIT_FILE: &str = "audit.log";
 /// An administrator's act on the cluster: each has an entry when it begins, and one when it ends.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminAction<'a> {
-    /// What is done.
+    /// The action.
     pub what: &'a str,
-    /// To which node, if the request says so.
+    /// The node that it affects, if the request names one.
     pub node: Option<u64>,
     /// The name of the credential.
     pub by: &'a str,
-    /// What the credential is.
+    /// The kind of the credential.
     pub credential: &'a str,
     /// Where the request came from.
     pub address: &'a str,

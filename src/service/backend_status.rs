@@ -1,13 +1,13 @@
-//! What a backend is and how it is doing: its kind, the contact with it, and how much it holds.
+//! The status of a backend: its kind, the connection to it, and how much it holds.
 
 use crate::engine::SessionId;
 
-/// What stands behind the door, for `.latchfs/server` and `status`.
+/// The status of the backend, for `.latchfs/server` and `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// Who decides, and from where.
+    /// The kind of backend.
     pub kind: BackendKind,
-    /// How it stands with it.
+    /// The state of the connection to it.
     pub contact: Contact,
     /// Where the state is kept, or why it is not.
     pub state: String,
@@ -19,7 +19,7 @@ pub struct About {
     pub sessions: usize,
 }
 
-/// Who decides, and from where.
+/// The kind of backend that decides commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendKind {
     /// An engine in this process.

@@ -17,21 +17,21 @@ use crate::time::Wall;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// What a backup begins with, before its version.
+/// The magic text at the start of a backup, before its version.
 const MAGIC: &str = "latchfs backup ";
-/// The version of the file. Whoever finds a newer one stops.
+/// The version of the file. A reader rejects a newer one.
 const VERSION: u32 = 1;
 /// Bytes of the lines before the state: six short ones.
 const HEAD_BYTES_MAX: usize = 1_024;
 /// Bytes of a backup: a million locks of 400 bytes, several times over.
 pub const BACKUP_BYTES_MAX: usize = 4 << 30;
 
-/// What a backup says.
+/// A decoded backup.
 #[derive(Debug)]
 pub struct Backup {
-    /// When it was taken, as the server's wall clock had it.
+    /// When it was taken, by the server's wall clock.
     pub taken: String,
-    /// Of which engine it is; 0: of one without a name.
+    /// The id of the engine; 0: it has none.
     pub engine_id: u64,
     /// Its state.
     pub engine: Engine,

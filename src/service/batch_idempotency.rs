@@ -13,7 +13,7 @@ use std::sync::Arc;
 const CALLER_BYTES_MAX: usize = 16 << 20;
 /// Bytes kept in all.
 const BYTES_MAX: usize = 32 << 20;
-/// What a sender takes beside its answer.
+/// Bytes to count for each sender in addition to its answer.
 const SENDER_BYTES: usize = 128;
 /// As long as the engine knows keys: a sender that repeats later has its keys forgotten as well.
 const AGE_MAX: Span = Span::from_secs(600);
@@ -49,10 +49,10 @@ struct LastBatch {
     turn: u64,
 }
 
-/// What is known of a batch that is not new.
+/// The reason why a batch is not carried out again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DuplicateBatch {
-    /// This was its answer.
+    /// It was carried out: this was its answer.
     Told(Arc<[u8]>),
     /// It is being carried out, or a later one of the sender came first.
     Late,
@@ -113,7 +113,7 @@ impl BatchReplyCache {
         }
         self.bytes = self.bytes - before + of_caller.bytes;
         while self.bytes > BYTES_MAX {
-            // Whoever has most pays.
+            // Evicts from the credential that uses the most bytes.
             let Some(greatest) = self.callers.values_mut().max_by_key(|of| of.bytes) else { break };
             self.bytes -= greatest.forget_oldest();
         }

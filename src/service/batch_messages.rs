@@ -1,8 +1,8 @@
-//! What crosses between a remote door and the server behind it, as bytes.
+//! The encoding of the messages between a remote client and its server.
 //!
-//! A request is a batch: what was asked while the one before it was on its way. Its parts are
+//! A request is a batch of all that was asked while the previous batch was in flight. Its parts are
 //! carried out in their order, so that a release is never overtaken by the next acquire. Each
-//! batch of a client has a number, by which a repeat of it is known and gets the first answer.
+//! batch of a client has a number, by which a repeat is recognized and gets the first answer.
 //!
 //! Reading is strict: it never panics, and believes no length further than the bytes go.
 
@@ -39,19 +39,19 @@ pub const FRAME_EVENTS_MAX: usize = 1_024;
 /// Stands for whichever start of a server there is.
 pub const ANY_START: u64 = u64::MAX;
 
-/// What is asked in one go.
+/// A batch of requests from one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestBatch {
-    /// Which engine is to decide it, by the name that its stamps have; 0: whichever is there.
+    /// The id of the engine that must decide it, as in the stamps of its answers; 0: any engine.
     pub engine: u64,
-    /// Who asks: a number drawn at random by each remote door.
+    /// The sender: a random number that each remote client draws.
     pub from: u64,
-    /// Counts the batches of this door. 0: it may be carried out again.
+    /// The sequence number of the batch at its sender. 0: it may be carried out again.
     pub number: u64,
-    /// The session whose only sender this door is. With it the engine refuses parts of the batch
-    /// that come after parts of a later one: see [`RequestOrder`].
+    /// The session of which this client is the only sender. With it the engine refuses parts of the
+    /// batch that arrive after parts of a later one: see [`RequestOrder`].
     pub session: Option<SessionId>,
-    /// What is asked, in order.
+    /// The parts of the batch, in order.
     pub asks: Vec<BatchItem>,
 }
 
@@ -81,9 +81,9 @@ pub enum BatchItem {
 /// is the credential that the server has authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submission {
-    /// By which a repeat of the command is known.
+    /// The idempotency key, by which a repeat of the command is recognized.
     pub key: Option<Arc<str>>,
-    /// What to do.
+    /// The operation to carry out.
     pub op: Op,
 }
 
@@ -158,7 +158,7 @@ pub enum ItemReply {
     Listed(ListPage<LockView>),
     /// A page of a directory.
     Found(ListPage<Child>),
-    /// What stands behind the door.
+    /// The status of the backend.
     About(About),
     /// The time is in the stamp.
     Now,

@@ -27,24 +27,25 @@ use std::sync::Arc;
 const REPLIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - (1 << 20);
 /// More than that is asked for.
 const TOO_MUCH: &str = "what one batch shows would be too long; ask for less at once";
-/// A sign of life is sent when nothing has happened for so long. A client gives up after three.
+/// The interval of heartbeats on an idle event stream. A client gives up after three.
 pub const BEAT: Span = Span::from_millis(500);
 
-/// Who opens a session without an end may be gone for good, and nobody would ever be told.
+/// The refusal of a session without a ttl: if its remote client crashed, it would never end.
 const ENDLESS: &str = "a session of another machine ends by itself when that is gone; open it \
     with a ttl, and keep it alive";
 
-/// What of a batch whoever asks may not, or not all of it: the edge that has let it in knows.
+/// The access restrictions of a batch, by index of the part. The front end that authorized the
+/// batch fills them in; a part without an entry is unrestricted.
 pub type Limits = HashMap<usize, ItemAccess>;
 
-/// What of one part of a batch whoever asks may.
+/// The access restriction of one part of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemAccess {
-    /// Nothing, and why.
+    /// The part is refused, for this reason.
     Nothing(Unavailable),
     /// A command that makes a name below others, under this condition.
     Checked(ParentCheck),
-    /// It may see what begins with one of these, which come in order and none within another.
+    /// The caller sees only names with one of these prefixes: sorted, none within another.
     Within(Vec<String>),
 }
 
@@ -131,7 +132,7 @@ impl BatchServer {
         }
     }
 
-    /// What time it is here, and how far the events have come.
+    /// Returns the engine's current time and the number of the next event.
     pub fn stamp(&self) -> Stamp {
         let locks = &self.0.locks;
         let now = locks.now();

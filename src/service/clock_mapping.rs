@@ -31,7 +31,7 @@ impl ClockMapping {
         self.engine + boot_now().since(self.boot)
     }
 
-    /// What the boot clock shows at an engine time; 0 for times before this boot.
+    /// Converts an engine time to boot-clock time; 0 for times before this boot.
     pub(super) fn boot(self, at: Time) -> Time {
         if at >= self.engine {
             self.boot + at.since(self.engine)

@@ -8,19 +8,19 @@ use crate::time::Span;
 use std::fmt;
 use std::sync::Arc;
 
-/// What the nodes of a cluster are asked.
+/// Cluster administration: reports of the nodes, and changes of membership and leadership.
 pub trait ClusterAdmin: Send + Sync {
-    /// How all of them stand. `with_state`: a sum of all that each knows, too, which takes it a
-    /// moment.
+    /// Reports the status of all nodes. `with_state`: also a checksum of each node's state, which
+    /// takes a moment.
     fn report(&self, with_state: bool, then: Then<ClusterReport>);
-    /// Changes who is in the cluster, or who leads.
+    /// Changes the membership of the cluster, or its leader.
     fn change(&self, change: ClusterChange, then: Then<Result<(), Unchanged>>);
     /// Writes an entry to the audit log of the node that is asked, and returns when it is on the
     /// disk.
     fn audit(&self, act: &AdminAction<'_>);
-    /// How the node that is asked stands.
+    /// Returns the status of this node.
     fn own(&self) -> Member;
-    /// What the node that is asked knows of all, without asking them.
+    /// Returns the status of the cluster as this node knows it, without asking the others.
     fn outlook(&self) -> Outlook;
 }
 
@@ -31,9 +31,9 @@ pub struct ClusterReport {
     pub cluster: String,
     /// The node that was asked.
     pub asked: u64,
-    /// Who leads, as far as that node knows.
+    /// The leader, as far as that node knows.
     pub leader: Option<u64>,
-    /// What that node has seen of elections.
+    /// The elections that that node has seen.
     pub elections: ElectionStats,
     /// All members, by number.
     pub nodes: Vec<MemberStatus>,
@@ -48,14 +48,14 @@ pub struct ElectionStats {
     pub last: Option<Span>,
 }
 
-/// What a node knows of all without asking them.
+/// The status of the cluster as one node knows it, without asking the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outlook {
-    /// How many vote.
+    /// The number of voters.
     pub voters: usize,
-    /// How many only learn.
+    /// The number of learners.
     pub learners: usize,
-    /// What it has seen of elections.
+    /// The elections that this node has seen.
     pub elections: ElectionStats,
     /// The others, if it leads; else itself.
     pub behind: Vec<Behind>,
@@ -75,7 +75,7 @@ pub struct Behind {
 /// A member, and whether it has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// What it says, or what others know of it.
+    /// The status as the member reports it, or as other nodes know it.
     pub member: Member,
     /// Why it has not answered.
     pub trouble: Option<String>,
@@ -88,17 +88,17 @@ pub struct MemberStatus {
 pub struct Member {
     /// Its number in the cluster.
     pub id: u64,
-    /// What people call it.
+    /// Its name.
     pub name: Arc<str>,
     /// Where its peers find it.
     pub address: Arc<str>,
     /// Where clients find it.
     pub url: Arc<str>,
-    /// What it is.
+    /// Its role.
     pub standing: Standing,
     /// The term that it is in.
     pub term: u64,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub leader: Option<u64>,
     /// Its last entry.
     pub last_log: u64,
@@ -125,10 +125,10 @@ pub struct Syncing {
     pub worst: Span,
 }
 
-/// What a member is.
+/// The role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It orders what is asked.
+    /// It orders the commands.
     Leader,
     /// It votes, and counts for the majority.
     Voter,
@@ -153,7 +153,7 @@ impl Standing {
     }
 }
 
-/// What may be changed.
+/// A change of membership or leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterChange {
     /// A learner becomes a voter; `force`: also when that makes two, of which both are needed.
@@ -170,7 +170,7 @@ pub enum ClusterChange {
     },
     /// Another leads.
     Transfer {
-        /// Who; `None`: whoever is best fit for it.
+        /// The new leader; `None`: the best candidate.
         to: Option<u64>,
     },
 }

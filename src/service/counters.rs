@@ -16,7 +16,7 @@ pub(crate) struct ServiceCounters {
 pub struct Histogram {
     /// The metric.
     pub name: &'static str,
-    /// What it measures.
+    /// The help text: the quantity that is measured.
     pub help: &'static str,
     /// How many took at most so long.
     pub at_most: Vec<(Span, u64)>,

@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// events a second (more than one machine's kernel can cause) that is 80 ms.
 pub const FEED_EVENTS_MAX: usize = 8_192;
 
-/// What a reader wants to have called when there is more. It must not block: it runs on the
-/// thread that decided a command.
+/// A reader's callback for new events. It must not block: it runs on the thread that decided a
+/// command.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// The ring, shared by the one who publishes and all who follow.
+/// The ring of events, shared by the publisher and all readers.
 #[derive(Default)]
 pub struct EventLog(Mutex<EventRing>);
 
@@ -27,8 +27,8 @@ struct EventRing {
     watches: u64,
 }
 
-/// Who is to be woken, once no lock is held. Replaced as a whole on a change, so that publishing
-/// clones one pointer, and none where nobody follows.
+/// The readers' wakers, to be called once no mutex is held. Replaced as a whole on a change, so
+/// that publishing clones one pointer, or none if there are no readers.
 #[derive(Clone, Default)]
 #[must_use = "who follows is to be woken"]
 pub struct Wakers(Option<Arc<Vec<(u64, Waker)>>>);
@@ -105,7 +105,7 @@ pub struct EventWatch {
     next: u64,
 }
 
-/// What a reader has not seen yet.
+/// The events that a reader has not seen yet.
 #[derive(Debug, Default)]
 pub struct EventBatch {
     /// Events that were dropped before this reader came for them.
@@ -114,7 +114,7 @@ pub struct EventBatch {
     pub events: Vec<(u64, Event)>,
 }
 
-/// What a visit came to.
+/// The result of [`EventWatch::visit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     /// Events that were dropped before this reader came for them.
@@ -124,8 +124,8 @@ pub struct Visit {
 }
 
 impl EventLog {
-    /// Adds `events` in order and leaves the vector empty. Returns who is to be woken: call them
-    /// with no lock held.
+    /// Adds `events` in order and leaves the vector empty. Returns the wakers: call them with no
+    /// mutex held.
     pub fn publish(&self, events: &mut Vec<Event>) -> Wakers {
         let mut ring = self.0.lock();
         ring.next += events.len() as u64;
@@ -151,7 +151,7 @@ impl EventLog {
         ring.wakers.clone()
     }
 
-    /// Whom to wake when something else than events is to be seen.
+    /// Returns the wakers, for a change that readers must notice although it is no event.
     pub fn wakers(&self) -> Wakers {
         self.0.lock().wakers.clone()
     }

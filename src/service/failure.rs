@@ -11,7 +11,7 @@ pub enum Unavailable {
     State {
         /// Whether there is no room, which may pass.
         full: bool,
-        /// What the system said.
+        /// The error text of the operating system.
         why: Arc<str>,
     },
     /// The daemon is on its way out.
@@ -23,17 +23,17 @@ pub enum Unavailable {
     },
     /// The log that decides gives no answer: its disk has failed, is full or takes too long.
     Log {
-        /// What has happened.
+        /// A description of the failure.
         why: Arc<str>,
     },
-    /// The nodes that decide together can't: too few of them are there, or nobody leads yet.
+    /// The cluster has no quorum, or no leader yet.
     NoQuorum {
-        /// What was waited for.
+        /// The reason, in words.
         why: Arc<str>,
     },
-    /// Whoever asks may not.
+    /// The caller lacks the permission.
     Denied {
-        /// A sentence.
+        /// The reason, as a sentence.
         why: Arc<str>,
     },
 }

@@ -65,7 +65,7 @@ struct LocalShared {
     place: String,
 }
 
-/// What the mutex guards.
+/// The state that the mutex guards.
 struct LocalState {
     engine: Engine,
     state: Store,
@@ -400,7 +400,7 @@ impl LocalShared {
         (now, core)
     }
 
-    /// What the timer thread does: sleep until something is due, carry it out, again.
+    /// Runs the timer thread: sleeps until the next deadline, settles the engine, and repeats.
     fn keep_time(self: &Arc<Self>) {
         while self.alarm.wait() {
             let mut core = self.core.lock();

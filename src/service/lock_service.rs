@@ -14,7 +14,7 @@ use crate::engine::{
 use crate::time::{Span, Time, Wall};
 use std::sync::Arc;
 
-/// What stands behind the handle.
+/// A backend of the lock service.
 pub trait LockService: Send + Sync {
     /// Decides a command.
     fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>);
@@ -98,13 +98,13 @@ pub trait LockService: Send + Sync {
         let _ = session;
         false
     }
-    /// The engine's time now, or later: who goes by it never believes in a lease for too long.
+    /// The engine's time now, or later: a caller that uses it never trusts a lease for too long.
     fn now(&self) -> Time;
-    /// What the wall clock shows at an engine time. For display only.
+    /// Converts an engine time to wall-clock time. For display only.
     fn wall(&self, at: Time) -> Wall;
-    /// How many locks, waiters and sessions there are, and what stands behind the door.
+    /// Returns the status of the backend: its kind, and the number of locks, waiters and sessions.
     fn about(&self) -> About;
-    /// How it goes with the server, if there is one.
+    /// Returns the status of the connection to the server, if there is one.
     fn far(&self) -> Option<RemoteStatus> {
         None
     }
@@ -152,5 +152,5 @@ pub struct CacheableView {
     pub as_of: Option<u64>,
 }
 
-/// What became of something that was decided here, if there was anything to decide.
+/// The answer to a command that was decided here, if there was anything to decide.
 pub type Done = Option<Result<Answer, Unavailable>>;

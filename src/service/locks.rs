@@ -176,17 +176,17 @@ impl Locks {
         self.0.now()
     }
 
-    /// What the wall clock shows at an engine time. For display only.
+    /// Converts an engine time to wall-clock time. For display only.
     pub fn wall(&self, at: Time) -> Wall {
         self.0.wall(at)
     }
 
-    /// What stands behind the door.
+    /// Returns the status of the backend.
     pub fn about(&self) -> About {
         self.0.about()
     }
 
-    /// How it goes with the server behind the door, if there is one.
+    /// Returns the status of the connection to the server, if there is one.
     pub fn far(&self) -> Option<RemoteStatus> {
         self.0.far()
     }

@@ -30,8 +30,8 @@ pub struct ParentCheck {
 }
 
 impl ParentCheck {
-    /// The condition for `op`. `None`: it makes no name below others. What `allows` returns gets
-    /// the name, the client that makes it, and the holders.
+    /// Returns the condition for `op`. `None`: it makes no name below others. The check that
+    /// `allows` returns gets the name, the client that makes it, and the holders.
     pub fn of<F>(op: &Op, allows: impl FnOnce(&LockName) -> F) -> Option<Self>
     where
         F: Fn(&LockName, &ClientId, &[Lease]) -> Result<(), Arc<str>> + Send + Sync + 'static,

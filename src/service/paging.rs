@@ -24,12 +24,12 @@ pub struct Children {
     pub limit: usize,
 }
 
-/// A page, and where the next begins.
+/// A page, and the cursor of the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage<T> {
-    /// What is on it.
+    /// The items on the page.
     pub items: Vec<T>,
-    /// Ask with this for the next; `None`: this was the last.
+    /// The cursor of the next page; `None`: this is the last.
     pub next: Option<String>,
 }
 

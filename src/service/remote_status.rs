@@ -1,25 +1,25 @@
-//! What is known of the server behind a remote door.
+//! The status of the server that a remote client uses.
 
 use crate::time::{Span, Wall};
 use std::sync::Arc;
 
-/// How it goes with a server, for whoever looks for what is wrong.
+/// The status of the connection to a server, for troubleshooting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteStatus {
-    /// What people call it.
+    /// The name of the server.
     pub server: Arc<str>,
-    /// What was heard of it last.
+    /// The measurements of its last answer.
     pub heard: Option<RttSample>,
-    /// What was wrong when something was wrong last.
+    /// The last error.
     pub trouble: Option<String>,
 }
 
-/// What an answer of a server says beside itself.
+/// The round-trip time and the clock offset measured from one answer of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RttSample {
-    /// How long it took.
+    /// The round-trip time.
     pub round_trip: Span,
-    /// How far the server's wall clock is ahead of ours, give or take half of that.
+    /// How far the server's wall clock is ahead of ours, give or take half the round-trip time.
     pub wall_ahead_ms: i64,
 }
 

@@ -15,12 +15,12 @@ const COMMAND: u8 = 2;
 /// would come to other tokens.
 const START: u8 = 1;
 
-/// What a start begins with.
+/// The state of a backend at its start, restored from the files.
 pub(super) struct Restored {
     pub(super) engine: Engine,
     pub(super) timeline: ClockMapping,
     pub(super) tokens_reserved: u64,
-    /// To be the first records of this start.
+    /// The first records to write to the journal.
     pub(super) start_records: Vec<Vec<u8>>,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn restore(recovered: Recovered, rules: Rules) -> Result<Restored, St
     let floor = if clean { 0 } else { tokens_reserved };
     let mut start_records = vec![start_record(timeline, floor, &rules)];
     let at = timeline.now().max(replay.engine.clock());
-    // Who lived in the daemon's process is gone with it; what it held is in grace, so that a
-    // process which still lives can be bound again.
+    // Sessions without a ttl belonged to the daemon's old process and end with it. Their leases
+    // enter grace, so that a client process that still runs can be rebound to its lease.
     for session in replay.engine.unending_sessions() {
         let end = EndSession { session, end: SessionEnd::Expired };
         let mut record = Vec::new();
@@ -144,7 +144,7 @@ impl JournalReplay {
     fn carry_out(&mut self, format: u8, command: &[u8]) -> Result<(), Malformed> {
         let (at, mut command) = codec::decode_command(format, command)?;
         self.known.share(&mut command);
-        // What it answers has been answered long ago, and its events have been told.
+        // The answer was sent and the events were published before the restart.
         let _ = self.engine.apply(at, &command, &mut Vec::new());
         Ok(())
     }

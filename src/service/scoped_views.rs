@@ -1,8 +1,8 @@
-//! A part of the locks: those whose names begin with one of some prefixes, and the directories
-//! that lead there. What lies outside has no say in what is shown, in how much that is, and in
-//! where pages end.
+//! Views that are restricted to some prefixes: the locks whose names begin with one of them, and
+//! the directories that lead there. Names outside influence neither the content of a view nor its
+//! length nor where pages end.
 //!
-//! Prefixes come in order, and none lies within another.
+//! Prefixes are sorted, and none lies within another.
 
 use super::callback::Then;
 use super::failure::Unavailable;
@@ -84,7 +84,7 @@ pub fn children(
 /// A directory that is being read.
 struct Walk {
     locks: Locks,
-    /// What the names of its children begin with.
+    /// The common prefix of the names of its children.
     dir: String,
     left: IntoIter<String>,
     /// Its cursor moves: it is the least name that may come next.
@@ -186,7 +186,7 @@ mod tests {
         locks
     }
 
-    /// What comes within the call that asks for it.
+    /// Returns the answer of a call that completes synchronously.
     fn got<T: Send + 'static>(ask: impl FnOnce(Then<Result<T, Unavailable>>)) -> T {
         let (send, come) = channel();
         ask(Box::new(move |answer| drop(send.send(answer))));
@@ -259,7 +259,7 @@ mod tests {
             prop_assert_eq!(listed.iter().collect::<Vec<_>>(), seen.clone());
             for parent in [None, Some("a"), Some("ab")] {
                 let dir = parent.map_or_else(String::new, |parent| format!("{parent}/"));
-                // Who may see all of a directory asks the locks themselves.
+                // A caller that may see the whole directory uses the unrestricted query.
                 if is_within(&dir) {
                     continue;
                 }

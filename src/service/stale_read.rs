@@ -8,12 +8,13 @@ use super::scoped_views;
 use crate::engine::{Engine, LockName, LockView};
 use crate::time::{Span, Time};
 
-/// Something that may have changed meanwhile.
+/// The result of a stale read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaleRead<T> {
-    /// What it was.
+    /// The value.
     pub it: T,
-    /// How long ago it surely was so, but for the way of that word to here; `None`: nobody knows.
+    /// How long ago the value was known to be current, not counting network latency; `None`:
+    /// unknown.
     pub age: Option<Span>,
 }
 

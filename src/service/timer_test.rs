@@ -1,4 +1,4 @@
-//! What an alarm does, whatever it is made of.
+//! Tests that every implementation of the alarm must pass.
 
 use super::Alarm;
 use crate::time::{Span, Time, boot_now};

@@ -11,7 +11,7 @@ use super::recovery;
 use super::storage_error::StateError;
 use std::sync::Arc;
 
-/// What a rotation left behind: the makings of the next snapshot.
+/// The input of the next snapshot after a rotation: the last snapshot and the sealed journals.
 #[derive(Debug)]
 #[must_use = "the journal is cut back by `compact`"]
 pub struct Sealed {

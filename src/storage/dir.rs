@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What somebody finds who looks around.
+/// The content of the `README` file in the state directory.
 const README: &str = "\
 This is the state of a latchfs daemon: what it must still know after a restart.
 
@@ -200,7 +200,7 @@ impl Dir {
     }
 }
 
-/// What the name of a file ends with until it is whole.
+/// The file name suffix of a file that is not completely written yet.
 const TEMPORARY: &str = ".tmp";
 
 impl StateFiles {

@@ -10,7 +10,7 @@ pub(super) const HEADER_BYTES: usize = 64;
 /// The only format known here.
 pub(super) const VERSION: u32 = 1;
 
-/// What kind of file it is.
+/// The type of a state file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Type {
     Journal,
@@ -42,7 +42,7 @@ impl BootId {
     }
 }
 
-/// What a header says.
+/// The decoded header of a journal or snapshot file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) kind: Type,

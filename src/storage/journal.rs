@@ -36,7 +36,7 @@ pub(super) enum Space {
     Reserve,
 }
 
-/// What stands before each record.
+/// The length of the prefix before each record: see [`Prefix`].
 pub(super) const PREFIX_BYTES: usize = 16;
 
 /// The journal that was written last.
@@ -245,7 +245,7 @@ fn sum_of(salt: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What stands before a record.
+/// The prefix of a record: its length, checksum and sequence number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefix {
     pub(super) bytes: usize,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{error, fmt, process, thread};
 
-/// What such a directory is for.
+/// The purpose of a locked directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The state of an engine in memory.
@@ -51,7 +51,7 @@ const TAKE_TRIES: u32 = 100;
 const TAKE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Role {
-    /// What such a directory is called.
+    /// Returns the name of such a directory in messages.
     const fn what(self) -> &'static str {
         match self {
             Self::State => "state directory",
@@ -76,7 +76,7 @@ impl Role {
         self.error(path, LockDirError::NotADirectory)
     }
 
-    /// What the system said about `path`.
+    /// Converts an I/O error on `path`.
     pub(crate) fn io(self, path: &Path, error: io::Error) -> PlaceError {
         let trouble = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

@@ -21,7 +21,7 @@ pub(super) struct SealedJournal {
     pub(super) limit_seq: u64,
 }
 
-/// What lies behind the journal that is being written.
+/// The files that precede the current journal: the last snapshot and the sealed journals after it.
 #[derive(Debug)]
 pub(super) struct Manifest {
     files: Mutex<(Option<Base>, Vec<SealedJournal>)>,
@@ -59,12 +59,12 @@ impl Manifest {
 }
 
 impl SnapshotClaim {
-    /// What the snapshot is to be made of.
+    /// Returns the files to build the snapshot from: the last snapshot and the sealed journals.
     pub(super) fn files(&self) -> (Option<Base>, Vec<SealedJournal>) {
         self.0.files.lock().clone()
     }
 
-    /// It is made: what it was made of no longer counts.
+    /// Makes the finished snapshot the new base; the files that it replaces no longer count.
     pub(super) fn replace(&self, base: Base) {
         let mut files = self.0.files.lock();
         files.0 = Some(base);

@@ -1,4 +1,5 @@
-//! What outlives a restart of the daemon: files in one directory. It knows bytes, not locks.
+//! The state that outlives a restart of the daemon: files in one directory. This module handles
+//! bytes and knows nothing about locks.
 //!
 //! Three things are kept. `tokens` is the ceiling below which fencing tokens may be handed out;
 //! it is on the disk before it is used. `snapshot.N` is the whole state at one moment, and
@@ -7,8 +8,9 @@
 //! [`Sealed::compact`] turns what lies behind it into one snapshot, in the background.
 //!
 //! A record is put into the kernel's cache, and not synced: it survives the death of the process,
-//! not that of the machine. What a power failure took is a missing end, and is cut off. Whatever
-//! else does not fit together is an error that names the file: nothing is ever reset silently.
+//! not that of the machine. After a power failure the end of the journal may be missing; recovery
+//! truncates the journal after its last complete record. Any other inconsistency is an error that
+//! names the file: nothing is ever reset silently.
 //!
 //! The modules in reading order: `preallocation`, `number_file` (a checksummed number in a file),
 //! `locked_dir`, `storage_error`, `manifest` (which files make up the state), `header`, `dir` (the

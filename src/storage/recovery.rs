@@ -18,10 +18,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What was found.
+/// The verified files of a state directory.
 #[derive(Debug)]
 pub(super) struct RecoveredFiles {
-    /// Nothing was: it is a new directory.
+    /// Whether the directory is new: nothing was found in it.
     pub(super) fresh: bool,
     pub(super) tokens: u64,
     pub(super) base: Option<Base>,
@@ -170,7 +170,7 @@ fn read_journals(
             let why = format!("it begins with record {}, not {next_seq}", reader.header.next_seq);
             return Err(StateError::damaged(&reader.path, 40, why));
         }
-        // What a sealed journal holds beyond the beginning of the next was taken back.
+        // Records of a sealed journal past the start of the next one were rolled back: ignore them.
         let limit = readers.peek().map(|next| next.header.next_seq);
         while limit != Some(reader.next_seq) && reader.next()?.is_some() {}
         let complete = limit == Some(reader.next_seq);

@@ -34,14 +34,15 @@ pub struct StateDir {
     rotation_from: u64,
 }
 
-/// What was found in the directory.
+/// The state that was recovered from the directory.
 #[derive(Debug)]
 pub struct Recovered {
     /// Tokens below this may have been handed out. 0 in a new directory.
     pub tokens_reserved: u64,
-    /// The state to begin with, or nothing: begin with an empty one.
+    /// The last snapshot; `None`: start from an empty state.
     pub snapshot: Option<Vec<u8>>,
-    /// What came after it, in order. To be read before the first call of [`StateDir::rotate`].
+    /// The records after the snapshot, in order. They must be read before the first call of
+    /// [`StateDir::rotate`].
     pub records: Records,
     /// Whether the machine has not been restarted since the last record was written. True for a
     /// new directory.
@@ -130,8 +131,8 @@ impl StateDir {
         self.journal.bytes() > enough && !self.chain.is_busy()
     }
 
-    /// Begins a new journal. What came before is to be made a snapshot by another thread, with
-    /// the value given back; until that is done, or if it fails, the old files stay and count.
+    /// Begins a new journal. Another thread then turns the older files into a snapshot, with the
+    /// returned value; until that is done, or if it fails, the old files stay valid.
     pub fn rotate(&mut self) -> io::Result<Sealed> {
         let Some(claim) = Manifest::claim(&self.chain) else {
             return Err(io::Error::other("the last rotation's snapshot is still being made"));

@@ -12,11 +12,11 @@ pub enum StateError {
     Place(PlaceError),
     /// A file is not what was written.
     Damaged {
-        /// Which.
+        /// The damaged file.
         file: PathBuf,
-        /// Where the first byte lies that does not fit.
+        /// The offset of the first damaged byte.
         offset: u64,
-        /// What does not fit.
+        /// A description of the damage.
         why: String,
     },
     /// A file that must be there is not.
@@ -39,7 +39,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// What the system said about `path`.
+    /// Converts an I/O error on `path`.
     pub(crate) fn io(path: &Path, error: io::Error) -> Self {
         Role::State.io(path, error).into()
     }

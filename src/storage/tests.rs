@@ -1,4 +1,4 @@
-//! What the files survive, and what they refuse to survive.
+//! Tests of recovery: the crashes that the files survive, and the damage that a start reports.
 
 use super::dir::crash;
 use super::journal::{Journal, LastJournal, Space};
@@ -113,7 +113,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// What a daemon would do with its state: here it is the records themselves, joined.
+/// Stands in for the daemon's engine: its state is the text of all records, joined.
 fn rebuild(before: Option<Vec<u8>>, records: &mut Records) -> Result<Vec<u8>, StateError> {
     let mut all: Vec<String> = before.map(text).into_iter().collect();
     for record in records {
@@ -710,7 +710,7 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(count > 50 && state.append(&record).is_err());
     assert!(state.reserve_tokens(200).is_err() && state.rotate().is_err());
-    // What only ends something has space of its own.
+    // Records that only end something may also use the reserve.
     for _ in 0..RESERVE_BYTES / 1_016 {
         state.append_reserved(&record).expect("it is reserved");
         count += 1;
@@ -807,7 +807,7 @@ fn a_directory_of_somebody_else_is_said() {
     }
 }
 
-/// Written by the first version. Whatever comes later must read it, or say why not.
+/// Files written by the first version: each later version must read them, or say why it can't.
 #[test]
 fn files_of_format_1_are_read() {
     let scratch = StateScratch::new();
