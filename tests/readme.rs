@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
-/// What the README tells a newcomer to type first, and what the test types.
+/// The README's first command for a newcomer, and the command that the test runs in its place.
 const MOUNT: &str = "cargo run --release -- mount ./locks";
 const MOUNT_HERE: &str = "latchfs mount ./locks --background --state ./.state";
 /// No command of a README takes longer.
@@ -128,7 +128,7 @@ impl Shell {
         shell
     }
 
-    /// What a command prints, to both outputs.
+    /// Runs a command, and returns what it prints to both outputs.
     fn run(&mut self, command: &str) -> Vec<String> {
         const END: &str = "=== end of the command ===";
         let input = self.child.stdin.as_mut().expect("piped");

@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What fits beside another window.
+/// Columns that fit beside another window.
 const COLUMNS_MAX: usize = 100;
-/// What fits on a screen.
+/// Lines that fit on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
-/// A file is one noun; what is longer is two.
+/// A file is one noun; a longer file holds two.
 const FILE_LINES_MAX: usize = 500;
 /// Arrows against the reading order in all of `src`.
 const UPWARD_ARROWS_MAX: usize = 20;
@@ -28,7 +28,7 @@ struct Source {
 }
 
 impl Source {
-    /// What is built into the program: all up to the tests at the end of the file.
+    /// The lines that are built into the program: all up to the tests at the end of the file.
     fn product(&self) -> impl Iterator<Item = (usize, &str)> {
         let tests_only = self.path.starts_with("tests/") || self.path.ends_with("/tests.rs");
         let lines = self.text.lines().take_while(|line| *line != "#[cfg(test)]");

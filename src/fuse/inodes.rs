@@ -290,7 +290,7 @@ impl InodeTable {
         let Some(ino) = self.locks.remove(name) else { return };
         let Some(lock) = self.lock_mut(ino) else { return };
         lock.links.retain(|link| link.name != *name);
-        // What is said about the inode from now on is said about a name that it still has.
+        // Report the inode under one of its remaining names from now on.
         if let Some(link) = lock.links.first() {
             lock.name = link.name.clone();
         } else if !self.is_known(ino) {

@@ -1,4 +1,4 @@
-//! What latchfs costs, beside things that do nothing: `cargo bench`.
+//! Measures the cost of latchfs beside baselines that do nothing: `cargo bench`.
 //!
 //! Not a test: it prints numbers with what is wanted beside them, and fails only if something
 //! does not work. Ratios of one run can be trusted more than numbers of two.
@@ -32,7 +32,7 @@ use std::process::ExitCode;
 pub(crate) struct Effort {
     /// Rounds of each measurement; the median counts.
     pub(crate) rounds: usize,
-    /// What large counts are divided by.
+    /// The divisor of large counts.
     pub(crate) divisor: usize,
 }
 
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        // What this program starts itself as.
+        // The modes in which this program starts itself.
         ["null-fs", dir] => null::serve(dir),
         ["hold", path] => locks::hold(path),
         ["memory", count, notes] => engine::print_memory(count, notes),

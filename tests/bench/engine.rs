@@ -34,7 +34,8 @@ pub(crate) fn term(ttl: Span, grace: Span) -> LeaseTerms {
 /// A note as people write them.
 const NOTE: &str = "release 2024.1 of the shop, ask in #ops";
 
-/// What `mkdir` asks. The other strings are its own, as they come from the kernel.
+/// Returns the command that `mkdir` sends. Its strings are separate allocations, as those that come
+/// from the kernel are.
 pub(crate) fn acquire(number: usize, term: LeaseTerms, note: Option<&str>) -> Command {
     let holder_id = format!("runner{:02}:ci:{}:8731245", number % 50, 1_000 + number % 60_000);
     let looks = FileAttrs { mode: 0o755, uid: 1_000, gid: 1_000, ..FileAttrs::default() };
@@ -195,7 +196,7 @@ fn memory_in_a_child(count: usize, notes: &str) -> Result<u64, String> {
     said.trim().parse().map_err(|_| format!("the child said: {said}"))
 }
 
-/// What the child does.
+/// Runs in the child process: prints the bytes of memory that `count` locks take.
 pub(crate) fn print_memory(count: &str, notes: &str) -> Result<(), String> {
     let count = count.parse().map_err(|_| format!("'{count}' is not a number"))?;
     let before = resident()?;

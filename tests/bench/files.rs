@@ -1,4 +1,4 @@
-//! What programs feel: system calls on a mount, beside a file system that does nothing.
+//! Latency of system calls on a mount, beside a file system that does nothing.
 
 use crate::Effort;
 use crate::mounts::Mount;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{io, ptr};
 
-/// What latchfs may cost beside nothing.
+/// The target for the ratio to the file system that does nothing.
 const RATIO_WANTED: f64 = 1.2;
 
 /// A median this many times the least says more about the other work on the machine, and about

@@ -133,7 +133,7 @@ impl Group {
         Ok(group)
     }
 
-    /// What the clients of a measurement need: they ask whoever leads.
+    /// Returns the leader, as the target for the clients of a measurement.
     pub(crate) fn target(&self) -> Target<'_> {
         Target { name: self.name, address: &self.leader, speech: &*self.speech }
     }
@@ -187,7 +187,7 @@ impl Group {
     }
 }
 
-/// What a node says of all.
+/// Returns a node's report about the whole cluster.
 fn report(node: &Node) -> Option<Value> {
     ask(&node.address, b"GET /cluster HTTP/1.1\r\nhost: x\r\n\r\n")
 }

@@ -23,9 +23,9 @@ const ETCD_WANTED: f64 = 5.0;
 pub(crate) trait Speech: Send + Sync {
     /// Said once, before the rest.
     fn greet(&self, line: &mut Line) -> Result<String, String>;
-    /// What takes the client's lock; `session` is what the greeting gave.
+    /// Returns the request that takes the client's lock; `session` is the result of the greeting.
     fn take(&self, client: usize, session: &str) -> Vec<u8>;
-    /// What gives it back.
+    /// Returns the request that gives it back.
     fn give(&self, client: usize, session: &str) -> Vec<u8>;
     /// Reads one answer, and says whether it is a yes.
     fn answer(&self, line: &mut Line) -> Result<bool, String>;
@@ -98,7 +98,7 @@ impl Line {
     }
 }
 
-/// What one run gave.
+/// The result of one run.
 pub(crate) struct Run {
     pub(crate) pairs_per_second: f64,
     pub(crate) p50: f64,

@@ -1,4 +1,4 @@
-//! What flock(2) costs on a mount, and how soon a lock is with the next who waits for it.
+//! The cost of flock(2) on a mount, and the latency until the next waiter gets a lock.
 
 use crate::Effort;
 use crate::mounts::Mount;
@@ -12,13 +12,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::{env, io, thread};
 
-/// What flock and unlock may cost beside nothing.
+/// The target for flock and unlock, as a ratio to the file system that does nothing.
 const RATIO_WANTED: f64 = 1.2;
-/// What handing over may cost beside the same through a file system that does nothing else.
+/// The target for a hand-over, as a ratio to the same through a file system that does nothing else.
 const HAND_OVER_RATIO_WANTED: f64 = 1.5;
 /// How late the lock of a killed holder may be with the next waiter.
 const KILLED_MS_WANTED: f64 = 100.0;
-/// Whoever does not wait after this long never will.
+/// How long a waiter may take to begin to wait, and to get the lock.
 const PATIENCE: Span = Span::from_secs(20);
 
 /// The file that is locked.
@@ -94,7 +94,7 @@ struct Waiter {
 impl Pair {
     fn on(dir: &Path) -> io::Result<Self> {
         let own = open(dir)?;
-        // What the opening took as a lease is the open file's from the first lock on.
+        // The open took a lease, which the first lock converts into the open file's own.
         own.lock()?;
         own.unlock()?;
         Ok(Self { own, other: Waiter::on(dir)? })
@@ -228,7 +228,7 @@ impl Drop for Holder {
     }
 }
 
-/// What a holder does.
+/// Runs as a holder: locks a file until standard input ends.
 pub(crate) fn hold(path: &str) -> Result<(), String> {
     let failed = |error: io::Error| format!("{path}: {error}");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);

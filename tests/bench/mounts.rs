@@ -1,4 +1,4 @@
-//! What is mounted for a measurement, and unmounted whatever happens.
+//! File systems that are mounted for a measurement, and always unmounted afterwards.
 
 use crate::report::poll;
 use crate::scratch::Scratch;

@@ -27,7 +27,7 @@ struct Null {
     queues: Mutex<HashMap<u64, Queue>>,
 }
 
-/// Who has locked a file, exclusively, and who waits.
+/// The exclusive holder of a file, and its waiters.
 #[derive(Default)]
 struct Queue {
     holder: Option<LockOwner>,

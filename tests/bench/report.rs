@@ -69,7 +69,7 @@ impl Drop for Table {
     }
 }
 
-/// What a number is worth beside the one that is wanted.
+/// Returns whether a value is within its target, as a word for the table.
 pub(crate) fn verdict(value: f64, wanted: f64) -> &'static str {
     if value <= wanted { "ok" } else { "MISSED" }
 }

@@ -30,7 +30,7 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    /// What the clients of a measurement need.
+    /// Returns the target for the clients of a measurement.
     pub(crate) fn target(&self) -> Target<'_> {
         Target { name: self.name, address: &self.address, speech: &*self.speech }
     }
@@ -66,12 +66,12 @@ pub(crate) fn listens(name: &str, address: &str) -> Result<(), String> {
     }
 }
 
-/// What a restart finds again.
+/// The state that a restart recovers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum State {
-    /// What was answered: it was on the disk before.
+    /// Every answered change: it was synced to the disk before the answer.
     Synced,
-    /// What was written to a file, which is not waited for.
+    /// Changes that were written to a file, without waiting for a sync.
     Kept,
     /// Nothing.
     None,
@@ -196,7 +196,7 @@ pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}").into()
 }
 
-/// What etcd's gateway wants keys and values to be.
+/// Encodes a text in base64, as etcd's gateway requires for keys and values.
 fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut coded = String::new();

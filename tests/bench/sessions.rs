@@ -47,11 +47,11 @@ struct Keeping {
     /// The clients.
     runtime: Runtime,
     requests: Vec<Vec<u8>>,
-    /// What an answer begins with that says yes.
+    /// The first bytes of a successful answer.
     kept: &'static [u8],
 }
 
-/// What came of keeping all for a while.
+/// The result of keeping all of them alive for a while.
 struct Kept {
     /// Of one processor, in percent.
     share: f64,
@@ -213,7 +213,7 @@ impl Keeping {
         Ok(took)
     }
 
-    /// What somebody else does meanwhile, by a connection of its own.
+    /// Takes and gives back a lock meanwhile as another client, by a connection of its own.
     fn lock_and_unlock(&self, over: &AtomicBool) -> Result<Vec<f64>, String> {
         let (mut line, speech) = (Line::to(&self.server.address)?, &self.server.speech);
         let session = speech.greet(&mut line)?;

@@ -59,7 +59,7 @@ impl Holder {
     }
 }
 
-/// What a client does: it prints `busy`, or `got` and what `flock -n` says while it holds.
+/// Checks a client: it prints `busy`, or `got` and the exit code of `flock -n` while it holds.
 fn tried(m: &Mount, mut client: impl FnMut() -> Output) {
     let holder = Holder::new(m, "x");
     assert_eq!(client().ok().trim(), "busy");
@@ -157,7 +157,7 @@ fn go_flock(m: &Mount) {
     tried(m, || m.sh("$T/try"));
 }
 
-/// What `flock -n` says to a lock that this process holds.
+/// Returns whether `flock -n` fails on a lock that this process holds.
 fn refused(m: &Mount) -> bool {
     m.sh("flock -n x true").code == 1
 }

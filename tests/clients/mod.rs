@@ -199,8 +199,8 @@ fn npm_proper_lockfile(m: &Mount, (stale, update, span): (u32, u32, u32)) {
     assert_eq!(m.sh("ls -A").ok(), "");
 }
 
-/// What a lock class of Python's `lockfile` package does: held by one object, refused to
-/// another, given back, had by the other.
+/// Checks a lock class of Python's `lockfile` package: one object holds the lock, another is
+/// refused, and gets the lock after its release.
 fn python_lockfile(m: &Mount, import: &str, class: &str) {
     m.py_with_packages(&format!(
         r#"

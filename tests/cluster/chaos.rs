@@ -13,7 +13,7 @@ const CLIENTS: usize = 6;
 const KILLS: usize = 8;
 /// Answers between two kills.
 const ANSWERS: u64 = 300;
-/// What `contrib/doc/guarantees.md` states as the maximum for each change of the leader.
+/// The maximum for each change of the leader, as `contrib/doc/guarantees.md` states it.
 const STRETCH_MS: u64 = 1_000;
 
 pub(crate) fn seed() -> u64 {
@@ -95,7 +95,7 @@ fn all_are_killed_and_come_back() {
     }
 }
 
-/// What a client of an earlier round holds would be in the way of the next.
+/// Releases the locks of a client of an earlier round, which would block the next round.
 fn release_all(cluster: &Cluster, client: usize) {
     let list = cluster.curl(0, "GET", "/locks").1;
     for lock in list["locks"].as_array().expect("a list") {
@@ -107,7 +107,7 @@ fn release_all(cluster: &Cluster, client: usize) {
     }
 }
 
-/// What was written through one node is seen through all others at once.
+/// A write through one node is visible through all other nodes at once.
 #[test]
 fn a_read_through_any_node_sees_what_was_answered_by_another() {
     let cluster = Cluster::of(3);

@@ -17,7 +17,8 @@ fn set(machine: &Machine, wrong: &str) {
     fs::write(clock(machine), wrong).expect("the scratch directory is ours");
 }
 
-/// What makes a program read that clock, and leaves those alone that measure.
+/// Returns the environment that makes a program read that wall clock, and leaves its monotonic
+/// clock alone.
 fn environment(machine: &Machine) -> Vec<(&'static str, String)> {
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     assert!(Path::new(library).exists(), "libfaketime is missing; contrib/test installs it");

@@ -343,7 +343,7 @@ impl Client {
     }
 }
 
-/// What of an answer must be the same when it is given again.
+/// Returns the part of an answer that a replay must repeat.
 fn gist(body: &Value) -> String {
     format!("token {}, released {}", body["token"], body["released"])
 }

@@ -1,8 +1,8 @@
 //! Clients that ask as fast as they are answered, and know what they were told.
 //!
-//! What is checked at each answer: a new tenure has a token above all that were given before it
-//! was asked for; nobody is granted what another holds and has not given back. And in the end: what
-//! was granted is held.
+//! Checks at each answer: a new tenure has a token above all tokens that were given before its
+//! request, and no client is granted a lock that another holds and has not given back. Checks in
+//! the end: every granted lock is held.
 
 use crate::net::Machine;
 use crate::nodes::talk;
@@ -33,13 +33,13 @@ impl Dice {
     }
 }
 
-/// What all clients see together.
+/// The state that all clients share.
 #[derive(Default)]
 pub(crate) struct World {
     /// The highest token that anybody was given.
     highest: AtomicU64,
     tokens: Mutex<BTreeSet<u64>>,
-    /// Who was granted a shared lock, and has not asked to give it back.
+    /// The client that was granted each shared lock and has not asked to give it back.
     holders: Mutex<BTreeMap<String, usize>>,
     pub(crate) answers: AtomicU64,
     /// Requests whose outcome is unknown.
@@ -57,7 +57,7 @@ pub(crate) struct Load {
     machine: Machine,
 }
 
-/// What one client knows.
+/// The state that one client knows.
 struct Client {
     number: usize,
     held: BTreeMap<String, u64>,
@@ -153,7 +153,7 @@ impl Client {
                 known => {
                     self.open.insert(name, now());
                     self.world.unknown.fetch_add(1, Ordering::Relaxed);
-                    // Whoever has no quorum may be the wrong one to ask.
+                    // A node without a quorum refuses: ask another one half of the time.
                     connection = known.filter(|_| dice.next().is_multiple_of(2)).map(|_| to);
                 }
             }
@@ -221,7 +221,8 @@ impl Client {
         }
     }
 
-    /// What a node shows is what was answered; of what had no answer, either is right.
+    /// Compares a node's state with its answers; after a request without an answer, either state is
+    /// right.
     fn compare(&self, talk: &mut Talk) {
         let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
         for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {

@@ -1,4 +1,4 @@
-//! Who is in the cluster: leaving, removing, replacing, and what is refused.
+//! Cluster membership: leaving, removing, replacing, and refused changes.
 
 use crate::load::now;
 use crate::net::{Daemon, LATCHFS, eventually};
@@ -55,7 +55,7 @@ fn two_voters_are_made_only_by_force() {
 fn a_node_leaves_and_another_is_removed() {
     let mut cluster = Cluster::of(3);
     assert_eq!(cluster.curl(0, "POST", "/locks/kept?client=me&ttl=1h").0, 200);
-    // Whoever leads leaves: another has to lead first.
+    // The leader leaves: another node has to lead first.
     let leader = cluster.leader();
     let said = cluster.ask(leader, &["leave"]).ok();
     assert!(said.contains("has left"), "{said}");
@@ -84,7 +84,7 @@ fn a_node_leaves_and_another_is_removed() {
     assert!(dead.daemon.log().contains("removed from its cluster"), "{}", dead.daemon.log());
 }
 
-/// Whoever has lost its data never comes back as if it had not: it joins as somebody else.
+/// A node that has lost its data never rejoins under its old id: it joins as a new node.
 #[test]
 fn a_node_that_has_lost_its_data_is_somebody_else() {
     let mut cluster = Cluster::of(3);

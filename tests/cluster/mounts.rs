@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Fewer answers show nothing.
 const ANSWERS_MIN: u64 = 1_500;
 
-/// What may come of a call while nodes fall; anything else is a fault.
+/// Returns whether a call may fail like this while nodes fail; any other error is a fault.
 fn is_known(error: &io::Error) -> bool {
     let known = [libc::ETIMEDOUT, libc::ESTALE, libc::EEXIST, libc::EBUSY, libc::ENOENT];
     known.contains(&error.raw_os_error().unwrap_or(0))
@@ -48,7 +48,7 @@ struct Program {
 }
 
 impl Program {
-    /// What came of a call; what may not come of any is a fault.
+    /// Passes on the result of a call; an unexpected error is a fault.
     fn hear<T>(&mut self, what: &str, came: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &came
             && !is_known(error)
@@ -115,8 +115,8 @@ impl Program {
         self.hear("a directory", done)
     }
 
-    /// Locks a file, and makes sure again and again that it is still locked: what is believed is
-    /// what was surely so.
+    /// Locks a file, and checks again and again that it is still locked. The recorded belief covers
+    /// only the time for which the lock was surely held.
     fn lock(&mut self, lock: u64, dice: &mut Dice) -> io::Result<()> {
         let (name, client) = (format!("file{lock}"), self.diary.number);
         let path = self.dir.join(&name);
@@ -142,7 +142,7 @@ impl Program {
             self.hear("a write", sure)?;
             until = asked;
         }
-        // What it saw was its own if it still had it later.
+        // The token seen was this program's own if a later write still succeeded.
         if let Some(token) = token.filter(|_| until > from) {
             let given_back = None;
             self.diary.beliefs.push(Belief { lock, client, token, from, until, given_back });
@@ -152,11 +152,11 @@ impl Program {
 }
 
 fn touch(file: io::Result<File>) -> io::Result<()> {
-    // Any time will do: whoever sets one renews.
+    // Any time will do: setting one renews the lease.
     file?.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH))
 }
 
-/// What each program does: those with the first numbers make directories, the others lock files.
+/// Runs one program: those with the first numbers make directories, the others lock files.
 fn program(diary: Diary, dirs: &[PathBuf], mut dice: Dice, ear: &Ear) -> Diary {
     let (number, mount) = (diary.number / MOUNTS, diary.number % MOUNTS);
     let mut program = Program { diary, dir: dirs[mount].clone() };

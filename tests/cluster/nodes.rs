@@ -108,7 +108,7 @@ impl Cluster {
         run(self.clients.command(LATCHFS).args(args).envs(token))
     }
 
-    /// What a command about the nodes prints, asked of node `at`.
+    /// Returns the output of a cluster command that is sent to node `at`.
     #[track_caller]
     pub(crate) fn ask(&self, at: usize, args: &[&str]) -> Output {
         let url = self.nodes[at].machine.url();
@@ -203,7 +203,8 @@ impl Machine {
         format!("{}:{PEER_PORT}", self.address)
     }
 
-    /// Whatever goes out or comes in is dropped; or not any more. What is here hears each other.
+    /// Drops all packets to and from this machine, or stops dropping them. Programs on the machine
+    /// still reach each other.
     pub(crate) fn isolate(&self, isolated: bool) {
         let script = if isolated {
             "nft add table ip c; nft add chain ip c in '{ type filter hook input priority 0; }'; \
@@ -264,7 +265,7 @@ pub(crate) fn begin(machine: &Machine, data: &str) {
     drop(Daemon::start(machine, args, "listening"));
 }
 
-/// What a node says that does not start.
+/// Returns the error message of a node that does not start.
 #[track_caller]
 pub(crate) fn refusal(machine: &Machine, data: &str, more: &[&str]) -> String {
     run(machine.command(LATCHFS).args(options(machine, data, more))).fails()

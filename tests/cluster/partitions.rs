@@ -37,7 +37,8 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
         eventually("the majority grants", || {
             (cluster.curl(other, "POST", &ask).0 == 200).then_some(())
         });
-        // Who has been away for some time knows it, and says so within an election timeout.
+        // A node that has been isolated for some time knows it, and refuses within an election
+        // timeout.
         for (method, path) in [("GET", free.clone()), ("POST", format!("{free}?client=cut"))] {
             eventually("it says so at once", || {
                 let asked = now();
@@ -57,8 +58,8 @@ fn whoever_is_cut_off_says_that_it_does_not_know() {
     }
 }
 
-/// What a node knows by itself it shows at once, and says how old it is: with the others, cut off
-/// from them, and when it has come up alone.
+/// A node shows its local state at once, and says how old it is: with the others, isolated from
+/// them, and when it has come up alone.
 #[test]
 fn what_may_be_old_says_how_old_it_is() {
     const LOCAL: &str = "/locks/build?consistency=stale";

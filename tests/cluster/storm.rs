@@ -2,8 +2,8 @@
 //! and replaced by new ones, while clients take short leases through all of them.
 //!
 //! Each client goes by its own clock, as a real one does: it believes in a lease from the answer
-//! on, until it asks to give it back or its own deadline, which counts from before it asked. What
-//! all of them believed and saw is checked in the end.
+//! on, until it asks to give it back or its own deadline, which counts from before it asked. The
+//! test checks all beliefs and all observations in the end.
 
 use crate::chaos::seed;
 use crate::load::{Dice, now};
@@ -23,7 +23,7 @@ const CLIENTS: usize = 12;
 const LOCKS: u64 = 8;
 /// How long a lease lasts, in microseconds.
 pub(crate) const TTL: u64 = 2_000_000;
-/// What a client takes off, for a clock that is too slow and an answer that is on its way.
+/// The safety margin that a client deducts, for a slow clock and the latency of the answer.
 pub(crate) const MARGIN: u64 = TTL / 1_000 + 50_000;
 /// Answers of a short run; `LATCHFS_ANSWERS=50000 cargo test --test cluster storm` is a long one.
 const ANSWERS: u64 = 12_500;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// Nothing that is done to the nodes lasts longer.
 const FAULT_MS: u64 = 3_000;
 
-/// What one client believed of one lock.
+/// A client's belief that it holds a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Belief {
     pub(crate) lock: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Belief {
     pub(crate) given_back: Option<u64>,
 }
 
-/// What one client saw of one lock.
+/// A client's observation of a lock.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) lock: u64,
@@ -62,12 +62,12 @@ pub(crate) struct Diary {
     pub(crate) looks: Vec<Look>,
     /// The belief that it goes by, of each lock.
     pub(crate) current: BTreeMap<u64, usize>,
-    /// What can't be.
+    /// Violations that this client has observed.
     faults: Vec<String>,
 }
 
 impl Diary {
-    /// What it believes to hold now.
+    /// Returns the lease that the client believes to hold now.
     pub(crate) fn holds(&mut self, lock: u64) -> Option<Belief> {
         let belief = self.current.get(&lock).map(|at| self.beliefs[*at].clone())?;
         if now() < belief.until {
@@ -164,7 +164,7 @@ pub(crate) struct Crowd {
     threads: Vec<JoinHandle<Diary>>,
 }
 
-/// Whom a client tells that it has an answer, and how it learns that it was enough.
+/// A client's connection to the test: it reports each answer, and learns when to stop.
 pub(crate) struct Ear {
     stop: Arc<AtomicBool>,
     tell: Sender<()>,

@@ -1,4 +1,4 @@
-//! Whom nodes believe: those of their own cluster, with certificates of one authority.
+//! Trust between nodes: only nodes of the same cluster, with certificates of one authority.
 
 use crate::net::Daemon;
 use crate::net::{LATCHFS, Machine, eventually, run};

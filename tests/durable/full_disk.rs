@@ -50,7 +50,7 @@ impl Disk {
         let mut bytes = 1 << 22;
         while bytes > 0 {
             let end = file.seek(SeekFrom::End(0)).expect("a file");
-            // What stays in a cache of the kernel may still find out that there is no room.
+            // Sync each write: data that is only in a kernel cache may still turn out not to fit.
             if file.write_all(&vec![b'f'; bytes]).and_then(|()| file.sync_all()).is_err() {
                 file.set_len(end).expect("a file");
                 bytes /= 4;
@@ -64,7 +64,7 @@ impl Disk {
         self.sync();
     }
 
-    /// What is in the kernel's caches goes to the disk, as it does by and by. From then on a
+    /// Writes the kernel's caches to the disk, as would happen sooner or later. From then on a
     /// change of a block is a new block on a copy-on-write file system.
     fn sync(&self) {
         run(Command::new("sync").arg("-f").arg(&self.0)).ok();

@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// What one client knows of the locks that only it asks for.
+/// The state that one client knows of the locks that only it requests.
 #[derive(Default, Clone)]
 struct Knows {
     /// The tokens of those it holds.
@@ -88,7 +88,8 @@ fn ask(
     }
 }
 
-/// What the server shows is what was answered; of what had no answer, either is right.
+/// Compares the server's state with its answers; after a request without an answer, either state is
+/// right.
 fn compare(url: &str, client: usize, knows: &mut Knows) {
     let mut talk = Talk::to(url).expect("it listens");
     let names = (0..OWN).map(|n| format!("own{client}-{n}"));

@@ -60,7 +60,7 @@ struct Files {
     contents: BTreeMap<usize, Vec<u8>>,
 }
 
-/// What the kernel shows, and what the disk is sure to hold.
+/// The content that the kernel shows, and the content that is sure to be on the disk.
 #[derive(Default)]
 struct Disk {
     shown: Files,
@@ -128,7 +128,7 @@ impl Disk {
         }
     }
 
-    /// What may be there after a power failure now.
+    /// Returns the possible disk contents after a power failure at this moment.
     fn images(&self) -> Vec<BTreeMap<String, Option<Vec<u8>>>> {
         let image = |names: &Files, content: &dyn Fn(usize) -> Vec<u8>| {
             let named = names.names.iter();
@@ -230,7 +230,7 @@ fn work(scratch: &Scratch, dir: &Path) -> Vec<Done> {
     read(&shim.trace)
 }
 
-/// What was looked at.
+/// Counts of the syncs and disk images that were checked, and the granted tokens.
 #[derive(Default, Debug)]
 struct Looked {
     syncs: usize,

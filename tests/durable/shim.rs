@@ -1,4 +1,4 @@
-//! What stands between a server and the kernel: built by the C compiler, loaded before the rest.
+//! A library between a server and the kernel: built by the C compiler, preloaded into the server.
 
 use crate::harness::{LATCHFS, Scratch, Server};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ pub(crate) struct Shim {
     library: PathBuf,
     /// Where all that is watched lies.
     dir: PathBuf,
-    /// What was done.
+    /// The log of the intercepted calls.
     pub(crate) trace: PathBuf,
     /// Once it is there, syncs fail.
     pub(crate) fail: PathBuf,

@@ -182,7 +182,7 @@ fn batch() -> impl Strategy<Value = RequestBatch> {
     )
 }
 
-/// What a server tells and the events that it sends, after these commands.
+/// Returns a server's answers to these commands, and the events that it sends.
 fn told(commands: &[(u64, Command)]) -> (BatchResponse, Frame) {
     let mut engine = Engine::new(Rules::default());
     let (mut at, mut events, mut replies) = (Time::ZERO, vec![], vec![]);

@@ -25,7 +25,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// What a flood may take of the memory of a process, beside what it takes anyway.
+/// The limit for the memory that a flood may add to a process.
 pub(crate) const FLOOD_KIB: u64 = 64 << 10;
 
 /// A client that gets no answer says so within this.

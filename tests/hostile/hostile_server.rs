@@ -56,7 +56,7 @@ impl Attack {
         Self::HugeEvent,
     ];
 
-    /// What is sent first, what is sent after it again and again, and how many times.
+    /// Returns the bytes sent first, the bytes repeated after them, and the number of repetitions.
     fn bytes(self) -> (Vec<u8>, Vec<u8>, usize) {
         let chunked = || b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         let chunk =

@@ -69,7 +69,7 @@ fn a_request_of_a_browser_is_not_obeyed() {
             page.send([&head[..], &[""], &body].concat().join(end).as_bytes());
             page.finish();
             let said = String::from_utf8_lossy(&page.rest()).into_owned();
-            // What was sent and not read may cost the answer its way.
+            // Closing with unread input resets the connection, which may discard the answer.
             assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{method}: {said}");
             assert_eq!(target.lines.ask("OWN,build,x"), "NONE", "{method}");
         }

@@ -71,8 +71,8 @@ impl Drop for Attacker {
     }
 }
 
-/// What root does all the time: takes a lock, looks at it, touches it, gives it back. Each counts:
-/// slowest of several is within the limit.
+/// Does root's usual work several times, each within the limit: takes a lock, looks at it, touches
+/// it, gives it back.
 #[track_caller]
 pub(crate) fn victim(m: &Mount) {
     let works = || {
@@ -139,9 +139,9 @@ fn timed_waits_through_one_file_all_end() {
 
 /// The daemon's soft limit of open files, as systemd and shells set it, and the hard one.
 const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
-/// What one user may bind, or have wait, of the 4,096.
+/// The limit for one user's bindings and waits, out of the 4,096 descriptors.
 pub(crate) const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
-/// What a flood may take of the daemon's memory beside what it was granted.
+/// The limit for the memory that a flood may add to the daemon, beside the locks granted to it.
 const MEMORY_MAX_KB: u64 = 64 << 10;
 
 /// A mount by a daemon with the usual limits.

@@ -31,7 +31,7 @@ impl Mounted {
         Self { server, dir, _scratch: scratch }
     }
 
-    /// What Alice gets: the code of the answer, and its body.
+    /// Sends a request as Alice; returns the status code and the body.
     fn alice(&self, method: &str, path: &str) -> (String, String) {
         users();
         let own = [format!("--reuid={ALICE}"), format!("--regid={ALICE}")];
@@ -69,7 +69,7 @@ fn a_local_user_is_itself_at_the_socket_of_a_mount() {
         let (code, body) = mount.alice(method, path);
         assert!(code == "403" && body.contains("E_DENIED"), "{method} {path}: {code} {body}");
     }
-    // What she asks without a name is hers.
+    // A request by Alice without a client name acts for her own client.
     let (code, body) = mount.alice("DELETE", "/locks/build");
     assert!(code == "403" && body.contains("E_LOCK_NOT_HELD"), "{code} {body}");
     let (code, body) = mount.alice("POST", "/locks/hers");

@@ -87,7 +87,7 @@ fn a_journal_is_compacted_while_users_have_all_descriptors() {
     });
     assert!(!m.log().contains("cut back"), "{}", m.log());
     victim(&m);
-    // What was compacted is all there after a start.
+    // The compacted state is complete after a restart.
     assert!(m.sh("cat .latchfs/content/long").ok().trim_start().starts_with("2399"));
 }
 

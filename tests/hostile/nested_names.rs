@@ -41,7 +41,7 @@ impl Mounted {
         Self { server, dir, scratch }
     }
 
-    /// What a script in the mount does as a user, who is in a group as well.
+    /// Runs a script in the mount as a user who is also in a group.
     #[track_caller]
     fn sh_as(&self, user: &str, group: &str, script: &str) -> Output {
         let mut command = Command::new("setpriv");
@@ -130,7 +130,7 @@ fn name_below_anothers_lock_is_refused_at_the_socket() {
         };
         assert!(why.contains("lets nobody else make locks there"), "{why}");
     }
-    // What she may is as it was.
+    // The requests that Alice is permitted still work.
     assert!(m.alice("POST /locks/crew%2Fx").contains("\"token\""));
     assert!(m.alice("DELETE /locks/mine").contains("true"));
 }
@@ -159,15 +159,15 @@ fn permission_bits_hold_at_the_socket() {
     // The primary group.
     root(&format!("mkdir -m 775 hers && chgrp {ALICE} hers"));
     assert!(asks(BOB, "hers%2Fa"));
-    // What she holds, she renews, whoever holds the lock above by now.
+    // Alice can renew a lock that she holds, whoever holds the lock above it by now.
     m.server.curl(&["-X", "POST", "/locks/team?client=box:root"]).is(200);
     assert!(asks(ALICE, "team%2Fold?reentrant=true"));
     assert!(!asks(ALICE, "team%2Fnew"));
 }
 
 /// Where no user is known (another client by HTTP, another machine) a name below a lock can be
-/// made. It keeps the holder from nothing: `rmdir` releases the lock, and the name goes on. What
-/// the holder itself has below the lock is in the way, as in other file systems.
+/// made. It does not hinder the holder: `rmdir` releases the lock, and the name goes on. The
+/// holder's own names below the lock do block the removal, as in other file systems.
 #[test]
 fn holder_removes_its_lock_above_names_of_others() {
     let m = Mounted::start();

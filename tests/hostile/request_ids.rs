@@ -70,12 +70,12 @@ fn victim(server: &Server, method: &str, key: &str, path: &str) -> Reply {
     })
 }
 
-/// What the attacker is told by the batch endpoint.
+/// Sends a batch as the attacker; returns the replies.
 fn eve_asks(server: &Server, scratch: &Path, number: u64, asks: Vec<BatchItem>) -> Vec<ItemReply> {
     batch_of(server, scratch, EVE, number, asks)
 }
 
-/// What a caller is told by the batch endpoint.
+/// Sends a batch as a caller; returns the replies.
 fn batch_of(
     server: &Server,
     scratch: &Path,
@@ -313,7 +313,7 @@ fn a_key_at_one_front_end_is_none_at_another() {
 
 /// One credential and one key at two nodes of a cluster. The very same request is answered with the
 /// first answer at any node; another one is refused, and a batch at either node is another front
-/// end. What a node forwards keeps the caller that the node has authenticated.
+/// end. A forwarded request keeps the caller that the first node has authenticated.
 #[test]
 fn a_key_is_the_same_at_all_nodes_and_another_in_a_batch() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Who may send lines: tokens, TLS, and an address that others can reach.
+//! Access to the line protocol: tokens, TLS, and an address that others can reach.
 
 use crate::harness::{Scratch, latchfs};
 use crate::talk::Lines;
@@ -81,7 +81,7 @@ fn lines_are_encrypted_where_the_server_is() {
     assert!(!said.starts_with(b"laptop1") && !said.starts_with(b"NONE"), "{said:?}");
 }
 
-/// What openssl prints of the answers to lines.
+/// Sends lines through openssl; returns the answers that it prints.
 fn encrypted(lines: &Lines, options: &[&str], said: &str) -> String {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-quiet", "-verify_return_error", "-verify_quiet", "-connect"]);

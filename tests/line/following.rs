@@ -1,4 +1,4 @@
-//! Who registers is told of every change, in order, and holds nobody up.
+//! A registered follower receives every change, in order, and delays nobody.
 
 use crate::follower::{After, Follower};
 use crate::harness::eventually;

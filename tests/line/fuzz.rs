@@ -51,7 +51,7 @@ fn a_line_without_an_end_is_cut_off() {
     let mut talk = lines.connect();
     talk.send(&vec![b'x'; 100_000]);
     let said = String::from_utf8_lossy(&talk.rest()).into_owned();
-    // What was sent and not read may cost the answer its way.
+    // Closing with unread input resets the connection, which may discard the answer.
     assert!(said == "INVALID_FORMAT\n" || said.is_empty(), "{said}");
     assert_eq!(lines.ask("OWN,build,x"), "NONE");
 }

@@ -54,7 +54,7 @@ impl Talk {
 
     /// Sends bytes as they are.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // Whoever is on the other side may have ended the connection.
+        // The peer may have closed the connection.
         let _ = self.0.get_mut().write_all(bytes);
     }
 

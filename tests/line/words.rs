@@ -84,7 +84,7 @@ fn one_of_64_clients_gets_each_lock() {
     }
 }
 
-/// What other edges hold is seen here, and the other way round.
+/// Locks held through other protocols are visible here, and the other way round.
 #[test]
 fn it_is_the_same_engine_as_over_http() {
     let lines = Lines::start(&[]);

@@ -1,4 +1,4 @@
-//! Who may mount: tokens and certificates.
+//! Permission to mount: tokens and certificates.
 
 use crate::net::{LATCHFS, Machine, Net, eventually, run};
 use std::fs;
@@ -27,7 +27,7 @@ fn private(machine: &Machine, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// What a mount that must not be says.
+/// Returns the error message of a mount that must be refused.
 fn refused(machine: &Machine, args: &[&str]) -> String {
     let mut command = machine.command(LATCHFS);
     let dir = machine.path("never");
@@ -101,7 +101,7 @@ fn a_token_sees_its_own_part_of_the_directory() {
         assert_eq!(denied.code, code, "{call}: {denied:?}");
         assert!(!denied.err.contains("Is a directory"), "{call}: {denied:?}");
     }
-    // What is there, and may not be seen, looks like what is not there.
+    // A lock that exists but is hidden looks like one that does not exist.
     for (there, not_there) in [("stat other", "stat othes"), ("mkdir zeta", "mkdir zetb")] {
         let (there, not_there) = (part.sh(there), part.sh(not_there));
         let same = there.err.replace("other", "othes").replace("zeta", "zetb");

@@ -49,7 +49,7 @@ fn nothing_hangs_when_the_cable_is_pulled() {
     a.sh("rmdir held").ok();
 }
 
-/// What is asked arrives, and no answer comes back: nothing stays taken that nobody was told of.
+/// Requests arrive, but their answers are lost: no lock stays held that no client was told of.
 #[test]
 fn what_was_granted_to_the_deaf_is_given_back() {
     let mut net = Net::new();

@@ -59,7 +59,7 @@ impl Chance {
 /// Programs of each kind.
 const EACH: usize = 3;
 
-/// What the programs in Python begin with.
+/// The prelude of the Python programs.
 const PRELUDE: &str = "
 import fcntl, os, random, subprocess, sys, time
 kind, number, stop = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -125,7 +125,7 @@ fn power_cycle(
     }
 }
 
-/// What became of those who waited.
+/// Counts the outcomes of the waits.
 #[derive(Default)]
 struct Count {
     granted: usize,

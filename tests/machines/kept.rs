@@ -1,4 +1,4 @@
-//! What the kernel keeps: nothing is asked twice, and nothing old is shown.
+//! Kernel caching: no repeated requests, and no stale results.
 
 use crate::net::Net;
 

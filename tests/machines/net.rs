@@ -290,13 +290,13 @@ impl Mount {
         Program::start(&mut command)
     }
 
-    /// What a page in `.latchfs` says.
+    /// Returns the page `.latchfs/server`.
     pub(crate) fn server_page(&self) -> serde_json::Value {
         let page = fs::read(self.dir().join(".latchfs/server")).expect("a page");
         serde_json::from_slice(&page).expect("JSON")
     }
 
-    /// What the mount has asked the server so far.
+    /// Returns how many requests the mount has sent to the server so far.
     pub(crate) fn asks(&self) -> u64 {
         let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
         let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));
@@ -319,7 +319,7 @@ impl Drop for Mount {
     }
 }
 
-/// What all Python programs begin with.
+/// The prelude of all Python programs.
 const PRELUDE: &str = "
 import errno, fcntl, os, sys, threading, time
 now = time.monotonic_ns

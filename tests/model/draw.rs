@@ -109,7 +109,7 @@ impl Draw {
         (self.now, command)
     }
 
-    /// What later commands can name.
+    /// Records the sessions, tickets and tokens that later commands can refer to.
     pub(super) fn learn(&mut self, command: &Command, answer: &Answer) {
         let (name, client) = match &command.op {
             Op::Acquire(ask) => (&ask.name, &ask.client),

@@ -35,7 +35,7 @@ struct Pair {
     naive: Naive,
     names: Vec<LockName>,
     highest: Option<Token>,
-    /// What was promised to whom: no tenure may lapse before.
+    /// Until when each tenure was promised to its holder: it must not lapse before.
     promised: BTreeMap<Token, Time>,
     /// Until when stolen locks are kept from everybody.
     kept: BTreeMap<LockName, Time>,
@@ -95,7 +95,8 @@ impl Pair {
         same("deadlines", &self.engine.next_deadline(), &self.naive.next_deadline())
     }
 
-    /// What both could have wrong alike: tokens, promises, places, and the steal grace.
+    /// Checks the properties that both implementations could break alike: tokens, promises, queue
+    /// order, and the steal grace.
     fn keeps_its_word(
         &mut self,
         command: &Command,
@@ -109,7 +110,8 @@ impl Pair {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
                     self.highest = Some(*token);
-                    // What a reset takes away is kept by whoever asked for it, for a moment.
+                    // A reset reserves the lock for the client that asked for it, for the steal
+                    // grace.
                     let reset_now = matches!(command.op, Op::Reset(_)) && waited.is_none();
                     let stolen_now = matches!(command.op, Op::Steal(_)) || reset_now;
                     if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {
@@ -140,7 +142,8 @@ impl Pair {
         Ok(())
     }
 
-    /// What hangs on a session is promised nothing of its own.
+    /// Records until when each tenure is promised. A lease that hangs on a session has no promise
+    /// of its own.
     fn note_promises(&mut self, events: &[Event]) {
         for Event { at, what } in events {
             let (EventKind::Granted { name, token, .. } | EventKind::Renewed { name, token, .. }) =
@@ -166,14 +169,14 @@ fn is_state_after_refusal(bytes: &[u8], mut before: Engine, command: &Command) -
     as_before || (uses_place && bytes == codec::encode_engine(&before))
 }
 
-/// Who looks what would be in the way sees what the engine then says.
+/// Checks that the conflict foreseen from the lock's view matches the engine's answer.
 fn same_foresight(before: &Engine, command: &Command, answer: &Answer) -> Result<(), String> {
     let (None, Op::Acquire(ask)) = (&command.request, &command.op) else { return Ok(()) };
     let view = before.view(&ask.name, before.clock());
     let foreseen = view.in_the_way(&ask.client, ask.hold, ask.mode);
     let foreseen = foreseen.map(|(holder, way)| (holder.lease.token, way));
     match answer {
-        // Who is in line already, and asks for less, may be served from there.
+        // A client that is already queued, and asks for less, may be granted from the queue.
         Ok(Outcome::Granted(_)) if ask.line != QueuePolicy::Skip => Ok(()),
         Ok(Outcome::Granted(_) | Outcome::Renewed(_)) => same("foresight", &foreseen, &None),
         Err(refusal) => match &*refusal.reason {

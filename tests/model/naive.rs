@@ -68,7 +68,8 @@ impl Bond {
     }
 }
 
-/// What happens next by itself. At one moment: sessions, then patience, then leases, by number.
+/// The next deadline. At the same time: sessions first, then the ends of waits, then leases, each
+/// by number.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Session(SessionId),
@@ -685,7 +686,7 @@ impl Naive {
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
             let by_file = |held: &&&Held| matches!(held.lease.hold, Ownership::OpenFile(_));
-            // What a reset has left in the place of others is nobody's, while there is another.
+            // A lease that a reset has reserved begins later: prefer one that has begun.
             let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
             let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
             let plain = plain.or(mine.iter().find(|held| !by_file(held))).or(mine.first());
@@ -917,7 +918,7 @@ impl Naive {
         self.is_session(id)?;
         if ask.end == SessionEnd::Expired {
             self.expire(id);
-            // What has no grace is over at once.
+            // A tenure without a grace period is over at once.
             self.pass(self.now);
             return Ok(Outcome::SessionEnded);
         }
@@ -981,7 +982,7 @@ fn tenure(lease: &Lease) -> Tenure {
     Tenure { token, life, acquired_at, acquisition }
 }
 
-/// What a lease says after a change.
+/// Returns the details of a lease after a change.
 fn patched(before: &Details, patch: &Patch) -> Details {
     let text = match &patch.text {
         None => before.text().to_vec(),

@@ -74,7 +74,7 @@ fn working_directory_outlives_changes_below_it(m: &Mount) {
         .ok();
 }
 
-/// What another mount changes is seen at once all the same.
+/// Changes through another mount are visible at once all the same.
 fn changes_of_another_mount_are_seen(m: &Mount) {
     m.py(r#"
         other = pathlib.Path(os.environ['OTHERS'])

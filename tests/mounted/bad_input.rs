@@ -88,7 +88,7 @@ fn ttls_have_bounds() {
     }
 }
 
-/// What the control file is told that is no request: answered, never stuck.
+/// Invalid requests to the control file are answered, and never block it.
 #[test]
 fn requests_may_be_wrong() {
     let m = mount();

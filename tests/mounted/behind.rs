@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// What decides for the mounts of a test.
+/// The backend of a test's mounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behind {
     /// The mount itself.

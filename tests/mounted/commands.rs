@@ -227,7 +227,7 @@ fn the_only_mount_is_meant() {
 
 const DIR_NAME: &str = "LATCHFS_DIR";
 
-/// What can't be mounted on is said; what is not there is made.
+/// An unusable mount point is reported; a missing one is created.
 #[test]
 fn a_mount_point_is_a_directory() {
     let m = Setup::new().prepare();

@@ -152,7 +152,7 @@ fn two_mounts_have_one_winner() {
 #[test]
 fn flock_n_has_one_winner_on_two_mounts() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();
-    // Who ends says so itself: bash's `wait -n` may tell of `mkfifo` instead.
+    // Each process reports its own end: bash's `wait -n` may report that of `mkfifo` instead.
     let race = "for n in $(seq 50); do
             rm -f $T/won $T/go $T/ended; mkfifo $T/go $T/ended
             exec 8<> $T/ended

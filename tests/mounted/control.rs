@@ -40,7 +40,7 @@ fn status_and_content_are_by_name() {
     assert_eq!(m.status("no/such/lock")["phase"], "free");
     assert_eq!(m.phase("team"), "held");
     assert_eq!(m.sh("ls").ok(), "team\n", "looking is not taking");
-    // What was open before sees what was then; what is opened now sees now.
+    // A file shows the status of the time of its open; a new open shows the current status.
     m.py(r#"
         eq(status('build')['phase'], 'free')
         os.mkdir('build')
@@ -150,7 +150,7 @@ fn why_is_the_callers_own() {
     json(&m.sh("cat .latchfs/why").ok());
 }
 
-/// What the command line speaks: one write is one request, a read to the end is the answer.
+/// The protocol of the command line: one write is one request, a read to the end is the answer.
 #[test]
 fn ctl_answers_requests() {
     let m = mount();

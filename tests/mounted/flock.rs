@@ -4,7 +4,7 @@ use crate::harness::*;
 use crate::locking::locks_py;
 
 /// A sole shared holder becomes the exclusive one, under a new token, and shares again under it.
-/// What the mount holds goes on by that token: it can be unlocked, and written through.
+/// The mount follows its hold to that token: it can be unlocked, and written through.
 #[test]
 fn up_and_down() {
     let m = mount();
@@ -268,7 +268,7 @@ fn what_is_in_the_way_is_the_engines_word() {
     .ok();
 }
 
-/// What is moved at the very moment at which it is given back is given back all the same.
+/// A lock that is moved at the very moment of its release is released all the same.
 #[test]
 fn what_is_moved_while_it_is_given_back_is_free() {
     let m = mount();

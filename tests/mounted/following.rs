@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 
-/// What the Python programs here begin with: a poller with a limit, in milliseconds.
+/// The prelude of the Python programs here: a poller with a limit, in milliseconds.
 const POLLER: &str = r#"
 import select, threading
 LIMIT = 20_000
@@ -159,7 +159,7 @@ fn the_line_is_shown() {
         .ok();
 }
 
-/// What the programs that follow events begin with.
+/// The prelude of the programs that follow events.
 const READER: &str = r#"
 def opened(process):
     "Waits until a program has the stream open."

@@ -297,7 +297,7 @@ impl Mount {
         child
     }
 
-    /// What the daemon wrote to standard error.
+    /// Returns the daemon's standard error.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
     }
@@ -501,7 +501,7 @@ pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// What is JSON, or a failure that shows it.
+/// Parses JSON; a failure shows the text.
 #[track_caller]
 pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text:?}"))

@@ -1,4 +1,4 @@
-//! What the tests of flock, fcntl and OFD locks have in common: Python processes that obey.
+//! Shared tools of the tests of flock, fcntl and OFD locks: Python processes that take orders.
 
 use crate::harness::*;
 use std::process::Command;

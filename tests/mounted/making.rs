@@ -60,7 +60,7 @@ fn create_acquires_what_is_free_and_opens_the_rest() {
     m.sh_as(ALICE, "> build").ok();
     assert_eq!(m.status("build")["holder"], format!("laptop1:{ALICE}"));
     let token = m.token("build");
-    // What a shell redirects to is opened, and the EBUSY of its close ignored.
+    // A shell opens the target of a redirect, and ignores the EBUSY of its close.
     m.sh_as(BOB, "> build; test $? = 0").ok();
     m.sh_as(ALICE, "> build").ok();
     m.py(r#"

@@ -92,8 +92,8 @@ fn sed_in_place() {
     assert_eq!(m.sh("cat build; ls -A").ok(), "bye\nbuild\n", "nothing is left behind");
 }
 
-/// An editor that saves in DIR, with its swap file and its backup. What does not fit into 4 KiB
-/// of the swap file it complains about, and saves.
+/// An editor that saves in DIR, with its swap file and its backup. It complains if its swap file
+/// does not fit into 4 KiB, but saves.
 #[test]
 fn vi() {
     let m = mount();

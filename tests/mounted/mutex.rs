@@ -101,7 +101,7 @@ fn processes_take_turns() {
     assert!(other.wait().expect("our child").success());
 }
 
-/// Who waits for a time has a place in line like any other, and none when the time is over.
+/// A timed wait has a place in the queue like any other, and leaves the queue on its timeout.
 #[test]
 fn a_timed_wait_has_a_place_in_line() {
     let m = mount();
@@ -210,7 +210,7 @@ fn a_loss_is_told() {
     assert!(mutex.lock().expect("granted").token() > token);
 }
 
-/// What this process holds without having asked for it by a mutex is told before locking.
+/// A hold of this process that was not requested through the mutex is reported before locking.
 #[test]
 fn an_unasked_hold_is_told() {
     let m = mount();

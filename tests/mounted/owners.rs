@@ -1,4 +1,4 @@
-//! Who the owner is: host, user, session; two clients in one process.
+//! Owner identity: host, user, session; two clients in one process.
 
 use crate::harness::*;
 
@@ -82,7 +82,8 @@ fn two_directories_are_two_clients() {
     m.sh_as(ALICE, "test -d build && mkdir build").fails();
 }
 
-/// What one mount learns is seen at once on the other, also by names that were looked up before.
+/// A change through one mount is visible at once through the other, also for names that were looked
+/// up before.
 #[test]
 fn a_release_is_seen_on_the_other_mount() {
     let m = Setup::new().only("--client laptop1 --client laptop2").dirs(2).start();

@@ -86,7 +86,7 @@ fn a_process_is_named_in_all_ways_to_write() {
     }
 }
 
-/// What moves, moves with its process; what is linked hangs on it too.
+/// A moved lock stays bound to its process; a hard link is bound to it too.
 #[test]
 fn the_process_goes_with_the_hold() {
     let m = mount();

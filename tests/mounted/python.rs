@@ -1,4 +1,4 @@
-//! What the Python programs of the tests begin with.
+//! The common prelude of the tests' Python programs.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ pub(crate) fn dedent(program: &str) -> String {
     dedented
 }
 
-/// What every Python program of the tests may use.
+/// The imports and functions that every Python program of the tests may use.
 pub(crate) const PRELUDE: &str = r#"
 import contextlib, errno, fcntl, json, os, pathlib, pwd, signal, stat, subprocess, sys, time
 

@@ -305,7 +305,7 @@ fn begins_at(m: &Mount, name: &str, started_secs: i64) {
     assert!((started_secs..=now).contains(&secs), "{token} is not of {started_secs}..={now}");
 }
 
-/// Whoever knows that no holder of an earlier mount is left waits for nothing.
+/// Locks are granted at once if the mount is told that no holder of an earlier mount is left.
 #[test]
 fn no_state_grants_at_once_where_told_so() {
     let mut last = 0;

@@ -504,7 +504,7 @@ fn a_job_that_is_stopped_at_the_terminal_keeps_its_lock() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// What a command leaves running is ended with it, and the lock is free only then.
+/// Processes that a command leaves running are ended with it, and the lock is free only then.
 #[test]
 fn what_a_command_leaves_running_is_ended() {
     let m = mount();
@@ -524,7 +524,7 @@ fn what_a_command_leaves_running_is_ended() {
     assert_eq!(m.phase("build"), "free");
 }
 
-/// Who waits in line below a killed `run` waits no longer, and runs nothing.
+/// A `run` that is killed while it waits leaves the queue, and runs nothing.
 #[test]
 fn a_killed_run_leaves_the_queue() {
     let m = mount();

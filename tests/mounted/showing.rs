@@ -1,4 +1,4 @@
-//! What readers see: `cat`, `ls`, stat, attributes, and what is refused at once.
+//! Reading locks: `cat`, `ls`, stat, attributes, and calls that are refused at once.
 
 use crate::harness::*;
 

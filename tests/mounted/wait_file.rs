@@ -4,7 +4,7 @@
 use crate::harness::*;
 use crate::locking::locks_py;
 
-/// What the Python programs here begin with.
+/// The prelude of the Python programs here.
 const WAITER: &str = r#"
         def cat(name, **how):
             return subprocess.Popen(['cat', '.latchfs/wait/' + name], stdout=subprocess.PIPE,
@@ -60,7 +60,7 @@ fn the_read_returns_with_the_lock() {
     );
 }
 
-/// Who waits can be ended by Ctrl-C, `kill`, `kill -9` and `timeout`, and leaves the line.
+/// A waiter can be ended by Ctrl-C, `kill`, `kill -9` and `timeout`, and leaves the queue.
 #[test]
 fn signals_end_the_wait() {
     let m = mount();
@@ -177,7 +177,7 @@ fn a_stop_keeps_the_place() {
     );
 }
 
-/// What can't be a name, and what can't be done with these files, is told.
+/// Invalid names, and operations that these files do not support, are refused with an errno.
 #[test]
 fn mistakes_are_told() {
     let m = mount();

@@ -288,8 +288,8 @@ fn a_signal_is_seen_soon() {
     .ok();
 }
 
-/// A thousand wait, half of them are killed: the others are served in the order in which they
-/// came, and nobody is stuck. What a killed one leaves costs less than a second.
+/// A thousand wait, half of them are killed: the others are served in the order in which they came,
+/// and nobody is stuck. Cleaning up after the killed ones costs less than a second.
 #[test]
 fn a_thousand_wait_and_half_are_killed() {
     let m = mount();
@@ -337,7 +337,7 @@ fn a_thousand_wait_and_half_are_killed() {
     locks_py(&m, &program.replace("PROMISED", promised)).ok();
 }
 
-/// What the daemon costs while 20 wait for five seconds, of one processor, and while nobody does.
+/// The daemon's processor time while 20 programs wait for five seconds, and while nobody waits.
 #[test]
 fn waiting_costs_little() {
     let m = mount();

@@ -1,4 +1,4 @@
-//! Who may do what: tokens, what each may do, and a file of them that changes.
+//! Authorization: tokens, the permissions of each, and a token file that changes.
 
 use crate::harness::{Scratch, Server, eventually, latchfs};
 use std::fs;

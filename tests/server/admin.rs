@@ -1,4 +1,4 @@
-//! What an administrator does to all locks: a reset; a backup, and a new cluster made of it.
+//! An administrator's operations on all locks: a reset; a backup, and a new cluster made of it.
 
 use crate::harness::{Scratch, Server, latchfs};
 use serde_json::json;
@@ -36,7 +36,8 @@ fn a_reset_takes_all_that_others_hold_and_wait_for() {
     assert_eq!(events.until("left").data["why"], "reset");
     let stolen = events.until("stolen").data;
     assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("admin"), &json!("they have left")));
-    // Who was first in line has left; the next one, who is kept, has it after the steal grace.
+    // The reset has removed the first waiter; the next one is kept, and gets the lock after the
+    // steal grace.
     dead.reply().is(409);
     assert_eq!(next.reply().is(200)["holder"], "here:bob");
     assert_eq!(server.curl(&["/locks/three"]).is(200)["holder"], "here");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const DOCKERFILE: &str = include_str!("../../contrib/docker/Dockerfile");
 
-/// What follows a word at the beginning of a line.
+/// Returns the rest of the last line that begins with a word.
 fn said(word: &str) -> &'static str {
     let mut lines =
         DOCKERFILE.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' '));

@@ -8,12 +8,12 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 
-/// What doctor finds of servers: the level, what it says, the mend.
+/// Returns doctor's findings about servers: the level, what it says, the mend.
 #[track_caller]
 fn doctor(url: &str, more: &[&str]) -> Vec<(String, String, String)> {
     let (code, said) = latchfs(&[&["doctor", "--json", "--server", url], more].concat());
     let found: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
-    // Other tests have mounts, and whatever is found of those may be wrong as well.
+    // Other tests have mounts, and findings about those may be errors as well.
     assert_eq!(code, Some(i32::from(found["ok"] == false)), "{said}");
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().expect("a list").iter();

@@ -47,7 +47,7 @@ fn only_what_one_asks_for() {
     assert_eq!(events.event().data["name"], "team/two");
 }
 
-/// Who comes back after more has happened than is kept hears how much it missed.
+/// A client that returns after more events than are kept learns how many it missed.
 #[test]
 fn the_slow_are_told_how_much_they_lost() {
     let server = Server::start(&[]);

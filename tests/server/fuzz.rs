@@ -10,8 +10,8 @@ use std::process::Command;
 /// Requests for each operation: what a minute on a loaded machine allows.
 const EXAMPLES: &str = "60";
 
-/// What an answer is held to. Methods have a test of their own: the path of a steal is, for
-/// other methods, that of a lock.
+/// The checks of each answer. Methods have a test of their own: the path of a steal is, for other
+/// methods, that of a lock.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
     response_schema_conformance";
 

@@ -131,7 +131,7 @@ impl Server {
         line
     }
 
-    /// What it has written to its log.
+    /// Returns the server's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
     }
@@ -150,7 +150,7 @@ impl Server {
         self.child.wait().expect("it is our child").code()
     }
 
-    /// What curl gets with these arguments; the last is a path.
+    /// Runs curl with these arguments, of which the last is a path; returns the reply.
     #[track_caller]
     pub(crate) fn curl(&self, arguments: &[&str]) -> Reply {
         let (path, options) = arguments.split_last().expect("a path at least");

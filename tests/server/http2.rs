@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-/// What the server says that it takes at once.
+/// The number of concurrent streams that the server announces.
 const STREAMS_MAX: usize = 256;
 
 /// Nothing takes so long unless it hangs: a connection without requests ends after 40 s.
@@ -105,7 +105,7 @@ fn post(path: &str) -> Vec<u8> {
     block
 }
 
-/// What is beyond the limit is refused; what is within goes on, and leaves room when it ends.
+/// Streams beyond the limit are refused; those within it go on, and leave room when they end.
 #[test]
 fn streams_of_one_connection_are_limited() {
     let server = Server::start(&[]);
@@ -176,7 +176,7 @@ fn who_waits_is_not_cut_off() {
     let mut listening = server.events(&[two, "/events"]);
     let mut idle = Raw::open(&server);
     while idle.until(GOAWAY).is_some() {}
-    // Whoever has asked nothing is gone by now; these two are not.
+    // The connection without requests has been closed by now; these two have not.
     server.in_line("a", 1);
     server.curl(&["-X", "DELETE", "/locks/a?client=holder"]).is(200);
     let granted = waiting.reply();

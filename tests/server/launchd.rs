@@ -1,5 +1,5 @@
-//! The property lists of `contrib/launchd`: well-formed, and as launchd wants them. What they have
-//! it start is parsed by the command line's own tests; no test here has a Mac.
+//! The property lists of `contrib/launchd`: well-formed, and as launchd wants them. The command
+//! line's own tests parse the commands in them; no test here has a Mac.
 
 use std::path::Path;
 use std::process::Command;

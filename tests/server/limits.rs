@@ -1,4 +1,4 @@
-//! What a client may not do: send too much, or too slowly.
+//! Limits on a client: sending too much, or too slowly.
 
 use crate::harness::Server;
 use std::io::{Read as _, Write as _};

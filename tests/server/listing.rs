@@ -109,7 +109,7 @@ fn metrics_count_what_was_asked() {
     assert_eq!(heads.len(), once.len(), "{heads:?}");
 }
 
-/// What the document says is there, is there; and it answers other methods with 405.
+/// Every path in the document exists, and answers other methods with 405.
 #[test]
 fn the_document_and_the_server_agree() {
     let server = Server::start(&[]);

@@ -17,7 +17,7 @@ impl Nodes {
         let scratch = Scratch::new();
         let data = |name: &str| scratch.path().join(name).display().to_string();
         let (first, second) = (data("first"), data("second"));
-        // Who begins a cluster is alone.
+        // The first node starts the cluster alone.
         drop(Server::listen(&["--data", &first]));
         let certs = data("certs");
         let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);
@@ -104,7 +104,7 @@ fn lag_and_elections_are_counted() {
     metric(&page, &lag);
     assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");
     assert_eq!(metric(&page, "latchfs_cluster_votes"), "0");
-    // What is gone is behind by all that comes after.
+    // A node that is down lags behind by all entries that follow.
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     for number in 0..5 {
@@ -121,7 +121,7 @@ fn lag_and_elections_are_counted() {
     assert!(said.contains("has seen 1 election since its start"), "{said}");
 }
 
-/// What doctor finds of the cluster: the level, what it says, the mend.
+/// Returns doctor's findings about the cluster: the level, what it says, the mend.
 #[track_caller]
 fn doctor(url: &str) -> Vec<(String, String, String)> {
     let (_, said) = latchfs(&["doctor", "--json", "--server", url]);

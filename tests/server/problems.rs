@@ -1,4 +1,4 @@
-//! What is wrong is told, and never takes the server along.
+//! Invalid requests are answered with an error, and never crash the server.
 
 use crate::harness::Server;
 use std::io::{Read as _, Write as _};

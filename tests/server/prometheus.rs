@@ -54,7 +54,7 @@ impl Prometheus {
         Self { child, url: format!("http://{address}"), scratch }
     }
 
-    /// What its API says.
+    /// Returns an answer of its API.
     fn api(&self, path: &str, query: &str) -> Option<Value> {
         let mut command = Command::new("curl");
         command.args(["-sS", "--max-time", "20", "-G", "--data-urlencode"]);
@@ -111,7 +111,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What Grafana puts in the place of its own variables.
+/// Replaces Grafana's own variables in an expression.
 #[track_caller]
 fn filled_in(expression: &str) -> String {
     let filled = expression.replace("$__rate_interval", "1m").replace("$__interval", "15s");

@@ -208,7 +208,7 @@ fn a_session_of_a_program_is_quiet() {
     assert_eq!(server.curl(&["/locks/build"]).is(200)["phase"], "free");
 }
 
-/// Who sends nothing for 30 s is cut off, wherever it is served.
+/// A client that sends nothing for 30 s is disconnected, whichever thread serves it.
 #[test]
 fn a_quiet_connection_that_falls_silent_ends() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! What the program says when it can't: what, why, and what to do next.
+//! The program's error messages: the failure, its cause, and the next step.
 
 use crate::harness::{Scratch, Server, latchfs};
 

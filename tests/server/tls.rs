@@ -44,7 +44,8 @@ fn both_https() {
     let two = server.curl(&["--cacert", &ca, "--http2", "/lock"]);
     assert_eq!(two.is(200)["holder"], "a");
     assert!(two.is_http_2(), "{two:?}");
-    // Who does not know the authority does not trust it, and who speaks no TLS is not answered.
+    // A client without the authority's certificate rejects the server, and a client without TLS
+    // gets no answer.
     let url = format!("{}/lock", server.url);
     let strict = Command::new("curl").args(["-sS", &url]).output().expect("curl");
     assert!(!strict.status.success());

@@ -23,7 +23,7 @@ struct Systemd {
     scratch: Scratch,
 }
 
-/// What a command there left behind.
+/// The result of a command there.
 #[derive(Debug)]
 struct Output {
     code: Option<i32>,

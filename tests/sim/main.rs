@@ -126,7 +126,7 @@ fn a_seed_gives_the_same_run() {
     }
 }
 
-/// What the test prints of a seed is what anybody can run.
+/// The command line reproduces the run that the test prints for a seed.
 #[test]
 fn the_command_runs_the_same() {
     let report = run(&options(2, SECONDS));

@@ -1,5 +1,5 @@
-//! What all suites need to run the real program: commands that end or are killed at a limit,
-//! signals, and the one poll, for what only a look can tell.
+//! Tools of all suites that run the real program: commands that end or are killed at a limit,
+//! signals, and the one poll, for state that can only be observed by looking.
 
 #![allow(dead_code)] // each suite uses a part of it
 
@@ -16,7 +16,7 @@ pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a command left behind.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
     /// The exit code; 128 and the signal for a killed one, as in a shell.
@@ -26,21 +26,21 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// What it printed; fails unless it succeeded.
+    /// Returns its output; fails unless it succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "the command failed\nout: {}\nerr: {}", self.out, self.err);
         self.out
     }
 
-    /// What it complained; fails if it succeeded.
+    /// Returns its error output; fails if it succeeded.
     #[track_caller]
     pub(crate) fn fails(self) -> String {
         assert_ne!(self.code, 0, "the command succeeded\nout: {}\nerr: {}", self.out, self.err);
         self.err
     }
 
-    /// Fails unless it ended with `code`. Gives what it complained.
+    /// Fails unless it ended with `code`. Returns its error output.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> String {
         assert_eq!(self.code, code, "wrong exit code\nout: {}\nerr: {}", self.out, self.err);

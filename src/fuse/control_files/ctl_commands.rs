@@ -1,4 +1,4 @@
-//! What the requests to the control file do, and their answers.
+//! Executes the requests to the control file, and builds their answers.
 
 use crate::engine::{
     Acquire, FileType, Firm, LeaseKey, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
@@ -220,7 +220,7 @@ impl CtlCommands {
         let default = || self.bindings.by_default(caller).filter(|_| own.is_none());
         let process = process.or_else(default);
         let mut patch = match own {
-            // What it says about itself, and how it looks, outlives a renewal.
+            // A renewal patches the note only: the other details and the file attributes stay.
             Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
             None => self.patch_of(caller, &options, for_parent),
         };

@@ -28,7 +28,7 @@ pub(crate) async fn answer(locks: &LockAccess, query: List) -> Value {
 
 /// The first of `views`, one at least, that take about `max` bytes to show.
 fn cut(views: &[LockView], max: usize) -> &[LockView] {
-    /// What a status takes beside texts that clients choose, and what a waiter or holder takes.
+    /// Bytes of a status without the texts that clients choose, and bytes per waiter or holder.
     const STATUS_BYTES: usize = 400;
     const CLIENT_BYTES: usize = 100;
     let bytes = |view: &LockView| {

@@ -93,7 +93,7 @@ pub(crate) fn wrong(kind: RefusalKind, sentence: &str) -> Value {
 pub(crate) struct Acquiring {
     /// The lock.
     pub(crate) name: LockName,
-    /// What the request says besides.
+    /// The other options of the request.
     pub(crate) options: Options,
     /// Whether an own lease is renewed.
     pub(crate) reentrant: bool,

@@ -10,7 +10,7 @@ use crate::service::{Contact, RemoteStatus};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What programs can do here, for people.
+/// The help text of the mount, for people.
 pub(crate) const README: &str = include_str!("README.txt");
 
 /// The pages about one mount.
@@ -80,7 +80,7 @@ impl MountPages {
                 "url": &*server,
                 "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),
                 "wall_ahead_ms": heard.map(|heard| heard.wall_ahead_ms),
-                // What was wrong is of no interest when all is well again.
+                // An error is of no interest any more once the mount is connected again.
                 "trouble": trouble.filter(|_| about.contact != Contact::Connected),
             });
         }

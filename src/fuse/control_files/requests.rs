@@ -1,12 +1,12 @@
-//! What the control file of a mount can be asked for, and who may ask.
+//! The requests that a mount's control file accepts, and the permission that each needs.
 
 use crate::auth::Denial;
 use crate::auth::permissions::Operation;
 
-/// What a request to `.latchfs/ctl` asks for, by its field `do`.
+/// The kind of a request to `.latchfs/ctl`, from its field `do`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CtlRequest {
-    /// What stands behind the mount.
+    /// The mount and its backend.
     About,
     /// A page of locks.
     List,

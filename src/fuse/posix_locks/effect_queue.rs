@@ -69,8 +69,8 @@ impl<T, E> EffectQueue<T, E> {
         look(&mut self.inner.lock().table)
     }
 
-    /// Has the table decide. What is to be done is behind all that was decided before, and
-    /// [`EffectQueue::clear`] does it.
+    /// Runs `decide` on the table. Its effects are queued behind all earlier ones, and
+    /// [`EffectQueue::clear`] performs them.
     pub(crate) fn decide<R>(&self, decide: impl FnOnce(&mut T, &mut Vec<E>) -> R) -> (R, Turn<E>) {
         let mut inner = self.inner.lock();
         let mut effects = Vec::new();

@@ -4,7 +4,7 @@
 use super::{LIMITED, Who, table};
 use crate::mounted_harness::{ALICE, BOB, Mount, json, mount};
 
-/// What a form needs beside the right to ask.
+/// The condition that a request requires beside the permission to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
     /// Nothing.

@@ -50,7 +50,7 @@ impl LocalMount {
         stream
     }
 
-    /// What a user reads of `.latchfs/ctl` after a request.
+    /// Returns the answer that a user reads of `.latchfs/ctl` after a request.
     pub(super) fn ctl(&self, who: &Who, ask: &str) -> String {
         let script = format!(
             "cd {} && exec 3<>.latchfs/ctl; printf '%s' '{ask}' >&3; IFS= read -r line <&3; \

@@ -48,7 +48,7 @@ struct Case {
     to: String,
 }
 
-/// What came of a request.
+/// The result of a request.
 struct Outcome {
     is_denied: bool,
     body: Vec<u8>,

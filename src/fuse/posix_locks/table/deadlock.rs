@@ -1,4 +1,4 @@
-//! Who is in whose way: for `F_GETLK`, for `rm`, and against waiting in a circle.
+//! Conflicts between owners: for `F_GETLK`, for `rm`, and for deadlock detection.
 
 use crate::engine::{LockName, Mode, Token};
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};

@@ -1,4 +1,4 @@
-//! What the engine says: answers to requests, and events.
+//! Input from the engine: answers to requests, and events.
 
 use crate::engine::{Answer, ClientId, LeaseKey, LockName, Outcome, Ticket, Token};
 use crate::fuse::posix_locks::table::locked_file::{Asking, Early, File, Held, Wants};
@@ -144,7 +144,7 @@ impl<R> Table<R> {
             let key = key.unwrap_or_else(|| asking.key(tenure.token));
             return self.give_back_unknown(key, todo);
         }
-        // What it had is had in another mode now.
+        // The request changed the mode of a hold that is still in use: record the new mode.
         asking.reply = None;
         if asking.wants != Wants::Less {
             self.grant(asking, tenure.token, todo);
@@ -198,7 +198,7 @@ impl<R> Table<R> {
         let unanswered =
             |asking: &&mut Asking<R>| asking.number == number && asking.ticket.is_none();
         match file.asks.iter_mut().find(unanswered) {
-            // Whose it is, the answer will tell.
+            // The pending answer will tell whether the tenure belongs to this request.
             Some(asking) => {
                 let ticket = waited.or(asking.early.as_ref().and_then(|early| early.ticket));
                 asking.early = Some(Early { ticket, key });
@@ -210,7 +210,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// What was `moved` has this token and name now. Whether it was given back: then that is, too.
+    /// Handles the continuation of `moved` under `token` and `name`. Returns true if `moved` was
+    /// being released, so that the new tenure must be released too.
     pub(super) fn goes_on(
         &mut self,
         moved: Token,
@@ -349,7 +350,7 @@ impl<R> Table<R> {
         self.files.values().flat_map(of_file).collect()
     }
 
-    /// What the engine says, after events or an answer were lost.
+    /// Handles the engine's reply to a [`Recall`], after events or an answer were lost.
     pub(crate) fn recalled(&mut self, asked: &Recall, found: &Found, todo: &mut Vec<Effect<R>>) {
         let number = asked.number;
         let lease = found.lease.clone();

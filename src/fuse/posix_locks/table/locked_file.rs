@@ -58,7 +58,7 @@ pub(crate) struct Asking<R> {
     /// Nobody wants it any more, and the engine may not know yet. Until it is known what became of
     /// it, its number is in use: of another request under it one could not tell what is whose.
     pub(crate) gone: bool,
-    /// What was heard of its number before the answer.
+    /// A tenure under its number that an event announced before the answer came.
     pub(crate) early: Option<Early>,
     /// Something happened about the lock since the engine was asked, and perhaps after it decided.
     pub(crate) news: bool,
@@ -81,7 +81,7 @@ pub(crate) enum Turn {
     Next,
 }
 
-/// What a granted request becomes.
+/// How a granted request is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Hold,
@@ -90,7 +90,7 @@ pub(crate) enum Wants {
     Less,
 }
 
-/// What became of a grant.
+/// Whether a grant could be entered.
 #[derive(Debug)]
 pub(crate) enum Placed<R> {
     Yes(Asking<R>),
@@ -106,8 +106,9 @@ impl<R> Default for File<R> {
 }
 
 impl<R> File<R> {
-    /// What `id` holds of the whole file becomes a range like others. Where there are some already,
-    /// so that the engine's hold for them serves for this one too, its own hold comes out.
+    /// Converts the whole-file hold of `id` into a byte range. If the file has a bundle already,
+    /// the bundle's engine hold covers this range too, and the owner's own hold is returned for
+    /// release.
     pub(crate) fn bundle_up(&mut self, id: u64) -> Option<Held> {
         let place = self.holds.iter().position(|held| held.owner.id == id)?;
         let held = self.holds.remove(place);
@@ -163,7 +164,7 @@ impl<R> File<R> {
         self.held(number).is_some() || self.is_asked(number)
     }
 
-    /// What a number has already, while its next request is on its way.
+    /// Records a tenure that a number has already, while its next request is unanswered.
     pub(crate) fn heard_early(&mut self, number: u64, key: LeaseKey) {
         let mut own = self.asks.iter_mut().filter(|asking| asking.number == number);
         if let Some(asking) = own.find(|asking| asking.early.is_none()) {
@@ -223,7 +224,8 @@ impl<R> File<R> {
         let others = self.holds.iter().any(|held| {
             held.owner.id != owner.id && (held.mode == Mode::Exclusive || mode == Mode::Exclusive)
         });
-        // Who has the file already waits for nothing that waits for it.
+        // An owner that already holds the file does not wait for a bundle request that waits for
+        // it.
         let own = self.holds.iter().any(|held| held.owner.id == owner.id);
         let bundle_comes = self.asks.iter().any(|other| other.wants == Wants::Bundle) && !own;
         match &self.bundle {

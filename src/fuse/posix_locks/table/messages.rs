@@ -1,11 +1,11 @@
-//! What is asked of the table, and what it says is to be done.
+//! Requests to the lock table, and the effects that its caller must perform.
 
 use crate::engine::{
     Acquire, ClientId, LeaseKey, LockName, Mode, Op, Patch, Refusal, Ticket, Token,
 };
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 
-/// What a program asks for.
+/// A program's request for a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) ino: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Ask {
     /// The lock that the open file speaks of.
     pub(crate) name: LockName,
     pub(crate) client: ClientId,
-    /// What the lease is to say.
+    /// The details to set on the lease.
     pub(crate) patch: Patch,
     pub(crate) line: Waits,
     /// flock(2) gives its lock back before it takes it in another mode; fcntl(2) does not.
@@ -49,7 +49,7 @@ pub(crate) enum No {
     Busy(Option<Box<Refusal>>),
     /// A signal came: EINTR.
     Interrupted,
-    /// Whoever has it waits for the asker: EDEADLK.
+    /// A holder waits for the requesting owner: EDEADLK.
     Deadlock,
     /// The file has as many locked ranges as it may have: ENOLCK.
     Full,
@@ -57,17 +57,17 @@ pub(crate) enum No {
     Refused(Box<Refusal>),
 }
 
-/// A question: what a number holds of a lock, or whether it waits for it.
+/// A query to the engine: the lease of a number on a lock, and the lock's waiters.
 #[derive(Debug, Clone)]
 pub(crate) struct Recall {
     pub(crate) number: u64,
     pub(crate) name: LockName,
-    /// What the number held when this was asked, as far as was known. Only that can have ended by
-    /// the time of the answer: what an event tells in between may be newer than the answer.
+    /// The token that the number held when this was asked, as far as was known. Only that tenure
+    /// can have ended by the time of the answer: an event in between may be newer than the answer.
     pub(crate) token: Option<Token>,
 }
 
-/// What the engine says to a [`Recall`].
+/// The engine's reply to a [`Recall`].
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// The lease of the number, if it has one.
@@ -76,7 +76,7 @@ pub(crate) struct Found {
     pub(crate) tickets: Vec<Ticket>,
 }
 
-/// What is to be done now.
+/// An action that the caller of the table must perform.
 #[derive(Debug)]
 pub(crate) enum Effect<R> {
     /// Ask the engine, and bring the answer back by [`Table::answered`] under this cookie.
@@ -85,7 +85,7 @@ pub(crate) enum Effect<R> {
         cookie: u64,
         /// So does this.
         ino: u64,
-        /// What to ask. Boxed, so that a list of effects is short.
+        /// The request to the engine. Boxed, so that `Effect` stays small.
         ask: Box<Acquire>,
     },
     /// Tell the engine; nothing depends on the answer.

@@ -1,5 +1,5 @@
-//! Who holds and who waits through this mount's open files. Pure: what is to be done comes out
-//! as a list of effects, and what came of it goes in again.
+//! The lock table: holders and waiters of this mount's open files. Pure state: it returns a list of
+//! effects to perform, and takes their results as input.
 //!
 //! A lock on the whole file is a hold of the engine, one for each owner: so the line is the
 //! engine's, fair across mounts. Byte ranges are this machine's affair: the first range takes the
@@ -7,11 +7,11 @@
 //! owners of this mount settle among themselves, first come first served, until the last range is
 //! gone.
 //!
-//! The engine may be far away: requests reach it in the order in which they came out of here, but
-//! answers come late, in any order, and before or after the events of what they tell. So it has
-//! one request at a time for each number, and one for each owner of a file; whoever comes meanwhile
-//! stays *behind*. What is given up stays known until it is known what became of it, and events of
-//! what is not understood yet are kept until the answer.
+//! The engine may be far away: requests reach it in the order in which the table issues them, but
+//! answers come late, in any order, and before or after the events that announce the same change.
+//! So the table has one request at a time for each number, and one for each owner of a file;
+//! further requests wait in `behind`. A request or hold that is given up stays recorded until its
+//! outcome is known, and events that cannot be attributed yet are kept until the answer.
 //!
 //! The kernel's numbers for owners are used again as soon as an owner is gone, so nothing is kept
 //! under one after FLUSH or RELEASE.

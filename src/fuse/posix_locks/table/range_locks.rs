@@ -66,7 +66,8 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// What `id` holds of the whole file becomes a range. Who had both would be in its own way.
+    /// Converts the whole-file hold of `id` into a byte range: an owner with both would conflict
+    /// with itself.
     pub(super) fn bundle_up(&mut self, ino: u64, id: u64, todo: &mut Vec<Effect<R>>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let Some(spare) = file.bundle_up(id) else { return };

@@ -1,5 +1,6 @@
-//! What was given back, until an event says that it is over. Meanwhile somebody may `mv` it, and
-//! under the new name and token the engine does not find what it was told to end.
+//! Tenures that are being released, until an event confirms their end. If somebody moves (`mv`)
+//! such a lock meanwhile, the engine does not find the tenure to release under its new name and
+//! token.
 
 use crate::engine::Token;
 
@@ -8,7 +9,7 @@ use crate::engine::Token;
 #[derive(Debug, Default)]
 pub(crate) struct Going {
     tokens: Vec<Token>,
-    /// What was moved last. The event of its new tenure comes next, of all that begin so.
+    /// The tenure that was moved last. The next tenure that begins without a wait continues it.
     moved: Option<Token>,
 }
 
@@ -42,7 +43,8 @@ impl Going {
         self.moved.take()
     }
 
-    /// What was `moved` has this token now. Whether it was given back: then that is, as well.
+    /// Records that the tenure `moved` continues as `token`. Returns whether it was being released;
+    /// `token` is then being released as well.
     pub(crate) fn follow(&mut self, moved: Token, token: Token) -> bool {
         let was_given_back = self.contains(moved);
         if was_given_back {

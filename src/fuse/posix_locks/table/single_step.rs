@@ -1,4 +1,4 @@
-//! What is asked and answered at once, without a request on its way: see
+//! Locks and unlocks in one step, without an asynchronous request to the engine: see
 //! [`crate::fuse::posix_locks::fast_path`].
 
 use crate::engine::{LeaseKey, Release, Token};
@@ -33,7 +33,8 @@ impl<R> Table<R> {
                 _ => (name, token),
             };
             had = Some(token);
-            // What has ended meanwhile is had by nobody: the program finds out by its next write.
+            // A tenure that has ended meanwhile is not entered: the program finds out by its next
+            // write.
             if !self.over.contains(&token) {
                 let held = Held { number, owner, name, client, token, mode, unclaimed };
                 self.file(ino).holds.push(held);

@@ -37,13 +37,14 @@ pub(crate) struct Table<R> {
     pub(super) going: Going,
     /// Requests that the engine has not answered.
     pub(super) unanswered: usize,
-    /// What was heard last of a number that is not known, while there were any: of one that is
-    /// being asked for in one step, perhaps.
+    /// The last tenure announced for an unknown number while requests are unanswered: it may belong
+    /// to a request that is being made in one step.
     pub(super) strange: Option<(u64, LeaseKey)>,
-    /// What has ended while there were any, lest a late answer begins it again.
+    /// Tenures that ended while requests are unanswered, so that a late answer does not revive
+    /// them.
     pub(super) over: BTreeSet<Token>,
-    /// What is left of the last file that nobody locks any more: the next one takes over its
-    /// room, and most programs lock and unlock one file all the time.
+    /// The emptied entry of the last file that nobody locks any more. The next file reuses its
+    /// allocations, because most programs lock and unlock one file repeatedly.
     pub(super) spare: Option<File<R>>,
     pub(super) next_extra: u64,
     pub(super) next_cookie: u64,
@@ -180,7 +181,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// What was asked for is held.
+    /// Enters a granted request, and answers its program.
     pub(super) fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
@@ -229,7 +230,7 @@ impl<R> Table<R> {
             // Perhaps asked for as a whole lock, which has become the bundle meanwhile.
             Some(bundle) if bundle.held.number == number => {
                 if bundle.held.token < token {
-                    // What the ranges hung on was lost before.
+                    // The bundle's earlier tenure was lost, and its ranges with it.
                     self.tenures.remove(&bundle.held.token);
                     (bundle.held.token, bundle.ranges) = (token, Ranges::default());
                 }
@@ -292,7 +293,7 @@ impl<R> Table<R> {
                 self.give_back(&held, todo);
                 self.submit(asking, todo);
             }
-            // Whoever was in the way may have gone before this answer came.
+            // The conflicting holder may have released the lock before this answer came.
             _ if asking.ask.line == Waits::Yes => {
                 asking.refused = !asking.news;
                 self.enqueue(asking, todo);
@@ -301,8 +302,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Who waited for an answer tries again, then who waited for an owner of this mount, in order;
-    /// who still cannot, waits on.
+    /// Retries the requests that wait for an answer, then those that wait for an owner of this
+    /// mount, in order. A request that still cannot proceed keeps waiting.
     pub(super) fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
         if let Some((_, again)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
             *again = true;

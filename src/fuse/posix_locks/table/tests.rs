@@ -134,7 +134,7 @@ impl Rig {
         answer
     }
 
-    /// What the table believes to hold is what the engine says it holds.
+    /// Asserts that the holds of the table match the holds of the engine.
     fn check(&self) {
         let mut believed = 0;
         for file in self.table.files.values() {

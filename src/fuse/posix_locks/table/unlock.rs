@@ -17,7 +17,8 @@ impl<R> Table<R> {
         if let Some(bundle) = &mut file.bundle {
             bundle.ranges.unlock(id, span);
         }
-        // What a signal has cut short would go on with what is given back here.
+        // An interrupted request on the same hold would continue with the hold that is released
+        // here.
         let held = file.holds.iter().find(|held| held.owner.id == id).map(|held| held.number);
         let cut = |asking: &Asking<R>| asking.reply.is_none() && Some(asking.number) == held;
         self.abandon(ino, cut, todo);
@@ -146,7 +147,7 @@ impl<R> Table<R> {
         self.fit_bundle(ino, todo);
     }
 
-    /// What is held no more goes back to the engine.
+    /// Releases a hold that no owner of this mount uses any more.
     pub(crate) fn give_back(&mut self, held: &Held, todo: &mut Vec<Effect<R>>) {
         self.tenures.remove(&held.token);
         self.give_back_unknown(held.key(), todo);
@@ -160,13 +161,14 @@ impl<R> Table<R> {
         let Some(held) = held.filter(|held| held.token < granted.token) else { return };
         let former = held.clone();
         if held.name != granted.name {
-            // What was asked for under the old name is had by all who had a part of it.
+            // All owners that share this hold, as the ranges of a bundle do, continue on the new
+            // tenure.
             (held.name, held.token) = (granted.name.clone(), granted.token);
         }
         self.give_back(&former, todo);
     }
 
-    /// What nobody here holds goes back to the engine: nobody else would ever give it back.
+    /// Releases a lease that no owner of this mount holds: nobody else would ever release it.
     pub(crate) fn give_back_unknown(&mut self, key: LeaseKey, todo: &mut Vec<Effect<R>>) {
         let Some(token) = key.token else { return };
         let is_held = self.tenures.contains_key(&token);

@@ -10,7 +10,7 @@ use crate::fuse::posix_locks::table::{Found, Table};
 const LOSSES: u64 = 2_000;
 
 impl Far {
-    /// What the engine says of a number and a lock.
+    /// Returns the engine's lease of a number, and the waiters of a lock.
     pub(crate) fn found(&self, Recall { number, name, .. }: &Recall) -> Found {
         let mut all = self.on_session().into_iter();
         let lease = all.find(|(of, key)| of == number && key.name == *name);

@@ -43,7 +43,7 @@ impl Drop for Seed {
     }
 }
 
-/// What is on its way to the engine.
+/// A message on its way to the engine.
 enum Sent {
     Ask { cookie: u64, ino: u64, ask: Acquire },
     Tell(Op),
@@ -64,7 +64,7 @@ enum Came {
     Compared(Vec<(u64, LeaseKey)>),
 }
 
-/// One program: what it believes to have, and what it waits for.
+/// One program: the locks that it believes to hold, and its pending request.
 #[derive(Default)]
 struct Program {
     fh: u64,
@@ -74,7 +74,7 @@ struct Program {
     line: Option<Waits>,
 }
 
-/// What is done besides locking whole files.
+/// The operations and faults of a run besides locking whole files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Whole,
@@ -83,7 +83,7 @@ enum Kind {
     /// The lock is moved to another name and back, whoever holds it. Then what one program has
     /// under one name is not in the way of another, which has the other name.
     Moves,
-    /// Events and answers are lost. What is still answered comes in order, as from a server.
+    /// Events and answers are lost. The remaining answers come in order, as from a server.
     Losses,
 }
 
@@ -187,7 +187,7 @@ impl Far {
         }
     }
 
-    /// A program is answered: once for each call. What it got, no other has.
+    /// Records the answer to a call, one for each, and asserts that no two holds conflict.
     fn told(&mut self, n: u32, result: &Result<(), No>) {
         let program = self.programs.get_mut(&n).expect("one of ours");
         let (span, mode) = program.asks.take().expect("a call is answered once");
@@ -256,12 +256,12 @@ impl Far {
         self.say(format_args!("{n} gives up"));
         let fh = self.programs[&n].fh;
         self.decide(|table, todo| table.give_up(FILE, fh, todo));
-        // Who does not wait in line is answered anyway.
+        // A request that does not wait in the queue gets its answer anyway.
         let Program { asks, line, .. } = &self.programs[&n];
         assert!(asks.is_none() || *line == Some(Waits::No), "{n} waits: {:?}", self.table);
     }
 
-    /// What the lookout does: a signal, or the end of a place that was kept.
+    /// Acts as the interrupt watcher: on a signal, or when a kept queue place expires.
     fn look(&mut self, at: usize, signal: bool) {
         let Some(number) = self.watched.get(at).copied() else { return };
         let waiting = self.table.is_waiting(number);
@@ -483,7 +483,7 @@ fn run(seed: u64, says: bool) {
     let stuck: Vec<_> = far.programs.iter().filter(|(_, p)| p.asks.is_some()).collect();
     assert!(stuck.is_empty(), "{} are stuck: {:?}", stuck.len(), far.table);
     if kind == Kind::Losses {
-        // What was given back, and had ended in a gap, is kept in mind until the next gap.
+        // A release whose end was lost in a gap of events is remembered until the next gap.
         far.lose_events();
         far.settle(&mut dice);
     }
