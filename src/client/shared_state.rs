@@ -155,8 +155,8 @@ impl ClientState {
         Ok(told.stamp.engine)
     }
 
-    /// Returns the response `told`, unless its server could not decide the requests and there are
-    /// several servers: then fails, and the next try goes to another one.
+    /// Returns the response `told`. If its server could not decide a request and there are several
+    /// servers, it returns an error instead, and the next try goes to another server.
     pub(super) fn able(
         &self,
         line: &mut dyn ServerConnection,

@@ -55,7 +55,7 @@ pub(super) type OnFailure = Box<dyn FnOnce(Stop) + Send>;
 pub(super) struct NodeHandle {
     pub(super) shared: RunningNode,
     pub(super) thread: JoinHandle<()>,
-    /// Takes the callbacks for a failure.
+    /// Registers a callback for the failure of the node.
     pub(super) failures: mpsc::Sender<OnFailure>,
 }
 
@@ -400,7 +400,8 @@ impl NodeComponents {
     }
 }
 
-/// Makes a lone node the leader, and writes the first entry of its cluster.
+/// Makes a lone node the leader, and writes its first entries: the beginning of a new cluster, a
+/// changed address, and the end of the sessions of the previous process.
 async fn begin_alone(
     raft: &Raft,
     replica: &Arc<Replica>,

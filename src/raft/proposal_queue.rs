@@ -1,8 +1,9 @@
 //! The queue of requests that wait for the next entry. A front end adds a request to it and never
 //! blocks.
 //!
-//! A read of a lock sees the effect of every earlier request for it, also of one that is not
-//! answered yet: the read stands in the same queue, behind that request. It makes no entry.
+//! A read of a lock sees the effect of every request for it that this node was sent before, also of
+//! one that is not answered yet: the read stands in the same queue, behind that request. It makes
+//! no entry.
 
 use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
 use super::rpc::messages::RpcError;
@@ -237,7 +238,8 @@ impl ProposalQueue {
 /// Whether a command may change what is seen of a lock.
 fn concerns(op: &Op, name: &LockName) -> bool {
     match op {
-        // These change no lock: every read checks by itself whether a deadline is due.
+        // `Settle` only applies deadlines that are due, which every read checks by itself. The
+        // other two change no lock.
         Op::Settle | Op::OpenSession(_) | Op::KeepAlive(_) => false,
         Op::Acquire(ask) => ask.name == *name,
         Op::Renew(ask) => ask.key.name == *name,

@@ -3,7 +3,7 @@
 //!
 //! A leader proposes the entry. A follower forwards its requests to the leader in one call, and
 //! answers them when it has applied that entry itself. If a deadline passes and there is no
-//! request, the leader proposes an entry that only advances the time. Idle nodes write nothing.
+//! request, the leader proposes an entry that only applies what is due. Idle nodes write nothing.
 
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
@@ -222,7 +222,7 @@ impl Proposer {
     }
 
     /// Proposes an entry, and returns its outcome once it is applied. If that takes too long, the
-    /// waiters are refused and removed.
+    /// waiters get an error and are removed, although the entry may still be applied.
     async fn write(
         &self,
         reign: Leadership,

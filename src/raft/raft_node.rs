@@ -2,8 +2,8 @@
 //!
 //! A read makes no log entry. A lone node answers from its applied state, since only that state has
 //! been told to anybody. Such a read waits only for earlier requests for the same lock, and if a
-//! deadline has passed, for the entry that applies it. With peers, `linearizable_read` makes reads
-//! safe.
+//! deadline has passed, for the entry that applies it. With peers, a read waits until this node has
+//! applied the leader's read index (`linearizable_read`).
 
 use super::cluster_admin::RaftClusterAdmin;
 use super::data_dir_error::{DataError, Stop};

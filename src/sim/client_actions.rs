@@ -1,5 +1,6 @@
 //! The operations of a client besides acquire and release: it changes the mode or the name of a
-//! hold, acquires again right after a release, steals, ends, and resets as an administrator.
+//! hold, acquires a lock again without waiting for the answer to its release, steals, ends, and
+//! resets as an administrator.
 //!
 //! A refusal is not remembered under a request id, so a copy of a refused request may be carried
 //! out later. A client that can't know the state of its hold therefore gives it back.

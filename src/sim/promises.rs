@@ -212,8 +212,9 @@ fn in_some_order(found: &mut Vec<Violation>, history: &History, lock: Lock) {
     found.push(Violation::new(promise, what));
 }
 
-/// Returns the broken promise if the acts of a lock fit no order: the one without which they would
-/// fit, if there is exactly one.
+/// Names the broken promise when the acts of a lock fit no order: that reads are current or that
+/// leases last, if they would fit without exactly one of these; that an upgrade mints a token, if
+/// they fit without neither and one kept its token; else that there is an order.
 fn blame(
     history: &History,
     lock: Lock,

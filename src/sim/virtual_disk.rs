@@ -1,5 +1,6 @@
-//! A virtual disk: a journal of writes and one file for the snapshot. A crash may lose writes that
-//! were not synced. A sync may fail; the disk is then unusable until the node restarts.
+//! A virtual disk: a journal of writes and one file for the snapshot. Of the writes that were not
+//! synced, a crash keeps the first few, or none, or all. A sync may fail; the disk is then unusable
+//! until the node restarts.
 
 use super::planted_bugs::{PlantedBug, planted};
 use super::seeded_random::SeededRandom;

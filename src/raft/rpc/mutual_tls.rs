@@ -21,7 +21,7 @@ pub struct PeerFiles {
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The certificate of the authority that signed it, and those of all other nodes.
+    /// The certificate of the authority that signed this and all other nodes' certificates.
     pub ca: PathBuf,
     /// The name that every node's certificate has, if all nodes share one.
     pub shared: Option<&'static str>,

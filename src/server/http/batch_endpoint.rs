@@ -54,7 +54,8 @@ pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
 /// `POST /door/v1/ask`: a batch, and its answer.
 async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     let bytes = call.bytes(BATCH_BYTES_MAX).await?;
-    // Every reply is stamped with this node's time, from which the client computes expiry times.
+    // Every reply is stamped with the engine's time, from which the client computes expiry times.
+    // So this node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
     if is_sign_of_life(&batch.asks) {

@@ -16,7 +16,8 @@ use time::{Duration, OffsetDateTime};
 /// Validity of the CA certificate: long, because replacing it means visiting all machines again.
 const AUTHORITY_DAYS: i64 = 3_650;
 
-/// Validity of a server certificate: the maximum that browsers and phones accept.
+/// Validity of the certificates of servers, clients and peers: the maximum that browsers and phones
+/// accept.
 const CERTIFICATE_DAYS: i64 = 825;
 
 /// The secret of nodes: for ever, in dates that every parser knows.

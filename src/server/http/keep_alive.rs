@@ -6,8 +6,8 @@
 //! and seldom, goes to a thread that takes breaks: it answers all that has come, and then reads
 //! nothing for some milliseconds.
 //!
-//! Other requests pay for that once at most: when such a connection sends one, the connection first
-//! returns to its worker thread, which then serves the request. It is late by one break.
+//! No other connection is delayed by that. When such a connection sends another kind of request, it
+//! first returns to its worker thread, which then serves the request, late by one break.
 
 use crate::time::{Span, Time, boot_now};
 use std::cell::{Cell, RefCell};

@@ -175,7 +175,8 @@ impl RequestContext {
         Err(RequestError::Refused(refusal).into())
     }
 
-    /// Looks up the owner of a session that was opened on another node, and remembers it.
+    /// Looks up the owner of a session that was not opened here (but on another node, or before a
+    /// restart), and remembers it.
     async fn client_of(&self, id: SessionId) -> HandlerResult<Option<ClientId>> {
         let client = self.session(id).await?.map(|session| session.client);
         if let Some(client) = &client {
