@@ -45,20 +45,20 @@ complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "sim" -d 'Try a whol
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "completions" -d 'Print what a shell needs to complete these commands'
 complete -c latchfs -n "__fish_latchfs_needs_command" -f -a "man" -d 'Print the manual page: \'latchfs man | man -l -\''
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l client -d 'The client that the mount\'s users belong to; once for all DIRs, or once for each [default: the host\'s name]' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l owner -d 'What makes two callers two clients' -r -f -a "host\t'Nothing: all of this host are one client'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l owner -d 'How callers are told apart' -r -f -a "host\t'Nothing: all of this host are one client'
 user\t'The user'
 session\t'The user and the login session: two terminals are two clients'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ttl -d 'How long a lease lasts unrenewed, unless a program says otherwise' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l grace -d 'How long after that only its holder may take it back' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'What \'cat NAME\' shows: the status as JSON, or the text that was written' -r -f -a "status\t'The status as JSON'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l content -d 'Output of \'cat NAME\': the status as JSON, or the text that was written' -r -f -a "status\t'The status as JSON'
 note\t'The text'"
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'What keeps a lease alive that was made by file' -r -f -a "renewal\t'Renewals, by whoever holds it'
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l hold -d 'How a lease that was made by file is kept alive' -r -f -a "renewal\t'Renewals, by whoever holds it'
 session\t'The login session that made it: released when its leader ends'"
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l listen -d 'Serve HTTP as well: unix:PATH, for this machine\'s users, or an address, by --tokens' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l server -d 'Let the server at this URL decide, or the nodes of a cluster (URL,URL), not an engine here [env: `LATCHFS_SERVER`, unless --listen, --state or --data asks for an engine here]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tokens -d 'Bearer tokens and what each may do, in TOML; read again at SIGHUP' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand mount" -l tls-cert -d 'Encrypt by this certificate, in PEM; read again at SIGHUP' -r -F
@@ -92,9 +92,9 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-address -
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l seed -d 'Nodes that know the others: a new node joins them' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-cert -d 'This node\'s certificate, in PEM, made by \'latchfs cert peer\'' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-key -d 'The key of that certificate, in PEM' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-ca -d 'Who has signed the certificates of all nodes, in PEM' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-ca -d 'CA certificate (PEM) that has signed the certificates of all nodes' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l peer-secret-file -d 'The secret that all nodes share instead of certificates, made by \'latchfs cert secret\'' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'What this node is called [default: the name of this machine]' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l node-name -d 'Name of this node [default: the name of this machine]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l url -d 'Where clients find this node\'s server [default: its address]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l pace -d 'How long the network may take: \'lan\' for servers beside each other, \'wifi\' for laptops' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand serve" -l insecure -d 'Be open to a network without tokens or without TLS'
@@ -120,8 +120,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_su
 complete -c latchfs -n "__fish_latchfs_using_subcommand cert; and __fish_seen_subcommand_from client" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -136,39 +136,39 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and not __fish_seen_subcommand_from status promote join leave remove reset backup restore transfer" -f -a "transfer" -d 'Let another node lead'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l state -d 'Also a sum of all that each knows: nodes that have applied the same entry have the same'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from promote" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l force -d 'Also when that makes an even number of voters, which is worse than one less'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from join" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from leave" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
@@ -178,16 +178,16 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l client -d 'The client to ask as [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l all -d 'Of everybody'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
@@ -195,16 +195,16 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l hold-off -d 'For how long nothing is granted: the longest ttl that any client had [default: 24h]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l old-holders-are-gone -d 'Grant at once: it is known that nobody believes any more to hold anything'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l server -d 'A node\'s server; of several, separated by commas, the first that answers' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -l json -d 'Print JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand cluster; and __fish_seen_subcommand_from transfer" -s h -l help -d 'Print help'
@@ -214,29 +214,29 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l dir -d 'The mount
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l json -d 'Print a JSON array of statuses'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l watch -d 'Go on, and show what changes, until Ctrl-C'
-complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l stale -d 'What the first node that answers knows, at once, however old that is'
+complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -l stale -d 'Stale read: the state of the first node that answers, however old, without asking the leader'
 complete -c latchfs -n "__fish_latchfs_using_subcommand ls" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l json -d 'Print the lock\'s status as JSON'
-complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l stale -d 'What the first node that answers knows, at once, however old that is'
+complete -c latchfs -n "__fish_latchfs_using_subcommand status" -l stale -d 'Stale read: the state of the first node that answers, however old, without asking the leader'
 complete -c latchfs -n "__fish_latchfs_using_subcommand status" -s h -l help -d 'Print help'
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l dir -d 'The mount to use [env: `LATCHFS_DIR`] [default: the only one there is]' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand acquire" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
@@ -249,8 +249,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l dir -d 'The mou
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand wait" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
@@ -264,8 +264,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l dir -d 'The mo
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l ttl -d 'How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand renew" -l grace -d 'How long after that only you may take it back [default: the mount\'s]' -r
@@ -277,8 +277,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l dir -d 'The 
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l token -d 'Only if this is still the lock\'s token: then no newer tenure can be hit' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand release" -l json -d 'Print the lock\'s status as JSON'
@@ -288,8 +288,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l dir -d 'The mo
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l reason -d 'Why, for the holder and the audit log' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand steal" -l ttl -d 'How long the lease lasts unrenewed [default: the mount\'s]' -r
@@ -300,8 +300,8 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l dir -d 'The m
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l since -d 'Begin with event N, if it is kept still, and not now' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand events" -l json -d 'Print one JSON object a line'
@@ -310,13 +310,13 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l dir -d 'The moun
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l server -d 'The server to ask instead of a mount, or the nodes of a cluster (URL,URL) [env: `LATCHFS_SERVER`, unless a mount is named or the current directory lies in one]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l client -d 'The client to ask as, at a server [default: the host\'s name and the user\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l wait -d 'Wait in line so long at most: 10m, 1h30m [default: for ever]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l ttl -d 'How long the lock stays held when this machine dies [default: the mount\'s]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l note -d 'A word to whoever finds the lock held' -r
-complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l on-lost -d 'What to run, by sh -c, when the lock was lost and the command is dead' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l on-lost -d 'Command to run with sh -c after the lock was lost and the command has ended' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l slot -d 'Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for --ttl [default: 1h] after the command has succeeded, and others exit with 0 at once' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l try -d 'Do not wait: exit with 75 if another has the lock'
 complete -c latchfs -n "__fish_latchfs_using_subcommand run" -l shared -d 'Hold it together with others that ask for the same'
@@ -324,12 +324,12 @@ complete -c latchfs -n "__fish_latchfs_using_subcommand run" -s h -l help -d 'Pr
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l state -d 'The state directory to look at, or \'none\' [default: those of the mounts, or as for mount]' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l server -d 'The server to look at, with its cluster; what mounts need is seen to only if there are some' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l token-file -d 'A file with the token that says who asks' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'Who vouches for an https server: a certificate (PEM)' -r -F
-complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'What vouches for us: a certificate (PEM)' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l ca -d 'CA certificate (PEM) that verifies an https server' -r -F
+complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l cert -d 'Client certificate (PEM) of this command' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l key -d 'The key of that certificate (PEM)' -r -F
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -l json -d 'Print the findings as JSON'
 complete -c latchfs -n "__fish_latchfs_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seed -d 'What decides all that chance decides: the same number, the same run' -r
+complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seed -d 'Seed of the random numbers: the same seed gives the same run' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l nodes -d 'How many nodes vote' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l seconds -d 'For how long things go wrong, in virtual time' -r
 complete -c latchfs -n "__fish_latchfs_using_subcommand sim" -l json -d 'Print what came of it as JSON'

@@ -7,7 +7,7 @@ use crate::engine::{Grace, Ttl};
 use crate::server::http::{HttpConfig, Listen};
 use std::path::PathBuf;
 
-/// Who may ask, and how connections are encrypted.
+/// Access control and encryption of connections.
 #[derive(Debug, clap::Args)]
 pub(super) struct AccessArgs {
     /// Bearer tokens and what each may do, in TOML; read again at SIGHUP

@@ -60,7 +60,7 @@ impl LeaseWatcher {
     }
 
     /// Reads on from now on, on a thread of its own, because a daemon that is stopped answers late
-    /// and must not block the caller. Calls `woken` when the lease proves to end earlier.
+    /// and must not block the caller. Calls `woken` when the lease ends earlier than was known.
     pub(super) fn follow(self, woken: impl Fn() + Send + 'static) -> LeaseValidity {
         let Self { sure, mut sight, period } = self;
         let known = LeaseValidity { sure: Arc::clone(&sure), period };

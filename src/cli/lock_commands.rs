@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The steal grace is 1 s; what claims to be longer than this is a misunderstanding.
 const STEAL_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What all commands about one lock have.
+/// Arguments of every command about one lock.
 #[derive(Debug, clap::Args)]
 pub(super) struct LockArgs {
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(super) struct LockArgs {
     json: bool,
 }
 
-/// What a lease is asked to be.
+/// Options of the requested lease.
 #[derive(Debug, clap::Args)]
 pub(super) struct TermArgs {
     /// How long the lease lasts unrenewed: 30s, 1m30s, 1.5h [default: the mount's]
@@ -121,7 +121,7 @@ pub(super) struct StealArgs {
 pub(super) struct StatusArgs {
     #[command(flatten)]
     lock: LockArgs,
-    /// What the first node that answers knows, at once, however old that is
+    /// Stale read: the state of the first node that answers, however old, without asking the leader
     #[arg(long)]
     stale: bool,
 }

@@ -25,7 +25,7 @@ pub(super) struct ListArgs {
     /// Go on, and show what changes, until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// What the first node that answers knows, at once, however old that is
+    /// Stale read: the state of the first node that answers, however old, without asking the leader
     #[arg(long, conflicts_with = "watch")]
     stale: bool,
 }

@@ -41,7 +41,7 @@ pub(super) struct MountArgs {
     /// [default: the host's name]
     #[arg(long = "client", value_name = "CLIENT", value_parser = ClientId::parse)]
     clients: Vec<ClientId>,
-    /// What makes two callers two clients
+    /// How callers are told apart
     #[arg(long, value_enum, default_value = "user")]
     owner: OwnerArg,
     /// How long a lease lasts unrenewed, unless a program says otherwise
@@ -52,10 +52,10 @@ pub(super) struct MountArgs {
     #[arg(long, value_name = "DURATION", default_value_t = DurationArg(GRACE_DEFAULT),
         value_parser = |text: &str| Grace::parse(text).map(DurationArg))]
     grace: DurationArg<Grace>,
-    /// What 'cat NAME' shows: the status as JSON, or the text that was written
+    /// Output of 'cat NAME': the status as JSON, or the text that was written
     #[arg(long, value_enum, default_value = "status")]
     content: ContentArg,
-    /// What keeps a lease alive that was made by file
+    /// How a lease that was made by file is kept alive
     #[arg(long, value_enum, default_value = "renewal")]
     hold: HoldArg,
     /// Serve all users [default: as root]

@@ -13,8 +13,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Timeout of a request. A running daemon answers in microseconds; one that has not answered by
-/// then is suspended.
+/// Timeout of a request. A running daemon answers in microseconds, so one that has not answered by
+/// then is taken for a suspended one.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Locks in one answer to a list.
 pub(super) const PAGE: usize = 1_000;

@@ -28,13 +28,13 @@ pub(super) struct PeerArgs {
     /// The key of that certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_key: Option<PathBuf>,
-    /// Who has signed the certificates of all nodes, in PEM
+    /// CA certificate (PEM) that has signed the certificates of all nodes
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_ca: Option<PathBuf>,
     /// The secret that all nodes share instead of certificates, made by 'latchfs cert secret'
     #[arg(long, value_name = "FILE", requires = "peer_listen", conflicts_with = "peer_cert")]
     peer_secret_file: Option<PathBuf>,
-    /// What this node is called [default: the name of this machine]
+    /// Name of this node [default: the name of this machine]
     #[arg(long, value_name = "NAME", requires = "peer_listen")]
     node_name: Option<String>,
     /// Where clients find this node's server [default: its address]

@@ -55,7 +55,7 @@ pub(super) struct RunArgs {
     /// A word to whoever finds the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// What to run, by sh -c, when the lock was lost and the command is dead
+    /// Command to run with sh -c after the lock was lost and the command has ended
     #[arg(long, value_name = "CMD")]
     on_lost: Option<String>,
     /// Run once for each KEY, on whatever host comes first: the lock NAME@KEY stays held for

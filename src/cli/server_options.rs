@@ -24,10 +24,10 @@ pub(super) struct ServerKeyArgs {
         hide_env_values = true
     )]
     token_file: Option<PathBuf>,
-    /// Who vouches for an https server: a certificate (PEM)
+    /// CA certificate (PEM) that verifies an https server
     #[arg(long, value_name = "FILE", global = true, env = "LATCHFS_CA", hide_env_values = true)]
     ca: Option<PathBuf>,
-    /// What vouches for us: a certificate (PEM)
+    /// Client certificate (PEM) of this command
     #[arg(long, value_name = "FILE", global = true, requires = "key")]
     cert: Option<PathBuf>,
     /// The key of that certificate (PEM)

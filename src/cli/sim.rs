@@ -12,7 +12,7 @@ const SECONDS_MAX: u64 = 600;
 /// `sim`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SimArgs {
-    /// What decides all that chance decides: the same number, the same run
+    /// Seed of the random numbers: the same seed gives the same run
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// How many nodes vote

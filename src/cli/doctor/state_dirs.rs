@@ -20,7 +20,7 @@ const ROOM_MIN_BYTES: u64 = 64 << 20;
 /// The state directory that is named, or else those of the mounts, each once, or else the one that
 /// a mount would have.
 pub(super) fn states(named: Option<&OsStr>, abouts: &[Value]) -> CliResult<Vec<Finding>> {
-    // A mount of a server stores its locks there, and has no state directory to check.
+    // With a server, the locks are stored there, so such a mount has no directory to check.
     let here = abouts.iter().filter(|about| about["kind"] != BackendKind::Server.as_str());
     let told: BTreeSet<&str> = here.filter_map(|about| about["state"].as_str()).collect();
     if named.is_none() && told.is_empty() && !abouts.is_empty() {
