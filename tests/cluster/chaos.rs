@@ -3,6 +3,7 @@
 use crate::load::{Dice, Load};
 use crate::net::eventually;
 use crate::nodes::Cluster;
+use crate::support::rounds;
 use latchfs::time::{Span, Wall, boot_now};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use std::time::Duration;
 const CLIENTS: usize = 6;
 /// How often the leader is killed.
 const KILLS: usize = 8;
+/// The same in the full form.
+const KILLS_LONG: usize = 20;
 /// Answers between two kills.
 const ANSWERS: u64 = 300;
 /// The maximum for each change of the leader, as `contrib/doc/guarantees.md` states it.
@@ -46,7 +49,8 @@ fn the_leader_is_killed_again_and_again() {
     let mut dice = Dice(seed);
     let load = Load::begin(&cluster.clients, &cluster.urls(), CLIENTS, seed);
     let mut gaps = Vec::new();
-    for _ in 0..KILLS {
+    let kills = rounds(KILLS, KILLS_LONG);
+    for _ in 0..kills {
         load.go_on(ANSWERS + dice.next() % ANSWERS);
         let leader = cluster.leader();
         load.gap();
@@ -60,7 +64,7 @@ fn the_leader_is_killed_again_and_again() {
     cluster.agree();
     gaps.sort();
     let ms = |gap: Duration| gap.as_millis();
-    println!("gap after a kill: p50 {} ms, max {} ms", ms(gaps[KILLS / 2]), ms(gaps[KILLS - 1]));
+    println!("gap after a kill: p50 {} ms, max {} ms", ms(gaps[kills / 2]), ms(gaps[kills - 1]));
     println!("all: {:?}", gaps.iter().map(Duration::as_millis).collect::<Vec<_>>());
 }
 

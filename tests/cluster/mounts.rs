@@ -6,6 +6,7 @@ use crate::load::{Dice, now};
 use crate::net::{Mount, eventually};
 use crate::nodes::Cluster;
 use crate::storm::{Belief, Crowd, Diary, Ear, Look, MARGIN, TTL, judge, strike};
+use crate::support::rounds;
 use latchfs::mutex::Unexpected;
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io;
@@ -24,6 +25,8 @@ const FILES: u64 = 3;
 const LOCKERS: usize = 3;
 /// A run is over after so many strikes.
 const STRIKES: usize = 9;
+/// The same in the full form.
+const STRIKES_LONG: usize = 16;
 /// And on a loaded machine, where less is answered between them, after so many.
 const STRIKES_MAX: usize = 48;
 /// Nothing takes so long unless it hangs.
@@ -200,7 +203,8 @@ fn mounts_in_a_storm() {
         program(diary, &dirs, dice, ear)
     });
     let mut round = 0;
-    while round < STRIKES || (crowd.count < ANSWERS_MIN && round < STRIKES_MAX) {
+    let strikes = rounds(STRIKES, STRIKES_LONG);
+    while round < strikes || (crowd.count < ANSWERS_MIN && round < STRIKES_MAX) {
         round += 1;
         if round.is_multiple_of(3) {
             strike_mount(&mounts[dice.next() as usize % MOUNTS], &mut crowd, &mut dice);

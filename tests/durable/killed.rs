@@ -1,6 +1,7 @@
 //! Killed at any moment under load: what was answered is there again, and no token comes twice.
 
 use crate::harness::{Scratch, Server};
+use crate::support::rounds;
 use crate::talk::Talk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -9,7 +10,9 @@ use std::sync::mpsc;
 use std::thread;
 
 /// How often the server is killed.
-const ROUNDS: u64 = 15;
+const ROUNDS: usize = 15;
+/// The same in the full form.
+const ROUNDS_LONG: usize = 30;
 /// Clients that ask at once.
 const CLIENTS: usize = 6;
 /// Answers until the server is killed, at most.
@@ -129,8 +132,9 @@ fn what_was_answered_is_there_after_any_kill() {
     let (mut answers, mut round) = (0, 0);
     // Until the log was long enough for a snapshot: how many answers share an entry is the
     // machine's affair.
-    while round < ROUNDS || !data.join("snapshot").exists() {
-        assert!(round < 4 * ROUNDS, "no snapshot after {answers} answers");
+    let rounds = rounds(ROUNDS, ROUNDS_LONG);
+    while round < rounds || !data.join("snapshot").exists() {
+        assert!(round < 4 * ROUNDS_LONG, "no snapshot after {answers} answers");
         round += 1;
         let server = start(&data);
         for (client, knows) in all.iter_mut().enumerate() {

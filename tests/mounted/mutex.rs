@@ -1,6 +1,7 @@
 //! `latchfs::Mutex`: the mount as a mutex of programs in Rust.
 
 use crate::harness::*;
+use crate::support::rounds;
 use latchfs::Mutex;
 use latchfs::mutex::{MutexMode, Notice, Unexpected};
 use std::fs::{self, File};
@@ -231,8 +232,8 @@ fn an_unasked_hold_is_told() {
 /// question, another holder's token is never given out.
 #[test]
 fn the_token_of_another_holder_is_never_given_out() {
-    /// So often each has it.
-    const TIMES: usize = 50;
+    // How often each of the two has it.
+    let times = rounds(50, 200);
     let m = mount();
     let mutex = open(&m, "build");
     let (thefts, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -252,7 +253,7 @@ fn the_token_of_another_holder_is_never_given_out() {
             tokens
         });
         let mut seen = Vec::new();
-        while seen.len() < TIMES || thefts.load(Ordering::Acquire) < TIMES {
+        while seen.len() < times || thefts.load(Ordering::Acquire) < times {
             // An error says that it was lost at once, or is a directory now.
             if let Ok(Some(guard)) = mutex.try_lock() {
                 seen.push(guard.token());

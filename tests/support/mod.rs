@@ -13,6 +13,12 @@ use std::time::Duration;
 /// No command takes so long unless it hangs; a loaded machine needs some air.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
+/// Returns how many rounds a long test takes: `short` among all tests, and `long` in its full form,
+/// which `contrib/long-tests` runs.
+pub(crate) fn rounds(short: usize, long: usize) -> usize {
+    if std::env::var_os("LATCHFS_LONG_TESTS").is_some() { long } else { short }
+}
+
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
