@@ -101,7 +101,8 @@ impl Authenticator {
     }
 
     /// Returns the grant of a caller: that of its bearer token, or else that of its certificate or
-    /// Unix user.
+    /// Unix user. If the server asks for no credentials, tokens are ignored, and a caller without
+    /// a certificate or Unix user may do everything.
     pub fn grant(
         &self,
         secret: Option<&[u8]>,

@@ -179,7 +179,8 @@ pub struct Renew {
     pub key: LeaseKey,
     /// How the lease is kept alive from now on, if that changes.
     pub term: Option<LeaseTerms>,
-    /// Whether the lease becomes exclusive, as it does with a new ttl, grace or process.
+    /// Whether the ownership becomes [`Ownership::Exclusive`], as with a new ttl, grace or process.
+    /// The mode stays as it is.
     pub firm: Firm,
     /// The changes of its details.
     pub patch: Patch,
@@ -316,8 +317,8 @@ pub struct Reset {
 /// The clients whose holds and queue places a [`Reset`] ends; a client includes its users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResetScope {
-    /// All clients except these, for example the remaining members of a cluster. If the list is
-    /// empty, all clients.
+    /// All clients except these: the listed ones stay, and all others are taken to have left. If
+    /// the list is empty, all clients.
     AllBut(Vec<ClientId>),
     /// Only this client.
     Of(ClientId),
@@ -407,7 +408,7 @@ impl Outcome {
 pub struct Tenure {
     /// Its token.
     pub token: Token,
-    /// How it is kept alive, and until when.
+    /// How it is kept alive: by its own renewals, until a time, or by a session.
     pub life: Lifetime,
     /// When it began, or will begin.
     pub acquired_at: Time,

@@ -58,7 +58,8 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             );
         }
         let leases = self.leases.clone().map(|(lease, _)| lease);
-        // A reset of sharers leaves a placeholder lease that begins in the future: nobody owns it.
+        // A reset that removes some sharers leaves a placeholder lease, which begins in the future:
+        // nobody owns it.
         let now = self.now;
         let usable = leases.clone().filter(move |lease| lease.acquired_at <= now);
         if let Some(own) = own_among(&usable, wish.client, wish.hold) {

@@ -89,7 +89,7 @@ pub struct Lease {
     pub token: Token,
     /// How the client holds it.
     pub hold: Ownership,
-    /// How it is kept alive, and until when.
+    /// How it is kept alive: by its own renewals, until a time, or by a session.
     pub life: Lifetime,
     /// When the tenure began. After a steal this lies ahead by the steal grace.
     pub acquired_at: Time,
@@ -98,7 +98,7 @@ pub struct Lease {
     /// How often an acquire was answered with this lease after the one that began it: a release
     /// that was meant for an earlier one does not end it.
     pub acquisition: u32,
-    /// The holder's note, text, process and file attributes. No rule reads them.
+    /// The holder id, note, text, process and file attributes. No rule reads them.
     pub details: Arc<Details>,
 }
 

@@ -14,8 +14,8 @@ use super::tokens::TokenAllocator;
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// The limits and durations of an engine. They are the same on every replica, so they are part of
-/// the state.
+/// The limits and durations of an engine. They must be the same on every replica, so they are part
+/// of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Locks that may be held at once. At 400 bytes each the default is about 400 MB.

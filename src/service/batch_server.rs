@@ -132,7 +132,7 @@ impl BatchServer {
         }
     }
 
-    /// Returns the engine's current time and the number of the next event.
+    /// Returns the ids of the engine and of this start, the time, and the number of the next event.
     pub fn stamp(&self) -> Stamp {
         let locks = &self.0.locks;
         let now = locks.now();

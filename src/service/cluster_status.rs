@@ -170,7 +170,7 @@ pub enum ClusterChange {
     },
     /// Another leads.
     Transfer {
-        /// The new leader; `None`: the best candidate.
+        /// The new leader; `None`: the most suitable voter.
         to: Option<u64>,
     },
 }

@@ -39,7 +39,8 @@ pub(crate) struct World {
     /// The highest token that anybody was given.
     highest: AtomicU64,
     tokens: Mutex<BTreeSet<u64>>,
-    /// The client that was granted each shared lock and has not asked to give it back.
+    /// Of the locks that all clients use: the client that was granted it and has not asked to give
+    /// it back.
     holders: Mutex<BTreeMap<String, usize>>,
     pub(crate) answers: AtomicU64,
     /// Requests whose outcome is unknown.
@@ -221,8 +222,8 @@ impl Client {
         }
     }
 
-    /// Compares a node's state with its answers; after a request without an answer, either state is
-    /// right.
+    /// Compares the state that a node shows with the answers that this client got. After a request
+    /// without an answer, either state is right.
     fn compare(&self, talk: &mut Talk) {
         let names = (0..OWN).map(|n| format!("own{}-{n}", self.number));
         for name in names.chain((0..SHARED).map(|n| format!("shared{n}"))) {

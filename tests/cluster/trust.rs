@@ -41,8 +41,8 @@ fn nodes_show_each_other_certificates() {
     let first = start(&a, &certified(&a, "ca", &a, "peer"), &[]);
     let seed = ["--seed", &a.peers()].map(str::to_owned);
     let seed: Vec<_> = seed.iter().map(String::as_str).collect();
-    // By another authority, and beside it by the secret of other nodes: each is told after the
-    // whole patience of a join.
+    // A certificate of another authority, and the secret of other nodes: both nodes try at once,
+    // because each gives up only after the whole timeout of a join.
     let foreign = certified(&a, "other", &c, "peer");
     let foreign: Vec<_> = foreign.iter().map(String::as_str).collect();
     let refused = |machine: &Machine, more: &[&str]| {

@@ -141,7 +141,8 @@ fn timed_waits_through_one_file_all_end() {
 const DESCRIPTORS: (u64, u64) = (1_024, 4_096);
 /// The limit for one user's bindings and waits, out of the 4,096 descriptors.
 pub(crate) const WATCHED_OF_USER: usize = (4_096 - 256) / 2 / 2 / 4;
-/// The limit for the memory that a flood may add to the daemon, beside the locks granted to it.
+/// The limit for the memory that a flood may add to the daemon, beside that of the locks that the
+/// flood is granted.
 const MEMORY_MAX_KB: u64 = 64 << 10;
 
 /// A mount by a daemon with the usual limits.

@@ -86,7 +86,7 @@ fn the_loss_is_seen_before_the_next_grant() {
     );
 }
 
-/// Returns the number that each mount reported, by mount.
+/// Returns the time that each mount reported, by mount.
 fn times(program: &crate::net::Program, word: &str) -> BTreeMap<usize, u64> {
     let line = |_| {
         let line = program.line();

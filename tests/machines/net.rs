@@ -162,7 +162,7 @@ impl Machine {
             args.extend(["--client".to_owned(), format!("machine{}", self.number)]);
         }
         let daemon = Daemon::start(self, args, "mounted");
-        // It names each as it mounts it.
+        // The daemon reports each directory when it is mounted; only the first is waited for above.
         for dir in &dirs {
             eventually("all are mounted", || dir.join(".latchfs").exists().then_some(()));
         }
@@ -296,7 +296,7 @@ impl Mount {
         serde_json::from_slice(&page).expect("JSON")
     }
 
-    /// Returns how many requests the mount has sent to the server so far.
+    /// Returns how many questions the mount has asked the server so far; one request holds several.
     pub(crate) fn asks(&self) -> u64 {
         let page = fs::read_to_string(self.dir().join(".latchfs/metrics")).expect("a page");
         let line = page.lines().find(|line| line.starts_with("latchfs_server_asks_total "));

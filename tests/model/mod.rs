@@ -110,8 +110,8 @@ impl Pair {
                         return Err(format!("token {token} comes after {:?}", self.highest));
                     }
                     self.highest = Some(*token);
-                    // A reset reserves the lock for the client that asked for it, for the steal
-                    // grace.
+                    // A reset grants a placeholder lease to the client that asked for it, which
+                    // keeps the lock from everybody, that client too, for the steal grace.
                     let reset_now = matches!(command.op, Op::Reset(_)) && waited.is_none();
                     let stolen_now = matches!(command.op, Op::Steal(_)) || reset_now;
                     if !stolen_now && self.kept.get(name).is_some_and(|until| at < until) {

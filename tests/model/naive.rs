@@ -686,7 +686,8 @@ impl Naive {
         let holder = any.map(|held| held.lease.holder.clone());
         let Some(named) = token else {
             let by_file = |held: &&&Held| matches!(held.lease.hold, Ownership::OpenFile(_));
-            // A lease that a reset has reserved begins later: prefer one that has begun.
+            // Prefer a lease that has begun: one that begins later may be the placeholder of a
+            // reset, which nobody owns.
             let begun = mine.iter().filter(|held| held.lease.acquired_at <= self.now);
             let plain = begun.clone().find(|held| !by_file(held)).or(begun.clone().next());
             let plain = plain.or(mine.iter().find(|held| !by_file(held))).or(mine.first());

@@ -40,7 +40,7 @@ fn status_and_content_are_by_name() {
     assert_eq!(m.status("no/such/lock")["phase"], "free");
     assert_eq!(m.phase("team"), "held");
     assert_eq!(m.sh("ls").ok(), "team\n", "looking is not taking");
-    // A file shows the status of the time of its open; a new open shows the current status.
+    // An open file shows the status as of its open; opening it again shows the current one.
     m.py(r#"
         eq(status('build')['phase'], 'free')
         os.mkdir('build')

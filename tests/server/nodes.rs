@@ -17,7 +17,7 @@ impl Nodes {
         let scratch = Scratch::new();
         let data = |name: &str| scratch.path().join(name).display().to_string();
         let (first, second) = (data("first"), data("second"));
-        // The first node starts the cluster alone.
+        // A cluster begins with one node that has no peers.
         drop(Server::listen(&["--data", &first]));
         let certs = data("certs");
         let (code, said) = latchfs(&["cert", "secret", "--dir", &certs]);

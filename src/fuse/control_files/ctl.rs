@@ -120,8 +120,8 @@ impl CtlFile {
         let mut state = open.state();
         let shares = self.opens.shares();
         if let Err(full) = state.answers.add(shares, open.uid, &format!("{answer}\n")) {
-            // The outcome of an operation is always reported: drop the lock's status, which can be
-            // queried again.
+            // A list is refused. The outcome of an operation is always reported, but without the
+            // lock's status, which can be queried again.
             if answer.get("locks").is_some() {
                 answer = wrong(RefusalKind::Limit, &full.to_string());
             } else if let Value::Object(fields) = &mut answer {

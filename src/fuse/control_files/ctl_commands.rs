@@ -220,7 +220,8 @@ impl CtlCommands {
         let default = || self.bindings.by_default(caller).filter(|_| own.is_none());
         let process = process.or_else(default);
         let mut patch = match own {
-            // A renewal patches the note only: the other details and the file attributes stay.
+            // A renewal changes only the note, and below the process if the request names one: the
+            // other details and the file attributes stay.
             Some(_) => Patch { note: options.note.clone(), ..Patch::default() },
             None => self.patch_of(caller, &options, for_parent),
         };

@@ -58,7 +58,7 @@ pub(crate) struct Asking<R> {
     /// Nobody wants it any more, and the engine may not know yet. Until it is known what became of
     /// it, its number is in use: of another request under it one could not tell what is whose.
     pub(crate) gone: bool,
-    /// A tenure under its number that an event announced before the answer came.
+    /// A tenure under its number that an event or a recall announced before the answer came.
     pub(crate) early: Option<Early>,
     /// Something happened about the lock since the engine was asked, and perhaps after it decided.
     pub(crate) news: bool,

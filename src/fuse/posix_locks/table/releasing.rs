@@ -1,6 +1,6 @@
 //! Tenures that are being released, until an event confirms their end. If somebody moves (`mv`)
-//! such a lock meanwhile, the engine does not find the tenure to release under its new name and
-//! token.
+//! such a lock before the release reaches the engine, the tenure has a new name and token, and the
+//! release, which names the old ones, ends nothing: it must be sent again for the new ones.
 
 use crate::engine::Token;
 

@@ -181,7 +181,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// Enters a granted request, and answers its program.
+    /// Enters a granted request and answers its program, or begins it again if it fits no longer.
     pub(super) fn grant(&mut self, mut asking: Asking<R>, token: Token, todo: &mut Vec<Effect<R>>) {
         let Ask { ino, owner, .. } = asking.ask;
         todo.push(Effect::Speaks(owner.fh, token));
@@ -302,8 +302,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Retries the requests that wait for an answer, then those that wait for an owner of this
-    /// mount, in order. A request that still cannot proceed keeps waiting.
+    /// Retries the requests that wait `behind` an unanswered one, then those that wait for an owner
+    /// of this mount, in order. A request that still cannot proceed keeps waiting.
     pub(super) fn requeue(&mut self, ino: u64, todo: &mut Vec<Effect<R>>) {
         if let Some((_, again)) = self.serving.as_mut().filter(|(file, _)| *file == ino) {
             *again = true;
