@@ -369,7 +369,7 @@ fn crates_have_one_owner() {
 const FIELD_WORDS: &[(&str, &str)] = &[
     ("heartbeat", "src/raft/network.rs"),
     ("keep-alive", "src/client/session_keep_alive.rs"),
-    ("keep-alive", "src/server/http/keep_alive.rs"),
+    ("keep-alive", "src/server/http/sessions.rs"),
     ("partition", "tests/cluster/partitions.rs"),
     ("failover", "src/client/failover.rs"),
     ("retry", "src/client/request_pipeline.rs"),

@@ -29,7 +29,6 @@ mod nodes;
 mod page;
 mod problems;
 mod prometheus;
-mod quiet;
 mod seed;
 mod sentences;
 mod sessions;

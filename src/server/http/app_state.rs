@@ -13,7 +13,6 @@ use crate::service::batch_server::BatchServer;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use tokio::sync::{Semaphore, watch};
 
 /// Streams of events at once: each is told of every change.
@@ -42,8 +41,6 @@ pub(super) struct AppState {
     /// Places for streams of events.
     pub(super) streams: Arc<Semaphore>,
     pub(super) requests: RequestCounts,
-    /// Connections that only keep a session alive.
-    pub(super) quiet: Arc<AtomicUsize>,
     /// Callbacks by which other components add to the metrics page.
     pub(super) more_metrics: Mutex<Vec<MoreMetrics>>,
     /// Identifies this run of the server in event IDs: event numbers restart with each run.
@@ -83,7 +80,6 @@ impl AppState {
             gate,
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests,
-            quiet: Arc::default(),
             more_metrics: Mutex::default(),
             instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
             phase,

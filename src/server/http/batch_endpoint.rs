@@ -3,7 +3,6 @@
 
 use super::app_state::ShutdownPhase;
 use super::endpoint::{Endpoint, doc, endpoint};
-use super::keep_alive;
 use super::problem::{HandlerResult, Problem};
 use super::request_context::{RequestContext, parent_check};
 use super::response::{Response, text};
@@ -37,8 +36,7 @@ pub(super) static ENDPOINTS: &[(&str, Endpoint)] = &[
             Operation::SendBatch,
             |call| Box::pin(ask(call)),
             doc("doorAsk", "A batch, and its answer.", &[], (200, Schema::Text(KIND)), &[]),
-        )
-        .keeps(),
+        ),
     ),
     (
         "/door/v1/events",
@@ -58,11 +56,6 @@ async fn ask(mut call: RequestContext) -> HandlerResult<Response> {
     // So this node must know that time.
     call.app.locks.ready().map_err(RequestError::Unavailable)?;
     let mut batch = BatchServer::read(&bytes).or_else(turned)?;
-    if is_sign_of_life(&batch.asks) {
-        keep_alive::sign_of_life();
-    } else {
-        keep_alive::leave().await;
-    }
     let limits = limits(&call, &batch).await;
     keep_to_own_session(&call, &mut batch).await;
     let (send, told) = oneshot::channel();
@@ -85,17 +78,6 @@ async fn keep_to_own_session(call: &RequestContext, batch: &mut RequestBatch) {
     if !call.grant.may_everything() && call.check(&Op::KeepAlive(session)).await.is_err() {
         batch.session = None;
     }
-}
-
-/// Whether all that is asked is to keep a session alive, and how the server is.
-fn is_sign_of_life(asks: &[BatchItem]) -> bool {
-    let keeps = |ask: &BatchItem| match ask {
-        BatchItem::Submit(command) => matches!(command.op, Op::KeepAlive(_)),
-        _ => false,
-    };
-    let is_about =
-        |ask: &BatchItem| matches!(ask, BatchItem::About | BatchItem::Now | BatchItem::Urls);
-    asks.iter().any(keeps) && asks.iter().all(|ask| keeps(ask) || is_about(ask))
 }
 
 fn turned<T>(why: BatchError) -> HandlerResult<T> {

@@ -1,9 +1,7 @@
 //! One connection: which HTTP it speaks, how long it may take, and its end.
 
 use super::app_state::{AppState, ShutdownPhase, entered};
-use super::keep_alive;
 use super::listener::ServerStream;
-use super::socket::Socket;
 use crate::auth::connection_limits::{ConnectionOrigin, PeerUsage};
 use crate::auth::{Grant, server_tls};
 use axum::Router;
@@ -77,7 +75,6 @@ impl Service<axum::http::Request<Incoming>> for RouterService {
     type Future = axum::routing::future::RouteFuture<Infallible>;
 
     fn call(&self, request: axum::http::Request<Incoming>) -> Self::Future {
-        keep_alive::asked();
         let mut request: Request = request.map(Body::new);
         request.extensions_mut().insert(Arc::clone(&self.origin));
         tower_service::Service::call(&mut self.router.clone(), request)
@@ -161,21 +158,21 @@ pub(super) async fn serve(
     let tcp = match &stream {
         ServerStream::Tcp(tcp) => tcp,
         // The kernel has said who that is, and nobody listens in between.
-        ServerStream::Unix(_) => return serve_one(Socket::new(stream), service(user), phase).await,
+        ServerStream::Unix(_) => return serve_one(stream, service(user), phase).await,
     };
     let Some(config) = app.gate.tls() else {
         return match timeout(HEAD_PATIENCE, version_of(tcp)).await {
             Ok(Some(HttpVersion::One)) => {
-                serve_one(Socket::new(stream), service(None), phase).await;
+                serve_one(stream, service(None), phase).await;
             }
             Ok(Some(HttpVersion::Two)) => {
-                serve_two(Socket::new(stream), service(None), phase).await;
+                serve_two(stream, service(None), phase).await;
             }
             // It has gone without a word, or said nothing in time.
             Ok(None) | Err(_) => {}
         };
     };
-    let accepting = TlsAcceptor::from(config).accept(Socket::new(stream));
+    let accepting = TlsAcceptor::from(config).accept(stream);
     let shaken = timeout(HANDSHAKE_PATIENCE, accepting).await;
     let stream = match shaken {
         Ok(Ok(stream)) => stream,

@@ -8,7 +8,6 @@ use super::app_state::AppState;
 use super::batch_endpoint;
 use super::caller;
 use super::endpoint::Endpoint;
-use super::keep_alive;
 use super::lock_resource;
 use super::problem::Problem;
 use super::request_context::{HandlerFuture, RequestContext};
@@ -110,9 +109,6 @@ impl Service<Request> for PathService {
         let app = Arc::clone(&self.app);
         let begun = begin(endpoint, Arc::clone(&app), request);
         Box::pin(async move {
-            if !endpoint.keeps {
-                keep_alive::leave().await;
-            }
             let done = match begun {
                 Ok((answering, _asking)) => answering.await,
                 Err(problem) => Err(problem),

@@ -12,8 +12,6 @@ pub(super) struct Endpoint {
     pub(super) doc: EndpointDoc,
     /// The row of the table of permissions by which it is decided.
     pub(super) operation: Operation,
-    /// Whether it may be to keep a session alive, and no more.
-    pub(super) keeps: bool,
     pub(super) run: fn(RequestContext) -> HandlerFuture,
 }
 
@@ -36,14 +34,7 @@ pub(super) const fn endpoint(
     run: fn(RequestContext) -> HandlerFuture,
     doc: EndpointDoc,
 ) -> Endpoint {
-    Endpoint { method, doc, operation, keeps: false, run }
-}
-
-impl Endpoint {
-    pub(super) const fn keeps(mut self) -> Self {
-        self.keeps = true;
-        self
-    }
+    Endpoint { method, doc, operation, run }
 }
 
 /// The `OpenAPI` description of an endpoint.

@@ -205,16 +205,6 @@ impl AcceptedStream {
     }
 }
 
-impl ServerStream {
-    /// The same, of no thread.
-    pub(super) fn leave(self) -> io::Result<AcceptedStream> {
-        Ok(match self {
-            Self::Tcp(stream) => AcceptedStream::Tcp(stream.into_std()?),
-            Self::Unix(stream) => AcceptedStream::Unix(stream.into_std()?),
-        })
-    }
-}
-
 impl AsyncRead for ServerStream {
     fn poll_read(
         self: Pin<&mut Self>,

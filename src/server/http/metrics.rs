@@ -9,7 +9,6 @@ use super::response::text;
 use crate::metrics::MetricsPage;
 use crate::service::cluster_status::{Behind, Member, Outlook, Standing};
 use axum::http::{HeaderValue, StatusCode};
-use std::sync::atomic::Ordering;
 
 /// GET /metrics, with the counts of all `endpoints`.
 pub(super) async fn show(
@@ -28,11 +27,6 @@ fn page(
     let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
-        (
-            "latchfs_http_quiet",
-            "Connections that only keep a session alive.",
-            app.quiet.load(Ordering::Relaxed),
-        ),
         ("latchfs_http_waiting", "Requests that wait in line.", app.places.waiting()),
     ] {
         page.family(name, help, "gauge");

@@ -5,10 +5,9 @@
 //!
 //! Where to look: `response`, `problem` (the table of errors), `options`, `body_memory` and
 //! `request_context` are what all handlers share; `endpoint` is one method at a path, and `routes`
-//! the table of all, from which `dispatch` finds the handler of a request; `keep_alive` is the
-//! thread for connections that only keep a session alive, `workers` are the others; `connection`
-//! carries requests, with its limits; `server` starts and ends it. [`auth`](crate::auth) says what
-//! a caller may do.
+//! the table of all, from which `dispatch` finds the handler of a request; `workers` are the
+//! threads; `connection` carries requests, with its limits; `server` starts and ends it.
+//! [`auth`](crate::auth) says what a caller may do.
 
 mod response;
 mod parameters;
@@ -31,7 +30,6 @@ mod wait_for_lock;
 mod list;
 mod lock_resource;
 mod single_lock_api;
-mod keep_alive;
 mod sessions;
 mod events;
 mod batch_endpoint;
@@ -45,7 +43,6 @@ mod routes;
 mod dispatch;
 pub mod ca;
 mod listener;
-mod socket;
 mod connection;
 mod workers;
 mod server;

@@ -179,8 +179,7 @@ pub(super) static ROUTES: &[Route] = &[
                 (200, Schema::Kept),
                 &[400, 410],
             ),
-        )
-        .keeps()],
+        )],
     },
     Route {
         path: "/events",

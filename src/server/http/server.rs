@@ -118,9 +118,9 @@ impl HttpServer {
         let (listener, address) = config.listen.open().map_err(refused)?;
         let requests = RequestCounts::new(endpoints().count());
         let app = Arc::new(AppState::new(locks, (config.ttl, config.grace), gate, requests));
-        let workers = Workers::start(Arc::clone(&app.quiet)).map_err(HttpStartError::System)?;
+        let workers = Workers::start().map_err(HttpStartError::System)?;
         let router = dispatch::router(&app);
-        workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.dealer()));
+        workers.first().spawn(accept(Arc::clone(&app), router, listener, workers.choice()));
         let keeping = Arc::clone(&app);
         workers.first().spawn(async move { keeping.chronicle.keep().await });
         let socket = match &config.listen {
@@ -184,7 +184,7 @@ async fn accept(
     app: Arc<AppState>,
     router: Router,
     listener: BoundListener,
-    mut dealer: WorkerChoice,
+    mut workers: WorkerChoice,
 ) {
     let listener = match listener.here() {
         Ok(listener) => listener,
@@ -205,7 +205,7 @@ async fn accept(
             }
         };
         // A socket belongs to the events of the thread that serves it.
-        dealer.deal(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
+        workers.assign(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::event_replay::{self, unexpected};
 use super::grant_response::serialized;
-use super::keep_alive;
 use super::options::{RequestOptions, request_id};
 use super::problem::{HandlerResult, Problem};
 use super::request_context::RequestContext;
@@ -56,7 +55,6 @@ pub(super) async fn open(mut call: RequestContext) -> HandlerResult {
 pub(super) async fn keep_alive(mut call: RequestContext) -> HandlerResult {
     let id = id_of(&call)?;
     RequestOptions::read(&mut call).await?;
-    keep_alive::sign_of_life();
     match call.decide(Op::KeepAlive(id), None).await? {
         Outcome::KeptAlive(until) => {
             let left = until.since(call.app.locks.now()).as_millis();
