@@ -92,31 +92,6 @@ impl<T, E> EffectQueue<T, E> {
         (decided, turn)
     }
 
-    /// Takes the turn for something that is done at once, if nobody is at it and the table agrees.
-    /// Then [`EffectQueue::finish`] is to follow.
-    pub(crate) fn claim<R>(&self, decide: impl FnOnce(&mut T) -> Option<R>) -> Option<R> {
-        let mut inner = self.inner.lock();
-        if inner.performer.is_some() {
-            return None;
-        }
-        let decided = decide(&mut inner.table);
-        inner.performer = decided.is_some().then(me);
-        decided
-    }
-
-    /// Ends what [`EffectQueue::claim`] began: the table learns of it, and what was decided
-    /// meanwhile is done.
-    pub(crate) fn finish(&self, learn: impl FnOnce(&mut T), perform: impl FnMut(E)) {
-        let waiting = {
-            let mut inner = self.inner.lock();
-            learn(&mut inner.table);
-            inner.next()
-        };
-        if let Some(effects) = waiting {
-            self.clear(Turn::Ours(effects), perform);
-        }
-    }
-
     /// Has what was decided done, with no mutex held. When it returns it *is* done, unless this
     /// thread is at it further out: who is told that a lock is free may try it at once.
     pub(crate) fn clear(&self, turn: Turn<E>, mut perform: impl FnMut(E)) {
@@ -169,12 +144,9 @@ mod tests {
             if effect == 1 {
                 // As an event does that is heard on this very thread.
                 queue.clear(decide(vec![3]), |effect| panic!("{effect} would overtake 2"));
-                assert!(queue.claim(|()| Some(())).is_none(), "it is not its turn");
             }
         });
         assert_eq!(*done.lock(), [1, 2, 3]);
-        assert!(queue.claim(|()| None::<()>).is_none());
-        assert!(queue.claim(|()| Some(())).is_some(), "whoever declines has not taken the turn");
     }
 
     #[test]
@@ -192,14 +164,7 @@ mod tests {
             *table
         };
         let act = || {
-            for round in 0..EACH {
-                if round % 3 == 0
-                    && let Some(number) = queue.claim(|table| Some(count(table)))
-                {
-                    perform(number);
-                    queue.finish(|_| (), perform);
-                    continue;
-                }
+            for _ in 0..EACH {
                 let (number, turn) = queue.decide(|table, out| {
                     out.push(count(table));
                     *table

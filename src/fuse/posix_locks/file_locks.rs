@@ -12,8 +12,7 @@ use crate::fuse::kernel::user_shares::Pool;
 use crate::fuse::kernel::values::{Errno, LockFound, LockRequest};
 use crate::fuse::lock_access::flat;
 use crate::fuse::open_files::open_file::OpenFile;
-use crate::fuse::posix_locks::byte_ranges::TO_END;
-use crate::fuse::posix_locks::fast_path::{LockedNow, owner_of, span_of};
+use crate::fuse::posix_locks::byte_ranges::{Owner, Span, TO_END};
 use crate::fuse::posix_locks::lock_session::{LockSession, LockingParts, SessionSlot};
 use crate::fuse::posix_locks::lock_waiter::call_of;
 use crate::fuse::posix_locks::table::{Ask, Table, Waits};
@@ -23,6 +22,16 @@ use std::sync::{Arc, OnceLock};
 
 /// The permission bits of a lock that was free, and is locked through a file that was open still.
 const MODE_OF_NEW: u32 = 0o644;
+
+/// Returns the bytes that a request is about.
+const fn span_of(asked: &LockRequest) -> Span {
+    Span { start: asked.start, end: asked.end }
+}
+
+/// Returns the owner of a lock as the kernel numbers it.
+const fn owner_of(asked: &LockRequest) -> Owner {
+    Owner { id: asked.owner, fh: asked.fh, pid: asked.pid }
+}
 
 /// The locking of one mount. Nothing of it exists until a program locks.
 pub(crate) struct PosixLocks {
@@ -76,21 +85,6 @@ impl PosixLocks {
             return Err(refusals.refused(caller, Act::Lock, None, Errno::EINVAL, sentence));
         };
         let ask = self.ask_of(caller, asked, (name, open.client.clone()), (mode, sleep));
-        let locked = match self.own.get() {
-            Some(own) => own.lock_now(ask),
-            None => LockedNow::Unusual(ask),
-        };
-        let ask = match locked {
-            LockedNow::Had(token) => {
-                open.state().tenure = Some(token);
-                return Ok(());
-            }
-            LockedNow::Not(no) => {
-                let errno = self.own.get().map(|own| own.errno_of_no(no));
-                return Err(errno.unwrap_or(Errno::EAGAIN));
-            }
-            LockedNow::Unusual(ask) => ask,
-        };
         let waits = sleep.then(|| self.parts.opens.shares().room(Pool::Threads, caller.uid));
         if let Some(Err(full)) = waits {
             return Err(refusals.full(caller, Act::Lock, Some(&ask.name), full));
@@ -114,9 +108,6 @@ impl PosixLocks {
     }
 
     fn unlock(&self, asked: &LockRequest) {
-        if self.own.get().is_some_and(|own| own.unlock_now(asked)) {
-            return;
-        }
         if let Some(session) = self.started() {
             session.run(|table, todo| {
                 table.unlock(asked.ino, asked.owner, span_of(asked), todo);

@@ -13,7 +13,6 @@ use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::OpenFiles;
 use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::posix_locks::effect_queue::EffectQueue;
-use crate::fuse::posix_locks::own_requests::is_deaf;
 use crate::fuse::posix_locks::table::{Effect, No, Table};
 use crate::service::event_log::EventWatch;
 use crate::service::{Locks, RequestError};
@@ -79,7 +78,6 @@ impl LockSession {
         let of = Arc::downgrade(&started);
         started.watch.lock().wake_by(Arc::new(move || {
             if !unheard.load(Ordering::Acquire)
-                && !is_deaf(session)
                 && let Some(started) = of.upgrade()
             {
                 started.on_events();
@@ -101,11 +99,6 @@ impl LockSession {
     /// Has events heard while the table is not empty.
     pub(crate) fn listen(&self, table: &LockTable) {
         self.idle.store(table.is_idle(), Ordering::Release);
-    }
-
-    /// Has events heard, whatever the table holds.
-    pub(crate) fn listen_always(&self) {
-        self.idle.store(false, Ordering::Release);
     }
 
     /// All that hung on the session is lost. A program that holds finds out by its next write, for

@@ -8,11 +8,9 @@
 mod effect_queue;
 pub(crate) mod byte_ranges;
 mod table;
-mod own_requests;
 mod lock_session;
 mod lock_waiter;
 mod reconcile;
-mod fast_path;
 mod file_locks;
 pub(crate) mod ioctls;
 

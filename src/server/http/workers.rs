@@ -29,11 +29,13 @@ impl Workers {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             handles.push(runtime.handle().clone());
             let mut stopped = stop.subscribe();
-            threads.push(thread::Builder::new().name(format!("http-{number}")).spawn(move || {
-                // The sender is dropped only by a server that is gone.
-                let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
-                runtime.shutdown_background();
-            })?);
+            threads.push(thread::Builder::new().name(format!("http-{number}")).spawn(
+                move || {
+                    // The sender is dropped only by a server that is gone.
+                    let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
+                    runtime.shutdown_background();
+                },
+            )?);
         }
         Ok(Self { handles, stop, threads })
     }

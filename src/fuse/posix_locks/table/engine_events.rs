@@ -154,7 +154,6 @@ impl<R> Table<R> {
     pub(crate) fn answer_came(&mut self) {
         self.unanswered -= 1;
         if self.unanswered == 0 {
-            self.strange = None;
             self.over.clear();
         }
     }
@@ -185,8 +184,6 @@ impl<R> Table<R> {
             // Nobody here knows of it: an answer was lost, or came too late.
             if waited.is_some() || self.is_remote {
                 self.give_back_unknown(key, todo);
-            } else if self.unanswered > 0 {
-                self.strange = Some((number, key));
             }
             return;
         };

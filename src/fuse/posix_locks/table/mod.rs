@@ -21,7 +21,6 @@ mod locked_file;
 mod releasing;
 mod table_state;
 mod range_locks;
-mod single_step;
 mod unlock;
 mod engine_events;
 mod deadlock;

@@ -14,8 +14,8 @@ pub(crate) struct Going {
 }
 
 impl Going {
-    pub(crate) const fn len(&self) -> usize {
-        self.tokens.len()
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
     }
 
     pub(crate) fn add(&mut self, token: Token) {

@@ -37,15 +37,9 @@ pub(crate) struct Table<R> {
     pub(super) going: Going,
     /// Requests that the engine has not answered.
     pub(super) unanswered: usize,
-    /// The last tenure announced for an unknown number while requests are unanswered: it may belong
-    /// to a request that is being made in one step.
-    pub(super) strange: Option<(u64, LeaseKey)>,
     /// Tenures that ended while requests are unanswered, so that a late answer does not revive
     /// them.
     pub(super) over: BTreeSet<Token>,
-    /// The emptied entry of the last file that nobody locks any more. The next file reuses its
-    /// allocations, because most programs lock and unlock one file repeatedly.
-    pub(super) spare: Option<File<R>>,
     pub(super) next_extra: u64,
     pub(super) next_cookie: u64,
 }
@@ -67,9 +61,7 @@ impl<R> Table<R> {
             leaving,
             going,
             unanswered,
-            strange: None,
             over,
-            spare: None,
             next_extra,
             next_cookie,
         }
@@ -87,13 +79,8 @@ impl<R> Table<R> {
 
     /// Whether there is nothing that an event or an answer could be about.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_idle_but_for(0)
-    }
-
-    /// The same, but for so many tenures that were given back.
-    pub(crate) fn is_idle_but_for(&self, going: usize) -> bool {
         let is_known = self.files.is_empty() && self.leaving.is_empty() && self.unanswered == 0;
-        is_known && self.going.len() == going
+        is_known && self.going.is_empty()
     }
 
     /// A program wants a lock.
@@ -346,7 +333,7 @@ impl<R> Table<R> {
             for number in file.numbers.drain(..) {
                 self.numbers.remove(&number);
             }
-            self.spare = self.files.remove(&ino);
+            self.files.remove(&ino);
             return;
         }
         if file.numbers.len() == 1 {
@@ -366,8 +353,7 @@ impl<R> Table<R> {
 
     /// The file of an inode, a new one if there is none yet.
     pub(super) fn file(&mut self, ino: u64) -> &mut File<R> {
-        let spare = &mut self.spare;
-        self.files.entry(ino).or_insert_with(|| spare.take().unwrap_or_default())
+        self.files.entry(ino).or_default()
     }
 
     /// The number of the engine's hold that a whole-file request is about: that of the owner's

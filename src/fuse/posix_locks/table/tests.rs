@@ -1,9 +1,8 @@
 //! The table with a real engine behind it, and programs that are numbers.
 
 use crate::engine::{
-    Acquire, Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LeaseTerms,
-    LockName, LockView, Mode, Move, Op, OpenId, OpenSession, Outcome, Ownership, Patch,
-    QueuePolicy, Release, TenureEnd, Token,
+    Answer, ClientId, Engine, Event, EventKind, Grace, IfExists, LeaseKey, LockName, LockView,
+    Mode, Move, Op, OpenSession, Outcome, Ownership, Patch, Release, TenureEnd,
 };
 use crate::fuse::posix_locks::byte_ranges::{Owner, Span};
 use crate::fuse::posix_locks::table::messages::CallOf;
@@ -225,45 +224,10 @@ impl Rig {
     fn lock(&mut self, ask: Ask) -> Option<Result<(), No>> {
         let program = ask.owner.pid;
         self.told.remove(&program);
-        if !self.lock_direct(&ask) {
-            let mut todo = Vec::new();
-            self.table.lock(ask, program, &mut todo);
-            self.run(todo);
-        }
-        self.told(program)
-    }
-
-    /// In one step, as a mount does whose engine is here, every other time that it could be done.
-    fn lock_direct(&mut self, ask: &Ask) -> bool {
-        let was_idle = self.table.is_idle();
-        if self.now.is_multiple_of(2) || !self.table.begin_direct(ask) {
-            return false;
-        }
-        let op = Op::Acquire(Acquire {
-            name: ask.name.clone(),
-            client: ask.client.clone(),
-            mode: ask.mode,
-            hold: Ownership::OpenFile(OpenId { session: self.table.session, number: ask.owner.fh }),
-            term: LeaseTerms::Session(self.table.session),
-            line: QueuePolicy::Skip,
-            patch: ask.patch.clone(),
-        });
         let mut todo = Vec::new();
-        let answer = if was_idle {
-            // Nobody tells an empty table.
-            self.engine.apply(Time::from_secs(self.now), &op.into(), &mut Vec::new())
-        } else {
-            self.apply(op, &mut todo)
-        };
-        let granted = match answer {
-            Ok(Outcome::Granted(tenure) | Outcome::Renewed(tenure)) => Some(tenure.token),
-            Ok(_) | Err(_) => None,
-        };
-        self.table.end_direct(granted.map(|token| (ask.clone(), token)));
-        let told =
-            granted.map(|_| Ok(())).or((ask.line == Waits::No).then_some(Err(No::Busy(None))));
+        self.table.lock(ask, program, &mut todo);
         self.run(todo);
-        told.map(|told| self.told.insert(ask.owner.pid, told)).is_some()
+        self.told(program)
     }
 
     fn told(&mut self, program: u32) -> Option<Result<(), No>> {
@@ -272,12 +236,7 @@ impl Rig {
 
     fn unlock(&mut self, program: u32, span: Span) {
         let mut todo = Vec::new();
-        let alone = self.table.give_back_alone(FILE, u64::from(program), span);
-        if let Some(release) = alone {
-            self.apply(Op::Release(release), &mut todo).expect("it is held");
-        } else {
-            self.table.unlock(FILE, u64::from(program), span, &mut todo);
-        }
+        self.table.unlock(FILE, u64::from(program), span, &mut todo);
         self.run(todo);
     }
 
@@ -323,22 +282,6 @@ fn waiters_are_served_in_order() {
     assert!(rig.table.files.is_empty());
 }
 
-/// Between the grant and its entry another thread may have ended it: then nobody has it.
-#[test]
-fn what_ends_before_it_is_entered_is_not_held() {
-    let mut rig = Rig::new();
-    let first = ask(1, Exclusive, Waits::No);
-    assert!(rig.table.begin_direct(&first));
-    assert!(!rig.table.is_idle(), "what happens is heard");
-    rig.table.ended(Token::named(77), &mut Vec::new());
-    rig.table.end_direct(Some((first.clone(), Token::named(77))));
-    assert!(rig.table.is_idle());
-    rig.check();
-    assert!(rig.table.begin_direct(&first));
-    rig.table.end_direct(None);
-    assert!(rig.table.is_idle(), "a refusal leaves nothing behind");
-}
-
 impl Rig {
     /// Somebody moves what is held under the name of the file, to `to`.
     fn move_to(&mut self, to: &LockName) -> Vec<Effect<u32>> {
@@ -353,40 +296,15 @@ impl Rig {
 }
 
 #[test]
-fn what_is_moved_before_it_is_entered_is_held_under_its_new_name() {
-    let mut rig = Rig::new();
-    let first = ask(1, Exclusive, Waits::No);
-    assert!(rig.table.begin_direct(&first));
-    let open = OpenId { session: rig.table.session, number: first.owner.fh };
-    let acquire = Acquire {
-        name: first.name.clone(),
-        client: first.client.clone(),
-        mode: Exclusive,
-        hold: Ownership::OpenFile(open),
-        term: LeaseTerms::Session(open.session),
-        line: QueuePolicy::Skip,
-        patch: Patch::default(),
-    };
-    let mut todo = Vec::new();
-    let answer = rig.apply(Op::Acquire(acquire), &mut todo);
-    let Ok(Outcome::Granted(tenure)) = answer else { panic!("not granted: {answer:?}") };
-    todo.extend(rig.move_to(&name(FILE + 1)));
-    let had = rig.table.end_direct(Some((first, tenure.token)));
-    rig.run(todo);
-    assert!(had > Some(tenure.token), "the open file speaks of what it has");
-    rig.unlock(1, Span::WHOLE);
-    assert_eq!(rig.engine.locks(), 0);
-    assert!(rig.table.is_idle());
-}
-
-#[test]
-fn what_is_moved_while_it_is_given_back_goes_as_well() {
+fn hold_that_is_moved_while_it_is_released_is_released_under_its_new_name() {
     let mut rig = Rig::new();
     rig.lock(ask(1, Exclusive, Waits::No));
-    let release = rig.table.give_back_alone(FILE, 1, Span::WHOLE).expect("it is alone");
-    assert!(!rig.table.is_idle(), "what becomes of it is heard");
+    let mut release = Vec::new();
+    rig.table.unlock(FILE, 1, Span::WHOLE, &mut release);
+    assert!(!rig.table.is_idle(), "the events of the release are heard");
     let todo = rig.move_to(&name(FILE + 1));
-    assert!(rig.apply(Op::Release(release), &mut Vec::new()).is_err(), "it is not there any more");
+    rig.run(release);
+    assert_eq!(rig.engine.locks(), 1, "the release names the tenure before the move");
     rig.run(todo);
     assert_eq!(rig.engine.locks(), 0);
     assert!(rig.table.is_idle());
