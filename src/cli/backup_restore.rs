@@ -10,7 +10,7 @@ use crate::engine::lease_terms::{TTL_MAX, parse_span};
 use crate::engine::{ClientId, Op, Outcome, Reset, ResetScope, StealReason};
 use crate::raft;
 use crate::service::backup::{self, BACKUP_BYTES_MAX, Backup};
-use crate::service::{LockService, RequestError as Unanswered};
+use crate::service::{LockService, RequestError as Unanswered, Retry};
 use crate::time::{Span, Wall};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -83,7 +83,7 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
     let (send, answer) = channel();
     let op = Op::Reset(Reset { whose, by, reason });
     // The receiver waits for this answer below.
-    remote.submit(op.into(), Box::new(move |answer| drop(send.send(answer))));
+    remote.submit(op.into(), Retry::Never, Box::new(move |answer| drop(send.send(answer))));
     let failed =
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
     match answer.recv() {

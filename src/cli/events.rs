@@ -69,7 +69,7 @@ pub(super) fn run(args: &EventsArgs) -> CliResult {
 
 /// The same from a server.
 fn follow(args: &EventsArgs, locks: &Locks) -> CliResult {
-    let mut watch = locks.watch(args.since);
+    let mut watch = locks.subscribe(args.since);
     let (send, news) = std::sync::mpsc::channel();
     watch.wake_by(std::sync::Arc::new(move || {
         // An error is ignored: the loop that reads events has ended.

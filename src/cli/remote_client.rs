@@ -15,7 +15,7 @@ use crate::engine::{
     StealReason, Ticket, Token, Ttl,
 };
 use crate::holder_id::Maker;
-use crate::service::{self, List, LockService, Locks, SessionOwner};
+use crate::service::{self, CacheableView, List, LockService, Locks, Retry, SessionOwner};
 use crate::status::status_of;
 use crate::time::Span;
 use serde_json::{Value, json};
@@ -61,6 +61,7 @@ impl RemoteClient {
         let (send, answer) = channel();
         remote.submit(
             op.into(),
+            Retry::Never,
             Box::new(move |answer| {
                 // The receiver waits for this answer below.
                 let _ = send.send(answer);
@@ -72,13 +73,8 @@ impl RemoteClient {
 
     fn view(remote: &Remote, name: &LockName) -> CliResult<LockView> {
         let (send, view) = channel();
-        remote.view(
-            name,
-            Box::new(move |view| {
-                let _ = send.send(view);
-            }),
-        );
-        received(&view)
+        remote.view(name, Retry::Never, Box::new(move |view| drop(send.send(view))));
+        received(&view).map(|seen| seen.view)
     }
 
     fn shown(&self, remote: &Remote, name: &LockName, token: Option<Token>) -> CliResult<Value> {
@@ -118,7 +114,7 @@ impl RemoteClient {
         let leans = lives_with_us || matches!(line, QueuePolicy::Join(_));
         let ttl = request.ttl()?.unwrap_or(TTL_DEFAULT);
         let remote = self.remote(leans.then_some(ttl))?;
-        let attempt = match remote.bond() {
+        let attempt = match remote.own_session() {
             Ok(SessionOwner::Kept(session)) => Some(OpenId { session, number: NUMBER }),
             _ => None,
         };
@@ -151,7 +147,7 @@ impl RemoteClient {
                 ..Patch::default()
             },
         };
-        let mut watch = remote.watch(None);
+        let mut watch = remote.subscribe(None);
         let patience = match line {
             QueuePolicy::Join(patience) => patience,
             QueuePolicy::Skip => None,
@@ -215,9 +211,11 @@ impl RemoteClient {
     fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> ControlFlow<Option<Token>> {
         let (send, view) = channel();
         let answered = Box::new(move |view| drop(send.send(view)));
-        remote.view_until_answered(&ask.name, answered);
+        remote.view(&ask.name, Retry::UntilAnswered, answered);
         // Without an answer the session is over, of which an event tells.
-        let Ok(Ok(view)) = view.recv() else { return ControlFlow::Continue(()) };
+        let Ok(Ok(CacheableView { view, .. })) = view.recv() else {
+            return ControlFlow::Continue(());
+        };
         let mut leases = view.holders.iter().map(|holder| &holder.lease);
         if let Some(own) = leases.find(|lease| lease.hold == ask.hold) {
             return ControlFlow::Break(Some(own.token));

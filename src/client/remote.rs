@@ -13,9 +13,10 @@ use crate::engine::{
 use crate::random::random;
 use crate::service::batch_messages::{BatchItem, ItemReply, Submission};
 use crate::service::event_log::EventWatch;
+use crate::service::stale_read::StaleReads;
 use crate::service::{
-    About, CacheableView, Children, Contact, List, ListPage, LockService, RemoteStatus,
-    SessionOwner, Then, Unavailable,
+    About, BackendStatus, CacheableView, Children, Contact, List, ListPage, LockService,
+    RemoteStatus, Retry, SessionOwner, Then, Unavailable,
 };
 use crate::time::{Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -100,22 +101,17 @@ impl Remote {
     /// Lets what was asked so far be asked.
     fn flush(&self) {
         let (send, done) = std::sync::mpsc::channel();
-        self.ask(BatchItem::Now, move |_| {
+        self.ask(BatchItem::Now, Retry::Never, move |_| {
             // An error is ignored: the caller has timed out.
             let _ = send.send(());
         });
         let _ = done.recv_timeout(REPLY_DEADLINE.as_duration());
     }
 
-    fn ask(&self, ask: BatchItem, then: impl FnOnce(ItemResult) + Send + 'static) {
+    fn ask(&self, ask: BatchItem, retry: Retry, then: impl FnOnce(ItemResult) + Send + 'static) {
         let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: false });
-    }
-
-    /// Asks again until the server answers.
-    fn ask_until_answered(&self, ask: BatchItem, then: impl FnOnce(ItemResult) + Send + 'static) {
-        let until = boot_now() + REPLY_DEADLINE;
-        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists: true });
+        let insists = retry == Retry::UntilAnswered;
+        self.hub.ask(QueuedRequest { ask, until, then: Some(Box::new(then)), insists });
     }
 
     /// The command, under a key if it must not be done twice.
@@ -168,10 +164,10 @@ fn tenure_named(op: &Op) -> Option<(&LockName, Token)> {
 }
 
 impl LockService for Remote {
-    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
         let command = self.named(command);
         let (hub, op) = (Arc::clone(&self.hub), command.op.clone());
-        self.ask(BatchItem::Submit(command), move |got| {
+        self.ask(BatchItem::Submit(command), retry, move |got| {
             then(match got {
                 Ok((ItemReply::Answered(answer), _)) => Ok(answer),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
@@ -188,46 +184,9 @@ impl LockService for Remote {
         });
     }
 
-    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(BatchItem::Submit(self.named(command)), move |got| {
-            then(match got {
-                Ok((ItemReply::Answered(answer), _)) => Ok(answer),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::View(name.clone()), move |got| then(viewed(&hub, got)));
-    }
-
-    fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(BatchItem::View(name.clone()), move |got| then(viewed(&hub, got)));
-    }
-
-    fn leases(
-        &self,
-        session: SessionId,
-        after: Option<LockName>,
-        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
-    ) {
-        let hub = Arc::clone(&self.hub);
-        self.ask_until_answered(BatchItem::Leases(session, after), move |got| {
-            then(match got {
-                Ok((ItemReply::Leases(page), _)) => Ok(page),
-                Ok((reply, _)) => Err(odd(&hub, reply)),
-                Err(why) => Err(why),
-            });
-        });
-    }
-
-    fn look(&self, name: &LockName, then: Then<Result<CacheableView, Unavailable>>) {
-        let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::View(name.clone()), move |got| {
+        self.ask(BatchItem::View(name.clone()), retry, move |got| {
             then(match got {
                 Ok((ItemReply::Viewed(view), stamp)) => {
                     let as_of = hub.numbers.lock().here(stamp.start, stamp.next_event);
@@ -239,9 +198,25 @@ impl LockService for Remote {
         });
     }
 
+    fn leases(
+        &self,
+        session: SessionId,
+        after: Option<LockName>,
+        then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
+    ) {
+        let hub = Arc::clone(&self.hub);
+        self.ask(BatchItem::Leases(session, after), Retry::UntilAnswered, move |got| {
+            then(match got {
+                Ok((ItemReply::Leases(page), _)) => Ok(page),
+                Ok((reply, _)) => Err(odd(&hub, reply)),
+                Err(why) => Err(why),
+            });
+        });
+    }
+
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::List(query), move |got| {
+        self.ask(BatchItem::List(query), Retry::Never, move |got| {
             then(match got {
                 Ok((ItemReply::Listed(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
@@ -252,7 +227,7 @@ impl LockService for Remote {
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
         let hub = Arc::clone(&self.hub);
-        self.ask(BatchItem::Children(query), move |got| {
+        self.ask(BatchItem::Children(query), Retry::Never, move |got| {
             then(match got {
                 Ok((ItemReply::Found(page), _)) => Ok(page),
                 Ok((reply, _)) => Err(odd(&hub, reply)),
@@ -261,7 +236,7 @@ impl LockService for Remote {
         });
     }
 
-    fn watch(&self, since: Option<u64>) -> EventWatch {
+    fn subscribe(&self, since: Option<u64>) -> EventWatch {
         self.hub.feed.watch(since)
     }
 
@@ -269,11 +244,11 @@ impl LockService for Remote {
         self.hub.feed.next()
     }
 
-    fn bond(&self) -> Result<SessionOwner, Unavailable> {
+    fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         self.hub.bond().map(SessionOwner::Kept).ok_or_else(|| self.hub.no_answer())
     }
 
-    fn is_over(&self, session: SessionId) -> bool {
+    fn is_session_over(&self, session: SessionId) -> bool {
         self.hub.is_session_over(session)
     }
 
@@ -284,12 +259,16 @@ impl LockService for Remote {
     fn wall(&self, at: Time) -> Wall {
         self.hub.clock.lock().wall(at)
     }
+}
 
+impl StaleReads for Remote {}
+
+impl BackendStatus for Remote {
     fn about(&self) -> About {
         self.hub.about()
     }
 
-    fn far(&self) -> Option<RemoteStatus> {
+    fn connection(&self) -> Option<RemoteStatus> {
         Some(self.hub.far())
     }
 
@@ -305,13 +284,6 @@ impl LockService for Remote {
         ]
         .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
         .to_vec()
-    }
-}
-
-fn viewed(hub: &ClientState, got: ItemResult) -> Result<LockView, Unavailable> {
-    match got? {
-        (ItemReply::Viewed(view), _) => Ok(view),
-        (reply, _) => Err(odd(hub, reply)),
     }
 }
 

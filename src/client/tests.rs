@@ -12,7 +12,9 @@ use crate::service::batch_messages::{BatchResponse, ItemReply, encode_told};
 use crate::service::batch_server::{BatchError, BatchServer, Limits};
 use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
-use crate::service::{Contact, List, LockService, Locks, SessionOwner, Unavailable};
+use crate::service::{
+    BackendStatus, Contact, List, LockService, Locks, Retry, SessionOwner, Unavailable,
+};
 use crate::time::{Span, Time, boot_now};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -217,7 +219,7 @@ pub(super) fn flock(door: &Remote, of: &str, who: &str, number: u64, line: InLin
 }
 
 pub(super) fn session_of(door: &Remote) -> SessionId {
-    match door.bond() {
+    match door.own_session() {
         Ok(SessionOwner::Kept(session)) => session,
         other => panic!("no session: {other:?}"),
     }
@@ -225,7 +227,7 @@ pub(super) fn session_of(door: &Remote) -> SessionId {
 
 pub(super) fn submit(door: &Remote, op: Op) -> Result<Answer, Unavailable> {
     let (send, answer) = mpsc::channel();
-    door.submit(op.into(), Box::new(move |got| drop(send.send(got))));
+    door.submit(op.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
     answer.recv_timeout((REPLY_DEADLINE + REPLY_DEADLINE).as_duration()).expect("an answer")
 }
 
@@ -289,7 +291,11 @@ fn an_answer_that_a_restart_lost_comes_again_by_the_id_of_the_request() {
     // The new porter knows no batches, as after a restart; the engine has its state.
     let locks = Locks::new(Arc::clone(&world.local) as _);
     let (send, answer) = mpsc::channel();
-    door.submit(mkdir("build", "a").into(), Box::new(move |got| drop(send.send(got))));
+    door.submit(
+        mkdir("build", "a").into(),
+        Retry::Never,
+        Box::new(move |got| drop(send.send(got))),
+    );
     while world.weather.answers_lost.load(Ordering::Acquire) > 0 {
         std::thread::yield_now();
     }
@@ -306,10 +312,10 @@ fn a_release_is_never_overtaken_by_the_next_acquire() {
     for number in 0..1_000 {
         let send = send.clone();
         let ask = flock(&door, "build", "a", number, InLine::Skip);
-        door.submit(ask.into(), Box::new(move |got| drop(send.send(got))));
+        door.submit(ask.into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
         // Without a token: whatever is held by then.
         let key = LeaseKey { name: name("build"), client: client("a"), token: None };
-        door.submit(Op::Release(Release::of(key)).into(), Box::new(|_| {}));
+        door.submit(Op::Release(Release::of(key)).into(), Retry::Never, Box::new(|_| {}));
     }
     drop(send);
     let answers: Vec<_> = answers.iter().collect();
@@ -351,7 +357,7 @@ fn what_came_too_late_is_given_back_and_what_was_given_back_is_free() {
     assert_eq!(world.holders("build"), ["a"], "nobody knows");
     let key = LeaseKey { name: name("held"), client: client("a"), token: Some(token) };
     assert!(submit(&door, Op::Release(Release::of(key))).is_err(), "not now");
-    let mut watch = world.local.watch(None);
+    let mut watch = world.local.subscribe(None);
     world.weather.answers_lost.store(0, Ordering::Release);
     let mut over = [false, false];
     while over != [true, true] {
@@ -372,20 +378,20 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
     let session = session_of(&door);
     let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
     let other = world.door("b", "30s");
-    let mut lost = door.watch(None);
+    let mut lost = door.subscribe(None);
     let waiting = submit(&other, flock(&other, "build", "b", 1, InLine::Join(None)));
     assert!(matches!(waiting, Ok(Ok(Outcome::Waiting { .. }))), "{waiting:?}");
     // Longer than its ttl: it is kept alive.
     let kept =
         |what: &EventKind| matches!(what, EventKind::SessionKept { session: of } if *of == session);
-    (0..4).for_each(|_| wait_for(&door, &mut door.watch(None), kept));
+    (0..4).for_each(|_| wait_for(&door, &mut door.subscribe(None), kept));
     assert_eq!(session_of(&door), session);
     // Both are cut off, but b only waits, and has a longer session.
     let over =
         |what: &_| matches!(what, EventKind::SessionOver { session: of, .. } if *of == session);
     let granted_at = std::thread::scope(|scope| {
         let served = scope.spawn(|| {
-            let mut watch = world.local.watch(None);
+            let mut watch = world.local.subscribe(None);
             let b = client("b");
             let is_b = |what: &EventKind| {
                 matches!(what, EventKind::Granted { holder, .. } if *holder == b)
@@ -425,7 +431,7 @@ fn a_session_is_kept_and_what_hangs_on_it_is_lost_before_another_can_have_it() {
 fn events_that_were_missed_are_told_as_lost_and_others_are_not() {
     let world = world();
     let door = world.door("a", "30s");
-    let mut watch = door.watch(None);
+    let mut watch = door.subscribe(None);
     granted(submit(&door, mkdir("one", "a")));
     let is = |of: &str| {
         let of = name(of);
@@ -483,13 +489,13 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
         let world = world();
         let door = world.door("a", "30s");
         let token = granted(submit(&door, flock(&door, "build", "a", 1, InLine::Skip)));
-        let mut watch = world.local.watch(None);
+        let mut watch = world.local.subscribe(None);
         *world.weather.fault.lock() = Some(fault);
         let before = world.weather.arrived.load(Ordering::Relaxed);
         let key = LeaseKey { name: name("build"), client: client("a"), token: Some(token) };
         let (send, answer) = mpsc::channel();
         let then = Box::new(move |got| drop(send.send(got)));
-        door.submit_until_answered(Op::Release(Release::of(key)).into(), then);
+        door.submit(Op::Release(Release::of(key)).into(), Retry::UntilAnswered, then);
         while world.weather.arrived.load(Ordering::Relaxed) < before + 3 {
             std::thread::yield_now();
         }
@@ -506,7 +512,7 @@ fn a_release_is_repeated_until_the_server_has_carried_it_out() {
 fn a_lock_that_was_granted_without_an_answer_is_given_back() {
     let world = world();
     let door = world.door("a", "30s");
-    let mut watch = world.local.watch(None);
+    let mut watch = world.local.subscribe(None);
     *world.weather.fault.lock() = Some(Fault::Unsure);
     let no = submit(&door, mkdir("build", "a"));
     assert_eq!(no, Err(Fault::unsure()), "the caller is told that it is not known");
@@ -524,10 +530,10 @@ fn a_look_that_has_to_be_answered_is_once_the_server_is_back() {
     world.cut(true);
     assert!(submit(&door, mkdir("other", "a")).is_err(), "it is known to be away");
     let (send, seen) = mpsc::channel();
-    door.view_until_answered(&name("build"), Box::new(move |view| drop(send.send(view))));
+    door.view(&name("build"), Retry::UntilAnswered, Box::new(move |view| drop(send.send(view))));
     world.cut(false);
     let view = seen.recv_timeout(Span::from_secs(20).as_duration()).expect("an answer");
-    assert_eq!(view.expect("a view").holders.len(), 1);
+    assert_eq!(view.expect("a view").view.holders.len(), 1);
 }
 
 #[test]

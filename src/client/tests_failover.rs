@@ -12,7 +12,11 @@ use crate::engine::{
 use crate::service::batch_server::BatchServer;
 use crate::service::event_log::EventWatch;
 use crate::service::local::Local;
-use crate::service::{About, Children, List, ListPage, LockService, Locks, Then, Unavailable};
+use crate::service::stale_read::StaleReads;
+use crate::service::{
+    About, BackendStatus, CacheableView, Children, List, ListPage, LockService, Locks, Retry, Then,
+    Unavailable,
+};
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -22,12 +26,17 @@ use std::sync::atomic::Ordering;
 struct Named(Arc<Local>, u64);
 
 impl LockService for Named {
-    fn submit(&self, command: Command, then: Then<Result<crate::engine::Answer, Unavailable>>) {
-        self.0.submit(command, then);
+    fn submit(
+        &self,
+        command: Command,
+        retry: Retry,
+        then: Then<Result<crate::engine::Answer, Unavailable>>,
+    ) {
+        self.0.submit(command, retry, then);
     }
 
-    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        self.0.view(name, then);
+    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>) {
+        self.0.view(name, retry, then);
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
@@ -42,8 +51,8 @@ impl LockService for Named {
         self.0.session(id, then);
     }
 
-    fn watch(&self, since: Option<u64>) -> EventWatch {
-        self.0.watch(since)
+    fn subscribe(&self, since: Option<u64>) -> EventWatch {
+        self.0.subscribe(since)
     }
 
     fn next_event(&self) -> u64 {
@@ -57,7 +66,11 @@ impl LockService for Named {
     fn wall(&self, at: Time) -> Wall {
         self.0.wall(at)
     }
+}
 
+impl StaleReads for Named {}
+
+impl BackendStatus for Named {
     fn about(&self) -> About {
         self.0.about()
     }
@@ -205,7 +218,7 @@ fn an_engine_that_is_gone_for_good_is_given_up() {
     assert!(door.is_ready());
     let session = session_of(&door);
     let hold = Ownership::OpenFile(OpenId { session, number: 1 });
-    let mut watch = door.watch(None);
+    let mut watch = door.subscribe(None);
     granted(submit(&door, acquire("build", "a", hold, LeaseTerms::Session(session), InLine::Skip)));
     // So that the numbers of sessions differ.
     for _ in 0..5 {
@@ -231,7 +244,11 @@ fn mint(engine: &Arc<Local>) -> SessionId {
     let (send, answer) = std::sync::mpsc::channel();
     let ttl = Some(Ttl::parse("24h").expect("valid"));
     let open = crate::engine::OpenSession { client: client("x"), ttl, grace: Grace::NONE };
-    engine.submit(Op::OpenSession(open).into(), Box::new(move |got| drop(send.send(got))));
+    engine.submit(
+        Op::OpenSession(open).into(),
+        Retry::Never,
+        Box::new(move |got| drop(send.send(got))),
+    );
     match answer.recv().expect("answered") {
         Ok(Ok(Outcome::SessionOpened(id))) => id,
         other => panic!("not opened: {other:?}"),

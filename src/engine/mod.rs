@@ -77,7 +77,6 @@ pub use lease::{
 };
 pub use lease_terms::{GRACE_OF_PROCESS, Grace, TermError, Ttl};
 pub use name::{ClientId, LockName, NameError};
-pub use query::Glance;
 pub use refusal::{Conflict, Limit, Reason, Refusal, RefusalKind, Way};
 pub use state::{Engine, Rules};
 pub use view::{Child, Holder, LockView, SessionView, WaiterView};

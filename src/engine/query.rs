@@ -8,14 +8,6 @@ use super::view::{Child, Holder, LockView, SessionView, WaiterView};
 use crate::time::Time;
 use std::ops::Bound;
 
-/// One lock in place, at this moment: for who only looks, and copies what it needs.
-#[derive(Debug, Clone, Copy)]
-pub struct Glance<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) name: &'a LockName,
-    pub(super) lock: Option<&'a Lock>,
-}
-
 impl Engine {
     /// Returns the view of one lock at `now`. The caller must first have settled the engine up to
     /// then.
@@ -25,10 +17,20 @@ impl Engine {
         self.show(name, lock, now, has_below)
     }
 
-    /// The same by reference, without copying anything.
-    pub fn glance<'a>(&'a self, name: &'a LockName) -> Glance<'a> {
-        let lock = self.locks.get(name).map(|lock| &**lock);
-        Glance { engine: self, name, lock }
+    /// Returns the holders of the nearest lock above a name that is held; none if none is.
+    pub fn holders_above(&self, name: &LockName) -> &[Lease] {
+        let held = parents(name.as_str())
+            .filter_map(|parent| self.locks.get(parent))
+            .map(|lock| lock.leases());
+        held.into_iter().find(|leases| !leases.is_empty()).unwrap_or_default()
+    }
+
+    /// Whether `client` holds a lock or waits for it.
+    pub fn involves(&self, name: &LockName, client: &ClientId) -> bool {
+        self.locks.get(name).is_some_and(|lock| {
+            lock.leases().iter().any(|lease| lease.holder == *client)
+                || lock.line.iter().any(|(_, waiter)| waiter.client == *client)
+        })
     }
 
     /// The lease under `name` that matters most to a reader, without copying the whole view.
@@ -160,49 +162,5 @@ impl Engine {
             Lifetime::Own { .. } => None,
         };
         session.map_or(lease.renewed_at, |session| lease.renewed_at.max(session.renewed_at))
-    }
-}
-
-impl<'a> Glance<'a> {
-    /// Returns the leases, oldest first; empty when the lock is free.
-    pub fn leases(&self) -> &'a [Lease] {
-        self.lock.map_or(&[], Lock::leases)
-    }
-
-    /// Alone or with others, if anybody has it.
-    pub fn mode(&self) -> Mode {
-        self.lock.map_or(Mode::Exclusive, Lock::mode)
-    }
-
-    /// Whether anybody waits for it.
-    pub fn is_waited_for(&self) -> bool {
-        self.lock.is_some_and(|lock| !lock.line.is_empty())
-    }
-
-    /// Whether a lock below this name is held or waited for.
-    pub fn has_below(&self) -> bool {
-        self.engine.has_below(self.name.as_str())
-    }
-
-    /// The holders of the nearest lock above this name that is held; empty if none is.
-    pub fn above(&self) -> &'a [Lease] {
-        let engine = self.engine;
-        let held = parents(self.name.as_str())
-            .filter_map(|parent| engine.locks.get(parent))
-            .map(|lock| lock.leases());
-        held.into_iter().find(|leases| !leases.is_empty()).unwrap_or_default()
-    }
-
-    /// Whether `client` holds this lock or waits for it.
-    pub fn involves(&self, client: &ClientId) -> bool {
-        self.lock.is_some_and(|lock| {
-            lock.leases().iter().any(|lease| lease.holder == *client)
-                || lock.line.iter().any(|(_, waiter)| waiter.client == *client)
-        })
-    }
-
-    /// When one of the leases was last renewed, by itself or with its session.
-    pub fn renewed_at(&self, lease: &Lease) -> Time {
-        self.engine.renewed_at(lease)
     }
 }

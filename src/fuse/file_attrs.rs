@@ -1,9 +1,7 @@
 //! The attributes of a lock as a file. All of them come from the lease, so that a lock looks the
 //! same after a restart and on every mount.
 
-use crate::engine::{
-    FileAttrs, FileType, Glance, Holder, Lease, LockView, ReadMode, Tenure, Token,
-};
+use crate::engine::{FileAttrs, FileType, Holder, Lease, LockView, ReadMode, Tenure, Token};
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::inodes::{LockNode, TOP};
 use crate::fuse::kernel::values::{FileAttr, INodeNo, NodeType};
@@ -116,16 +114,6 @@ impl Attributes {
     /// Returns the user who mounted.
     pub(crate) const fn mounter(&self) -> u32 {
         self.mounter
-    }
-
-    /// Returns the state of a lock in place.
-    pub(crate) fn state_of_glance(&self, lock: Glance<'_>) -> NodeState {
-        match lock.leases().first() {
-            Some(lease) => NodeState::Held(self.held(lease, lock.renewed_at(lease))),
-            None if lock.is_waited_for() => NodeState::Awaited,
-            None if lock.has_below() => NodeState::Way,
-            None => NodeState::Nothing,
-        }
     }
 
     /// Returns the state of a lock that was shown.

@@ -1,7 +1,7 @@
 //! How file operations reach the lock service: each call is a future, and a refusal is recorded for
-//! its caller. Answers that are known here and now make no future wait.
+//! its caller.
 
-use crate::engine::{Answer, Child, ClientId, Command, LockName, LockView, Op, Outcome, Refusal};
+use crate::engine::{Answer, Child, ClientId, LockName, LockView, Op, Outcome, Refusal};
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
 use crate::fuse::kernel::pending::pending;
@@ -62,11 +62,7 @@ impl LockAccess {
         op: Op,
         check: Option<ParentCheck>,
     ) -> Result<Outcome, RequestError> {
-        let command = Command::from(op);
-        if let Some(answer) = self.service.submit_checked_here(&command, check.as_ref()) {
-            return flat(answer);
-        }
-        let submit = |then| self.service.submit_checked(command, check, then);
+        let submit = |then| self.service.submit_checked(op, check, then);
         let answer: Result<Answer, _> = answer_of(submit).await;
         flat(answer)
     }
@@ -97,9 +93,6 @@ impl LockAccess {
 
     /// Shows a lock.
     pub(crate) async fn view_of(&self, name: &LockName) -> Result<LockView, Unavailable> {
-        if let Some(view) = self.service.view_here(name) {
-            return view;
-        }
         answer_of(|then| self.service.view(name, then)).await
     }
 
@@ -132,7 +125,7 @@ impl LockAccess {
         act: Act,
         name: &LockName,
     ) -> Result<CacheableView, Errno> {
-        let seen = answer_of(|then| self.service.look(name, then)).await;
+        let seen = answer_of(|then| self.service.view_cacheable(name, then)).await;
         seen.map_err(|why| self.unavailable(caller, act, name, why))
     }
 

@@ -125,11 +125,6 @@ impl LockNodes {
         act: Act,
         name: &LockName,
     ) -> Result<(NodeState, Option<u64>), Errno> {
-        // The kernel keeps nothing of what is decided here.
-        let glance = self.locks.service().glance(name, |lock| self.attrs.state_of_glance(lock));
-        if let Some(state) = glance {
-            return Ok((state, None));
-        }
         let CacheableView { view, as_of } = self.locks.seen(caller, act, name).await?;
         Ok((self.attrs.state_of(&view), as_of))
     }

@@ -28,12 +28,12 @@ impl ParentChecks {
 
     /// Returns the condition for an operation of `caller`. `None`: it makes no name below others.
     pub(crate) fn check_of(&self, caller: &Caller, op: &Op) -> Option<ParentCheck> {
-        ParentCheck::of(op, |name| allows(self.user_of(caller, name)))
+        ParentCheck::of(op, |_| allows(self.user_of(caller)))
     }
 
     /// Returns the condition for a request for `name` that `caller` makes.
     pub(crate) fn check_of_name(&self, caller: &Caller, name: &LockName) -> Option<ParentCheck> {
-        ParentCheck::of_name(name, &caller.client, |name| allows(self.user_of(caller, name)))
+        ParentCheck::of_name(name, &caller.client, |_| allows(self.user_of(caller)))
     }
 
     /// Returns the condition for a request that an open file makes, after [`Self::check_lock`] has
@@ -72,11 +72,8 @@ impl ParentChecks {
         })
     }
 
-    fn user_of(&self, caller: &Caller, name: &LockName) -> LocalUser {
-        // The groups are read only where they make a difference, or where that can't be seen here.
-        let matters = || self.locks.service().glance(name, |lock| depends_on_groups(lock.above()));
-        let needed = !caller.is_root() && matters().unwrap_or(true);
-        let groups = needed.then(|| [&[caller.gid], &*groups_of(caller.pid)].concat());
+    fn user_of(&self, caller: &Caller) -> LocalUser {
+        let groups = (!caller.is_root()).then(|| [&[caller.gid], &*groups_of(caller.pid)].concat());
         self.local_user(caller.uid, groups)
     }
 

@@ -170,7 +170,7 @@ impl Polls {
     fn register(self: &Arc<Self>, fh: u64, name: &LockName, waker: Option<PollWaker>) -> bool {
         let mut polled = self.polled.lock();
         if polled.watch.is_none() {
-            let mut watch = self.nodes.locks.service().watch(None);
+            let mut watch = self.nodes.locks.service().subscribe(None);
             let events_of = Arc::downgrade(self);
             watch.wake_by(Arc::new(move || {
                 if let Some(polls) = events_of.upgrade() {

@@ -242,7 +242,7 @@ impl QueueWaits {
             table.answering = true;
         }
         if table.watch.is_none() {
-            let mut watch = self.service.watch(None);
+            let mut watch = self.service.subscribe(None);
             let signal = Arc::clone(&self.signal);
             watch.wake_by(Arc::new(move || signal.ring()));
             table.watch = Some(watch);

@@ -17,9 +17,10 @@ use crate::engine::{
 use crate::service::cluster_status::{ClusterAdmin, Standing};
 use crate::service::counters::Histogram;
 use crate::service::event_log::EventWatch;
+use crate::service::stale_read::StaleReads;
 use crate::service::{
-    About, BackendKind, Children, Contact, List, ListPage, LockService, SESSION_LEASES_SHOWN_MAX,
-    Then, Unavailable, page_of_leases,
+    About, BackendKind, BackendStatus, CacheableView, Children, Contact, List, ListPage,
+    LockService, Retry, SESSION_LEASES_SHOWN_MAX, Then, Unavailable, page_of_leases,
 };
 use crate::time::{Span, Time, Wall, boot_now};
 use parking_lot::Mutex;
@@ -230,21 +231,17 @@ fn retry_until_answered(
 }
 
 impl LockService for RaftNode {
-    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.shared.node.desk.ask(command, then);
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        match retry {
+            Retry::Never => self.shared.node.desk.ask(command, then),
+            Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),
+        }
     }
 
-    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        retry_until_answered(&self.shared, command, then);
-    }
-
-    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
+    fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
         let own = name.clone();
-        self.shared.look(Some(name), move |engine, now| engine.view(&own, now), then);
-    }
-
-    fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
-        self.shared.look_here(Some(name), |engine, now| engine.view(name, now)).ok()
+        let look = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
+        self.shared.look(Some(name), look, then);
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
@@ -281,15 +278,7 @@ impl LockService for RaftNode {
         self.shared.look(None, page, then);
     }
 
-    fn known(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
-        // Take the age before the state: a state that is newer than its stated age does no harm.
-        let age = self.shared.age();
-        let now = self.shared.node.hands.now().unwrap_or_default();
-        self.shared.look_at(now, |engine, at| look(engine, at));
-        Some(age)
-    }
-
-    fn watch(&self, since: Option<u64>) -> EventWatch {
+    fn subscribe(&self, since: Option<u64>) -> EventWatch {
         self.shared.node.replica.feed.watch(since)
     }
 
@@ -304,8 +293,20 @@ impl LockService for RaftNode {
     fn wall(&self, at: Time) -> Wall {
         Wall::at_boot_time(self.shared.boot(at))
     }
+}
 
-    fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
+impl StaleReads for RaftNode {
+    fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+        // Take the age before the state: a state that is newer than its stated age does no harm.
+        let age = self.shared.age();
+        let now = self.shared.node.hands.now().unwrap_or_default();
+        self.shared.look_at(now, |engine, at| look(engine, at));
+        Some(age)
+    }
+}
+
+impl BackendStatus for RaftNode {
+    fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
         Some(Arc::new(RaftClusterAdmin(self.shared.node.clone())))
     }
 

@@ -15,7 +15,7 @@ use crate::engine::{
     OpenSession, Outcome, Ownership, Patch, Phase, QueuePolicy, Release, Ttl, codec,
 };
 use crate::service::audit::Audit;
-use crate::service::{LockService, Locks, Unavailable};
+use crate::service::{BackendStatus, LockService, Locks, Retry, Unavailable};
 use crate::time::{Span, Time};
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
@@ -118,7 +118,11 @@ fn release(lock: &str, who: &str) -> Command {
 
 fn ask(node: &RaftNode, command: Command) -> Result<Answer, Unavailable> {
     let (send, answer) = mpsc::channel();
-    node.submit(command, Box::new(move |got| send.send(got).expect("somebody waits")));
+    node.submit(
+        command,
+        Retry::Never,
+        Box::new(move |got| send.send(got).expect("somebody waits")),
+    );
     answer.recv().expect("every request is answered")
 }
 
@@ -138,9 +142,13 @@ fn bytes(node: &RaftNode) -> Vec<u8> {
 /// Returns the holder of a lock and its token.
 fn holder(node: &RaftNode, lock: &str) -> Option<(String, u64)> {
     let (send, seen) = mpsc::channel();
-    node.view(&name(lock), Box::new(move |view| send.send(view).expect("somebody waits")));
+    node.view(
+        &name(lock),
+        Retry::Never,
+        Box::new(move |view| send.send(view).expect("somebody waits")),
+    );
     let view = seen.recv().expect("every request is answered").expect("the node is well");
-    let lease = &view.holders.first()?.lease;
+    let lease = &view.view.holders.first()?.lease;
     Some((lease.holder.to_string(), lease.token.as_u64()))
 }
 
@@ -345,7 +353,7 @@ fn a_deadline_passes_without_anybody_asking() {
     let scratch = ClusterScratch::new();
     let node = Arc::new(scratch.open().expect("a new node"));
     let locks = Locks::new(Arc::clone(&node) as _);
-    let mut watch = locks.watch(None);
+    let mut watch = locks.subscribe(None);
     let (send, woken) = mpsc::channel();
     watch.wake_by(Arc::new(move || send.send(()).expect("somebody waits")));
     ask(&node, acquire_for("a", "ann", 1)).expect("well").expect("free");
@@ -400,7 +408,7 @@ fn concurrent_requests_share_entries() {
     for number in 0..EACH {
         let send = send.clone();
         let then = move |answer| send.send((number, answer)).expect("somebody waits");
-        node.submit(acquire(&format!("lock{number}"), "ann"), Box::new(then));
+        node.submit(acquire(&format!("lock{number}"), "ann"), Retry::Never, Box::new(then));
     }
     let mut tokens: Vec<_> = (0..EACH)
         .map(|_| match answers.recv().expect("every request is answered") {
@@ -427,7 +435,11 @@ fn a_long_log_is_forgotten_up_to_a_snapshot() {
     for _ in 0..enough / 2 {
         for command in [acquire("a", "bob"), release("a", "bob")] {
             let send = send.clone();
-            node.submit(command, Box::new(move |answer| send.send(answer).expect("waits")));
+            node.submit(
+                command,
+                Retry::Never,
+                Box::new(move |answer| send.send(answer).expect("waits")),
+            );
             answers.recv().expect("answered").expect("well").expect("free, or held by bob");
         }
     }
@@ -643,7 +655,9 @@ fn phases_are_seen_as_time_passes() {
     let scratch = ClusterScratch::new();
     let node = scratch.open().expect("a new node");
     granted(&node, "a", "ann");
-    let view = node.view_here(&name("a")).expect("nothing is due").expect("the node is well");
+    let (send, seen) = mpsc::channel();
+    node.view(&name("a"), Retry::Never, Box::new(move |view| drop(send.send(view))));
+    let view = seen.try_recv().expect("nothing is due").expect("the node is well").view;
     assert_eq!(view.phase(), Phase::Held);
     assert!(view.at >= Time::ZERO);
 }

@@ -9,7 +9,7 @@ use crate::engine::{
     Acquire, Answer, ClientId, Engine, LeaseTerms, LockName, Mode, Op, Outcome, Ownership, Patch,
     Phase, QueuePolicy,
 };
-use crate::service::LockService;
+use crate::service::{BackendStatus, LockService, Retry};
 use crate::time::Span;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn acquire(node: &RaftNode, of: &str) -> Answer {
     let (term, mode) = (LeaseTerms::Own(TTL_DEFAULT, GRACE_DEFAULT), Mode::Exclusive);
     let (hold, line, patch) = (Ownership::Exclusive(None), QueuePolicy::Skip, Patch::default());
     let ask = Acquire { name: lock(of), client, mode, hold, term, line, patch };
-    node.submit(Op::Acquire(ask).into(), Box::new(move |got| drop(send.send(got))));
+    node.submit(Op::Acquire(ask).into(), Retry::Never, Box::new(move |got| drop(send.send(got))));
     answer.recv().expect("answered").expect("decided")
 }
 

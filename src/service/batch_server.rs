@@ -149,7 +149,7 @@ impl BatchServer {
     /// A stream of events: from `since` on, if that is a number of this start of the server.
     pub fn follow(&self, start: u64, since: u64) -> Following {
         let from = (start == self.0.start || start == ANY_START).then_some(since);
-        let watch = self.0.locks.watch(from);
+        let watch = self.0.locks.subscribe(from);
         let next = watch.next();
         Following { porter: self.clone(), watch, begun: Some(next), wanted: Box::new(|_| true) }
     }

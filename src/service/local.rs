@@ -8,21 +8,23 @@
 //! the journal, and a restart comes to the same state by replaying it.
 
 use super::audit::Audit;
-use super::backend_status::{About, BackendKind, Contact};
+use super::backend_status::{About, BackendKind, BackendStatus, Contact};
 use super::callback::Then;
 use super::clock_mapping::ClockMapping;
 use super::counters::{Histogram, ServiceCounters};
 use super::deferred_commands::{DeferredAnswers, DeferredCommand};
 use super::event_log::{EventLog, EventWatch, Wakers};
 use super::failure::Unavailable;
-use super::lock_service::{Done, LockService};
+use super::lock_service::{CacheableView, LockService, Retry};
+use super::nested_names::ParentCheck;
 use super::paging::page_of_leases;
 use super::paging::{Children, List, ListPage, SESSION_LEASES_SHOWN_MAX};
 use super::replay;
+use super::stale_read::StaleReads;
 use super::timer::Alarm;
 use crate::engine::{
-    Answer, Child, Command, Engine, Event, Glance, LockName, LockView, Op, Rules, SessionId,
-    SessionView, Token, codec,
+    Answer, Child, Command, Engine, Event, LockName, LockView, Op, Rules, SessionId, SessionView,
+    Token, codec,
 };
 use crate::os_error::said;
 use crate::storage::{StateDir, StateError};
@@ -180,34 +182,61 @@ impl Drop for Local {
     }
 }
 
+impl StaleReads for Local {}
+
+impl BackendStatus for Local {
+    fn about(&self) -> About {
+        let (_, core) = self.shared.settled();
+        let place = &self.shared.place;
+        let state = match core.engine.shut_until() {
+            Some(until) => format!("{place}; nothing is granted before {}", self.wall(until)),
+            None => place.clone(),
+        };
+        About {
+            kind: BackendKind::Embedded,
+            contact: Contact::Connected,
+            state,
+            locks: core.engine.locks(),
+            waiters: core.engine.waiters(),
+            sessions: core.engine.sessions(),
+        }
+    }
+
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
+    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
+        then(Ok(Some(self.inspect(codec::encode_engine))));
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.shared.tally.counts()
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        self.shared.tally.histograms()
+    }
+}
+
 impl LockService for Local {
-    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        then(self.shared.submit(&command));
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
+        match retry {
+            Retry::Never => then(self.shared.submit(&command, None)),
+            Retry::UntilAnswered => self.shared.owe(DeferredCommand { command, then }),
+        }
     }
 
-    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.shared.owe(DeferredCommand { command, then });
-    }
-
-    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        then(Ok(self.shared.view(name)));
-    }
-
-    fn submit_here(&self, command: &Command) -> Option<Result<Answer, Unavailable>> {
-        Some(self.shared.submit(command))
-    }
-
-    fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
-        Some(Ok(self.shared.view(name)))
-    }
-
-    fn act_here(
+    fn submit_if(
         &self,
-        name: &LockName,
-        ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
-        after: &mut dyn FnMut(Glance<'_>),
-    ) -> Option<Done> {
-        Some(self.shared.act(name, ask, after))
+        check: &ParentCheck,
+        command: &Command,
+    ) -> Option<Result<Answer, Unavailable>> {
+        Some(self.shared.submit(command, Some(check)))
+    }
+
+    fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
+        then(Ok(CacheableView::uncached(self.shared.view(name))));
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
@@ -242,7 +271,7 @@ impl LockService for Local {
         then(Ok(page_of_leases(&self.shared.settled().1.engine, session, after.as_ref())));
     }
 
-    fn watch(&self, since: Option<u64>) -> EventWatch {
+    fn subscribe(&self, since: Option<u64>) -> EventWatch {
         self.shared.feed.watch(since)
     }
 
@@ -257,44 +286,30 @@ impl LockService for Local {
     fn wall(&self, at: Time) -> Wall {
         Wall::at_boot_time(self.shared.timeline.boot(at))
     }
-
-    fn about(&self) -> About {
-        let (_, core) = self.shared.settled();
-        let place = &self.shared.place;
-        let state = match core.engine.shut_until() {
-            Some(until) => format!("{place}; nothing is granted before {}", self.wall(until)),
-            None => place.clone(),
-        };
-        About {
-            kind: BackendKind::Embedded,
-            contact: Contact::Connected,
-            state,
-            locks: core.engine.locks(),
-            waiters: core.engine.waiters(),
-            sessions: core.engine.sessions(),
-        }
-    }
-
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        then(Ok(Some(self.inspect(codec::encode_engine))));
-    }
-
-    fn counts(&self) -> Vec<(&'static str, u64)> {
-        self.shared.tally.counts()
-    }
-
-    fn histograms(&self) -> Vec<Histogram> {
-        self.shared.tally.histograms()
-    }
 }
 
 impl LocalShared {
-    fn submit(self: &Arc<Self>, command: &Command) -> Result<Answer, Unavailable> {
-        let (paid, (answer, wakers)) = {
-            let mut core = self.core.lock();
-            let paid = self.pay(&mut core);
-            (paid, self.decide(&mut core, self.timeline.now(), command))
+    /// Decides a command, if `check` lets it.
+    fn submit(
+        self: &Arc<Self>,
+        command: &Command,
+        check: Option<&ParentCheck>,
+    ) -> Result<Answer, Unavailable> {
+        let (now, mut core) = match check {
+            // What is due is carried out first: a lock above may be free by now.
+            Some(_) => self.settled(),
+            None => {
+                let core = self.core.lock();
+                (self.timeline.now(), core)
+            }
         };
+        let paid = self.pay(&mut core);
+        let allowed = check.map_or(Ok(()), |check| check.allows(&core.engine));
+        let (answer, wakers) = match allowed {
+            Ok(()) => self.decide(&mut core, now, command),
+            Err(denied) => (Err(denied), Wakers::default()),
+        };
+        drop(core);
         paid.answer(&self.tally);
         wakers.wake();
         if let Ok(answer) = &answer {
@@ -331,27 +346,6 @@ impl LocalShared {
             }
         }
         paid
-    }
-
-    fn act(
-        self: &Arc<Self>,
-        name: &LockName,
-        ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
-        after: &mut dyn FnMut(Glance<'_>),
-    ) -> Done {
-        let (now, mut core) = self.settled();
-        let paid = self.pay(&mut core);
-        let command = ask(core.engine.glance(name));
-        let done = command.map(|command| self.decide(&mut core, now, &command));
-        after(core.engine.glance(name));
-        drop(core);
-        paid.answer(&self.tally);
-        let (answer, wakers) = done?;
-        wakers.wake();
-        if let Ok(answer) = &answer {
-            self.tally.count_answer(answer);
-        }
-        Some(answer)
     }
 
     fn view(self: &Arc<Self>, name: &LockName) -> LockView {

@@ -1,70 +1,45 @@
-//! The lock service: the interface between the front ends and whatever decides.
+//! The lock service: the interface between the front ends and the engine, wherever that is.
 
-use super::backend_status::{About, SessionOwner};
+use super::backend_status::{BackendStatus, SessionOwner};
 use super::callback::Then;
-use super::cluster_status::ClusterAdmin;
-use super::counters::Histogram;
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
+use super::nested_names::ParentCheck;
 use super::paging::{Children, List, ListPage};
-use super::remote_status::RemoteStatus;
-use crate::engine::{
-    Answer, Child, Command, Engine, Glance, LockName, LockView, SessionId, SessionView, Token,
-};
-use crate::time::{Span, Time, Wall};
-use std::sync::Arc;
+use super::stale_read::StaleReads;
+use crate::engine::{Answer, Child, Command, LockName, LockView, SessionId, SessionView, Token};
+use crate::time::{Time, Wall};
+
+/// Whether a request that gets no answer is sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The caller is told that there is no answer.
+    Never,
+    /// Until there is an answer, however long that takes: for a release and the like, for which no
+    /// client waits. `Unavailable` then says that the engine is gone.
+    UntilAnswered,
+}
 
 /// A backend of the lock service.
-pub trait LockService: Send + Sync {
+pub trait LockService: BackendStatus + StaleReads + Send + Sync {
     /// Decides a command.
-    fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>);
-    /// Decides a command, and asks again until there is an answer, however long that takes: for
-    /// what has to be done although nobody waits for it, such as a release. `Err`: there will be
-    /// none, for the engine that was asked is gone.
-    fn submit_until_answered(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.submit(command, then);
+    fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>);
+    /// Decides a command in the same step in which a condition on it is checked. `None`: the engine
+    /// is elsewhere, so that the condition can only be checked before and after.
+    fn submit_if(
+        &self,
+        _check: &ParentCheck,
+        _command: &Command,
+    ) -> Option<Result<Answer, Unavailable>> {
+        None
     }
     /// Shows one lock.
-    fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>);
-    /// Shows one lock, and asks again until there is an answer, as
-    /// [`LockService::submit_until_answered`].
-    fn view_until_answered(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-        self.view(name, then);
-    }
-    /// Decides a command before it returns, if what decides is here: an answer that nobody waits
-    /// for needs no callback. `None`: ask [`LockService::submit`].
-    fn submit_here(&self, _command: &Command) -> Option<Result<Answer, Unavailable>> {
-        None
-    }
-    /// The same for [`LockService::view`].
-    fn view_here(&self, _name: &LockName) -> Option<Result<LockView, Unavailable>> {
-        None
-    }
-    /// Shows one lock in place, decides what `ask` makes of it, if that is anything, and shows the
-    /// lock again, all before it returns and with nothing in between. `None`: what decides is not
-    /// here, and nobody was called.
-    ///
-    /// Everything stands still meanwhile: both must be quick, and not come back here.
-    fn act_here(
-        &self,
-        _name: &LockName,
-        _ask: &mut dyn FnMut(Glance<'_>) -> Option<Command>,
-        _after: &mut dyn FnMut(Glance<'_>),
-    ) -> Option<Done> {
-        None
-    }
-    /// Shows one lock to whoever wants to keep what it sees.
-    fn look(&self, name: &LockName, then: Then<Result<CacheableView, Unavailable>>) {
-        self.view(
-            name,
-            Box::new(|view| then(view.map(|view| CacheableView { view, as_of: None }))),
-        );
-    }
+    fn view(&self, name: &LockName, retry: Retry, then: Then<Result<CacheableView, Unavailable>>);
     /// Shows a page of locks, by name.
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>);
     /// Shows a page of what lies directly below a name (or at the top).
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>);
-    /// Shows one session, and some of what hangs on it.
+    /// Shows one session, and some of the leases that hang on it.
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
         let _ = id;
         then(Ok(None));
@@ -80,77 +55,40 @@ pub trait LockService: Send + Sync {
         let _ = (session, after);
         then(Ok(ListPage { items: Vec::new(), next: None }));
     }
-    /// Shows what is known here, while nothing changes, and says how long ago it surely was so, if
-    /// anybody knows. `None`: nothing that is known here is old, and nothing was shown.
-    fn known(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
-        None
-    }
-    /// Follows what happens from now on, or from event `since` on.
-    fn watch(&self, since: Option<u64>) -> EventWatch;
-    /// The number that the next event will get.
-    fn next_event(&self) -> u64;
-    /// The session on which the holds of an edge hang.
-    fn bond(&self) -> Result<SessionOwner, Unavailable> {
+    /// Returns the session on which the holds of a front end hang.
+    fn own_session(&self) -> Result<SessionOwner, Unavailable> {
         Ok(SessionOwner::Own)
     }
-    /// Whether a session that [`LockService::bond`] gave is over, so that what hung on it is lost.
-    fn is_over(&self, session: SessionId) -> bool {
+    /// Whether a session that [`LockService::own_session`] gave is over, so that all leases that
+    /// hung on it are lost.
+    fn is_session_over(&self, session: SessionId) -> bool {
         let _ = session;
         false
     }
-    /// The engine's time now, or later: a caller that uses it never trusts a lease for too long.
+    /// Follows events from now on, or from event `since` on.
+    fn subscribe(&self, since: Option<u64>) -> EventWatch;
+    /// Returns the number that the next event will get.
+    fn next_event(&self) -> u64;
+    /// Returns the engine's time now, or later: a caller that uses it never trusts a lease for too
+    /// long.
     fn now(&self) -> Time;
     /// Converts an engine time to wall-clock time. For display only.
     fn wall(&self, at: Time) -> Wall;
-    /// Returns the status of the backend: its kind, and the number of locks, waiters and sessions.
-    fn about(&self) -> About;
-    /// Returns the status of the connection to the server, if there is one.
-    fn far(&self) -> Option<RemoteStatus> {
-        None
-    }
-    /// The nodes that decide together, if there can be several.
-    fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
-        None
-    }
-    /// The URLs by which clients reach all nodes that decide together, if there can be several.
-    fn urls(&self) -> Vec<String> {
-        Vec::new()
-    }
-    /// Whether the engine's time is known here: until then nothing can be shown or asked.
-    fn ready(&self) -> Result<(), Unavailable> {
-        Ok(())
-    }
-    /// Whether commands are ordered here, and not forwarded to another server that does it.
-    fn leads(&self) -> bool {
-        true
-    }
-    /// The name of the engine that decides, which all nodes of a cluster share, and which outlives
-    /// restarts. 0: it has none.
-    fn engine_id(&self) -> u64 {
-        0
-    }
-    /// All that the engine knows, as bytes, at one moment after all that was asked before. `None`:
-    /// the engine is not here.
-    fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        then(Ok(None));
-    }
-    /// Counts of what happened since the start.
-    fn counts(&self) -> Vec<(&'static str, u64)>;
-    /// How long what happened took.
-    fn histograms(&self) -> Vec<Histogram> {
-        Vec::new()
-    }
 }
 
-/// A lock, and what is needed to know for how long this is true.
+/// A lock, and what a cache of it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheableView {
     /// The lock.
     pub view: LockView,
-    /// All events before this number are in it; later ones may not be. `None`: it is not to be
-    /// kept, for nobody would tell of a change, or asking is cheap.
+    /// All events before this number are in it; later ones may not be. `None`: it must not be
+    /// cached, because no event would tell of a change, or because asking is cheap.
     pub as_of: Option<u64>,
 }
 
-/// The answer to a command that was decided here, if there was anything to decide.
-pub type Done = Option<Result<Answer, Unavailable>>;
+impl CacheableView {
+    /// A view that must not be cached.
+    pub const fn uncached(view: LockView) -> Self {
+        Self { view, as_of: None }
+    }
+}

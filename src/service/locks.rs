@@ -5,23 +5,23 @@ use super::cluster_status::ClusterAdmin;
 use super::counters::Histogram;
 use super::event_log::EventWatch;
 use super::failure::Unavailable;
-use super::lock_service::{CacheableView, Done, LockService};
+use super::lock_service::{CacheableView, LockService, Retry};
 use super::paging::{Children, List, ListPage};
 use super::remote_status::RemoteStatus;
 use crate::engine::{
-    Answer, Child, Command, Glance, LockName, LockView, Op, SessionId, SessionView, Token,
+    Answer, Child, Command, LockName, LockView, Op, SessionId, SessionView, Token,
 };
 use crate::time::{Time, Wall};
 use std::sync::Arc;
 
-/// The handle that every edge holds. Cheap to clone.
+/// The handle that every front end holds. Cheap to clone.
 #[derive(Clone)]
 pub struct Locks(pub(super) Arc<dyn LockService>);
 
 impl Locks {
-    /// A handle on `door`.
-    pub fn new(door: Arc<dyn LockService>) -> Self {
-        Self(door)
+    /// A handle on `service`.
+    pub fn new(service: Arc<dyn LockService>) -> Self {
+        Self(service)
     }
 
     /// Decides a command; the answer goes to `then`.
@@ -30,11 +30,21 @@ impl Locks {
         command: impl Into<Command>,
         then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
     ) {
-        let command = command.into();
-        match self.submit_here(&command) {
-            Some(answer) => then(answer),
-            None => self.0.submit(command, Box::new(then)),
-        }
+        self.0.submit(command.into(), Retry::Never, Box::new(then));
+    }
+
+    /// Decides a command, and asks again until there is an answer; see [`Retry::UntilAnswered`].
+    pub fn submit_until_answered(
+        &self,
+        command: impl Into<Command>,
+        then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
+    ) {
+        self.0.submit(command.into(), Retry::UntilAnswered, Box::new(then));
+    }
+
+    /// Has a release or a departure from a queue carried out, however long that takes.
+    pub fn give_back(&self, op: Op) {
+        self.submit_until_answered(op, |_| {});
     }
 
     /// Shows one lock to `then`.
@@ -43,25 +53,7 @@ impl Locks {
         name: &LockName,
         then: impl FnOnce(Result<LockView, Unavailable>) + Send + 'static,
     ) {
-        match self.view_here(name) {
-            Some(view) => then(view),
-            None => self.0.view(name, Box::new(then)),
-        }
-    }
-
-    /// Decides a command, and asks again until there is an answer; see
-    /// [`LockService::submit_until_answered`].
-    pub fn submit_until_answered(
-        &self,
-        command: impl Into<Command>,
-        then: impl FnOnce(Result<Answer, Unavailable>) + Send + 'static,
-    ) {
-        self.0.submit_until_answered(command.into(), Box::new(then));
-    }
-
-    /// Has a release or a departure from a queue carried out, however long that takes.
-    pub fn give_back(&self, op: Op) {
-        self.submit_until_answered(op, |_| {});
+        self.view_cacheable(name, |seen| then(seen.map(|seen| seen.view)));
     }
 
     /// Shows one lock to `then`, and asks again until there is an answer.
@@ -70,7 +62,17 @@ impl Locks {
         name: &LockName,
         then: impl FnOnce(Result<LockView, Unavailable>) + Send + 'static,
     ) {
-        self.0.view_until_answered(name, Box::new(then));
+        let then = Box::new(|seen: Result<CacheableView, _>| then(seen.map(|seen| seen.view)));
+        self.0.view(name, Retry::UntilAnswered, then);
+    }
+
+    /// Shows one lock to `then`, with the number that a cache of it needs.
+    pub fn view_cacheable(
+        &self,
+        name: &LockName,
+        then: impl FnOnce(Result<CacheableView, Unavailable>) + Send + 'static,
+    ) {
+        self.0.view(name, Retry::Never, Box::new(then));
     }
 
     /// Shows a page of the leases that hang on a session to `then`.
@@ -81,47 +83,6 @@ impl Locks {
         then: impl FnOnce(Result<ListPage<(LockName, Token)>, Unavailable>) + Send + 'static,
     ) {
         self.0.leases(session, after, Box::new(then));
-    }
-
-    /// Decides a command before it returns, if that is possible without waiting.
-    pub fn submit_here(&self, command: &Command) -> Option<Result<Answer, Unavailable>> {
-        self.0.submit_here(command)
-    }
-
-    /// Shows one lock before it returns, if that is possible without waiting.
-    pub fn view_here(&self, name: &LockName) -> Option<Result<LockView, Unavailable>> {
-        self.0.view_here(name)
-    }
-
-    /// Shows one lock in place, if what decides is here; `look` must be quick, and ask nobody.
-    pub fn glance<T>(&self, name: &LockName, look: impl FnOnce(Glance<'_>) -> T) -> Option<T> {
-        self.act_here(name, |_| None, look).map(|(_, seen)| seen)
-    }
-
-    /// Decides what `ask` makes of a lock as it is, and what `after` sees of it then, in one
-    /// step, if what decides is here; both must be quick, and ask nobody.
-    pub fn act_here<T>(
-        &self,
-        name: &LockName,
-        ask: impl FnOnce(Glance<'_>) -> Option<Command>,
-        after: impl FnOnce(Glance<'_>) -> T,
-    ) -> Option<(Done, T)> {
-        let (mut ask, mut after, mut seen) = (Some(ask), Some(after), None);
-        let done = self.0.act_here(
-            name,
-            &mut |lock| ask.take().and_then(|ask| ask(lock)),
-            &mut |lock| seen = after.take().map(|after| after(lock)),
-        )?;
-        seen.map(|seen| (done, seen))
-    }
-
-    /// Shows one lock to `then`, which wants to keep what it sees.
-    pub fn look(
-        &self,
-        name: &LockName,
-        then: impl FnOnce(Result<CacheableView, Unavailable>) + Send + 'static,
-    ) {
-        self.0.look(name, Box::new(then));
     }
 
     /// Shows a page of locks to `then`.
@@ -151,9 +112,9 @@ impl Locks {
         self.0.session(id, Box::new(then));
     }
 
-    /// Follows what happens from now on, or from event `since` on.
-    pub fn watch(&self, since: Option<u64>) -> EventWatch {
-        self.0.watch(since)
+    /// Follows events from now on, or from event `since` on.
+    pub fn subscribe(&self, since: Option<u64>) -> EventWatch {
+        self.0.subscribe(since)
     }
 
     /// The number that the next event will get.
@@ -161,14 +122,15 @@ impl Locks {
         self.0.next_event()
     }
 
-    /// The session on which the holds of an edge hang.
-    pub fn bond(&self) -> Result<SessionOwner, Unavailable> {
-        self.0.bond()
+    /// Returns the session on which the holds of a front end hang.
+    pub fn own_session(&self) -> Result<SessionOwner, Unavailable> {
+        self.0.own_session()
     }
 
-    /// Whether a session that [`Self::bond`] gave is over, so that what hung on it is lost.
-    pub fn is_over(&self, session: SessionId) -> bool {
-        self.0.is_over(session)
+    /// Whether a session that [`Self::own_session`] gave is over, so that all leases that hung on
+    /// it are lost.
+    pub fn is_session_over(&self, session: SessionId) -> bool {
+        self.0.is_session_over(session)
     }
 
     /// The engine's time now, or later.
@@ -187,13 +149,18 @@ impl Locks {
     }
 
     /// Returns the status of the connection to the server, if there is one.
-    pub fn far(&self) -> Option<RemoteStatus> {
-        self.0.far()
+    pub fn connection(&self) -> Option<RemoteStatus> {
+        self.0.connection()
     }
 
     /// The URLs by which clients reach all nodes that decide together, if there can be several.
     pub fn urls(&self) -> Vec<String> {
         self.0.urls()
+    }
+
+    /// Whether every call is answered before it returns.
+    pub fn answers_at_once(&self) -> bool {
+        self.0.answers_at_once()
     }
 
     /// Whether commands are ordered here, and not forwarded to another server that does it.
@@ -221,9 +188,9 @@ impl Locks {
         self.0.histograms()
     }
 
-    /// The nodes that decide together, if there can be several.
-    pub fn council(&self) -> Option<Arc<dyn ClusterAdmin>> {
-        self.0.council()
+    /// Returns the administration of the cluster, if the backend is a node of one.
+    pub fn cluster_admin(&self) -> Option<Arc<dyn ClusterAdmin>> {
+        self.0.cluster_admin()
     }
 
     /// Whether the engine's time is known here: until then nothing can be shown or asked.

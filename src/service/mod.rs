@@ -42,10 +42,10 @@ mod batch_idempotency;
 pub mod batch_messages;
 pub mod batch_server;
 
-pub use backend_status::{About, BackendKind, Contact, SessionOwner};
+pub use backend_status::{About, BackendKind, BackendStatus, Contact, SessionOwner};
 pub use callback::Then;
 pub use failure::{RequestError, Unavailable};
-pub use lock_service::{CacheableView, Done, LockService};
+pub use lock_service::{CacheableView, LockService, Retry};
 pub use locks::Locks;
 pub use nested_names::ParentCheck;
 pub(crate) use paging::page_of_leases;

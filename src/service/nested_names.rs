@@ -6,7 +6,7 @@ use super::failure::Unavailable;
 use super::locks::Locks;
 use super::paging::List;
 use crate::engine::{
-    Answer, ClientId, Command, Glance, Lease, LeaseKey, LockName, LockView, Op, Outcome, Release,
+    Answer, ClientId, Command, Engine, Lease, LeaseKey, LockName, LockView, Op, Outcome, Release,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -59,18 +59,22 @@ impl ParentCheck {
         Some(Self { name, client, allows })
     }
 
-    fn allows(&self, holders: &[Lease]) -> Result<(), Unavailable> {
-        (self.allows)(holders).map_err(|why| Unavailable::Denied { why })
+    /// Checks the condition in the state of an engine.
+    pub(super) fn allows(&self, engine: &Engine) -> Result<(), Unavailable> {
+        if engine.involves(&self.name, &self.client) {
+            return Ok(());
+        }
+        self.allows_below(engine.holders_above(&self.name))
     }
 
-    fn allows_here(&self, lock: Glance<'_>) -> Result<(), Unavailable> {
-        if lock.involves(&self.client) { Ok(()) } else { self.allows(lock.above()) }
-    }
-
-    /// The same for views of the name and of all above it.
+    /// Checks the condition in views of the name and of all names above it.
     fn allows_seen(&self, views: &[LockView]) -> Result<(), Unavailable> {
         let involved = views.first().is_some_and(|own| own.involves(&self.client));
-        if involved { Ok(()) } else { self.allows(&nearest(views)) }
+        if involved { Ok(()) } else { self.allows_below(&nearest(views)) }
+    }
+
+    fn allows_below(&self, holders: &[Lease]) -> Result<(), Unavailable> {
+        (self.allows)(holders).map_err(|why| Unavailable::Denied { why })
     }
 }
 
@@ -110,28 +114,9 @@ impl Locks {
     ) {
         let command = command.into();
         let Some(check) = check else { return self.submit(command, then) };
-        match self.submit_checked_here(&command, Some(&check)) {
+        match self.0.submit_if(&check, &command) {
             Some(answer) => then(answer),
             None => submit_elsewhere(self, command, check, Box::new(then)),
-        }
-    }
-
-    /// The same before it returns, if that is possible without waiting.
-    pub fn submit_checked_here(
-        &self,
-        command: &Command,
-        check: Option<&ParentCheck>,
-    ) -> Option<Result<Answer, Unavailable>> {
-        let Some(check) = check else { return self.submit_here(command) };
-        let mut allowed = Ok(());
-        let decide = |lock: Glance<'_>| {
-            allowed = check.allows_here(lock);
-            allowed.is_ok().then(|| command.clone())
-        };
-        let (done, ()) = self.act_here(&check.name, decide, |_| ())?;
-        match allowed {
-            Ok(()) => done,
-            Err(denied) => Some(Err(denied)),
         }
     }
 
@@ -141,12 +126,9 @@ impl Locks {
         check: ParentCheck,
         then: impl FnOnce(Result<(), Unavailable>) + Send + 'static,
     ) {
-        match self.glance(&check.name, |lock| check.allows_here(lock)) {
-            Some(allowed) => then(allowed),
-            None => look_up(self, &check.name.clone(), move |views| {
-                then(views.and_then(|views| check.allows_seen(&views)));
-            }),
-        }
+        look_up(self, &check.name.clone(), move |views| {
+            then(views.and_then(|views| check.allows_seen(&views)));
+        });
     }
 
     /// Tells `then` whether `client` itself holds a lock below `name`, as far as one page shows.
@@ -208,7 +190,7 @@ fn confirm(
         let above = views.map(|views| nearest(&views)).unwrap_or_default();
         // A lock above that is younger was taken beside a name that was there.
         let is_older = |lease: &Lease| granted.token.is_some_and(|token| lease.token < token);
-        match check.allows(&above) {
+        match check.allows_below(&above) {
             Err(denied) if above.iter().any(is_older) => {
                 door.give_back(Op::Release(Release::of(granted)));
                 then(Err(denied));
@@ -255,11 +237,12 @@ struct Seen {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend_status::About;
+    use super::super::backend_status::{About, BackendStatus};
     use super::super::event_log::EventWatch;
     use super::super::local::Local;
-    use super::super::lock_service::LockService;
+    use super::super::lock_service::{CacheableView, LockService, Retry};
     use super::super::paging::{Children, ListPage};
+    use super::super::stale_read::StaleReads;
     use super::*;
     use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT};
     use crate::engine::{
@@ -352,15 +335,19 @@ mod tests {
     }
 
     impl LockService for Elsewhere {
-        fn submit(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+        fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
             (self.before)(&self.engine, &command);
-            let answer = self.engine.submit_here(&command).expect("it is here");
+            self.engine.submit(command.clone(), retry, then);
             (self.after)(&self.engine, &command);
-            then(answer);
         }
 
-        fn view(&self, name: &LockName, then: Then<Result<LockView, Unavailable>>) {
-            self.engine.view(name, then);
+        fn view(
+            &self,
+            name: &LockName,
+            retry: Retry,
+            then: Then<Result<CacheableView, Unavailable>>,
+        ) {
+            self.engine.view(name, retry, then);
         }
 
         fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
@@ -371,8 +358,8 @@ mod tests {
             self.engine.children(query, then);
         }
 
-        fn watch(&self, since: Option<u64>) -> EventWatch {
-            self.engine.watch(since)
+        fn subscribe(&self, since: Option<u64>) -> EventWatch {
+            self.engine.subscribe(since)
         }
 
         fn next_event(&self) -> u64 {
@@ -386,7 +373,11 @@ mod tests {
         fn wall(&self, at: Time) -> Wall {
             self.engine.wall(at)
         }
+    }
 
+    impl StaleReads for Elsewhere {}
+
+    impl BackendStatus for Elsewhere {
         fn about(&self) -> About {
             self.engine.about()
         }
@@ -453,7 +444,8 @@ mod tests {
         let bob_comes = |engine: &Local, command: &Command| {
             let Op::Acquire(ask) = &command.op else { return };
             if ask.name.as_str() == "backup/x" {
-                let _ = engine.submit_here(&acquire("backup", "bob").into());
+                let bob = acquire("backup", "bob").into();
+                engine.submit(bob, Retry::Never, Box::new(|_| {}));
             }
         };
         let locks = elsewhere(bob_comes, |_, _| {});

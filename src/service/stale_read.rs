@@ -8,6 +8,15 @@ use super::scoped_views;
 use crate::engine::{Engine, LockName, LockView};
 use crate::time::{Span, Time};
 
+/// Reads of the state of a node that may be old.
+pub trait StaleReads {
+    /// Shows the local state to `look` while nothing changes, and returns an upper bound on its
+    /// age, if one is known. `None`: no local state is old, and `look` was not called.
+    fn stale(&self, _look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
+        None
+    }
+}
+
 /// The result of a stale read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaleRead<T> {
@@ -32,7 +41,7 @@ impl Locks {
         name: &LockName,
         then: impl FnOnce(Result<StaleRead<LockView>, Unavailable>) + Send + 'static,
     ) {
-        match self.known(|engine, at| engine.view(name, at)) {
+        match self.stale(|engine, at| engine.view(name, at)) {
             Some(known) => then(Ok(known)),
             None => self.view(name, move |view| then(view.map(StaleRead::now))),
         }
@@ -46,7 +55,7 @@ impl Locks {
         query: List,
         then: impl FnOnce(Result<StaleRead<ListPage<LockView>>, Unavailable>) + Send + 'static,
     ) {
-        match self.known(|engine, at| page(engine, at, &prefixes, &query)) {
+        match self.stale(|engine, at| page(engine, at, &prefixes, &query)) {
             Some(known) => then(Ok(known)),
             None => {
                 scoped_views::list(self, prefixes, query, |page| then(page.map(StaleRead::now)));
@@ -54,11 +63,11 @@ impl Locks {
         }
     }
 
-    /// `None`: what decides is behind this very door, and nothing there is old.
-    fn known<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
+    /// `None`: the backend keeps no state that is old.
+    fn stale<T>(&self, look: impl FnOnce(&Engine, Time) -> T) -> Option<StaleRead<T>> {
         let (mut look, mut seen) = (Some(look), None);
         let age =
-            self.0.known(&mut |engine, at| seen = look.take().map(|look| look(engine, at)))?;
+            self.0.stale(&mut |engine, at| seen = look.take().map(|look| look(engine, at)))?;
         seen.map(|it| StaleRead { it, age })
     }
 }

@@ -149,7 +149,7 @@ fn the_timer_serves_the_next_in_line() {
     let local = Arc::new(Local::in_memory(Rules::default()).expect("it starts"));
     let locks = Locks::new(local);
     let short = ask("x", "a", Span::from_secs(1), Span::ZERO);
-    let mut watch = locks.watch(None);
+    let mut watch = locks.subscribe(None);
     let (send, receive) = mpsc::channel();
     watch.wake_by(Arc::new(move || {
         send.send(()).ok();
@@ -272,7 +272,7 @@ fn wakers_that_make_events_do_not_nest() {
     const EVENTS: u64 = 100_000;
     let locks = Locks::new(Arc::new(Local::in_memory(Rules::default()).expect("it starts")));
     let (send, ended) = mpsc::channel();
-    let watch = Arc::new(parking_lot::Mutex::new(locks.watch(None)));
+    let watch = Arc::new(parking_lot::Mutex::new(locks.subscribe(None)));
     let (watching, asking) = (Arc::downgrade(&watch), locks.clone());
     let seen = AtomicU64::new(0);
     watch.lock().wake_by(Arc::new(move || {

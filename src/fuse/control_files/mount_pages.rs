@@ -75,7 +75,7 @@ impl MountPages {
             "open_files": self.opens.count(),
             "bound_to_processes": self.bindings.count(),
         });
-        if let Some(RemoteStatus { server, heard, trouble }) = service.far() {
+        if let Some(RemoteStatus { server, heard, trouble }) = service.connection() {
             page["server"] = json!({
                 "url": &*server,
                 "round_trip_us": heard.map(|heard| heard.round_trip.as_nanos() / 1_000),

@@ -51,7 +51,7 @@ impl EventStream {
     /// A place in the log: from event `since` on, or from now on.
     pub(crate) fn open(locks: &Locks, since: Option<u64>) -> Arc<Self> {
         Arc::new_cyclic(|stream: &Weak<Self>| {
-            let mut watch = locks.watch(since);
+            let mut watch = locks.subscribe(since);
             let stream = stream.clone();
             watch.wake_by(Arc::new(move || {
                 if let Some(stream) = stream.upgrade() {

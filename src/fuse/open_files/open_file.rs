@@ -196,7 +196,7 @@ impl OpenFile {
     ) {
         let Some(held) = view.held_by(&self.client) else { return };
         let Lease { token, life, .. } = held.lease;
-        let session = match (life, service.bond()) {
+        let session = match (life, service.own_session()) {
             (Lifetime::Session(session), Ok(SessionOwner::Kept(own))) if session == own => {
                 Some(own)
             }

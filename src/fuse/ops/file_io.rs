@@ -177,7 +177,7 @@ impl FileIo {
         };
         let (Some(token), Some(session)) = (tenure, session) else { return Ok(()) };
         let locks = &self.nodes.locks;
-        if !locks.service().is_over(session) {
+        if !locks.service().is_session_over(session) {
             return Ok(());
         }
         let reason = Box::new(Reason::Expired { name: name.clone(), token });

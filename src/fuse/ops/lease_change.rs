@@ -3,9 +3,9 @@
 
 use crate::engine::limits::TEXT_BYTES_MAX;
 use crate::engine::{
-    Acquire, Annotate, Command, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime,
-    LockName, LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Renew,
-    SessionId, Tenure, TextPatch, Token, Ttl,
+    Acquire, Annotate, FileAttrs, Firm, Grace, Lease, LeaseKey, LeaseTerms, Lifetime, LockName,
+    LockView, Mode, Op, Outcome, Ownership, Patch, QueuePolicy, ReadMode, Renew, SessionId, Tenure,
+    TextPatch, Token, Ttl,
 };
 use crate::fuse::credentials::Caller;
 use crate::fuse::errno::Act;
@@ -13,7 +13,6 @@ use crate::fuse::file_attrs::{NodeState, chosen_mode};
 use crate::fuse::inodes::{LockNode, NodeLink};
 use crate::fuse::kernel::values::Errno;
 use crate::fuse::last_refusal::in_the_way;
-use crate::fuse::lock_access::flat;
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::open_files::open_file::{OpenAccess, OpenFile};
 use crate::fuse::process::bindings::ProcessBindings;
@@ -130,42 +129,6 @@ impl LeaseChanges {
 
     /// Applies a change to one lease.
     async fn reach(
-        &self,
-        caller: &Caller,
-        act: Act,
-        one: &ChangedLease,
-        change: &LeaseChange,
-    ) -> Result<ChangeReached, Errno> {
-        let (locks, attrs) = (&self.nodes.locks, &self.nodes.attrs);
-        let here = locks.service().act_here(
-            &one.name,
-            |lock| {
-                let lease = one.own(caller, lock.leases().iter());
-                self.op(change, caller, one, lock.mode(), lease).map(Command::from)
-            },
-            |lock| attrs.state_of_glance(lock),
-        );
-        let Some((done, state)) = here else {
-            return self.reach_afar(caller, act, one, change).await;
-        };
-        match done.map(flat) {
-            None => Ok(ChangeReached::default()),
-            Some(Ok(outcome)) => {
-                let token = self.reached(change, caller, one, &outcome);
-                Ok(ChangeReached { token, state: Some(state) })
-            }
-            Some(Err(failure)) => {
-                let failure = match locks.view(caller, act, &one.name).await {
-                    Ok(view) => in_the_way(&caller.client, &view, failure),
-                    Err(_) => failure,
-                };
-                Err(locks.refusals().failed(caller, act, Some(&one.name), failure))
-            }
-        }
-    }
-
-    /// The same where the engine is elsewhere: first the lock is shown, then it is changed.
-    async fn reach_afar(
         &self,
         caller: &Caller,
         act: Act,

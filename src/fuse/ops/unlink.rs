@@ -1,18 +1,15 @@
 //! The operations that give a lock back: `rm` and `rmdir`.
 
-use crate::engine::{
-    ClientId, Glance, Holder, LeaseKey, LockName, LockView, Op, Outcome, Reason, Release,
-};
+use crate::engine::{ClientId, Holder, LeaseKey, LockName, LockView, Op, Outcome, Reason, Release};
 use crate::fuse::control_names::LockFact;
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
 use crate::fuse::kernel::file_system::NameIn;
 use crate::fuse::kernel::values::Errno;
-use crate::fuse::lock_access::flat;
 use crate::fuse::lock_nodes::LockNodes;
-use crate::fuse::ops::own_lease::{is_loose, lease_to_end, not_empty};
+use crate::fuse::ops::own_lease::{lease_to_end, not_empty};
 use crate::fuse::posix_locks::PosixLocks;
-use crate::service::{Done, RequestError};
+use crate::service::RequestError;
 use std::sync::Arc;
 
 /// Releases locks by removing files.
@@ -57,20 +54,13 @@ impl Removal {
 
     async fn release(&self, caller: &Caller, act: Act, name: LockName) -> Result<(), Errno> {
         let locks = &self.nodes.locks;
-        let answer = if let Some((Some(answer), ())) = self.release_here(caller, act, &name) {
-            flat(answer)
-        } else {
-            let view = locks.view(caller, act, &name).await?;
-            if act == Act::Rmdir && view.has_below && self.has_own_below(caller, &view).await {
-                return Err(not_empty(locks.refusals(), caller, act, &view));
-            }
-            let refusals = locks.refusals();
-            let token = lease_to_end(&self.posix_locks, refusals, caller, act, &view)?;
-            let (name, client) = (name.clone(), caller.client.clone());
-            let key = LeaseKey { name, client, token };
-            locks.decide(Op::Release(Release::of(key))).await
-        };
-        if let Err(failure) = answer {
+        let view = locks.view(caller, act, &name).await?;
+        if act == Act::Rmdir && view.has_below && self.has_own_below(caller, &view).await {
+            return Err(not_empty(locks.refusals(), caller, act, &view));
+        }
+        let token = lease_to_end(&self.posix_locks, locks.refusals(), caller, act, &view)?;
+        let key = LeaseKey { name: name.clone(), client: caller.client.clone(), token };
+        if let Err(failure) = locks.decide(Op::Release(Release::of(key))).await {
             match self.local_holder(caller, &failure) {
                 Some(holder) => self.release_for(caller, act, &name, holder).await?,
                 None => return Err(locks.refusals().failed(caller, act, Some(&name), failure)),
@@ -90,20 +80,6 @@ impl Removal {
         // Without an answer the release itself says what is wrong.
         let held = self.nodes.locks.holds_below(&view.name, &holder.lease.holder).await;
         held.unwrap_or(false)
-    }
-
-    /// The nearly always case in one step: the caller's own lease, which hangs on no open file.
-    fn release_here(&self, caller: &Caller, act: Act, name: &LockName) -> Option<(Done, ())> {
-        let ask = |lock: Glance<'_>| {
-            let mut leases = lock.leases().iter();
-            let own = leases.find(|lease| lease.holder == caller.client && is_loose(lease))?;
-            if act == Act::Rmdir && lock.has_below() {
-                return None;
-            }
-            let (name, client, token) = (name.clone(), caller.client.clone(), Some(own.token));
-            Some(Op::Release(Release::of(LeaseKey { name, client, token })).into())
-        };
-        self.nodes.locks.service().act_here(name, ask, |_| ())
     }
 
     /// Root may release what users of this machine hold.

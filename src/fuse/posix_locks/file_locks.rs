@@ -226,7 +226,8 @@ impl PosixLocks {
         if let Some(own) = self.own.get() {
             return Ok(Arc::clone(own));
         }
-        let bond = self.parts.nodes.locks.service().bond().map_err(RequestError::Unavailable)?;
+        let bond =
+            self.parts.nodes.locks.service().own_session().map_err(RequestError::Unavailable)?;
         let mut kept = self.kept.lock();
         match (bond, &*kept) {
             // Under the mutex, so that there is only one.

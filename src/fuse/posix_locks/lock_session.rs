@@ -70,7 +70,7 @@ impl LockSession {
         slot: Option<Weak<SessionSlot>>,
     ) -> Arc<Self> {
         let session = table.session();
-        let watch = Mutex::new(parts.nodes.locks.service().watch(None));
+        let watch = Mutex::new(parts.nodes.locks.service().subscribe(None));
         let idle = Arc::new(AtomicBool::new(false));
         let unheard = Arc::clone(&idle);
         let (queue, parts) = (EffectQueue::new(table), parts.clone());
@@ -164,14 +164,12 @@ impl LockSession {
         match effect {
             Effect::Submit { cookie, ino, ask } => {
                 let of = (ask.name.clone(), ask.client.clone());
-                let check = self.parts.parents.check_of_open(&ask);
-                let command = Op::Acquire(*ask).into();
-                if let Some(answer) = self.service().submit_checked_here(&command, check.as_ref()) {
-                    let answer = answer.map_err(RequestError::Unavailable);
-                    return self.settle(cookie, ino, of, answer);
-                }
+                // Elsewhere the condition would have to be checked before, and requests would
+                // overtake each other.
+                let is_one_step = self.service().answers_at_once();
+                let check = is_one_step.then(|| self.parts.parents.check_of_open(&ask)).flatten();
                 let own = Arc::clone(self);
-                self.service().submit(command, move |answer| {
+                self.service().submit_checked(Op::Acquire(*ask), check, move |answer| {
                     own.settle(cookie, ino, of, answer.map_err(RequestError::Unavailable));
                 });
             }

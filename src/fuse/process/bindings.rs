@@ -102,13 +102,17 @@ impl ProcessBindings {
     pub(crate) fn session(&self) -> Option<SessionId> {
         let mut session = self.session.lock();
         if session.is_none() {
+            if !self.service.answers_at_once() {
+                return None;
+            }
             let client = self.client.clone();
             let open = Op::OpenSession(OpenSession { client, ttl: None, grace: GRACE_OF_PROCESS });
-            *session = match self.service.submit_here(&open.into())? {
-                Ok(Ok(Outcome::SessionOpened(id))) => Some(id),
-                // Then leases are renewed, as elsewhere.
-                Ok(_) | Err(_) => None,
-            };
+            let (send, opened) = std::sync::mpsc::channel();
+            self.service.submit(open, move |answer| send.send(answer).unwrap_or_default());
+            // Without a session leases are renewed, as elsewhere.
+            if let Ok(Ok(Ok(Outcome::SessionOpened(id)))) = opened.try_recv() {
+                *session = Some(id);
+            }
         }
         *session
     }
@@ -251,7 +255,7 @@ impl ProcessBindings {
         )?;
         state.epoll = Some(Arc::clone(&epoll));
         if state.watch.is_none() {
-            let mut watch = self.service.watch(None);
+            let mut watch = self.service.subscribe(None);
             let events_of = Arc::downgrade(self);
             watch.wake_by(Arc::new(move || {
                 if let Some(own) = events_of.upgrade() {

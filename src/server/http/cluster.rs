@@ -184,7 +184,7 @@ fn audit(call: &RequestContext, council: &dyn ClusterAdmin, change: ClusterChang
 }
 
 fn council(call: &RequestContext) -> HandlerResult<Arc<dyn ClusterAdmin>> {
-    call.app.locks.council().ok_or_else(|| {
+    call.app.locks.cluster_admin().ok_or_else(|| {
         let why = "this server is no node of a cluster; start it with --data and --peer-listen";
         Problem::plain(StatusCode::CONFLICT, why)
     })

@@ -67,7 +67,7 @@ pub(super) async fn stream(mut call: RequestContext) -> HandlerResult {
 impl EventSubscriber {
     async fn serve(mut self, last: Option<String>) {
         let (since, restarted) = self.since(last.as_deref());
-        let mut watch = self.app.locks.watch(since);
+        let mut watch = self.app.locks.subscribe(since);
         let more = Arc::new(Notify::new());
         let wake = Arc::clone(&more);
         watch.wake_by(Arc::new(move || wake.notify_one()));

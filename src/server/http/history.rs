@@ -73,7 +73,7 @@ struct SessionLosses {
 impl EventHistory {
     pub(super) fn new(locks: &Locks) -> Self {
         let (news, many) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let mut watch = locks.watch(None);
+        let mut watch = locks.subscribe(None);
         let (counted, wake) = (Arc::clone(&news), Arc::clone(&many));
         watch.wake_by(Arc::new(move || {
             // Waking a thread for each change would cost whoever causes it more than the change.

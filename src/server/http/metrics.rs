@@ -32,7 +32,7 @@ fn page(
         page.family(name, help, "gauge");
         page.line("", value as u64);
     }
-    if let Some(council) = app.locks.council() {
+    if let Some(council) = app.locks.cluster_admin() {
         of_node(&mut page, &council.own());
         of_nodes(&mut page, &council.outlook());
     }

@@ -56,7 +56,7 @@ pub(super) async fn me(mut call: RequestContext) -> HandlerResult {
         "steal": grant.steal,
         // Whether there are nodes to be shown, to this caller: the page asks for them only then.
         "cluster": grant.may_begin(Operation::ShowCluster).is_ok()
-            && call.app.locks.council().is_some(),
+            && call.app.locks.cluster_admin().is_some(),
         "locks": grant.prefixes,
     });
     Ok(json(StatusCode::OK, &me))

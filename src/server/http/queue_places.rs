@@ -111,7 +111,7 @@ impl QueuePlaces {
     ) -> oneshot::Receiver<Result<EnterResult, Unavailable>> {
         let (then, answer) = oneshot::channel();
         let (places, asked) = (Arc::clone(self), ask.clone());
-        let mut before = self.locks.watch(None);
+        let mut before = self.locks.subscribe(None);
         self.locks.submit_checked(Op::Acquire(ask.clone()), check, move |answer| {
             let entered = |outcome| match outcome {
                 Outcome::Waiting { ticket, .. } => {
@@ -126,7 +126,7 @@ impl QueuePlaces {
 
     fn watch(&self) -> EventWatch {
         let own = Weak::clone(&self.own);
-        let mut watch = self.locks.watch(None);
+        let mut watch = self.locks.subscribe(None);
         watch.wake_by(Arc::new(move || {
             if let Some(places) = own.upgrade() {
                 places.pump();
@@ -276,7 +276,7 @@ impl Drop for PlaceGuard {
         let (name, client) = (self.ask.name.clone(), self.ask.client.clone());
         let (locks, ticket) = (self.places.locks.clone(), self.ticket);
         // Served before this line: `told` says so. Served after it: `after` does.
-        let mut after = locks.watch(None);
+        let mut after = locks.subscribe(None);
         self.places.pump();
         if let Ok(PlaceOutcome::Served(token)) = self.told.try_recv() {
             return give_back(&locks, &name, &client, token);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     fn stand_by(places: &Arc<QueuePlaces>, ask: &Acquire) -> PlaceGuard {
-        let mut before = places.locks.watch(None);
+        let mut before = places.locks.subscribe(None);
         let outcome = submit(places, Op::Acquire(ask.clone()));
         let Outcome::Waiting { ticket, .. } = outcome else { panic!("{outcome:?}") };
         places.follow(ask, ticket, &mut before)

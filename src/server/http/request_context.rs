@@ -118,15 +118,9 @@ impl RequestContext {
         self.check(&op).await?;
         let check = parent_check(&self.grant, &op);
         let command = Command { request, ..op.into() };
-        let done = self.app.locks.submit_checked_here(&command, check.as_ref());
-        let answer = if let Some(answer) = done {
-            Ok(answer)
-        } else {
-            let (then, answer) = oneshot::channel();
-            self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
-            answer.await
-        };
-        told(answer)?.map_err(|refusal| RequestError::Refused(refusal).into())
+        let (then, answer) = oneshot::channel();
+        self.app.locks.submit_checked(command, check, |answer| drop(then.send(answer)));
+        told(answer.await)?.map_err(|refusal| RequestError::Refused(refusal).into())
     }
 
     /// Grants nothing once the server is on its way out.

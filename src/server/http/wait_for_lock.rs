@@ -60,7 +60,7 @@ pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span
                 return Err(in_vain(call, &waiter.ask, why).await);
             }
             PlaceOutcome::Unknown => {
-                let mut before = call.app.locks.watch(None);
+                let mut before = call.app.locks.subscribe(None);
                 if waits(call, &ask.name, waiter.ticket).await? {
                     place = Some(Box::new(places.follow(&ask, waiter.ticket, &mut before)));
                 }
@@ -112,7 +112,7 @@ pub(super) async fn wait_by_id(
         call.grants()?;
         let left = until.since(call.app.locks.now());
         ask.line = QueuePolicy::Join(Some(left.min(KEPT)));
-        let mut before = call.app.locks.watch(None);
+        let mut before = call.app.locks.subscribe(None);
         let outcome = call.decide(Op::Acquire(ask.clone()), Some(request.clone())).await;
         let ticket = match outcome {
             Ok(Outcome::Waiting { ticket, .. }) => ticket,

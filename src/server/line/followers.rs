@@ -75,7 +75,7 @@ impl LineFollowers {
             return Err(FollowersFull);
         }
         // From here on nothing is missed.
-        let watch = self.locks.watch(None);
+        let watch = self.locks.subscribe(None);
         let next = Arc::new(AtomicU64::new(watch.next()));
         let (all, place) = (Arc::clone(self), Arc::clone(&next));
         let telling = tokio::spawn(async move {
