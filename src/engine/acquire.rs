@@ -6,12 +6,11 @@ use super::deadlines::Due;
 use super::details::Details;
 use super::details::Patch;
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
-use super::lease::{Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Ticket, Token};
+use super::lease::{Lease, LeaseTerms, Lifetime, Mode, Ownership, Ticket, Token};
 use super::lock::{Lock, QueuedWaiter, Tenancy, sessions_of};
 use super::lock_table::Slot;
-use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
-use super::refusal::{Limit, Reason, Refusal, Way};
+use super::refusal::{Limit, Reason, Refusal};
 use super::renew::again;
 use super::state::{Engine, EngineState};
 use crate::time::{Span, Time};
@@ -53,17 +52,8 @@ impl Engine {
             }
         };
         match self.books.stance(lock, ask) {
-            ConflictCheck::Conflict(_, Way::Grace) if planted(Mutant::GraceForEverybody) => {
-                let lease = lock.leases()[0].clone();
-                self.books.unbook(&ask.name, &lease);
-                self.finish(&ask.name, lease.token, TenureEnd::Lapsed, events);
-                Ok(Outcome::Granted(self.grant(ask, events)))
-            }
             ConflictCheck::Own(lease) => {
                 let token = lease.token;
-                if planted(Mutant::UpgradeBesideOthers) && lock.mode() != ask.mode {
-                    self.oust_others(&ask.name, token, events);
-                }
                 self.go_on(ask, token, rules, events)
             }
             ConflictCheck::Beside => {
@@ -83,21 +73,8 @@ impl Engine {
                     return self.join(ask, until, rules, events);
                 }
                 let conflict = self.books.conflict(&ask.name, lock, lease, way);
-                let refusal = self.books.refuse(Reason::Conflict(conflict));
-                if ask.line == QueuePolicy::Skip && planted(Mutant::RefusalLeavesWaiter) {
-                    let _ = self.join(ask, None, rules, events);
-                }
-                Err(refusal)
+                Err(self.books.refuse(Reason::Conflict(conflict)))
             }
-        }
-    }
-
-    /// Ends all tenures but one: only a bug that the tests plant does that.
-    fn oust_others(&mut self, name: &LockName, token: Token, events: &mut Vec<Event>) {
-        let leases = self.locks.get(name).map(|lock| lock.leases().to_vec()).unwrap_or_default();
-        for lease in leases.iter().filter(|lease| lease.token != token) {
-            self.books.unbook(name, lease);
-            self.finish(name, lease.token, TenureEnd::Lapsed, events);
         }
     }
 
@@ -118,14 +95,10 @@ impl Engine {
     ) -> Answer {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that has a lease is there");
         let mode_changes = lock.mode() != ask.mode;
-        let upgrades = mode_changes
-            && ask.mode == Mode::Exclusive
-            && rules != Rulebook::First
-            && !planted(Mutant::UpgradeKeepsToken);
+        let upgrades = mode_changes && ask.mode == Mode::Exclusive && rules != Rulebook::First;
         let lease = lock.lease_mut(token).expect("the stance names a lease that is there");
         self.books.fits(&ask.name, ask, &lease.details)?;
         let now = self.books.clock;
-        let in_grace = self.books.ends(lease.life).phase(now) == Phase::Grace;
         self.books.unbook(&ask.name, lease);
         match (lease.hold, ask.hold) {
             (_, Ownership::OpenFile(_)) => {
@@ -135,9 +108,6 @@ impl Engine {
             // An open file's hold lasts as long as the file, whoever touches the name meanwhile.
             (hold, _) if self.books.is_open(hold) => lease.life = again(lease.life, now),
             _ => lease.life = renewed(lease.life, ask.term, now),
-        }
-        if in_grace && planted(Mutant::NewTokenInGrace) {
-            lease.token = self.books.mint.token();
         }
         lease.renewed_at = now;
         lease.acquisition = lease.acquisition.saturating_add(1);
@@ -160,7 +130,7 @@ impl Engine {
             let (name, holder) = (ask.name.clone(), ask.client.clone());
             self.books.tell(events, EventKind::Renewed { name, holder, token });
         }
-        if mode_changes && !planted(Mutant::DowngradeServesNobody) {
+        if mode_changes {
             self.serve(&ask.name, events);
         }
         Ok(Outcome::Renewed(tenure))
@@ -180,8 +150,7 @@ impl Engine {
         self.books.fits(&ask.name, ask, &NOTHING_SAID)?;
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let own_place = ask.hold == Ownership::Exclusive(None)
-            && !matches!(rules, Rulebook::First | Rulebook::Second)
-            && !planted(Mutant::ProgramsSharePlace);
+            && !matches!(rules, Rulebook::First | Rulebook::Second);
         let same = |waiter: &QueuedWaiter| waiter.client == ask.client && waiter.hold == ask.hold;
         let place = lock.line.iter().find(|(_, waiter)| !own_place && same(waiter));
         if let Some((ticket, _)) = place {
@@ -190,7 +159,6 @@ impl Engine {
         }
         let (ahead, max) = (lock.line.len(), self.books.rules.waiters_max);
         self.books.limit(ahead, max, Limit::Waiters)?;
-        let until = if planted(Mutant::PatienceIgnored) { None } else { until };
         let ticket = Ticket(self.books.next_ticket);
         self.books.next_ticket += 1;
         let waiter = QueuedWaiter::new(ask, self.books.clock, until);
@@ -213,10 +181,7 @@ impl Engine {
         let lock = self.locks.get_mut(&ask.name).expect("a lock that is waited for is held");
         let before = lock.line.remove(ticket).expect("who asks again is in line");
         self.books.unbook_waiter(&ask.name, ticket, &before);
-        let mut waiter = QueuedWaiter::new(ask, before.since, until);
-        if planted(Mutant::AskingAgainKeepsMode) {
-            waiter.mode = before.mode;
-        }
+        let waiter = QueuedWaiter::new(ask, before.since, until);
         self.books.book_waiter(&ask.name, ticket, &waiter);
         lock.line.insert(ticket, waiter);
         self.serve(&ask.name, events);
@@ -245,9 +210,7 @@ impl Engine {
         if !self.unqueue(&ask.name, ask.ticket, ask.why, events) {
             return Err(self.books.refuse(Reason::NotInLine(ask.name.clone())));
         }
-        if !planted(Mutant::LeaverBlocksLine) {
-            self.serve(&ask.name, events);
-        }
+        self.serve(&ask.name, events);
         Ok(Outcome::Left)
     }
 
@@ -281,10 +244,6 @@ impl Engine {
                 let entrant = Entrant::from_line(ticket, &waiter);
                 let tenure = self.books.let_in(lock, name, entrant, events);
                 self.books.wait_is_over(ticket, &Outcome::Granted(tenure));
-                if waiter.mode == Mode::Exclusive && planted(Mutant::WaiterServedTwice) {
-                    self.books.book_waiter(name, ticket, &waiter);
-                    lock.line.insert(ticket, waiter);
-                }
             } else {
                 self.books.wait_is_over(ticket, &Outcome::Left);
                 let (name, client) = (name.clone(), waiter.client);
@@ -329,12 +288,7 @@ impl<'a> Entrant<'a> {
 
 /// Returns the ticket of the next waiter to serve, and the mode that it asks for.
 fn next_in_line(lock: &Lock) -> Option<(Ticket, Mode)> {
-    let next = if planted(Mutant::LastServedFirst) {
-        lock.line.last_key_value()
-    } else {
-        lock.line.first_key_value()
-    };
-    next.map(|(ticket, waiter)| (*ticket, waiter.mode))
+    lock.line.first_key_value().map(|(ticket, waiter)| (*ticket, waiter.mode))
 }
 
 /// A lease's life after the client has acquired it again. One that hangs on a session keeps
@@ -377,7 +331,7 @@ impl EngineState {
     /// Whether a shared lock has as many holders as it may have.
     pub(super) fn is_full(&self, lock: &Lock) -> bool {
         let full = lock.leases().len() >= self.rules.holders_max;
-        lock.mode() == Mode::Shared && full && !planted(Mutant::LineIgnoresHolders)
+        lock.mode() == Mode::Shared && full
     }
 
     /// The lease that is longest in the way.

@@ -26,7 +26,6 @@ use super::lease_terms::{Grace, Ttl};
 use super::limits::REQUEST_KEY_BYTES_MAX;
 use super::limits::{HOLDER_ID_BYTES_MAX, NOTE_BYTES_MAX};
 use super::lock::{Lock, QueuedWaiter, Tenancy, WaitQueue};
-use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::session::Session;
 use super::state::{Engine, EngineState, Rules};
@@ -100,8 +99,7 @@ pub fn decode_engine(format: u8, bytes: &[u8]) -> Result<Engine, Malformed> {
     engine.books.clock = Time::take(from)?;
     let upcoming = u64::take(from)?;
     require(upcoming > 0)?;
-    engine.books.mint =
-        TokenAllocator::at(upcoming - u64::from(planted(Mutant::TokenReusedByRestore)));
+    engine.books.mint = TokenAllocator::at(upcoming);
     engine.books.next_ticket = u64::take(from)?;
     for _ in 0..u64::take(from)? {
         let (id, session) = (SessionId::take(from)?, Session::take(from)?);

@@ -4,7 +4,6 @@
 use super::command::Acquire;
 use super::lease::{Ends, Lease, Mode, Ownership, Phase};
 use super::lock::{admits, own_among};
-use super::mutants::{Mutant, planted};
 use super::name::ClientId;
 use super::refusal::Way;
 use super::view::{Holder, LockView};
@@ -67,17 +66,17 @@ impl<'a, L: Iterator<Item = (&'a Lease, Ends)> + Clone> Facts<L> {
             // beside a program that was promised to be alone.
             let of_file =
                 matches!((own.hold, wish.hold), (Ownership::OpenFile(_), Ownership::Client));
-            if self.mode != wish.mode && of_file && !planted(Mutant::ModeOfFileChanged) {
+            if self.mode != wish.mode && of_file {
                 return ConflictCheck::Conflict(own, Way::Own);
             }
             let other = leases.clone().find(|lease| lease.token != own.token);
-            return match other.filter(|_| !planted(Mutant::UpgradeBesideOthers)) {
+            return match other {
                 Some(other) if self.mode != wish.mode => ConflictCheck::Conflict(other, Way::Held),
                 Some(_) | None => ConflictCheck::Own(own),
             };
         }
         if admits(self.mode, wish.mode) {
-            if !self.has_line || planted(Mutant::SharedOvertakes) {
+            if !self.has_line {
                 return ConflictCheck::Beside;
             }
             return ConflictCheck::Conflict(foremost, Way::Behind);

@@ -2,7 +2,6 @@
 
 use super::command::RequestId;
 use super::lease::{SessionId, Ticket, Token};
-use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use crate::time::Time;
 use std::collections::BTreeSet;
@@ -58,8 +57,7 @@ impl Deadlines {
 
     /// Takes the first thing that is due by `now`.
     pub(super) fn pop(&mut self, now: Time) -> Option<(Time, Due)> {
-        let next = self.next()?;
-        if next > now || (next == now && planted(Mutant::DueOneLate)) {
+        if self.next()? > now {
             return None;
         }
         self.0.pop_first()

@@ -4,7 +4,6 @@ use super::deadlines::Due;
 use super::event::{Event, EventKind, LeaveReason, TenureEnd};
 use super::lease::{Ticket, Token};
 use super::lock::{Lock, QueuedWaiter};
-use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::state::{Engine, EngineState};
 use crate::time::Time;
@@ -40,7 +39,7 @@ impl Engine {
         let lock = self.locks.get_mut(name).expect("a lease that is due has its lock");
         let lease = lock.lease_mut(token).expect("a lease that is due is there");
         let ends = self.books.ends(lease.life);
-        if due_at < ends.grace_until && !planted(Mutant::NoGrace) {
+        if due_at < ends.grace_until {
             let holder = lease.holder.clone();
             let due = Due::Lease(token, name.clone());
             self.books.agenda.add(ends.grace_until, due);
@@ -102,7 +101,6 @@ impl EngineState {
     /// something that was due earlier than its own end in the same step.
     pub(super) fn is_alive(&self, waiter: &QueuedWaiter) -> bool {
         let lives = |id| self.sessions.get(&id).is_some_and(|s| s.expires_at() > self.clock);
-        let waits = waiter.until.is_none_or(|until| until > self.clock);
-        (waiter.sessions().all(lives) && waits) || planted(Mutant::DeadWaiterServed)
+        waiter.sessions().all(lives) && waiter.until.is_none_or(|until| until > self.clock)
     }
 }

@@ -5,7 +5,6 @@ use super::details::Details;
 use super::details::{Patch, TextPatch};
 use super::lease::{Lease, LeaseTerms, Mode, Ownership, SessionId, Ticket, Token};
 use super::limits::TEXT_BYTES_MAX;
-use super::mutants::{Mutant, planted};
 use super::name::ClientId;
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -183,13 +182,11 @@ fn takes_over(have: Ownership, want: Ownership) -> bool {
     match (have, want) {
         (_, Ownership::Client) | (Ownership::Client, Ownership::OpenFile(_)) => true,
         (Ownership::Exclusive(maker), Ownership::Exclusive(asker)) => {
-            planted(Mutant::ExclusiveFormRenews) || (maker == asker && maker.is_some())
+            maker == asker && maker.is_some()
         }
         (Ownership::Exclusive(maker), Ownership::OpenFile(open)) => maker == Some(open),
         (Ownership::OpenFile(held), Ownership::OpenFile(open)) => held == open,
-        (Ownership::Client | Ownership::OpenFile(_), Ownership::Exclusive(_)) => {
-            planted(Mutant::ExclusiveFormRenews)
-        }
+        (Ownership::Client | Ownership::OpenFile(_), Ownership::Exclusive(_)) => false,
     }
 }
 

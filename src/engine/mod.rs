@@ -26,9 +26,8 @@
 //!   after the loss of all replicas), `request_replay` (rule 10); `apply` carries a command out.
 //! - Readers: `query`, and `invariants`, which tests check after each command.
 //! - Bytes: `encoding` (how each value is written), `codec` (what outlives a process),
-//!   `event_codec` (what only crosses to another one). `mutants` plants bugs that tests must find.
+//!   `event_codec` (what only crosses to another one).
 
-pub(crate) mod mutants;
 pub mod name;
 pub mod lease_terms;
 pub mod limits;

@@ -6,7 +6,6 @@ use super::event::{Event, EventKind, TenureEnd};
 use super::lease::{Lease, LeaseTerms, Lifetime, Ownership, Token};
 use super::lease_terms::{Grace, Ttl};
 use super::lock::Lock;
-use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Reason, Refusal, Way};
 use super::state::{Engine, EngineState};
@@ -20,17 +19,13 @@ impl Engine {
         self.books.patch_fits(&ask.key, &ask.patch, lease)?;
         if let Some(term) = ask.term {
             // The hold may have been made through a session that is over: it is held all the same.
-            let made_by =
-                if planted(Mutant::RenewalLeansOnMaker) { hold } else { Ownership::Client };
-            self.books.may_lean_on(made_by, term)?;
+            self.books.may_lean_on(Ownership::Client, term)?;
         }
         let name = &ask.key.name;
         let lock = self.locks.get_mut(name).expect("the lease meant has its lock");
         let lease = lock.lease_mut(token).expect("the lease meant is there");
         let now = self.books.clock;
         lease.life = match ask.term {
-            _ if planted(Mutant::RenewalForgets) => life,
-            Some(term) if planted(Mutant::RenewalCountsFromStart) => term.begin(lease.acquired_at),
             // An open file's hold lasts as long as the file: a ttl does not cut it short.
             Some(term) if !self.books.is_open(hold) => term.begin(now),
             _ => again(life, now),
@@ -39,7 +34,7 @@ impl Engine {
             lease.hold = Ownership::Exclusive(None);
         }
         lease.renewed_at = now;
-        if ask.acquires && !planted(Mutant::AcquireByTokenUncounted) {
+        if ask.acquires {
             lease.acquisition = lease.acquisition.saturating_add(1);
         }
         ask.patch.apply(&mut lease.details);
@@ -168,15 +163,8 @@ impl EngineState {
 
     fn meant_by_release(&self, ask: &Release, leases: &[Lease]) -> Result<Token, Refusal> {
         let key = &ask.key;
-        let lease = match leases.first() {
-            _ if planted(Mutant::ReleaseIgnoresToken) => {
-                self.meant(&LeaseKey { token: None, ..key.clone() }, leases)?
-            }
-            Some(lease) if planted(Mutant::ReleaseIgnoresClient) => lease,
-            _ => self.meant(key, leases)?,
-        };
-        let is_late = ask.acquisition.is_some_and(|named| named < lease.acquisition);
-        if is_late && !planted(Mutant::ReleaseIgnoresAcquisition) {
+        let lease = self.meant(key, leases)?;
+        if ask.acquisition.is_some_and(|named| named < lease.acquisition) {
             let (name, token, current) = (key.name.clone(), lease.token, lease.acquisition);
             return Err(self.refuse(Reason::AcquiredAgain { name, token, current }));
         }
@@ -209,7 +197,7 @@ impl EngineState {
         events: &mut Vec<Event>,
     ) {
         let lease = lock.lease_mut(token).expect("a tenure that ends is there");
-        if lease.acquired_at <= self.clock || planted(Mutant::ThiefServesLine) {
+        if lease.acquired_at <= self.clock {
             return self.finish(lock, name, token, TenureEnd::Released, events);
         }
         lease.life = Lifetime::Own { ttl, grace: Grace::NONE, expires_at: lease.acquired_at };

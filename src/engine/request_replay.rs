@@ -17,7 +17,6 @@ use super::command::{
 use super::deadlines::Due;
 use super::idempotency::IdempotencyRecord;
 use super::lease::Ticket;
-use super::mutants::{Mutant, planted};
 use super::refusal::{Limit, Reason, Refusal};
 use super::session::Session;
 use super::state::{Engine, EngineState};
@@ -29,10 +28,7 @@ impl Engine {
     /// one; `None` if the id is new.
     pub(super) fn replay(&mut self, request: &IdempotencyKey, op: &Op) -> Option<Answer> {
         let known = self.books.replies.by_id.get(&request.id)?;
-        if planted(Mutant::RepeatsAreApplied) {
-            return None;
-        }
-        if known.digest != request.digest && !planted(Mutant::KeyOfAnotherRequest) {
+        if known.digest != request.digest {
             let reason = Reason::KeyReused(Arc::clone(&request.id.key));
             return Some(Err(self.books.refuse(reason)));
         }
@@ -40,7 +36,6 @@ impl Engine {
         if let (Some(ticket), Op::Acquire(ask)) = (known.place(), op)
             && let QueuePolicy::Join(patience) = ask.line
             && patience != Some(Span::ZERO)
-            && !planted(Mutant::RepeatKeepsPatience)
         {
             let until = patience.map(|span| self.books.clock + span);
             self.wait_until(&ask.name, ticket, until);
@@ -64,9 +59,6 @@ impl EngineState {
     /// from changing what the client has acquired meanwhile.
     pub(super) fn enter_order(&mut self, order: Option<RequestOrder>) -> Result<(), Refusal> {
         let Some(RequestOrder { session: id, number }) = order else { return Ok(()) };
-        if planted(Mutant::LateCopyCarriedOut) {
-            return Ok(());
-        }
         let Some(session) = self.sessions.get_mut(&id) else {
             return Err(self.refuse(Reason::NoSession(id)));
         };
@@ -80,8 +72,7 @@ impl EngineState {
     /// Keeps the answer to a request for repeats of it.
     pub(super) fn remember(&mut self, request: &IdempotencyKey, first: &Outcome, rules: Rulebook) {
         let waits = matches!(first, Outcome::Waiting { .. })
-            && !matches!(rules, Rulebook::First | Rulebook::Second)
-            && !planted(Mutant::WaitingIdForgotten);
+            && !matches!(rules, Rulebook::First | Rulebook::Second);
         let until = if waits { Time::NEVER } else { self.clock + self.rules.requests_kept };
         let reply =
             IdempotencyRecord { until, digest: request.digest, replay: self.replay_of(first) };
@@ -101,11 +92,7 @@ impl EngineState {
         for id in self.replies.waiting.remove(&ticket).unwrap_or_default() {
             let waited = self.replies.by_id.get(&id).expect("a request that waits has its reply");
             let (digest, until) = (waited.digest, self.clock + self.rules.requests_kept);
-            let replay = if planted(Mutant::ServedIdStillWaits) {
-                waited.replay.clone()
-            } else {
-                self.replay_of(end)
-            };
+            let replay = self.replay_of(end);
             self.restore_reply(RequestId::clone(&id), IdempotencyRecord { until, digest, replay });
         }
     }

@@ -11,7 +11,6 @@ use super::event::{Event, EventKind, LeaveReason, TenureEnd};
 use super::lease::{Lease, Lifetime, Mode, Ownership, Ticket, Token};
 use super::lease_terms::{Grace, TTL_DEFAULT};
 use super::lock::Lock;
-use super::mutants::{Mutant, planted};
 use super::name::{ClientId, LockName};
 use super::refusal::{Limit, Reason};
 use super::state::{Engine, EngineState};
@@ -46,11 +45,9 @@ impl Engine {
             return Err(self.books.refuse(Reason::Limit(Limit::Tokens)));
         }
         // First of all, or one of them could be served by the end of another's hold.
-        if !planted(Mutant::ResetServesReset) {
-            for lock in &swept {
-                for ticket in &lock.places {
-                    self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
-                }
+        for lock in &swept {
+            for ticket in &lock.places {
+                self.unqueue(&lock.name, *ticket, LeaveReason::Reset, events);
             }
         }
         for lock in swept.iter().filter(|lock| !lock.leases.is_empty()) {
@@ -89,7 +86,7 @@ impl Engine {
             self.books.finish(lock, name, *token, end, events);
         }
         let begins = self.books.clock + self.books.rules.steal_grace;
-        if begins == self.books.clock || planted(Mutant::NoStealGrace) {
+        if begins == self.books.clock {
             return;
         }
         let lock = self.locks.get_mut(name).expect("a lock is forgotten when it is served");

@@ -4,7 +4,6 @@ use super::command::{Answer, EndSession, OpenSession, Outcome};
 use super::deadlines::Due;
 use super::event::{Event, EventKind, SessionEnd};
 use super::lease::{Lifetime, SessionId};
-use super::mutants::{Mutant, planted};
 use super::refusal::{Limit, Reason};
 use super::session::Session;
 use super::state::{Engine, EngineState};
@@ -26,12 +25,9 @@ impl Engine {
     pub(super) fn keep_alive(&mut self, id: SessionId, events: &mut Vec<Event>) -> Answer {
         let now = self.books.clock;
         let Some(session) = self.books.sessions.get_mut(&id) else {
-            if planted(Mutant::DeadSessionKept) {
-                return Ok(Outcome::KeptAlive(now));
-            }
             return Err(self.books.refuse(Reason::NoSession(id)));
         };
-        if session.ttl.is_some() && !planted(Mutant::KeepAliveForgets) {
+        if session.ttl.is_some() {
             self.books.agenda.remove(session.expires_at(), Due::Session(id));
             session.renewed_at = now;
             self.books.agenda.add(session.expires_at(), Due::Session(id));
@@ -63,9 +59,7 @@ impl Engine {
 
     /// A clean end: waiters go, leases are released, and only then is anybody served.
     fn close_session(&mut self, id: SessionId, session: Session, events: &mut Vec<Event>) {
-        if !planted(Mutant::SessionEndForgets) {
-            self.unqueue_all(session.waiters.iter(), events);
-        }
+        self.unqueue_all(session.waiters.iter(), events);
         let ttl = session.ends().ttl;
         for (name, token) in &session.leases {
             self.give_back(name, *token, ttl, events);

@@ -6,7 +6,6 @@ use super::event::{Event, EventKind};
 use super::idempotency::IdempotencyTable;
 use super::lease::{Ends, Lease, Lifetime, SessionId};
 use super::lock_table::LockTable;
-use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Limit, Reason, Refusal};
 use super::session::Session;
@@ -271,9 +270,7 @@ impl EngineState {
     pub(super) fn ends(&self, life: Lifetime) -> Ends {
         match life {
             Lifetime::Own { ttl, grace, expires_at } => {
-                let early = Span::from_nanos(u64::from(planted(Mutant::GraceOneShort)));
-                let grace_until = (expires_at + grace.span() - early).max(expires_at);
-                Ends { expires_at, grace_until, ttl, grace }
+                Ends { expires_at, grace_until: expires_at + grace.span(), ttl, grace }
             }
             Lifetime::Session(id) => {
                 self.sessions.get(&id).expect("a lease's session is open").ends()

@@ -5,7 +5,6 @@ use super::details::Details;
 use super::event::{Event, EventKind, TenureEnd};
 use super::lease::{Lease, LeaseTerms, Lifetime, Mode, Ownership, Phase, Token};
 use super::lock::Lock;
-use super::mutants::{Mutant, planted};
 use super::name::LockName;
 use super::refusal::{Conflict, Limit, Reason, Refusal, Way};
 use super::state::{Engine, EngineState};
@@ -42,7 +41,7 @@ impl Engine {
     fn has_room(&self, ask: &Move) -> Result<(), Refusal> {
         let stays = |lock: &Lock| lock.leases().len() > 1 || !lock.line.is_empty();
         let old_stays = self.locks.get(&ask.from.name).is_some_and(|lock| stays(lock));
-        if !old_stays || self.locks.contains_key(&ask.to) || planted(Mutant::MoveIgnoresLimit) {
+        if !old_stays || self.locks.contains_key(&ask.to) {
             return Ok(());
         }
         self.books.limit(self.locks.len(), self.books.rules.locks_max, Limit::Locks)
@@ -59,7 +58,7 @@ impl Engine {
         if foremost.acquired_at > self.books.clock {
             return refuse(Way::StealGrace { until: foremost.acquired_at });
         }
-        if foremost.holder == ask.from.client || planted(Mutant::MoveOntoAnothers) {
+        if foremost.holder == ask.from.client {
             return match (lock.leases(), ask.over) {
                 ([own], IfExists::Replace) if !matches!(own.hold, Ownership::OpenFile(_)) => {
                     Ok(Some(own.token))
@@ -82,9 +81,7 @@ impl Engine {
         events: &mut Vec<Event>,
     ) -> Tenure {
         let now = self.books.clock;
-        if !planted(Mutant::MoveKeepsToken) {
-            lease.token = self.books.mint.token();
-        }
+        lease.token = self.books.mint.token();
         if let Lifetime::Own { ttl, grace, .. } = lease.life {
             lease.life = LeaseTerms::Own(ttl, grace).begin(now);
         }
@@ -121,16 +118,11 @@ impl Engine {
             self.books.limit(held, max, Limit::Locks)?;
         }
         let key = LeaseKey { name: ask.name.clone(), client: ask.client.clone(), token: None };
-        let kept = usize::from(planted(Mutant::SharerKeptWhenStolen) && tokens.len() > 1);
-        for token in tokens.iter().skip(kept) {
+        for token in &tokens {
             let end = TenureEnd::Stolen { by: ask.client.clone(), reason: ask.reason.clone() };
             self.end_tenure(&key, *token, end, events);
         }
-        let begins = if tokens.is_empty() || planted(Mutant::NoStealGrace) {
-            now
-        } else {
-            now + self.books.rules.steal_grace
-        };
+        let begins = if tokens.is_empty() { now } else { now + self.books.rules.steal_grace };
         let mut details = Arc::default();
         ask.patch.apply(&mut details);
         let lease = Lease {

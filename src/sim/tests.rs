@@ -5,7 +5,6 @@ use super::SimOptions;
 use super::planted_bugs::{PlantedBug, with_bug};
 use super::run;
 use super::violation::{Promise, Violation};
-use crate::engine::mutants::{Mutant as Rule, with_bug as with_rule};
 use crate::time::Span;
 use std::panic::catch_unwind;
 
@@ -116,29 +115,4 @@ bugs! {
     // Another client has to get the lock within the time that one answer takes.
     a_lease_counted_from_its_answer_is_found: with_bug PlantedBug DeadlineFromReply
         by OneHolder ["longer than promised"], from seed 90;
-
-    repeats_that_are_applied_are_found: with_rule Rule RepeatsAreApplied
-        by OneEffect ["was carried out twice"];
-    a_late_copy_is_found: with_rule Rule LateCopyCarriedOut
-        by OneHolder ["(Alone", "as promised", "(Shared"], from seed 7_002_774;
-    a_late_release_is_found: with_rule Rule ReleaseIgnoresAcquisition
-        by OneHolder ["(Alone", "as promised", "(Alone"];
-    a_queue_served_from_behind_is_found: with_rule Rule LastServedFirst
-        by FirstComeFirstServed ["was served before place"];
-    a_token_reused_after_a_restore_is_found: with_rule Rule TokenReusedByRestore
-        by TokensAreUnique ["was given twice", "and to another client"];
-    a_forgotten_renewal_is_found: with_rule Rule RenewalForgets
-        by LeasesLast ["which was renewed"], from seed 11;
-    a_forgotten_keep_alive_is_found: with_rule Rule KeepAliveForgets
-        by LeasesLast ["which hangs on a session"];
-    an_upgrade_that_keeps_its_token_is_found: with_rule Rule UpgradeKeepsToken
-        by UpgradesMintTokens ["may have kept token"], from seed 8;
-    an_upgrade_beside_others_is_found: with_rule Rule UpgradeBesideOthers
-        by OneHolder ["(Shared", "as promised", "(Alone"], from seed 21;
-    a_shared_request_that_overtakes_is_found: with_rule Rule SharedOvertakes
-        by FirstComeFirstServed ["waited for lock", "which was asked for at"];
-    a_move_that_keeps_its_token_is_found: with_rule Rule MoveKeepsToken
-        by TokensAreUnique ["was given twice", "and to the same client"], from seed 17;
-    a_reset_that_serves_what_it_takes_is_found: with_rule Rule ResetServesReset
-        by ResetTakesAll ["after the reset of"];
 }

@@ -1,0 +1,72 @@
+//! The named bugs of the domain fit the source: `contrib/mutants domain` can plant each of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// One bug of tests/mutants/domain_bugs.txt.
+#[derive(Default)]
+struct Bug {
+    name: String,
+    sentence: String,
+    changes: Vec<Change>,
+}
+
+/// A change of one file.
+#[derive(Default)]
+struct Change {
+    file: String,
+    /// The replaced lines and the context around them.
+    found: String,
+    replaces: bool,
+}
+
+fn bugs() -> Vec<Bug> {
+    let text = fs::read_to_string(in_tree("tests/mutants/domain_bugs.txt")).expect("UTF-8");
+    let mut bugs: Vec<Bug> = vec![];
+    for line in text.lines() {
+        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if mark == "bug" {
+            bugs.push(Bug { name: rest.to_owned(), ..Bug::default() });
+            continue;
+        }
+        let Some(bug) = bugs.last_mut() else { continue };
+        match mark {
+            "in" => bug.changes.push(Change { file: rest.to_owned(), ..Change::default() }),
+            "-" | "|" => {
+                let change = bug.changes.last_mut().expect("a file comes first");
+                change.found += rest;
+                change.replaces |= mark == "-";
+            }
+            "+" | "" => {}
+            _ => bug.sentence += line,
+        }
+    }
+    bugs
+}
+
+fn in_tree(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn without_whitespace(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+#[test]
+fn each_domain_bug_has_its_place_in_the_source() {
+    let bugs = bugs();
+    assert!(bugs.len() >= 44, "{} bugs: a bug may be reworded, and none is dropped", bugs.len());
+    let mut names = BTreeSet::new();
+    for Bug { name, sentence, changes } in &bugs {
+        assert!(names.insert(name), "two bugs are called {name}");
+        assert!(sentence.ends_with('.'), "{name} says which rule it breaks: {sentence:?}");
+        assert!(!changes.is_empty(), "{name} changes something");
+        for Change { file, found, replaces } in changes {
+            assert!(replaces, "{name} replaces something in {file}");
+            let source = fs::read_to_string(in_tree(file)).expect("a file of the source");
+            let count = without_whitespace(&source).matches(&without_whitespace(found)).count();
+            assert_eq!(count, 1, "{name}: {file} has it exactly once: {found}");
+        }
+    }
+}
