@@ -8,7 +8,7 @@ use openraft::vote::leader_id_adv::LeaderId;
 use parking_lot::Mutex;
 
 /// Counts the leaders that others and this node have elected.
-pub(super) struct ElectionCounter(Mutex<ElectionsSeen>);
+pub(crate) struct ElectionCounter(Mutex<ElectionsSeen>);
 
 struct ElectionsSeen {
     /// The last that was elected, if the log knows one.
@@ -20,18 +20,19 @@ struct ElectionsSeen {
 
 impl ElectionCounter {
     /// None yet, since the vote that the log had at the start.
-    pub(super) fn since(vote: Option<&Vote>) -> Self {
+    pub(crate) fn since(vote: Option<&Vote>) -> Self {
         let leader = vote.filter(|vote| vote.committed).map(|vote| vote.leader_id);
         Self(Mutex::new(ElectionsSeen { leader, count: 0, last: None }))
     }
 
-    /// This is the vote now. The same node in another term has been elected again.
-    pub(super) fn see(&self, vote: &Vote) {
+    /// Counts a leader that was elected since the last vote. The same node in another term has been
+    /// elected again.
+    pub(super) fn see(&self, vote: &Vote, steady: Time) {
         let mut seen = self.0.lock();
         if vote.committed && seen.leader != Some(vote.leader_id) {
             seen.leader = Some(vote.leader_id);
             seen.count += 1;
-            seen.last = Some(steady_now());
+            seen.last = Some(steady);
         }
     }
 
@@ -63,13 +64,13 @@ mod tests {
             (vote(4, 7, true), 2),
             (vote(5, 7, true), 3),
         ] {
-            elections.see(&seen);
+            elections.see(&seen, steady_now());
             assert_eq!(elections.seen().count, count, "{seen:?}");
         }
         assert!(elections.seen().last.is_some());
         // A leader that the log knew at the start has not been elected since.
         let elections = ElectionCounter::since(Some(&vote(5, 7, true)));
-        elections.see(&vote(5, 7, true));
+        elections.see(&vote(5, 7, true), steady_now());
         assert_eq!(elections.seen(), cluster_status::ElectionStats::default());
     }
 }

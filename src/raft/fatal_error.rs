@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Where the first error is kept. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct FatalError(Arc<Mutex<Option<Arc<str>>>>);
+pub(crate) struct FatalError(Arc<Mutex<Option<Arc<str>>>>);
 
 impl FatalError {
     /// Notes an error while doing `what`, and gives it back.

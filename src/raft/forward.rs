@@ -1,29 +1,35 @@
 //! Forwards the requests of this node's clients to the leader.
 
+use super::cluster_types::{
+    ClusterTypes, LeaderProgress, PeerConnection, PeerTransport, RaftOf, RpcError, RpcFailure,
+    RpcRequest, RpcResponse,
+};
+use super::environment::Environment;
 use super::leadership::metrics;
-use super::node_address::NodeAddress;
-use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
-use super::rpc::rpc_client::{RpcConnection, RpcFailure, RpcIdentity};
-use super::state_machine::Raft;
 use super::types::{Answers, NodeId};
 use crate::engine::Command;
 use crate::time::Span;
+use openraft::impls::BasicNode;
 use std::sync::Arc;
 
 /// A connection to the leader, kept until another node leads.
-pub(super) struct Forwarder {
-    raft: Raft,
-    caller: Arc<RpcIdentity>,
-    line: Option<(NodeId, RpcConnection)>,
+pub(super) struct Forwarder<C: ClusterTypes> {
+    raft: RaftOf<C>,
+    transport: Arc<C::Transport>,
+    environment: Arc<dyn Environment>,
+    /// The connection, and the node to which it goes.
+    open: Option<(NodeId, BasicNode, ConnectionOf<C>)>,
 }
 
-/// Timeout of one call: shorter than the deadline of an answer, so that there is time to ask the
-/// next leader.
-const CALL_PATIENCE: Span = Span::from_millis(1_500);
+type ConnectionOf<C> = <<C as ClusterTypes>::Transport as PeerTransport>::Connection;
 
-impl Forwarder {
-    pub(super) fn new(raft: Raft, caller: Arc<RpcIdentity>) -> Self {
-        Self { raft, caller, line: None }
+impl<C: ClusterTypes> Forwarder<C> {
+    pub(super) fn new(
+        raft: RaftOf<C>,
+        transport: Arc<C::Transport>,
+        environment: Arc<dyn Environment>,
+    ) -> Self {
+        Self { raft, transport, environment, open: None }
     }
 
     /// Has the leader apply commands. Returns their answers, and their entry.
@@ -33,7 +39,7 @@ impl Forwarder {
         patience: Span,
     ) -> Result<(LeaderProgress, Answers), RpcFailure> {
         let count = commands.len();
-        match self.call(RpcRequest::Forward(commands), patience.min(CALL_PATIENCE)).await? {
+        match self.call(RpcRequest::Forward(commands), self.within(patience)).await? {
             RpcResponse::Forwarded(place, answers) if answers.len() == count => {
                 Ok((place, answers))
             }
@@ -43,10 +49,15 @@ impl Forwarder {
 
     /// Returns the leader's read index: the entry that a read must have applied.
     pub(super) async fn read(&mut self, patience: Span) -> Result<LeaderProgress, RpcFailure> {
-        match self.call(RpcRequest::Read, patience.min(CALL_PATIENCE)).await? {
+        match self.call(RpcRequest::Read, self.within(patience)).await? {
             RpcResponse::Read(place) => Ok(place),
             _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
         }
+    }
+
+    /// Returns `patience`, or the timeout of a call if that is shorter.
+    fn within(&self, patience: Span) -> Span {
+        patience.min(self.environment.timeouts().leader_call)
     }
 
     /// Calls the leader.
@@ -55,16 +66,18 @@ impl Forwarder {
         call: RpcRequest,
         patience: Span,
     ) -> Result<RpcResponse, RpcFailure> {
-        let metrics = metrics(&self.raft);
+        let metrics = metrics::<C>(&self.raft);
         let nobody = || RpcFailure::Turned(RpcError::NotLeader(None));
         let leader = metrics.current_leader.filter(|id| *id != metrics.id).ok_or_else(nobody)?;
-        let station = metrics.membership_config.get_node(&leader).and_then(NodeAddress::of);
-        let station = station.ok_or_else(nobody)?;
-        match &self.line {
-            Some((id, line)) if *id == leader && line.address == station.address => {}
-            _ => self.line = Some((leader, self.caller.line(leader, &station.address))),
+        let node = metrics.membership_config.get_node(&leader).ok_or_else(nobody)?;
+        match &self.open {
+            Some((id, known, _)) if *id == leader && known == node => {}
+            _ => {
+                let connection = self.transport.connection(leader, node).ok_or_else(nobody)?;
+                self.open = Some((leader, node.clone(), connection));
+            }
         }
-        let (_, line) = self.line.as_mut().expect("just made");
-        line.call(call, patience).await
+        let (_, _, connection) = self.open.as_mut().expect("just made");
+        connection.call(call, patience).await
     }
 }

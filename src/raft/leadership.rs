@@ -5,23 +5,25 @@
 //! until it has carried out all that was decided before, and only then stamps. A stamp is for one
 //! leadership: an entry that was stamped in one is refused in the next.
 
+use super::cluster_types::{ClusterTypes, RaftOf};
 use super::elections::ElectionCounter;
-use super::leader_clock::{EngineClock, LeaderClock};
+use super::engine_clock::EngineClock;
+use super::environment::Environment;
+use super::leader_clock::LeaderClock;
+use super::node_address::NodeAddress;
 use super::replica::Replica;
 use super::staleness::StalenessBound;
-use super::state_machine::Raft;
+use super::timeout::timeout;
 use super::types::{Leader, NodeId, TypeConfig};
-use crate::time::{Span, boot_now, steady_now};
+use crate::time::{Span, Time};
 use openraft::ReadPolicy;
-use openraft::async_runtime::watch::WatchReceiver;
+use openraft::async_runtime::watch::{WatchReceiver, WatchSender};
+use openraft::type_config::TypeConfigExt;
+use openraft::type_config::alias::WatchSenderOf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
-/// How long a new leader waits for the others to say that it leads, before it looks again.
-const BARRIER_PATIENCE: Span = Span::from_millis(500);
-/// And how long before it asks them again.
+/// How long a new leader waits before it asks again for the confirmation that it leads.
 const BARRIER_PAUSE: Span = Span::from_millis(20);
 
 /// How often to check again while openraft reports no change.
@@ -29,7 +31,7 @@ const LOOK: Span = Span::from_secs(1);
 
 /// The role of this node in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeadershipRole {
+pub(crate) enum LeadershipRole {
     /// It leads, and may stamp.
     Leads(Leadership),
     /// Another node leads.
@@ -40,43 +42,51 @@ pub(super) enum LeadershipRole {
 
 impl LeadershipRole {
     /// Returns whether this node leads, and may stamp.
-    pub(super) const fn is_leader(&self) -> bool {
+    pub(crate) const fn is_leader(&self) -> bool {
         matches!(self, Self::Leads(_))
     }
 }
 
 /// One leadership of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Leadership {
+pub(crate) struct Leadership {
     /// Which: an entry is only taken in the leadership that it was stamped in.
-    pub(super) id: Leader,
-    pub(super) clock: EngineClock,
+    pub(crate) id: Leader,
+    pub(crate) clock: EngineClock,
+}
+
+impl Leadership {
+    /// Returns the engine time with which this leader stamps an entry now.
+    pub(super) fn stamp(self, environment: &dyn Environment) -> Time {
+        environment.stamp(self.id, self.clock)
+    }
 }
 
 /// Tracks the leader of the cluster.
-pub(super) struct LeadershipWatcher {
-    pub(super) raft: Raft,
+pub(crate) struct LeadershipWatcher<C: ClusterTypes> {
+    pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<LeaderClock>,
     pub(super) freshness: Arc<StalenessBound>,
     pub(super) elections: Arc<ElectionCounter>,
-    pub(super) stand: watch::Sender<LeadershipRole>,
+    pub(super) stand: WatchSenderOf<C, LeadershipRole>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
     pub(super) alone: Arc<AtomicBool>,
+    pub(super) environment: Arc<dyn Environment>,
 }
 
-impl LeadershipWatcher {
+impl<C: ClusterTypes> LeadershipWatcher<C> {
     /// Follows until openraft ends.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut news = self.raft.server_metrics();
         loop {
             // Any later change wakes this task again.
             let known = news.borrow_and_update().clone();
             let id = self.raft.node_id();
             let vote = known.vote;
-            self.elections.see(&vote);
+            self.elections.see(&vote, self.environment.steady_now());
             let leads = (vote.committed && vote.leader_id.node_id == *id).then_some(vote.leader_id);
-            let before = *self.stand.borrow();
+            let before = *self.stand.borrow_watched();
             let stand = match (leads, known.current_leader) {
                 (Some(leader), _) => match before {
                     LeadershipRole::Leads(reign) if reign.id == leader => {
@@ -89,7 +99,7 @@ impl LeadershipWatcher {
             };
             self.enter(stand);
             if leads.is_some() && stand == LeadershipRole::Waits {
-                sleep(BARRIER_PAUSE.as_duration()).await;
+                C::sleep(BARRIER_PAUSE.as_duration()).await;
                 continue;
             }
             // Check again after a while: openraft may publish the parts of a change one by one.
@@ -98,10 +108,11 @@ impl LeadershipWatcher {
                 if self.alone.load(Ordering::SeqCst) && stand.is_leader() {
                     std::future::pending::<()>().await;
                 }
-                sleep(LOOK.as_duration()).await;
+                C::sleep(LOOK.as_duration()).await;
                 Ok(())
             };
             let changed = tokio::select! {
+                biased;
                 changed = news.changed() => changed,
                 again = looks_again => again,
             };
@@ -116,8 +127,8 @@ impl LeadershipWatcher {
             LeadershipRole::Leads(reign) => self.hands.lead(reign.clock),
             LeadershipRole::Follows(_) | LeadershipRole::Waits => self.hands.follow(),
         }
-        if self.stand.borrow().is_leader() {
-            self.freshness.led(boot_now());
+        if self.stand.borrow_watched().is_leader() {
+            self.freshness.led(self.environment.boot_now());
         }
         self.stand.send_if_modified(|before| {
             let changed = *before != stand;
@@ -130,7 +141,7 @@ impl LeadershipWatcher {
     async fn begin(&self, id: Leader) -> LeadershipRole {
         self.enter(LeadershipRole::Waits);
         let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
-        match timeout(BARRIER_PATIENCE.as_duration(), barrier).await {
+        match timeout::<C, _>(self.environment.timeouts().barrier, barrier).await {
             Ok(Ok(read)) if *read.committed_leader_id() == id => {
                 LeadershipRole::Leads(self.reign(id))
             }
@@ -145,23 +156,35 @@ impl LeadershipWatcher {
 
     /// Time goes on where the last leader's would be now, as far as that is known.
     fn reign(&self, id: Leader) -> Leadership {
-        let steady = steady_now();
+        let steady = self.environment.steady_now();
         let engine = self.replica.look().time_at_least(steady);
         Leadership { id, clock: EngineClock::on(engine, steady) }
     }
 }
 
 /// The leadership that a node which is alone has from its start.
-pub(super) fn alone(raft: &Raft, replica: &Replica) -> Option<Leadership> {
+pub(super) fn alone<C: ClusterTypes>(
+    raft: &RaftOf<C>,
+    replica: &Replica,
+    environment: &dyn Environment,
+) -> Option<Leadership> {
     let id = raft.as_leader().ok()?.to_committed_leader_id();
     let engine = replica.look().engine.clock();
-    Some(Leadership { id, clock: EngineClock::on(engine, steady_now()) })
+    Some(Leadership { id, clock: EngineClock::on(engine, environment.steady_now()) })
 }
 
 /// openraft's metrics: among them the members of the cluster, and the leader.
-pub(super) type Metrics = openraft::RaftMetrics<TypeConfig>;
+pub(super) type MetricsOf<C> = openraft::RaftMetrics<C>;
+/// The metrics of a real node.
+pub(super) type Metrics = MetricsOf<TypeConfig>;
 
-/// The same, now.
-pub(super) fn metrics(raft: &Raft) -> Metrics {
+/// Returns the present metrics.
+pub(super) fn metrics<C: ClusterTypes>(raft: &RaftOf<C>) -> MetricsOf<C> {
     raft.metrics().borrow_watched().clone()
+}
+
+/// Returns the address of the leader, if that is another node.
+pub(super) fn leader_address<C: ClusterTypes>(metrics: &MetricsOf<C>) -> Option<Arc<str>> {
+    let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
+    metrics.membership_config.get_node(&leader).and_then(NodeAddress::of).map(|at| at.address)
 }

@@ -2,60 +2,54 @@
 //! this node applies all that was committed until then. Concurrent reads share one confirmation. A
 //! leader on the small side of a partition gets no confirmation, so there is no split brain.
 
+use super::cluster_types::{ClusterTypes, LeaderProgress, RaftOf, RpcError};
+use super::environment::Environment;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
 use super::leadership::{Leadership, LeadershipRole, metrics};
-use super::proposal_queue::{ANSWER_DEADLINE, PendingRead};
+use super::proposal_queue::PendingRead;
 use super::replica::Replica;
-use super::rpc::messages::{LeaderProgress, RpcError};
 use super::staleness::StalenessBound;
-use super::state_machine::Raft;
-use super::types::{Commands, Proposal, TypeConfig};
+use super::timeout::timeout;
+use super::types::{Commands, Proposal};
 use crate::engine::Op;
-use crate::random::jittered;
 use crate::service::Unavailable;
-use crate::time::{Span, Time, boot_now, steady_now};
+use crate::time::{Span, Time};
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResponse;
 use openraft::type_config::TypeConfigExt;
+use openraft::type_config::alias::WatchReceiverOf;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::sync::{Mutex as Turn, Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Mutex as Turn, Notify};
 
 /// Longest pause before a retry. The pause is jittered, since nodes that were refused together must
 /// not retry together.
 const PAUSE: Span = Span::from_millis(15);
 
 /// Returns when something may be tried again.
-pub(super) async fn pause() {
-    sleep(jittered(PAUSE).as_duration()).await;
+pub(super) async fn pause<C: ClusterTypes>(environment: &dyn Environment) {
+    C::sleep(environment.jittered(PAUSE).as_duration()).await;
 }
 
-/// A node without contact to a leader or a quorum for longer than this has lost its quorum: an
-/// election takes less time.
-const LOST: Span = ANSWER_DEADLINE;
-/// Then a request waits only this long, in case contact is just coming back. Three heartbeats would
-/// arrive in this time.
-const LOST_PATIENCE: Span = Span::from_millis(300);
-
 /// Performs linearizable reads.
-pub(super) struct LinearizableReader {
-    pub(super) raft: Raft,
+pub(crate) struct LinearizableReader<C: ClusterTypes> {
+    pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
     pub(super) hands: Arc<LeaderClock>,
     pub(super) freshness: Arc<StalenessBound>,
-    pub(super) stand: watch::Receiver<LeadershipRole>,
+    pub(super) stand: WatchReceiverOf<C, LeadershipRole>,
     /// A connection to the leader.
-    pub(super) line: Turn<Forwarder>,
+    pub(super) line: Turn<Forwarder<C>>,
+    pub(super) environment: Arc<dyn Environment>,
 }
 
 /// Reads that wait.
 #[derive(Default)]
-pub(super) struct ReadQueue {
+pub(crate) struct ReadQueue {
     waiting: Mutex<QueuedReads>,
     bell: Notify,
 }
@@ -68,7 +62,7 @@ struct QueuedReads {
 
 impl ReadQueue {
     /// Takes a look, or says at once why not.
-    pub(super) fn look(&self, look: PendingRead) {
+    pub(crate) fn look(&self, look: PendingRead) {
         let mut waiting = self.waiting.lock();
         if let Some(why) = waiting.closed.clone() {
             drop(waiting);
@@ -80,7 +74,7 @@ impl ReadQueue {
     }
 
     /// Takes nothing any more, and answers what was taken by `why`.
-    pub(super) fn fail(&self, why: &Unavailable) {
+    pub(crate) fn fail(&self, why: &Unavailable) {
         let looks = {
             let mut waiting = self.waiting.lock();
             waiting.closed = Some(why.clone());
@@ -92,16 +86,17 @@ impl ReadQueue {
     }
 }
 
-impl LinearizableReader {
+impl<C: ClusterTypes> LinearizableReader<C> {
     /// Answers looks for ever.
-    pub(super) async fn run(&self, queue: &ReadQueue) {
+    pub(crate) async fn run(&self, queue: &ReadQueue) {
         loop {
             let looks = std::mem::take(&mut queue.waiting.lock().looks);
             if looks.is_empty() {
                 queue.bell.notified().await;
                 continue;
             }
-            let ready = self.read(steady_now() + ANSWER_DEADLINE).await;
+            let ready =
+                self.read(self.environment.steady_now() + self.environment.timeouts().answer).await;
             for look in looks {
                 look(ready.clone());
             }
@@ -110,23 +105,29 @@ impl LinearizableReader {
 
     /// Whether this node has known for long that there is no majority for it.
     pub(super) fn is_lost(&self) -> bool {
-        let quiet = match *self.stand.borrow() {
-            LeadershipRole::Follows(_) | LeadershipRole::Waits => self.freshness.quiet(boot_now()),
+        let quiet = match *self.stand.borrow_watched() {
+            LeadershipRole::Follows(_) | LeadershipRole::Waits => {
+                self.freshness.quiet(self.environment.boot_now())
+            }
             LeadershipRole::Leads(_) => {
                 let metrics = self.raft.metrics();
                 let metrics = metrics.borrow_watched();
                 let decides_alone = metrics.membership_config.voter_ids().nth(1).is_none();
                 // A leader without an acknowledgement yet has just been elected by a majority.
                 let acked = metrics.last_quorum_acked.filter(|_| !decides_alone);
-                acked.map_or(Span::ZERO, |acked| Span::from(TypeConfig::now() - acked.into_inner()))
+                acked.map_or(Span::ZERO, |acked| Span::from(C::now() - acked.into_inner()))
             }
         };
-        quiet > LOST
+        quiet > self.environment.timeouts().quorum_lost
     }
 
     /// Returns `until`, or an earlier deadline if this node has lost its quorum.
     pub(super) fn patience(&self, until: Time) -> Time {
-        if self.is_lost() { until.min(steady_now() + LOST_PATIENCE) } else { until }
+        if self.is_lost() {
+            until.min(self.environment.steady_now() + self.environment.timeouts().without_quorum)
+        } else {
+            until
+        }
     }
 
     /// Returns the time at which to look, when all that was decided until now is carried out here.
@@ -134,12 +135,12 @@ impl LinearizableReader {
         let until = self.patience(until);
         let mut why: Arc<str> = "nobody leads them".into();
         loop {
-            let left = until.since(steady_now());
+            let left = until.since(self.environment.steady_now());
             if left == Span::ZERO {
                 return Err(Unavailable::NoQuorum { why });
             }
-            let stand = *self.stand.borrow();
-            let tried = timeout(left.as_duration(), self.read_once(stand, left)).await;
+            let stand = *self.stand.borrow_watched();
+            let tried = timeout::<C, _>(left, self.read_once(stand, left)).await;
             match tried {
                 Ok(Ok(at)) => return Ok(at),
                 Ok(Err(said)) => why = said,
@@ -148,7 +149,7 @@ impl LinearizableReader {
                     return Err(Unavailable::NoQuorum { why });
                 }
             }
-            pause().await;
+            pause::<C>(&*self.environment).await;
         }
     }
 
@@ -156,9 +157,9 @@ impl LinearizableReader {
         match stand {
             LeadershipRole::Leads(reign) => self.lead(reign).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
-                let asked = boot_now();
+                let asked = self.environment.boot_now();
                 // The node that answers is the leader of this vote, or of a later one.
-                let vote = metrics(&self.raft).vote;
+                let vote = metrics::<C>(&self.raft).vote;
                 let place = self.line.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
                 self.hands.hear(asked, place.now);
@@ -174,7 +175,7 @@ impl LinearizableReader {
 
     /// For another node that wants to look: up to where it has to carry the log out.
     pub(super) async fn place(&self) -> Result<LeaderProgress, RpcError> {
-        let LeadershipRole::Leads(reign) = *self.stand.borrow() else {
+        let LeadershipRole::Leads(reign) = *self.stand.borrow_watched() else {
             return Err(RpcError::NotLeader(None));
         };
         self.lead(reign).await.map_err(|_| RpcError::NotLeader(None))
@@ -183,11 +184,11 @@ impl LinearizableReader {
     /// Returns the read index, once a quorum has confirmed that this node leads. If a deadline is
     /// due, it is applied first, and its entry is the confirmation.
     async fn lead(&self, reign: Leadership) -> Result<LeaderProgress, Arc<str>> {
-        let now = reign.clock.at(steady_now());
+        let now = reign.stamp(&*self.environment);
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
             // The entry commits only if this node leads.
             let commands = Commands { now, commands: vec![Op::Settle.into()] };
-            let written = propose(&self.raft, reign, Arc::new(commands)).await;
+            let written = propose::<C>(&self.raft, reign, Arc::new(commands)).await;
             let written = written.map_err(|error| Arc::from(error.to_string()))?;
             return Ok(LeaderProgress { index: written.log_id.index, now });
         }
@@ -202,12 +203,16 @@ impl LinearizableReader {
 }
 
 /// The result of a proposal.
-pub(super) type Written = Result<ClientWriteResponse<TypeConfig>, WriteError>;
+pub(super) type Written<C> = Result<ClientWriteResponse<C>, WriteError<C>>;
 /// The error of a proposal.
-pub(super) type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
+pub(super) type WriteError<C> = RaftError<C, ClientWriteError<C>>;
 
 /// Proposes an entry in one leadership, and in no other; returns when it is carried out here.
-pub(super) async fn propose(raft: &Raft, reign: Leadership, commands: Arc<Commands>) -> Written {
+pub(super) async fn propose<C: ClusterTypes>(
+    raft: &RaftOf<C>,
+    reign: Leadership,
+    commands: Arc<Commands>,
+) -> Written<C> {
     let (responder, _, written) = ProgressResponder::new();
     raft.write(Proposal::Commands(commands)).responder(responder).with_leader(reign.id).await?;
     match written.await {

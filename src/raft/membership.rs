@@ -5,7 +5,7 @@
 //! needed. So a node that joins a lone node stays a learner until a third comes, and then both
 //! become voters in one step. More than three vote only when an administrator asks for it.
 
-use super::leadership::{Metrics, metrics};
+use super::leadership::{Metrics, leader_address, metrics};
 use super::node_address::NodeAddress;
 use super::rpc::messages::RpcError;
 use super::state_machine::Raft;
@@ -209,7 +209,7 @@ impl Members {
 
     /// Returns openraft's metrics if this node leads, else the address of the leader as an error.
     fn lead(&self) -> Result<Metrics, RpcError> {
-        let metrics = metrics(&self.raft);
+        let metrics = metrics::<TypeConfig>(&self.raft);
         if metrics.current_leader == Some(metrics.id) {
             Ok(metrics)
         } else {
@@ -220,7 +220,7 @@ impl Members {
     fn turned(&self, error: &RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> RpcError {
         match error {
             RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => {
-                RpcError::NotLeader(leader_address(&metrics(&self.raft)))
+                RpcError::NotLeader(leader_address(&metrics::<TypeConfig>(&self.raft)))
             }
             RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => RpcError::Unknown,
             other => refused(other.to_string()),
@@ -234,12 +234,6 @@ fn refused(why: String) -> RpcError {
 
 fn unknown(id: NodeId) -> RpcError {
     refused(format!("there is no node {id}; 'latchfs cluster status' shows all"))
-}
-
-/// Returns the address of the leader, if that is another node.
-pub(super) fn leader_address(metrics: &Metrics) -> Option<Arc<str>> {
-    let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
-    metrics.membership_config.get_node(&leader).and_then(NodeAddress::of).map(|at| at.address)
 }
 
 pub(super) fn voters(metrics: &Metrics) -> BTreeSet<NodeId> {

@@ -3,17 +3,16 @@
 
 use super::data_dir::Data;
 use super::data_dir_error::Stop;
-use super::leader_clock::LeaderClock;
 use super::leadership::{LeadershipRole, Metrics, metrics};
-use super::linearizable_read::LinearizableReader;
 use super::membership::Members;
 use super::node_address::NodeAddress;
 use super::peer_config::ask_leader;
 use super::peer_store::PeerStore;
+use super::request_pipeline::RequestPipeline;
 use super::rpc::messages::{RpcError, RpcRequest, RpcResponse};
 use super::rpc::rpc_client::{RpcFailure, RpcIdentity};
-use super::state_machine::Raft;
-use crate::time::{Span, boot_now, steady_now};
+use super::types::TypeConfig;
+use crate::time::{Span, boot_now};
 use futures_util::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::Mutex;
@@ -32,10 +31,8 @@ const ENROLL_PATIENCE: Span = Span::from_secs(60);
 
 /// Looks after a node.
 pub(super) struct MembershipTask {
-    pub(super) raft: Raft,
-    pub(super) reader: Arc<LinearizableReader>,
+    pub(super) requests: RequestPipeline<TypeConfig>,
     pub(super) members: Arc<Members>,
-    pub(super) hands: Arc<LeaderClock>,
     pub(super) caller: Arc<RpcIdentity>,
     pub(super) station: NodeAddress,
     pub(super) seeds: Vec<String>,
@@ -49,7 +46,7 @@ impl MembershipTask {
         let mut was_member = false;
         let enrolling = self.enroll();
         let mut enrolling = std::pin::pin!(enrolling);
-        let (mut is_enrolled, mut news) = (false, self.raft.server_metrics());
+        let (mut is_enrolled, mut news) = (false, self.requests.raft.server_metrics());
         let visiting = async {
             loop {
                 self.visit().await;
@@ -68,10 +65,7 @@ impl MembershipTask {
                 }
                 _ = timeout(LOOK.as_duration(), news.changed()) => {}
             }
-            if self.hands.now().is_none() || self.has_old_time() {
-                // A read tells what the leader's time is.
-                let _ = self.reader.read(steady_now() + LOOK).await;
-            }
+            self.requests.refresh_leader_time(LOOK).await;
             let is_member = self.is_member();
             if self.removed.load(Ordering::Relaxed) || (was_member && !is_member) {
                 return stop(data);
@@ -80,15 +74,9 @@ impl MembershipTask {
         }
     }
 
-    /// Whether this node follows, and has not heard for long what the leader's time is.
-    fn has_old_time(&self) -> bool {
-        let follows = matches!(*self.reader.stand.borrow(), LeadershipRole::Follows(_));
-        follows && self.reader.replica.has_old_time()
-    }
-
     /// Looks who of the others is there.
     async fn visit(&self) {
-        let known = metrics(&self.raft);
+        let known = metrics::<TypeConfig>(&self.requests.raft);
         let others = known.membership_config.nodes().filter(|(id, _)| **id != known.id);
         let calls = others.filter_map(|(id, node)| Some((*id, NodeAddress::of(node)?))).map(
             async |(id, station)| {
@@ -107,7 +95,7 @@ impl MembershipTask {
 
     /// Whether it is a member as far as it knows: by what is decided, or by what may be yet.
     fn is_member(&self) -> bool {
-        let metrics = metrics(&self.raft);
+        let metrics = metrics::<TypeConfig>(&self.requests.raft);
         let known = [&metrics.committed_membership_config, &metrics.membership_config];
         known.iter().any(|config| config.get_node(&metrics.id).is_some())
     }
@@ -115,7 +103,7 @@ impl MembershipTask {
     /// Becomes a member, a voter when it is time for that, and known by its address.
     async fn enroll(&self) -> Result<(), Stop> {
         loop {
-            let now = metrics(&self.raft);
+            let now = metrics::<TypeConfig>(&self.requests.raft);
             if self.is_done(&now) {
                 return Ok(());
             }
@@ -129,12 +117,12 @@ impl MembershipTask {
             let enrolled = match self.members.enroll(now.id, &self.station).await {
                 Err(RpcError::NotLeader(_)) => {
                     let call = RpcRequest::Enroll(self.station.clone());
-                    let mut stand = self.reader.stand.clone();
+                    let mut stand = self.requests.role.clone();
                     tokio::select! {
                         asked = ask_leader(&self.caller, &addresses, &call, ENROLL_PATIENCE) => {
                             asked.map(drop)
                         }
-                        _ = stand.wait_for(LeadershipRole::is_leader) => continue,
+                        _ = stand.wait_until(LeadershipRole::is_leader) => continue,
                     }
                 }
                 done => done.map_err(RpcFailure::Turned),

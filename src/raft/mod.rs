@@ -10,11 +10,15 @@
 //! - Errors and types: `data_dir_error`, `fatal_error`, `types` (openraft's type configuration),
 //!   `entry_codec`, `entry_weight` (how much one entry may hold).
 //! - The disk: `data_dir`, `fsync_latency`, `log`, `snapshot`.
-//! - The state: `leader_clock` (the engine's time on each node), `replica`, `state_machine`.
+//! - Time: `engine_clock`, `environment` (the clocks of the machine), `leader_clock` (the engine's
+//!   time on each node).
+//! - The state: `replica`, `state_machine`.
 //! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
+//! - `cluster_types` and `timeout`: the modules from here to `request_pipeline` run on the runtime
+//!   of a real node or of a simulation.
 //! - Leadership: `staleness`, `elections`, `leadership`.
 //! - Requests: `proposal_queue`, `forward` (to the leader), `linearizable_read`, `proposer` (makes
-//!   entries).
+//!   entries); `request_pipeline` builds a node of them.
 //! - The cluster: `membership`, `status_report`, `peer_config`, `network` (how openraft reaches a
 //!   node), `membership_task`, `peer_service` (answers other nodes).
 //! - `node` starts all of it; `cluster_admin` and `raft_node` are what the front ends ask;
@@ -23,7 +27,9 @@
 mod data_dir_error;
 mod fatal_error;
 pub(crate) mod types;
-pub(crate) mod leader_clock;
+pub(crate) mod engine_clock;
+pub(crate) mod environment;
+mod leader_clock;
 pub(crate) mod entry_codec;
 mod entry_weight;
 mod data_dir;
@@ -34,15 +40,18 @@ pub(crate) mod replica;
 mod state_machine;
 mod node_address;
 mod rpc;
+pub(crate) mod cluster_types;
+mod timeout;
 mod peer_store;
 mod staleness;
-mod elections;
+pub(crate) mod elections;
 mod proposal_queue;
-mod leadership;
+pub(crate) mod leadership;
 mod forward;
 mod membership;
 mod linearizable_read;
 mod proposer;
+pub(crate) mod request_pipeline;
 mod status_report;
 mod peer_config;
 mod network;

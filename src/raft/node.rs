@@ -2,11 +2,10 @@
 
 use super::data_dir::{self, Data, FIRST_NODE, NodeStage};
 use super::data_dir_error::{DataError, PeerError, Stop};
+use super::environment::{Environment, SystemEnvironment};
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
-use super::leader_clock::LeaderClock;
-use super::leadership::{LeadershipRole, LeadershipWatcher, Metrics, alone, metrics};
-use super::linearizable_read::{LinearizableReader, ReadQueue};
+use super::leadership::{LeadershipRole, Metrics, alone, metrics};
 use super::log::LogStore;
 use super::membership::{Members, best};
 use super::membership_task::MembershipTask;
@@ -14,30 +13,29 @@ use super::network::Network;
 use super::peer_config::{ElectionPace, ListeningPeers, Peering};
 use super::peer_service::PeerService;
 use super::peer_store::PeerStore;
-use super::proposal_queue::ProposalQueue;
 use super::proposer::Proposer;
 use super::replica::Replica;
+use super::request_pipeline::{PipelineParts, PipelineTasks, RequestPipeline};
 use super::rpc::accept;
 use super::rpc::rpc_client::RpcIdentity;
-use super::staleness::StalenessBound;
 use super::state_machine::Raft;
 use super::state_machine::StateMachine;
 use super::status_report::{Gauges, Reporter};
-use super::types::{ClusterId, Commands, NodeId, Proposal};
+use super::types::{ClusterId, Commands, NodeId, Proposal, TypeConfig};
 use crate::engine::{Baseline, EndSession, Op, Rules, SessionEnd};
 use crate::service::Unavailable;
 use crate::service::audit::Audit;
-use crate::time::{Span, boot_now, steady_now};
+use crate::time::{Span, boot_now};
 use openraft::impls::BasicNode;
 use openraft::{ChangeMembers, Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as Turn, watch};
+use tokio::sync::Mutex as Turn;
 
 /// Entries between snapshots: a start reads them again, in a moment.
 pub(super) const ENTRIES_A_SNAPSHOT: u64 = 10_000;
@@ -62,17 +60,11 @@ pub(super) struct NodeHandle {
 /// The parts of a running node that the front ends use.
 #[derive(Clone)]
 pub(super) struct RunningNode {
-    pub(super) replica: Arc<Replica>,
-    pub(super) desk: Arc<ProposalQueue>,
-    pub(super) looks: Arc<ReadQueue>,
-    pub(super) hands: Arc<LeaderClock>,
-    pub(super) freshness: Arc<StalenessBound>,
-    /// Whether this node is alone, and so needs to ask nobody.
-    pub(super) alone: Arc<AtomicBool>,
+    pub(super) requests: RequestPipeline<TypeConfig>,
     pub(super) members: Arc<Members>,
     pub(super) reporter: Arc<Reporter>,
     /// A connection to the leader, for rare requests.
-    pub(super) leader: Arc<Turn<Forwarder>>,
+    pub(super) leader: Arc<Turn<Forwarder<TypeConfig>>>,
     pub(super) runtime: Handle,
     /// Audits membership changes; the replica audits applied entries.
     pub(super) audit: Arc<Mutex<Audit>>,
@@ -94,7 +86,7 @@ struct NodeParts {
 
 /// The tasks that run on the node's thread.
 struct NodeTasks {
-    proposer: Proposer,
+    proposer: Proposer<TypeConfig>,
     begun: RunningNode,
     data: Arc<Mutex<Data>>,
     watchman: Option<MembershipTask>,
@@ -195,7 +187,7 @@ fn work(
     match &ended {
         Ok(()) => {
             runtime.block_on(hand_over(&proposer.raft));
-            begun.looks.fail(&Unavailable::Closing);
+            begun.requests.reads.fail(&Unavailable::Closing);
         }
         Err(stop) => {
             log::error!("the node stops: {stop}");
@@ -205,7 +197,7 @@ fn work(
             };
             let why = Unavailable::Log { why };
             proposer.desk.fail(&why);
-            begun.looks.fail(&why);
+            begun.requests.reads.fail(&why);
             *begun.stopped.lock() = Some(stop.clone());
             for tell in on_failure.try_iter() {
                 tell(stop.clone());
@@ -219,7 +211,7 @@ fn work(
 
 /// Lets another lead, if there is one: nobody has to wait until this one is missed.
 async fn hand_over(raft: &Raft) {
-    let metrics = metrics(raft);
+    let metrics = metrics::<TypeConfig>(raft);
     let (true, Some(to)) = (raft.is_leader(), best(&metrics)) else { return };
     let patience = Some(HANDOVER_PATIENCE.as_duration());
     if raft.trigger().transfer_leader(to).await.is_ok() {
@@ -265,16 +257,12 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     if !is_alone && peers.is_none() {
         return Err(PeerError::Deaf.into());
     }
-    let hands = Arc::new(LeaderClock::default());
     let mut stand = LeadershipRole::Waits;
     if is_alone {
         if let (Some(peers), Some(caller)) = (&peers, &caller) {
             peers.refuse_strangers(caller).await?;
         }
         stand = begin_alone(&raft, &replica, &data, (peers.as_ref(), heritage), &stopped).await?;
-        if let LeadershipRole::Leads(reign) = stand {
-            hands.lead(reign.clock);
-        }
     } else {
         raft.runtime_config().tick(true);
         if known.voter_ids().eq([identity.node]) {
@@ -287,7 +275,6 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
     Ok(NodeComponents {
         raft,
         replica,
-        hands,
         data,
         audit,
         trouble,
@@ -305,7 +292,6 @@ async fn begin(parts: NodeParts) -> Result<NodeTasks, DataError> {
 struct NodeComponents {
     raft: Raft,
     replica: Arc<Replica>,
-    hands: Arc<LeaderClock>,
     data: Arc<Mutex<Data>>,
     audit: Audit,
     trouble: FatalError,
@@ -330,72 +316,48 @@ impl NodeComponents {
 
     fn put_together(self, cluster: ClusterId, node: NodeId) -> NodeTasks {
         let reporter = self.reporter(cluster);
-        let Self { raft, replica, hands, data, trouble, .. } = self;
-        let Self { audit, caller, removed, peers, is_alone, stand, .. } = self;
-        let (tell, stand) = watch::channel(stand);
-        let desk = Arc::<ProposalQueue>::default();
-        let freshness = Arc::new(StalenessBound::since(boot_now()));
-        let (looks, alone) = (Arc::<ReadQueue>::default(), Arc::new(AtomicBool::new(is_alone)));
-        let members = Arc::new(Members::new(raft.clone(), Arc::clone(&alone)));
-        let nobody = || Arc::new(RpcIdentity::nobody(None));
-        let forwarder = || Forwarder::new(raft.clone(), caller.clone().unwrap_or_else(nobody));
-        let reader = Arc::new(LinearizableReader {
-            raft: raft.clone(),
-            replica: Arc::clone(&replica),
-            hands: Arc::clone(&hands),
-            freshness: Arc::clone(&freshness),
-            stand: stand.clone(),
-            line: Turn::new(forwarder()),
-        });
-        let herald = LeadershipWatcher {
-            raft: raft.clone(),
-            replica: Arc::clone(&replica),
-            hands: Arc::clone(&hands),
-            freshness: Arc::clone(&freshness),
+        let Self { raft, replica, data, trouble, stand, is_alone, .. } = self;
+        let Self { audit, caller, removed, peers, .. } = self;
+        let parts = PipelineParts {
+            raft,
+            replica,
+            transport: caller.clone().unwrap_or_else(|| Arc::new(RpcIdentity::nobody(None))),
+            environment: Arc::new(SystemEnvironment),
             elections: Arc::clone(&reporter.gauges.elections),
-            stand: tell,
-            alone: Arc::clone(&alone),
+            fatal: trouble,
+            role: stand,
+            is_alone,
         };
-        tokio::spawn(herald.run());
-        let (answering, queue) = (Arc::clone(&reader), Arc::clone(&looks));
-        tokio::spawn(async move { answering.run(&queue).await });
-        let watchman = peers.zip(caller.clone()).map(|(peers, caller)| {
+        let (requests, PipelineTasks { watcher, proposer }) = parts.build();
+        tokio::spawn(watcher.run());
+        tokio::spawn(requests.clone().answer_reads());
+        let alone = Arc::clone(&requests.alone);
+        let members = Arc::new(Members::new(requests.raft.clone(), alone));
+        let watchman = peers.zip(caller).map(|(peers, caller)| {
             let reception = PeerService {
                 cluster,
                 node,
-                raft: raft.clone(),
-                desk: Arc::clone(&desk),
-                freshness: Arc::clone(&freshness),
-                reader: Arc::clone(&reader),
+                requests: requests.clone(),
                 members: Arc::clone(&members),
                 reporter: Arc::clone(&reporter),
-                stand: stand.clone(),
                 data: Arc::clone(&data),
             };
             let book = PeerStore::open(data.lock().path(), cluster, boot_now());
             let ListeningPeers { listener, station, seeds, tls, .. } = peers;
             tokio::spawn(accept::accept(listener, tls, Arc::new(reception)));
-            let (raft, reader) = (raft.clone(), Arc::clone(&reader));
-            let (hands, book) = (Arc::clone(&hands), Mutex::new(book));
-            let members = Arc::clone(&members);
-            MembershipTask { raft, reader, members, hands, caller, station, seeds, removed, book }
+            let (requests, members) = (requests.clone(), Arc::clone(&members));
+            let book = Mutex::new(book);
+            MembershipTask { requests, members, caller, station, seeds, removed, book }
         });
         let begun = RunningNode {
-            replica: Arc::clone(&replica),
-            desk: Arc::clone(&desk),
-            looks,
-            hands: Arc::clone(&hands),
-            freshness,
-            alone,
+            leader: Arc::new(Turn::new(requests.forwarder())),
+            requests,
             members,
             reporter,
-            leader: Arc::new(Turn::new(forwarder())),
             runtime: Handle::current(),
             audit: Arc::new(Mutex::new(audit)),
             stopped: Arc::default(),
         };
-        let line = Turn::new(forwarder());
-        let proposer = Proposer { raft, replica, desk, hands, stand, reader, line, trouble };
         NodeTasks { proposer, begun, data, watchman }
     }
 }
@@ -432,7 +394,7 @@ async fn begin_alone(
         Some(_) => {}
     }
     data.lock().has_begun()?;
-    let known = metrics(raft).membership_config.get_node(&identity.node).cloned();
+    let known = metrics::<TypeConfig>(raft).membership_config.get_node(&identity.node).cloned();
     if let Some(peers) = peers
         && known != Some(peers.station.to_node())
     {
@@ -441,13 +403,14 @@ async fn begin_alone(
         let changed = raft.change_membership(ChangeMembers::SetNodes(nodes), true).await;
         changed.map_err(|error| stopped(error.to_string()))?;
     }
-    let reign = alone(raft, replica).ok_or_else(|| stopped("it does not lead".to_owned()))?;
+    let reign = alone::<TypeConfig>(raft, replica, &SystemEnvironment);
+    let reign = reign.ok_or_else(|| stopped("it does not lead".to_owned()))?;
     // Sessions without a ttl belonged to the previous process of the daemon. They expire, and their
     // leases are in grace, so that a process which still lives can be bound again.
     let end = |session| Op::EndSession(EndSession { session, end: SessionEnd::Expired }).into();
     let commands: Vec<_> = replica.orphans().into_iter().map(end).collect();
     if !commands.is_empty() {
-        let now = reign.clock.at(steady_now());
+        let now = SystemEnvironment.stamp(reign.id, reign.clock);
         write(Proposal::Commands(Arc::new(Commands { now, commands }))).await?;
     }
     Ok(LeadershipRole::Leads(reign))
@@ -461,14 +424,6 @@ async fn lead(raft: &Raft) -> Result<(), String> {
     leads.map_err(|error| error.to_string())?;
     let recovered = raft.wait_for_recovery(patience).await;
     recovered.map(drop).map_err(|error| error.to_string())
-}
-
-impl RunningNode {
-    /// Whether this node decides alone: then all that it has carried out is all that anybody was
-    /// told. To be asked while the engine is looked at.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone.load(Ordering::SeqCst)
-    }
 }
 
 fn config(pace: ElectionPace) -> Config {

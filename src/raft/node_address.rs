@@ -13,7 +13,7 @@ const PART_BYTES_MAX: usize = 300;
 
 /// Where a node is to be found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NodeAddress {
+pub(crate) struct NodeAddress {
     /// `HOST:PORT`, where its peers find it.
     pub(super) address: Arc<str>,
     /// Where clients find its server.

@@ -1,35 +1,27 @@
 //! The RPC service of a node, which answers the calls of other nodes.
 
 use super::data_dir::Data;
-use super::leadership::{LeadershipRole, metrics};
-use super::linearizable_read::LinearizableReader;
-use super::membership::{Members, leader_address};
-use super::proposal_queue::ProposalQueue;
+use super::leadership::metrics;
+use super::membership::Members;
+use super::request_pipeline::RequestPipeline;
 use super::rpc::accept;
-use super::rpc::messages::{ANYBODY, Envelope, LeaderProgress, RpcError, RpcRequest, RpcResponse};
-use super::staleness::StalenessBound;
-use super::state_machine::Raft;
+use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse};
 use super::status_report::Reporter;
 use super::types::{ClusterId, NodeId, Snapshot, TypeConfig, Vote};
-use crate::engine::Command;
-use crate::time::{boot_now, steady_now};
+use crate::time::boot_now;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::sync::{oneshot, watch};
 
 /// Answers the calls of other nodes.
 pub(super) struct PeerService {
     pub(super) cluster: ClusterId,
     pub(super) node: NodeId,
-    pub(super) raft: Raft,
-    pub(super) desk: Arc<ProposalQueue>,
-    pub(super) freshness: Arc<StalenessBound>,
-    pub(super) reader: Arc<LinearizableReader>,
+    pub(super) requests: RequestPipeline<TypeConfig>,
     pub(super) members: Arc<Members>,
     pub(super) reporter: Arc<Reporter>,
-    pub(super) stand: watch::Receiver<LeadershipRole>,
     pub(super) data: Arc<Mutex<Data>>,
 }
 
@@ -53,17 +45,21 @@ impl accept::RpcHandler for PeerService {
                 self.promise(call).await
             }
             // It promises nothing and writes nothing.
-            RpcRequest::PreVote(ask) => {
-                self.raft.pre_vote(ask).await.map(RpcResponse::Vote).map_err(|e| broken(&e))
-            }
+            RpcRequest::PreVote(ask) => self
+                .requests
+                .raft
+                .pre_vote(ask)
+                .await
+                .map(RpcResponse::Vote)
+                .map_err(|e| broken(&e)),
             RpcRequest::Transfer(ask) => self
+                .requests
                 .raft
                 .handle_transfer_leader(ask)
                 .await
                 .map(RpcResponse::Transfer)
                 .map_err(|e| ends(&e)),
-            RpcRequest::Forward(commands) => self.carry_out(commands).await,
-            RpcRequest::Read => self.reader.place().await.map(RpcResponse::Read),
+            RpcRequest::Forward(_) | RpcRequest::Read => self.requests.answer(call).await,
             RpcRequest::Join(_) => {
                 let id = self.members.number().await?;
                 Ok(RpcResponse::Joined(self.cluster, id))
@@ -93,11 +89,13 @@ impl PeerService {
         ) {
             return Ok(());
         }
-        let is_member = || metrics(&self.raft).membership_config.get_node(&from).is_some();
-        if is_member() || !self.stand.borrow().is_leader() {
+        let is_member = || {
+            metrics::<TypeConfig>(&self.requests.raft).membership_config.get_node(&from).is_some()
+        };
+        if is_member() || !self.requests.role.borrow_watched().is_leader() {
             return Ok(());
         }
-        self.reader.place().await?;
+        self.requests.reader.place().await?;
         if is_member() { Ok(()) } else { Err(RpcError::Removed) }
     }
 
@@ -108,7 +106,7 @@ impl PeerService {
         let told = match call {
             RpcRequest::Append(ask) => self.append(ask).await,
             RpcRequest::Vote(ask) => {
-                self.raft.vote(ask).await.map(RpcResponse::Vote).map_err(|e| broken(&e))
+                self.requests.raft.vote(ask).await.map(RpcResponse::Vote).map_err(|e| broken(&e))
             }
             RpcRequest::Snapshot(vote, snapshot) => self.install(vote, snapshot).await,
             _ => Err(RpcError::Malformed),
@@ -120,29 +118,16 @@ impl PeerService {
 
     async fn append(&self, ask: AppendEntriesRequest<TypeConfig>) -> Result<RpcResponse, RpcError> {
         let (at, decided) = (boot_now(), ask.leader_commit);
-        let said = self.raft.append_entries(ask).await.map_err(|error| broken(&error))?;
+        let said = self.requests.raft.append_entries(ask).await.map_err(|error| broken(&error))?;
         if said == AppendEntriesResponse::Success {
-            let applied = self.reader.replica.applied();
-            self.freshness.hear(at, decided.map_or(0, |decided| decided.index), applied);
+            self.requests.hear_commit(at, decided.map(|decided| decided.index));
         }
         Ok(RpcResponse::Append(said))
     }
 
     async fn install(&self, vote: Vote, snapshot: Snapshot) -> Result<RpcResponse, RpcError> {
-        let installed = self.raft.install_full_snapshot(vote, snapshot).await;
+        let installed = self.requests.raft.install_full_snapshot(vote, snapshot).await;
         installed.map(|said| RpcResponse::Snapshot(said.vote)).map_err(|error| ends(&error))
-    }
-
-    async fn carry_out(&self, commands: Vec<Command>) -> Result<RpcResponse, RpcError> {
-        let LeadershipRole::Leads(reign) = *self.stand.borrow() else {
-            return Err(RpcError::NotLeader(leader_address(&metrics(&self.raft))));
-        };
-        let (send, delivered) = oneshot::channel();
-        // A caller that has gone meanwhile needs no answer.
-        self.desk.send_on(commands, Box::new(move |delivery| drop(send.send(delivery))));
-        let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
-        let now = reign.clock.at(steady_now());
-        Ok(RpcResponse::Forwarded(LeaderProgress { index, now }, answers))
     }
 }
 

@@ -5,12 +5,13 @@
 //! one that is not answered yet: the read stands in the same queue, behind that request. It makes
 //! no entry.
 
+use super::cluster_types::RpcError;
 use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
-use super::rpc::messages::RpcError;
+use super::environment::Environment;
 use super::types::{Answers, Commands};
 use crate::engine::{Answer, Command, LockName, Op};
 use crate::service::{Then, Unavailable};
-use crate::time::{Span, Time, steady_now};
+use crate::time::Time;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,8 +20,6 @@ use tokio::sync::Notify;
 /// Requests of one entry: more than come in the time of one sync from a thousand clients, and few
 /// enough that their answers are not late because of each other.
 pub(super) const REQUESTS_MAX: usize = 512;
-/// No answer takes longer, or it is none: a person who waits longer thinks that it hangs.
-pub(super) const ANSWER_DEADLINE: Span = Span::from_secs(2);
 
 /// A request.
 struct QueuedProposal {
@@ -38,17 +37,17 @@ enum ProposalKind {
 }
 
 /// A read, called with the engine time to read at, once all earlier requests have been applied.
-pub(super) type PendingRead = Then<Result<Time, Unavailable>>;
+pub(crate) type PendingRead = Then<Result<Time, Unavailable>>;
 
 /// Callback for commands that another node has forwarded for its clients: it gets the index of
 /// their entry, and their answers.
 pub(super) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
 
 /// The requests that wait for the next entry, and the commands of the entry in flight.
-#[derive(Default)]
-pub(super) struct ProposalQueue {
+pub(crate) struct ProposalQueue {
     line: Mutex<ProposalQueueState>,
     bell: Notify,
+    environment: Arc<dyn Environment>,
 }
 
 #[derive(Default)]
@@ -118,8 +117,12 @@ enum BatchWaiter {
 }
 
 impl ProposalQueue {
+    pub(super) fn new(environment: Arc<dyn Environment>) -> Self {
+        Self { line: Mutex::default(), bell: Notify::new(), environment }
+    }
+
     /// Takes a command, or says at once why not.
-    pub(super) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
+    pub(crate) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
         self.take(ProposalKind::Decide(command, then));
     }
 
@@ -134,7 +137,7 @@ impl ProposalQueue {
     }
 
     fn take(&self, what: ProposalKind) {
-        let until = steady_now() + ANSWER_DEADLINE;
+        let until = self.environment.steady_now() + self.environment.timeouts().answer;
         let mut line = self.line.lock();
         if let Some(why) = line.closed.clone() {
             drop(line);
@@ -211,7 +214,7 @@ impl ProposalQueue {
     }
 
     /// Takes nothing any more, and answers what was taken by `why`.
-    pub(super) fn fail(&self, why: &Unavailable) {
+    pub(crate) fn fail(&self, why: &Unavailable) {
         let asked = {
             let mut line = self.line.lock();
             line.closed = Some(why.clone());

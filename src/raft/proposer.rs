@@ -5,49 +5,42 @@
 //! answers them when it has applied that entry itself. If a deadline passes and there is no
 //! request, the leader proposes an entry that only applies what is due. Idle nodes write nothing.
 
+use super::cluster_types::{ClusterTypes, RaftOf, RpcError, RpcFailure};
+use super::environment::Environment;
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
 use super::leadership::{Leadership, LeadershipRole};
 use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
-use super::proposal_queue::{
-    ANSWER_DEADLINE, BatchWaiters, NextBatch, ProposalBatch, ProposalQueue,
-};
+use super::proposal_queue::{BatchWaiters, NextBatch, ProposalBatch, ProposalQueue};
 use super::replica::Replica;
-use super::rpc::messages::RpcError;
-use super::rpc::rpc_client::RpcFailure as CallTrouble;
-use super::state_machine::Raft;
+use super::timeout::timeout;
 use super::types::{Answers, Commands};
 use crate::engine::Op;
 use crate::service::Unavailable;
-use crate::time::{Span, Time, boot_now, steady_now};
+use crate::time::{Span, Time};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::type_config::TypeConfigExt;
+use openraft::type_config::alias::WatchReceiverOf;
 use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::{Mutex as Turn, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::Mutex as Turn;
 
 /// How often to drop expired requests while an entry is slow to commit.
 const LATE_LOOK: Span = Span::from_millis(250);
 
 /// Proposes entries.
-pub(super) struct Proposer {
-    pub(super) raft: Raft,
+pub(crate) struct Proposer<C: ClusterTypes> {
+    pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
     pub(super) desk: Arc<ProposalQueue>,
     pub(super) hands: Arc<LeaderClock>,
-    pub(super) stand: watch::Receiver<LeadershipRole>,
-    pub(super) reader: Arc<LinearizableReader>,
-    pub(super) line: Turn<Forwarder>,
+    pub(super) stand: WatchReceiverOf<C, LeadershipRole>,
+    pub(super) reader: Arc<LinearizableReader<C>>,
+    pub(super) line: Turn<Forwarder<C>>,
     pub(super) trouble: FatalError,
-}
-
-/// The time to stamp by, if this node leads.
-fn now(stand: LeadershipRole) -> Time {
-    match stand {
-        LeadershipRole::Leads(reign) => reign.clock.at(steady_now()),
-        LeadershipRole::Follows(_) | LeadershipRole::Waits => Time::ZERO,
-    }
+    pub(super) environment: Arc<dyn Environment>,
 }
 
 /// The outcome of a batch.
@@ -60,16 +53,24 @@ enum ProposalOutcome {
     Unknown(Arc<str>),
 }
 
-impl Proposer {
+impl<C: ClusterTypes> Proposer<C> {
     /// Proposes what is asked, until the desk is closed and empty. If the log fails: why.
-    pub(super) async fn run(&self) -> Result<(), Arc<str>> {
+    pub(crate) async fn run(&self) -> Result<(), Arc<str>> {
         loop {
-            let stand = *self.stand.borrow();
-            match self.desk.next(|| now(stand)) {
+            let stand = *self.stand.borrow_watched();
+            match self.desk.next(|| self.now(stand)) {
                 NextBatch::Batch(batch) => self.carry_out(batch, stand).await?,
                 NextBatch::Closed => return Ok(()),
                 NextBatch::Nothing => self.rest().await?,
             }
+        }
+    }
+
+    /// Returns the engine time with which to stamp, if this node leads.
+    fn now(&self, stand: LeadershipRole) -> Time {
+        match stand {
+            LeadershipRole::Leads(reign) => reign.stamp(&*self.environment),
+            LeadershipRole::Follows(_) | LeadershipRole::Waits => Time::ZERO,
         }
     }
 
@@ -80,17 +81,18 @@ impl Proposer {
             LeadershipRole::Leads(reign) => self.replica.next_deadline().map(|due| (reign, due)),
             LeadershipRole::Follows(_) | LeadershipRole::Waits => None,
         };
-        let wait = due.map(|(reign, due)| reign.clock.until(due, steady_now()));
+        let wait = due.map(|(reign, due)| reign.clock.until(due, self.environment.steady_now()));
         if let (Some((reign, _)), Some(Span::ZERO)) = (due, wait) {
             return self.tick(reign).await;
         }
         let passes = async {
             match wait {
-                Some(wait) => sleep(wait.as_duration()).await,
+                Some(wait) => C::sleep(wait.as_duration()).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
+            biased;
             () = self.desk.rings() => {}
             () = passes => {}
             changed = stand.changed() => {
@@ -108,12 +110,12 @@ impl Proposer {
 
     /// Carries out what is due.
     async fn tick(&self, reign: Leadership) -> Result<(), Arc<str>> {
-        let now = reign.clock.at(steady_now());
+        let now = reign.stamp(&*self.environment);
         let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
         let came = self.write(reign, commands, &mut None).await?;
         if let ProposalOutcome::Nothing(_) = came {
             // It leads no more, and will be told so.
-            pause().await;
+            pause::<C>(&*self.environment).await;
         }
         Ok(())
     }
@@ -125,16 +127,17 @@ impl Proposer {
         mut stamped: LeadershipRole,
     ) -> Result<(), Arc<str>> {
         let mut batch = batch;
-        let until = batch.waiting.until.unwrap_or_else(|| steady_now() + ANSWER_DEADLINE);
+        let latest = self.environment.steady_now() + self.environment.timeouts().answer;
+        let until = batch.waiting.until.unwrap_or(latest);
         let until = self.reader.patience(until);
         loop {
-            let stand = *self.stand.borrow();
+            let stand = *self.stand.borrow_watched();
             if !stand.is_leader() {
                 batch = batch.turn_away(&RpcError::NotLeader(None));
             } else if stand != stamped {
                 // Each leadership stamps by a clock of its own.
                 let commands = batch.commands.commands.clone();
-                batch.commands = Arc::new(Commands { now: now(stand), commands });
+                batch.commands = Arc::new(Commands { now: self.now(stand), commands });
                 stamped = stand;
             }
             let mut waiting = Some(std::mem::take(&mut batch.waiting));
@@ -148,7 +151,7 @@ impl Proposer {
                     return Ok(());
                 }
                 Ok(ProposalOutcome::Nothing(why)) => {
-                    if steady_now() >= until {
+                    if self.environment.steady_now() >= until {
                         self.desk.landed();
                         batch.waiting.refuse(&Unavailable::NoQuorum { why });
                         return Ok(());
@@ -168,7 +171,7 @@ impl Proposer {
                 self.desk.landed();
                 return Ok(());
             }
-            pause().await;
+            pause::<C>(&*self.environment).await;
         }
     }
 
@@ -179,7 +182,7 @@ impl Proposer {
         waiting: &mut Option<BatchWaiters>,
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
-        let left = until.since(steady_now());
+        let left = until.since(self.environment.steady_now());
         if left == Span::ZERO {
             return Ok(ProposalOutcome::Nothing("nobody leads them".into()));
         }
@@ -204,18 +207,18 @@ impl Proposer {
 
     /// Has the leader carry out what was asked here.
     async fn forward(&self, commands: &Commands, left: Span) -> ProposalOutcome {
-        let asked = boot_now();
+        let asked = self.environment.boot_now();
         let sent = self.line.lock().await.forward(commands.commands.clone(), left).await;
         let (place, answers) = match sent {
             Ok(done) => done,
-            Err(CallTrouble::Turned(RpcError::Unknown) | CallTrouble::Unheard(_)) => {
+            Err(RpcFailure::Turned(RpcError::Unknown) | RpcFailure::Unheard(_)) => {
                 return ProposalOutcome::Unknown("whoever led them has not answered".into());
             }
             Err(trouble) => return ProposalOutcome::Nothing(trouble.to_string().into()),
         };
         self.hands.hear(asked, place.now);
         let carried_out = self.replica.carried_out(place.index);
-        match timeout(left.as_duration(), carried_out).await {
+        match timeout::<C, _>(left, carried_out).await {
             Ok(()) => ProposalOutcome::Done(place.index, answers, place.now),
             Err(_) => ProposalOutcome::Unknown("this node is behind".into()),
         }
@@ -229,12 +232,13 @@ impl Proposer {
         commands: Arc<Commands>,
         waiting: &mut Option<BatchWaiters>,
     ) -> Result<ProposalOutcome, Arc<str>> {
-        let began = steady_now();
-        let mut entry = pin!(propose(&self.raft, reign, commands));
+        let began = self.environment.steady_now();
+        let mut entry = pin!(propose::<C>(&self.raft, reign, commands));
         let written = loop {
             tokio::select! {
+                biased;
                 written = &mut entry => break written,
-                () = sleep(LATE_LOOK.as_duration()) => {
+                () = C::sleep(LATE_LOOK.as_duration()) => {
                     self.give_up_on_the_late(began, waiting);
                 }
             }
@@ -243,13 +247,13 @@ impl Proposer {
             Ok(done) => Ok(ProposalOutcome::Done(
                 done.log_id.index,
                 done.data,
-                reign.clock.at(steady_now()),
+                reign.stamp(&*self.environment),
             )),
             Err(error) => self.failed(&error),
         }
     }
 
-    fn failed(&self, error: &WriteError) -> Result<ProposalOutcome, Arc<str>> {
+    fn failed(&self, error: &WriteError<C>) -> Result<ProposalOutcome, Arc<str>> {
         match error {
             RaftError::Fatal(_) => Err(self.stopped(&error.to_string())),
             RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => {
@@ -266,10 +270,10 @@ impl Proposer {
 
     /// Answers those who have waited as long as anybody does. The entry may still be carried out.
     fn give_up_on_the_late(&self, began: Time, waiting: &mut Option<BatchWaiters>) {
-        let now = steady_now();
-        let why = format!("no sync by a majority within {ANSWER_DEADLINE}").into();
+        let (now, patience) = (self.environment.steady_now(), self.environment.timeouts().answer);
+        let why = format!("no sync by a majority within {patience}").into();
         let late = Unavailable::Log { why };
-        let is_late = now.since(began) >= ANSWER_DEADLINE;
+        let is_late = now.since(began) >= patience;
         if let Some(waiting) = waiting.take_if(|_| is_late) {
             waiting.refuse(&late);
         }

@@ -65,7 +65,7 @@ impl RaftNode {
 
     fn begin(path: &Path, peering: Option<Peering>) -> Result<Self, DataError> {
         let NodeHandle { shared: node, thread, failures } = node::start(path, peering, None)?;
-        let now = node.hands.now().unwrap_or_default();
+        let now = node.requests.leader_clock.now().unwrap_or_default();
         let shown = Mutex::new((now, boot_now()));
         let shared = Arc::new(NodeShared { node, shown });
         let place = path.display().to_string();
@@ -75,7 +75,7 @@ impl RaftNode {
     /// Makes the data of a node that begins a new cluster, and goes on from a lost one.
     pub(super) fn begin_with(path: &Path, heritage: Baseline) -> Result<(), DataError> {
         let NodeHandle { shared, thread, .. } = node::start(path, None, Some(heritage))?;
-        shared.desk.close(Unavailable::Closing);
+        shared.requests.queue.close(Unavailable::Closing);
         let stopped = |()| DataError::Stopped(path.into(), "its thread has panicked".to_owned());
         thread.join().map_err(|_| stopped(()))
     }
@@ -94,7 +94,7 @@ impl RaftNode {
 
     /// Takes nothing any more, and returns when all that was taken is answered.
     pub fn close(&self) {
-        self.shared.node.desk.close(Unavailable::Closing);
+        self.shared.node.requests.queue.close(Unavailable::Closing);
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
         {
@@ -104,7 +104,7 @@ impl RaftNode {
 
     /// Carries `look` out on the engine as it stands now.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine) -> T) -> T {
-        look(&self.shared.node.replica.look().engine)
+        look(&self.shared.node.requests.replica.look().engine)
     }
 }
 
@@ -115,91 +115,29 @@ impl Drop for RaftNode {
 }
 
 impl NodeShared {
-    /// The engine's time, or later. Until it is known nothing is shown.
-    fn now(&self) -> Time {
-        self.node.hands.now().unwrap_or(Time::NEVER)
-    }
-
-    /// Looks at the engine if all that is due by now, and all that was asked of this lock, or of
-    /// any, has been carried out. `Err` gives `look` back.
-    fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
-        &self,
-        name: Option<&LockName>,
-        look: L,
-    ) -> Result<Result<T, Unavailable>, L> {
-        if let Some(why) = self.node.desk.closed().filter(|why| *why != Unavailable::Closing) {
-            return Ok(Err(why));
-        }
-        if self.node.desk.is_busy_with(name) {
-            return Err(look);
-        }
-        let core = self.node.replica.look();
-        // Looked at while nothing changes: nobody else has decided anything yet.
-        if !self.node.is_alone() {
-            return Err(look);
-        }
-        let now = self.now();
-        if core.engine.next_deadline().is_some_and(|due| due <= now) {
-            return Err(look);
-        }
-        Ok(Ok(look(&core.engine, now)))
-    }
-
-    /// Looks at the engine, after what is due and what was asked before has been carried out.
-    fn look<T: 'static>(
-        self: &Arc<Self>,
-        name: Option<&LockName>,
-        look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
-        then: Then<Result<T, Unavailable>>,
-    ) {
-        match self.look_here(name, look) {
-            Ok(seen) => then(seen),
-            Err(look) => {
-                let shared = Arc::clone(self);
-                let look = Box::new(move |ready: Result<Time, Unavailable>| {
-                    then(ready.map(|at| shared.look_at(at, look)));
-                });
-                // Behind what was asked of it before; else beside all others that only look.
-                if self.node.is_alone() || self.node.desk.is_busy_with(name) {
-                    self.node.desk.look(look);
-                } else {
-                    self.node.looks.look(look);
-                }
-            }
-        }
-    }
-
-    /// Looks at the engine as it stands, at a time at which nothing is due in it.
-    fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
-        let core = self.node.replica.look();
-        let at = at.max(core.engine.clock());
-        let is_due = core.engine.next_deadline().is_some_and(|due| due <= at);
-        look(&core.engine, if is_due { core.engine.clock() } else { at })
-    }
-
     /// Returns an upper bound on the age of this node's state; `None`: it is unknown.
     fn age(&self) -> Option<Span> {
-        if self.node.is_alone() {
+        if self.node.requests.is_alone() {
             return Some(Span::ZERO);
         }
         // The state of a leader was current when a majority last acknowledged it.
         let led = self.node.reporter.heard_by_most();
-        let followed = self.node.freshness.as_of(self.node.replica.applied());
+        let followed = self.node.requests.staleness.as_of(self.node.requests.replica.applied());
         led.or_else(|| followed.map(|as_of| boot_now().since(as_of)))
     }
 
     /// Converts an engine time to the boot clock.
     fn boot(&self, at: Time) -> Time {
-        if self.node.hands.now().is_none() {
+        if self.node.requests.leader_clock.now().is_none() {
             // No leader is known since the start: assume that time has stood still since the last
             // entry.
-            let clock = self.node.replica.look().engine.clock();
+            let clock = self.node.requests.replica.look().engine.clock();
             let now = boot_now();
             return if at >= clock { now + at.since(clock) } else { now - clock.since(at) };
         }
         let (engine, boot) = {
             let mut shown = self.shown.lock();
-            let (now, boot) = (self.now(), boot_now());
+            let (now, boot) = (self.node.requests.now(), boot_now());
             let awake = shown.1 + now.since(shown.0);
             if boot.since(awake).max(awake.since(boot)) > APART_MAX {
                 *shown = (now, boot);
@@ -218,7 +156,7 @@ fn retry_until_answered(
 ) {
     let (asking, next) = (Arc::clone(shared), command.clone());
     let answered = move |answer| match answer {
-        Err(_) if asking.node.desk.closed().is_none() => {
+        Err(_) if asking.node.requests.queue.closed().is_none() => {
             let runtime = asking.node.runtime.clone();
             runtime.spawn(async move {
                 tokio::time::sleep(RETRY_PAUSE.as_duration()).await;
@@ -227,13 +165,13 @@ fn retry_until_answered(
         }
         answer => then(answer),
     };
-    shared.node.desk.ask(command, Box::new(answered));
+    shared.node.requests.queue.ask(command, Box::new(answered));
 }
 
 impl LockService for RaftNode {
     fn submit(&self, command: Command, retry: Retry, then: Then<Result<Answer, Unavailable>>) {
         match retry {
-            Retry::Never => self.shared.node.desk.ask(command, then),
+            Retry::Never => self.shared.node.requests.queue.ask(command, then),
             Retry::UntilAnswered => retry_until_answered(&self.shared, command, then),
         }
     }
@@ -241,7 +179,7 @@ impl LockService for RaftNode {
     fn view(&self, name: &LockName, _: Retry, then: Then<Result<CacheableView, Unavailable>>) {
         let own = name.clone();
         let look = move |engine: &Engine, now| CacheableView::uncached(engine.view(&own, now));
-        self.shared.look(Some(name), look, then);
+        self.shared.node.requests.look(Some(name), look, then);
     }
 
     fn list(&self, query: List, then: Then<Result<ListPage<LockView>, Unavailable>>) {
@@ -252,7 +190,7 @@ impl LockService for RaftNode {
             let next = items.last().filter(|_| full).map(|last| last.name.to_string());
             ListPage { items, next }
         };
-        self.shared.look(None, page, then);
+        self.shared.node.requests.look(None, page, then);
     }
 
     fn children(&self, query: Children, then: Then<Result<ListPage<Child>, Unavailable>>) {
@@ -261,11 +199,15 @@ impl LockService for RaftNode {
             let (items, next) = engine.children(parent.as_ref(), cursor.as_deref(), *limit);
             ListPage { items, next }
         };
-        self.shared.look(None, page, then);
+        self.shared.node.requests.look(None, page, then);
     }
 
     fn session(&self, id: SessionId, then: Then<Result<Option<SessionView>, Unavailable>>) {
-        self.shared.look(None, move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX), then);
+        self.shared.node.requests.look(
+            None,
+            move |engine, _| engine.session(id, SESSION_LEASES_SHOWN_MAX),
+            then,
+        );
     }
 
     fn leases(
@@ -275,19 +217,19 @@ impl LockService for RaftNode {
         then: Then<Result<ListPage<(LockName, Token)>, Unavailable>>,
     ) {
         let page = move |engine: &Engine, _| page_of_leases(engine, session, after.as_ref());
-        self.shared.look(None, page, then);
+        self.shared.node.requests.look(None, page, then);
     }
 
     fn subscribe(&self, since: Option<u64>) -> EventWatch {
-        self.shared.node.replica.feed.watch(since)
+        self.shared.node.requests.replica.feed.watch(since)
     }
 
     fn next_event(&self) -> u64 {
-        self.shared.node.replica.feed.next()
+        self.shared.node.requests.replica.feed.next()
     }
 
     fn now(&self) -> Time {
-        self.shared.now()
+        self.shared.node.requests.now()
     }
 
     fn wall(&self, at: Time) -> Wall {
@@ -299,8 +241,8 @@ impl StaleReads for RaftNode {
     fn stale(&self, look: &mut dyn FnMut(&Engine, Time)) -> Option<Option<Span>> {
         // Take the age before the state: a state that is newer than its stated age does no harm.
         let age = self.shared.age();
-        let now = self.shared.node.hands.now().unwrap_or_default();
-        self.shared.look_at(now, |engine, at| look(engine, at));
+        let now = self.shared.node.requests.leader_clock.now().unwrap_or_default();
+        self.shared.node.requests.replica.look_at(now, |engine, at| look(engine, at));
         Some(age)
     }
 }
@@ -311,20 +253,20 @@ impl BackendStatus for RaftNode {
     }
 
     fn urls(&self) -> Vec<String> {
-        let core = self.shared.node.replica.look();
+        let core = self.shared.node.requests.replica.look();
         let stations = core.members().nodes().filter_map(|(_, node)| NodeAddress::of(node));
         stations.map(|station| station.url.to_string()).collect()
     }
 
     fn ready(&self) -> Result<(), Unavailable> {
-        match self.shared.node.hands.now() {
+        match self.shared.node.requests.leader_clock.now() {
             Some(_) => Ok(()),
             None => Err(Unavailable::NoQuorum { why: "nobody has led them yet".into() }),
         }
     }
 
     fn about(&self) -> About {
-        let core = self.shared.node.replica.look();
+        let core = self.shared.node.requests.replica.look();
         About {
             kind: BackendKind::Embedded,
             contact: Contact::Connected,
@@ -340,17 +282,17 @@ impl BackendStatus for RaftNode {
     }
 
     fn engine_id(&self) -> u64 {
-        let cluster = self.shared.node.replica.look().cluster;
+        let cluster = self.shared.node.requests.replica.look().cluster;
         // Half of it tells clusters apart as well; 0 is for those without a name.
         cluster.map_or(0, |id| ((id.0 >> 64) as u64 ^ id.0 as u64).max(1))
     }
 
     fn state(&self, then: Then<Result<Option<Vec<u8>>, Unavailable>>) {
-        self.shared.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
+        self.shared.node.requests.look(None, |engine, _| Some(codec::encode_engine(engine)), then);
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let replica = &self.shared.node.replica;
+        let replica = &self.shared.node.requests.replica;
         let mut counts = replica.tally.counts();
         counts.push(("log_entries_total", replica.entries.load(Ordering::Relaxed)));
         counts.push(("log_commands_total", replica.commands.load(Ordering::Relaxed)));
@@ -358,7 +300,7 @@ impl BackendStatus for RaftNode {
     }
 
     fn histograms(&self) -> Vec<Histogram> {
-        let mut histograms = self.shared.node.replica.tally.histograms();
+        let mut histograms = self.shared.node.requests.replica.tally.histograms();
         histograms.push(self.shared.node.reporter.gauges.syncs.histogram());
         histograms
     }

@@ -4,19 +4,24 @@
 //! is held. The entries that a start replays were published before: until [`Replica::go_live`]
 //! nothing is published.
 
-use super::leader_clock::{LeaderReading, TIME_EVERY};
+use super::engine_clock::LeaderReading;
+use super::environment::Environment;
 use super::snapshot::SnapshotContents;
 use super::types::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
 use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
 use crate::service::audit::Audit;
 use crate::service::counters::ServiceCounters;
 use crate::service::event_log::{EventLog, Wakers};
-use crate::time::{Time, Wall, boot_now};
+use crate::time::{Span, Time, Wall};
 use openraft::EntryPayload;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::watch;
+use tokio::sync::Notify;
+
+/// A follower hears the leader's time at least about this often. One that has lately caught up
+/// knows it from then on.
+const TIME_EVERY: Span = Span::from_secs(2);
 
 /// The state of a node.
 pub(crate) struct Replica {
@@ -26,13 +31,12 @@ pub(crate) struct Replica {
     /// Entries with commands, and commands, since the start.
     pub(crate) entries: AtomicU64,
     pub(crate) commands: AtomicU64,
-    /// The last entry that was carried out, once all that follows from it has been told.
-    told: watch::Sender<u64>,
-    steady: SteadyClock,
+    /// The last entry that was applied, once its events have been published.
+    published: AtomicU64,
+    /// Notified after each change of `published`.
+    progress: Notify,
+    environment: Arc<dyn Environment>,
 }
-
-/// Reads the steady clock of this machine, which is virtual in a simulation.
-pub(crate) type SteadyClock = Box<dyn Fn() -> Time + Send + Sync>;
 
 /// The state that the mutex guards.
 pub(crate) struct ReplicaState {
@@ -60,7 +64,11 @@ enum Telling {
 
 impl Replica {
     /// Goes on from what a snapshot knows, or from nothing.
-    pub(crate) fn new(known: Option<SnapshotContents>, audit: Audit, steady: SteadyClock) -> Self {
+    pub(crate) fn new(
+        known: Option<SnapshotContents>,
+        audit: Audit,
+        environment: Arc<dyn Environment>,
+    ) -> Self {
         let known = known.unwrap_or_else(|| SnapshotContents {
             meta: Meta::default(),
             cluster: None,
@@ -79,13 +87,22 @@ impl Replica {
         };
         let (feed, tally) = (Arc::default(), ServiceCounters::default());
         let (entries, commands) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (told, _) = watch::channel(core.applied.map_or(0, |applied| applied.index));
-        Self { core: Mutex::new(core), feed, tally, entries, commands, told, steady }
+        let published = AtomicU64::new(core.applied.map_or(0, |applied| applied.index));
+        let (core, progress) = (Mutex::new(core), Notify::new());
+        Self { core, feed, tally, entries, commands, published, progress, environment }
     }
 
     /// A look at the state, while nothing changes. To be short.
     pub(crate) fn look(&self) -> MutexGuard<'_, ReplicaState> {
         self.core.lock()
+    }
+
+    /// Looks at the engine at `at`, or at its own time if a deadline has passed until then.
+    pub(super) fn look_at<T>(&self, at: Time, look: impl FnOnce(&Engine, Time) -> T) -> T {
+        let core = self.look();
+        let at = at.max(core.engine.clock());
+        let is_due = core.engine.next_deadline().is_some_and(|due| due <= at);
+        look(&core.engine, if is_due { core.engine.clock() } else { at })
     }
 
     /// Publishes events from now on.
@@ -96,23 +113,34 @@ impl Replica {
     /// Applies an entry. Returns the answers to its commands, in order.
     pub(crate) fn apply(&self, entry: Entry) -> Answers {
         let index = entry.log_id.index;
-        let answers = self.apply_untold(entry);
-        self.told.send_replace(index);
+        let answers = self.apply_unpublished(entry);
+        self.publish(index);
         answers
+    }
+
+    fn publish(&self, index: u64) {
+        self.published.store(index, Ordering::SeqCst);
+        self.progress.notify_waiters();
     }
 
     /// The last entry that was carried out here.
     pub(super) fn applied(&self) -> u64 {
-        *self.told.borrow()
+        self.published.load(Ordering::SeqCst)
     }
 
     /// Returns when entry `index` has been carried out here.
     pub(super) async fn carried_out(&self, index: u64) {
-        // The sender lives as long as this does.
-        let _ = self.told.subscribe().wait_for(|told| *told >= index).await;
+        loop {
+            // Created before the check, so that no notification is missed.
+            let progress = self.progress.notified();
+            if self.applied() >= index {
+                return;
+            }
+            progress.await;
+        }
     }
 
-    fn apply_untold(&self, entry: Entry) -> Answers {
+    fn apply_unpublished(&self, entry: Entry) -> Answers {
         let mut core = self.core.lock();
         core.applied = Some(entry.log_id);
         let (answers, wakers) = match entry.payload {
@@ -137,7 +165,7 @@ impl Replica {
                 return vec![];
             }
             EntryPayload::Normal(Proposal::Commands(body)) => {
-                core.hear(entry.log_id.leader_id, body.now, (self.steady)());
+                core.hear(entry.log_id.leader_id, body.now, self.environment.steady_now());
                 self.carry_out(&mut core, body.now, &body.commands)
             }
         };
@@ -168,7 +196,9 @@ impl Replica {
         }
         for event in &*events {
             self.tally.count_event(event);
-            audit.enter(event, || Wall::at_boot_time(boot_now() - now.since(event.at)));
+            audit.enter(event, || {
+                Wall::at_boot_time(self.environment.boot_now() - now.since(event.at))
+            });
         }
         let wakers = if events.is_empty() { Wakers::default() } else { self.feed.publish(events) };
         (answers, wakers)
@@ -183,26 +213,26 @@ impl Replica {
         core.members = known.meta.last_membership;
         if let Some(applied) = core.applied {
             let stamped = core.engine.clock();
-            core.hear(applied.leader_id, stamped, (self.steady)());
+            core.hear(applied.leader_id, stamped, self.environment.steady_now());
         }
         // The events in between are lost on this node: watchers must read the state again.
         let wakers = self.feed.skip(1);
         let index = core.applied.map_or(0, |applied| applied.index);
         drop(core);
         wakers.wake();
-        self.told.send_replace(index);
+        self.publish(index);
     }
 
     /// The leader of `leader` or a later one has said what its time is, a moment ago.
     pub(crate) fn hear(&self, leader: Leader, now: Time) {
-        self.core.lock().hear(leader, now, (self.steady)());
+        self.core.lock().hear(leader, now, self.environment.steady_now());
     }
 
     /// Whether no leader's time was heard here for long: this node may have caught up with entries
     /// whose stamps are old, and would go on from those if it led.
     pub(crate) fn has_old_time(&self) -> bool {
         let reading = self.core.lock().reading;
-        reading.is_none_or(|reading| reading.age((self.steady)()) > TIME_EVERY)
+        reading.is_none_or(|reading| reading.age(self.environment.steady_now()) > TIME_EVERY)
     }
 
     /// When time passing will next change anything.

@@ -2,13 +2,13 @@
 //! it becomes a snapshot, so that the log can be forgotten up to there.
 
 use super::data_dir_error::DataError;
+use super::environment::SystemEnvironment;
 use super::fatal_error::FatalError;
 use super::replica::Replica;
 use super::snapshot;
 use super::types::{LogId, Membership, Meta, Snapshot, TypeConfig};
 use crate::engine::codec::Malformed;
 use crate::service::audit::Audit;
-use crate::time::steady_now;
 use futures_util::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::Mutex;
@@ -20,14 +20,14 @@ use std::sync::Arc;
 pub(super) type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
 /// The replica, and where its snapshots are.
-pub(super) struct StateMachine {
+pub(crate) struct StateMachine {
     pub(super) replica: Arc<Replica>,
     file: Arc<SnapshotFile>,
     trouble: FatalError,
 }
 
 /// Puts one snapshot on the disk.
-pub(super) struct StateSnapshotBuilder {
+pub(crate) struct StateSnapshotBuilder {
     snapshot: Snapshot,
     file: Arc<SnapshotFile>,
     trouble: FatalError,
@@ -65,7 +65,7 @@ impl StateMachine {
             };
         let newest = Mutex::new(known.as_ref().and_then(|known| known.meta.last_log_id));
         let file = Arc::new(SnapshotFile { path: path.to_path_buf(), newest });
-        let replica = Arc::new(Replica::new(known, audit, Box::new(steady_now)));
+        let replica = Arc::new(Replica::new(known, audit, Arc::new(SystemEnvironment)));
         Ok(Self { replica, file, trouble: trouble.clone() })
     }
 

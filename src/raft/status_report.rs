@@ -52,7 +52,7 @@ pub(super) struct Reporter {
 impl Reporter {
     /// How this node stands.
     pub(super) fn own(&self, with_state: bool) -> Member {
-        let metrics = metrics(&self.raft);
+        let metrics = metrics::<TypeConfig>(&self.raft);
         let mut member = known(&metrics, metrics.id);
         member.standing = match (metrics.state, member.standing) {
             (ServerState::Leader, _) => Standing::Leader,
@@ -81,14 +81,14 @@ impl Reporter {
     /// How long ago a majority has heard this node lead; `None`: it does not lead, or was not
     /// heard.
     pub(super) fn heard_by_most(&self) -> Option<Span> {
-        let acked = metrics(&self.raft).last_quorum_acked?;
+        let acked = metrics::<TypeConfig>(&self.raft).last_quorum_acked?;
         let ago = TypeConfig::now() - acked.into_inner();
         Some(Span::from_millis(ago.as_millis() as u64))
     }
 
     /// How all of them stand.
     pub(super) async fn report(&self, with_state: bool) -> ClusterReport {
-        let metrics = metrics(&self.raft);
+        let metrics = metrics::<TypeConfig>(&self.raft);
         let members: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
         let mut asked = Vec::new();
         for id in members {
@@ -115,7 +115,7 @@ impl Reporter {
 
     /// Returns what this node knows of the cluster, without asking another node.
     pub(super) fn outlook(&self) -> Outlook {
-        let metrics = metrics(&self.raft);
+        let metrics = metrics::<TypeConfig>(&self.raft);
         let nodes: Vec<_> = metrics.membership_config.nodes().map(|(id, _)| *id).collect();
         let voters = voters(&metrics).len();
         let index = |id: Option<LogId>| id.map_or(0, |id| id.index);

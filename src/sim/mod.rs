@@ -21,7 +21,7 @@
 //! - The record: `violation`, `client_history`, `recorder` (the trace). `planted_bugs` are bugs
 //!   that the simulator must find.
 //! - The virtual machines: `seeded_random`, `sim_types` (openraft's type configuration),
-//!   `virtual_clock`, `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's
+//!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's
 //!   storage), `virtual_network`; `world` holds all of it, `virtual_links` carry messages, and
 //!   `virtual_node` makes entries of `node_messages`.
 //! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`,
@@ -36,6 +36,7 @@ pub mod client_history;
 mod sim_types;
 mod recorder;
 mod virtual_clock;
+mod virtual_environment;
 mod virtual_disk;
 mod virtual_log;
 mod virtual_state_machine;

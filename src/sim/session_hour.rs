@@ -5,7 +5,7 @@ use super::seeded_random::SeededRandom;
 use crate::engine::{
     ClientId, Command, Engine, Event, EventKind, Grace, Op, OpenSession, Outcome, SessionId, Ttl,
 };
-use crate::raft::leader_clock::EngineClock;
+use crate::raft::engine_clock::EngineClock;
 use crate::time::{Span, Time};
 
 const SESSIONS: u64 = 100_000;

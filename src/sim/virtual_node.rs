@@ -6,12 +6,13 @@ use super::planted_bugs::{PlantedBug, planted};
 use super::recorder::CoveragePoint;
 use super::sim_types::{Leader, SimTypeConfig, now, sleep};
 use super::violation::Promise;
+use super::virtual_environment::VirtualEnvironment;
 use super::virtual_links::VirtualLinks;
 use super::virtual_log::VirtualLog;
 use super::virtual_state_machine::{Raft, VirtualStateMachine};
 use super::world::{Host, World};
 use crate::engine::{Command, LockName, Op, Rules, codec};
-use crate::raft::leader_clock::EngineClock;
+use crate::raft::engine_clock::EngineClock;
 use crate::raft::types::{Answers, Commands, NodeId, Proposal};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -80,7 +81,9 @@ async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
     let seat = world.seat(id);
     let run = world.next_run(id);
     let disk = seat.disk.open();
-    let machine = VirtualStateMachine::open(id, &disk, seat.clock, &world.record)?;
+    let environment = VirtualEnvironment { clock: seat.clock, dice: world.dice.clone() };
+    let environment = Arc::new(environment);
+    let machine = VirtualStateMachine::open(id, &disk, environment, &world.record)?;
     let (vote, last, purged) = disk
         .look(|files| (files.vote, files.last(), files.purged))
         .map_err(|error| error.to_string())?;

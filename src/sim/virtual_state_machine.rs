@@ -4,9 +4,9 @@ use super::planted_bugs::{PlantedBug, forgetful, planted};
 use super::recorder::{CoveragePoint, Record};
 use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
-use super::virtual_clock::VirtualClock;
 use super::virtual_disk::OpenDisk;
 use crate::engine::codec::Malformed;
+use crate::raft::environment::Environment;
 use crate::raft::replica::Replica;
 use crate::raft::snapshot;
 use crate::raft::types::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
@@ -75,7 +75,7 @@ impl VirtualStateMachine {
     pub(super) fn open(
         node: NodeId,
         disk: &OpenDisk,
-        clock: VirtualClock,
+        environment: Arc<dyn Environment>,
         record: &Arc<Record>,
     ) -> Result<Self, String> {
         let read = |bytes: Arc<[u8]>| {
@@ -84,8 +84,7 @@ impl VirtualStateMachine {
             snapshot::unpack(&found).map_err(|Malformed| Malformed.to_string())
         };
         let known = disk.snapshot().map(read).transpose()?;
-        let replica =
-            Arc::new(Replica::new(known, Audit::to_log(), Box::new(move || clock.read())));
+        let replica = Arc::new(Replica::new(known, Audit::to_log(), environment));
         Ok(Self { replica, node, disk: disk.clone(), record: Arc::clone(record) })
     }
 

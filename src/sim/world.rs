@@ -8,7 +8,7 @@ use super::virtual_clock::VirtualClock;
 use super::virtual_disk::Disk;
 use super::virtual_network::VirtualNetwork;
 use super::virtual_state_machine::Raft;
-use crate::raft::leader_clock::EngineClock;
+use crate::raft::engine_clock::EngineClock;
 use crate::raft::replica::Replica;
 use crate::raft::types::{ClusterId, NodeId};
 use parking_lot::Mutex;

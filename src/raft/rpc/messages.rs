@@ -57,7 +57,7 @@ pub(in crate::raft) struct Envelope {
 
 /// A request to another node.
 #[derive(Debug, Clone)]
-pub(in crate::raft) enum RpcRequest {
+pub(crate) enum RpcRequest {
     /// Entries of the log.
     Append(AppendEntriesRequest<TypeConfig>),
     /// A vote.
@@ -84,7 +84,7 @@ pub(in crate::raft) enum RpcRequest {
 
 /// The answer to a request.
 #[derive(Debug, Clone)]
-pub(in crate::raft) enum RpcResponse {
+pub(crate) enum RpcResponse {
     /// To [`RpcRequest::Append`].
     Append(AppendEntriesResponse<TypeConfig>),
     /// To [`RpcRequest::Vote`] and [`RpcRequest::PreVote`].
@@ -107,16 +107,16 @@ pub(in crate::raft) enum RpcResponse {
 
 /// The read index or the entry of forwarded commands, with the leader's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::raft) struct LeaderProgress {
+pub(crate) struct LeaderProgress {
     /// The entry.
-    pub(in crate::raft) index: u64,
+    pub(crate) index: u64,
     /// The leader's time when it said so.
-    pub(in crate::raft) now: Time,
+    pub(crate) now: Time,
 }
 
 /// Why a call is not answered. Nothing was done, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::raft) enum RpcError {
+pub(crate) enum RpcError {
     /// The bytes are no call of this version.
     Malformed,
     /// It is of another cluster.

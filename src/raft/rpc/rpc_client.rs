@@ -27,7 +27,7 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// The identity of the calling node.
 #[derive(Clone)]
-pub(in crate::raft) struct RpcIdentity {
+pub(crate) struct RpcIdentity {
     /// Its cluster, once it has one.
     pub(in crate::raft) cluster: Option<ClusterId>,
     /// Its number, once it has one.
@@ -49,7 +49,7 @@ impl RpcIdentity {
 }
 
 /// A connection to one node.
-pub(in crate::raft) struct RpcConnection {
+pub(crate) struct RpcConnection {
     caller: Arc<RpcIdentity>,
     to: NodeId,
     pub(in crate::raft) address: Arc<str>,
@@ -58,7 +58,7 @@ pub(in crate::raft) struct RpcConnection {
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone)]
-pub(in crate::raft) enum RpcFailure {
+pub(crate) enum RpcFailure {
     /// It never left.
     Unsent(String),
     /// It may have been heard: the outcome is unknown.

@@ -1,0 +1,80 @@
+//! The types in which a cluster of real nodes and a simulated one differ: openraft's runtime, the
+//! state machine with its disk, and the connections between the nodes.
+
+use super::node_address::NodeAddress;
+pub(crate) use super::rpc::messages::{LeaderProgress, RpcError, RpcRequest, RpcResponse};
+pub(crate) use super::rpc::rpc_client::RpcFailure;
+use super::rpc::rpc_client::{RpcConnection, RpcIdentity};
+use super::state_machine::StateMachine;
+use super::types::{Answers, Entry, Leader, NodeId, Payload, Proposal, TypeConfig, Vote};
+use crate::time::Span;
+use openraft::RaftTypeConfig;
+use openraft::impls::{BasicNode, ProgressResponder};
+use openraft::raft::ClientWriteResult;
+use openraft::storage::RaftStateMachine;
+use std::future::Future;
+use std::sync::Arc;
+
+/// openraft's types for a cluster: the entries are the same in all, the runtime may differ.
+pub(crate) trait ClusterTypes:
+    RaftTypeConfig<
+        D = Proposal,
+        R = Answers,
+        NodeId = NodeId,
+        Node = BasicNode,
+        Term = u64,
+        LeaderId = Leader,
+        Vote = Vote,
+        Payload = Payload,
+        Entry = Entry,
+        Responder<ClientWriteResult<Self>> = ProgressResponder<Self, ClientWriteResult<Self>>,
+    >
+{
+    /// The replica behind openraft's traits.
+    type StateMachine: RaftStateMachine<Self, SnapshotData = Arc<[u8]>>;
+    /// Opens connections to other nodes.
+    type Transport: PeerTransport;
+}
+
+impl ClusterTypes for TypeConfig {
+    type StateMachine = StateMachine;
+    type Transport = RpcIdentity;
+}
+
+/// A node of such a cluster.
+pub(crate) type RaftOf<C> = openraft::Raft<C, <C as ClusterTypes>::StateMachine>;
+
+/// Opens connections to other nodes.
+pub(crate) trait PeerTransport: Send + Sync + 'static {
+    /// A connection to one node.
+    type Connection: PeerConnection;
+
+    /// Returns a connection to a node, which is opened at the first call. `None`: the node has no
+    /// address.
+    fn connection(self: &Arc<Self>, to: NodeId, node: &BasicNode) -> Option<Self::Connection>;
+}
+
+/// A connection to one node.
+pub(crate) trait PeerConnection: Send + 'static {
+    /// Calls the node, and returns its response. If the caller is dropped meanwhile, so is the
+    /// connection.
+    fn call(
+        &mut self,
+        call: RpcRequest,
+        patience: Span,
+    ) -> impl Future<Output = Result<RpcResponse, RpcFailure>> + Send;
+}
+
+impl PeerTransport for RpcIdentity {
+    type Connection = RpcConnection;
+
+    fn connection(self: &Arc<Self>, to: NodeId, node: &BasicNode) -> Option<RpcConnection> {
+        NodeAddress::of(node).map(|at| self.line(to, &at.address))
+    }
+}
+
+impl PeerConnection for RpcConnection {
+    async fn call(&mut self, call: RpcRequest, patience: Span) -> Result<RpcResponse, RpcFailure> {
+        Self::call(self, call, patience).await
+    }
+}

@@ -1,0 +1,237 @@
+//! The way of a request through a node: the parts that make entries of commands and answer reads.
+//! A real node and a simulated one are built of the same parts, in the same order.
+
+use super::cluster_types::{
+    ClusterTypes, LeaderProgress, RaftOf, RpcError, RpcRequest, RpcResponse,
+};
+use super::elections::ElectionCounter;
+use super::environment::Environment;
+use super::fatal_error::FatalError;
+use super::forward::Forwarder;
+use super::leader_clock::LeaderClock;
+use super::leadership::{LeadershipRole, LeadershipWatcher, leader_address, metrics};
+use super::linearizable_read::{LinearizableReader, ReadQueue};
+use super::proposal_queue::ProposalQueue;
+use super::proposer::Proposer;
+use super::replica::Replica;
+use super::staleness::StalenessBound;
+use crate::engine::{Command, Engine, LockName};
+use crate::service::{Then, Unavailable};
+use crate::time::{Span, Time};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::type_config::TypeConfigExt;
+use openraft::type_config::alias::WatchReceiverOf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Mutex as Turn, oneshot};
+
+/// The parts of a node that its front ends and its peers use.
+#[derive(Clone)]
+pub(crate) struct RequestPipeline<C: ClusterTypes> {
+    pub(crate) raft: RaftOf<C>,
+    pub(crate) replica: Arc<Replica>,
+    /// Commands, and the reads behind them.
+    pub(crate) queue: Arc<ProposalQueue>,
+    /// Reads that wait for no command.
+    pub(crate) reads: Arc<ReadQueue>,
+    pub(super) reader: Arc<LinearizableReader<C>>,
+    pub(super) leader_clock: Arc<LeaderClock>,
+    pub(super) staleness: Arc<StalenessBound>,
+    pub(crate) role: WatchReceiverOf<C, LeadershipRole>,
+    /// Whether this node is alone, and so needs to ask nobody.
+    pub(super) alone: Arc<AtomicBool>,
+    pub(super) transport: Arc<C::Transport>,
+    pub(super) environment: Arc<dyn Environment>,
+}
+
+/// The tasks of a pipeline, which its node runs until openraft ends.
+pub(crate) struct PipelineTasks<C: ClusterTypes> {
+    /// Tracks the leader.
+    pub(crate) watcher: LeadershipWatcher<C>,
+    /// Makes entries.
+    pub(crate) proposer: Proposer<C>,
+}
+
+/// The components of which a pipeline is built.
+pub(crate) struct PipelineParts<C: ClusterTypes> {
+    pub(crate) raft: RaftOf<C>,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) transport: Arc<C::Transport>,
+    pub(crate) environment: Arc<dyn Environment>,
+    pub(crate) elections: Arc<ElectionCounter>,
+    pub(crate) fatal: FatalError,
+    /// The role of the node at its start.
+    pub(crate) role: LeadershipRole,
+    pub(crate) is_alone: bool,
+}
+
+impl<C: ClusterTypes> PipelineParts<C> {
+    /// Builds the pipeline. Its tasks do not run yet.
+    pub(crate) fn build(self) -> (RequestPipeline<C>, PipelineTasks<C>) {
+        let Self { raft, replica, transport, environment, elections, fatal, role, is_alone } = self;
+        let leader_clock = Arc::new(LeaderClock::new(Arc::clone(&environment)));
+        if let LeadershipRole::Leads(leadership) = role {
+            leader_clock.lead(leadership.clock);
+        }
+        let (sender, role) = C::watch_channel(role);
+        let queue = Arc::new(ProposalQueue::new(Arc::clone(&environment)));
+        let staleness = Arc::new(StalenessBound::since(environment.boot_now()));
+        let alone = Arc::new(AtomicBool::new(is_alone));
+        let forwarder =
+            || Forwarder::new(raft.clone(), Arc::clone(&transport), Arc::clone(&environment));
+        let reader = Arc::new(LinearizableReader {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            hands: Arc::clone(&leader_clock),
+            freshness: Arc::clone(&staleness),
+            stand: role.clone(),
+            line: Turn::new(forwarder()),
+            environment: Arc::clone(&environment),
+        });
+        let watcher = LeadershipWatcher {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            hands: Arc::clone(&leader_clock),
+            freshness: Arc::clone(&staleness),
+            elections,
+            stand: sender,
+            alone: Arc::clone(&alone),
+            environment: Arc::clone(&environment),
+        };
+        let proposer = Proposer {
+            raft: raft.clone(),
+            replica: Arc::clone(&replica),
+            desk: Arc::clone(&queue),
+            hands: Arc::clone(&leader_clock),
+            stand: role.clone(),
+            reader: Arc::clone(&reader),
+            line: Turn::new(forwarder()),
+            trouble: fatal,
+            environment: Arc::clone(&environment),
+        };
+        let reads = Arc::default();
+        let pipeline = RequestPipeline {
+            raft,
+            replica,
+            queue,
+            reads,
+            reader,
+            leader_clock,
+            staleness,
+            role,
+            alone,
+            transport,
+            environment,
+        };
+        (pipeline, PipelineTasks { watcher, proposer })
+    }
+}
+
+impl<C: ClusterTypes> RequestPipeline<C> {
+    /// Answers the reads of the queue for reads, for ever.
+    pub(crate) async fn answer_reads(self) {
+        self.reader.run(&self.reads).await;
+    }
+
+    /// Returns a connection to the leader, for rare requests.
+    pub(super) fn forwarder(&self) -> Forwarder<C> {
+        let (transport, environment) = (Arc::clone(&self.transport), Arc::clone(&self.environment));
+        Forwarder::new(self.raft.clone(), transport, environment)
+    }
+
+    /// Whether this node decides alone: then all that it has carried out is all that anybody was
+    /// told. To be asked while the engine is looked at.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::SeqCst)
+    }
+
+    /// The engine's time, or later. Until it is known nothing is shown.
+    pub(super) fn now(&self) -> Time {
+        self.leader_clock.now().unwrap_or(Time::NEVER)
+    }
+
+    /// Looks at the engine if all that is due by now, and all that was asked of this lock, or of
+    /// any, has been carried out. `Err` gives `look` back.
+    fn look_here<T, L: FnOnce(&Engine, Time) -> T>(
+        &self,
+        name: Option<&LockName>,
+        look: L,
+    ) -> Result<Result<T, Unavailable>, L> {
+        if let Some(why) = self.queue.closed().filter(|why| *why != Unavailable::Closing) {
+            return Ok(Err(why));
+        }
+        if self.queue.is_busy_with(name) {
+            return Err(look);
+        }
+        let core = self.replica.look();
+        // Looked at while nothing changes: nobody else has decided anything yet.
+        if !self.is_alone() {
+            return Err(look);
+        }
+        let now = self.now();
+        if core.engine.next_deadline().is_some_and(|due| due <= now) {
+            return Err(look);
+        }
+        Ok(Ok(look(&core.engine, now)))
+    }
+
+    /// Looks at the engine, after what is due and what was asked before has been carried out.
+    pub(crate) fn look<T: 'static>(
+        &self,
+        name: Option<&LockName>,
+        look: impl FnOnce(&Engine, Time) -> T + Send + 'static,
+        then: Then<Result<T, Unavailable>>,
+    ) {
+        match self.look_here(name, look) {
+            Ok(seen) => then(seen),
+            Err(look) => {
+                let replica = Arc::clone(&self.replica);
+                let look = Box::new(move |ready: Result<Time, Unavailable>| {
+                    then(ready.map(|at| replica.look_at(at, look)));
+                });
+                // Behind what was asked of it before; else beside all others that only look.
+                if self.is_alone() || self.queue.is_busy_with(name) {
+                    self.queue.look(look);
+                } else {
+                    self.reads.look(look);
+                }
+            }
+        }
+    }
+
+    /// Asks for the leader's time, if this node follows and has not heard it for long.
+    pub(crate) async fn refresh_leader_time(&self, patience: Span) {
+        let follows = matches!(*self.role.borrow_watched(), LeadershipRole::Follows(_));
+        if self.leader_clock.now().is_none() || (follows && self.replica.has_old_time()) {
+            // A read tells what the leader's time is.
+            let _ = self.reader.read(self.environment.steady_now() + patience).await;
+        }
+    }
+
+    /// Notes the commit index that the leader sent with entries or a heartbeat, which arrived at
+    /// `at` on the boot clock.
+    pub(crate) fn hear_commit(&self, at: Time, committed: Option<u64>) {
+        self.staleness.hear(at, committed.unwrap_or_default(), self.replica.applied());
+    }
+
+    /// Answers a call by which another node forwards the requests of its clients.
+    pub(crate) async fn answer(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
+        match call {
+            RpcRequest::Forward(commands) => self.apply_forwarded(commands).await,
+            RpcRequest::Read => self.reader.place().await.map(RpcResponse::Read),
+            _ => Err(RpcError::Malformed),
+        }
+    }
+
+    async fn apply_forwarded(&self, commands: Vec<Command>) -> Result<RpcResponse, RpcError> {
+        let LeadershipRole::Leads(leadership) = *self.role.borrow_watched() else {
+            return Err(RpcError::NotLeader(leader_address(&metrics::<C>(&self.raft))));
+        };
+        let (send, delivered) = oneshot::channel();
+        // A caller that has gone meanwhile needs no answer.
+        self.queue.send_on(commands, Box::new(move |delivery| drop(send.send(delivery))));
+        let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
+        let now = leadership.stamp(&*self.environment);
+        Ok(RpcResponse::Forwarded(LeaderProgress { index, now }, answers))
+    }
+}
