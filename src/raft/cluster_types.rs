@@ -44,6 +44,9 @@ impl ClusterTypes for TypeConfig {
 /// A node of such a cluster.
 pub(crate) type RaftOf<C> = openraft::Raft<C, <C as ClusterTypes>::StateMachine>;
 
+/// The transport of such a node.
+pub(crate) type TransportOf<C> = <C as ClusterTypes>::Transport;
+
 /// Opens connections to other nodes.
 pub(crate) trait PeerTransport: Send + Sync + 'static {
     /// A connection to one node.

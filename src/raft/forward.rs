@@ -2,7 +2,7 @@
 
 use super::cluster_types::{
     ClusterTypes, LeaderProgress, PeerConnection, PeerTransport, RaftOf, RpcError, RpcFailure,
-    RpcRequest, RpcResponse,
+    RpcRequest, RpcResponse, TransportOf,
 };
 use super::environment::Environment;
 use super::leadership::metrics;
@@ -15,18 +15,18 @@ use std::sync::Arc;
 /// A connection to the leader, kept until another node leads.
 pub(super) struct Forwarder<C: ClusterTypes> {
     raft: RaftOf<C>,
-    transport: Arc<C::Transport>,
+    transport: Arc<TransportOf<C>>,
     environment: Arc<dyn Environment>,
     /// The connection, and the node to which it goes.
     open: Option<(NodeId, BasicNode, ConnectionOf<C>)>,
 }
 
-type ConnectionOf<C> = <<C as ClusterTypes>::Transport as PeerTransport>::Connection;
+type ConnectionOf<C> = <TransportOf<C> as PeerTransport>::Connection;
 
 impl<C: ClusterTypes> Forwarder<C> {
     pub(super) fn new(
         raft: RaftOf<C>,
-        transport: Arc<C::Transport>,
+        transport: Arc<TransportOf<C>>,
         environment: Arc<dyn Environment>,
     ) -> Self {
         Self { raft, transport, environment, open: None }

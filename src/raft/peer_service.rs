@@ -8,10 +8,8 @@ use super::rpc::accept;
 use super::rpc::messages::{ANYBODY, Envelope, RpcError, RpcRequest, RpcResponse};
 use super::status_report::Reporter;
 use super::types::{ClusterId, NodeId, Snapshot, TypeConfig, Vote};
-use crate::time::boot_now;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -104,7 +102,10 @@ impl PeerService {
     /// node that is killed in between starts again.
     async fn promise(&self, call: RpcRequest) -> Result<RpcResponse, RpcError> {
         let told = match call {
-            RpcRequest::Append(ask) => self.append(ask).await,
+            RpcRequest::Append(ask) => {
+                let said = self.requests.append_entries(ask).await;
+                said.map(RpcResponse::Append).map_err(|error| broken(&error))
+            }
             RpcRequest::Vote(ask) => {
                 self.requests.raft.vote(ask).await.map(RpcResponse::Vote).map_err(|e| broken(&e))
             }
@@ -114,15 +115,6 @@ impl PeerService {
         let begun = self.data.lock().has_begun();
         begun.map_err(|error| RpcError::Refused(error.to_string().into()))?;
         Ok(told)
-    }
-
-    async fn append(&self, ask: AppendEntriesRequest<TypeConfig>) -> Result<RpcResponse, RpcError> {
-        let (at, decided) = (boot_now(), ask.leader_commit);
-        let said = self.requests.raft.append_entries(ask).await.map_err(|error| broken(&error))?;
-        if said == AppendEntriesResponse::Success {
-            self.requests.hear_commit(at, decided.map(|decided| decided.index));
-        }
-        Ok(RpcResponse::Append(said))
     }
 
     async fn install(&self, vote: Vote, snapshot: Snapshot) -> Result<RpcResponse, RpcError> {

@@ -2,7 +2,7 @@
 //! A real node and a simulated one are built of the same parts, in the same order.
 
 use super::cluster_types::{
-    ClusterTypes, LeaderProgress, RaftOf, RpcError, RpcRequest, RpcResponse,
+    ClusterTypes, LeaderProgress, RaftOf, RpcError, RpcRequest, RpcResponse, TransportOf,
 };
 use super::elections::ElectionCounter;
 use super::environment::Environment;
@@ -19,6 +19,8 @@ use crate::engine::{Command, Engine, LockName};
 use crate::service::{Then, Unavailable};
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::WatchReceiverOf;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ pub(crate) struct RequestPipeline<C: ClusterTypes> {
     pub(crate) role: WatchReceiverOf<C, LeadershipRole>,
     /// Whether this node is alone, and so needs to ask nobody.
     pub(super) alone: Arc<AtomicBool>,
-    pub(super) transport: Arc<C::Transport>,
+    pub(super) transport: Arc<TransportOf<C>>,
     pub(super) environment: Arc<dyn Environment>,
 }
 
@@ -56,7 +58,7 @@ pub(crate) struct PipelineTasks<C: ClusterTypes> {
 pub(crate) struct PipelineParts<C: ClusterTypes> {
     pub(crate) raft: RaftOf<C>,
     pub(crate) replica: Arc<Replica>,
-    pub(crate) transport: Arc<C::Transport>,
+    pub(crate) transport: Arc<TransportOf<C>>,
     pub(crate) environment: Arc<dyn Environment>,
     pub(crate) elections: Arc<ElectionCounter>,
     pub(crate) fatal: FatalError,
@@ -208,10 +210,18 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         }
     }
 
-    /// Notes the commit index that the leader sent with entries or a heartbeat, which arrived at
-    /// `at` on the boot clock.
-    pub(crate) fn hear_commit(&self, at: Time, committed: Option<u64>) {
-        self.staleness.hear(at, committed.unwrap_or_default(), self.replica.applied());
+    /// Appends entries that the leader has sent, or takes its heartbeat, and notes its commit index.
+    pub(crate) async fn append_entries(
+        &self,
+        ask: AppendEntriesRequest<C>,
+    ) -> Result<AppendEntriesResponse<C>, RaftError<C>> {
+        let (at, committed) = (self.environment.boot_now(), ask.leader_commit);
+        let said = self.raft.append_entries(ask).await?;
+        if said == AppendEntriesResponse::Success {
+            let committed = committed.map_or(0, |committed| committed.index);
+            self.staleness.hear(at, committed, self.replica.applied());
+        }
+        Ok(said)
     }
 
     /// Answers a call by which another node forwards the requests of its clients.

@@ -145,19 +145,16 @@ impl SimClient {
                 let answer = answer.map(Outcome::first);
                 return RequestResult { sent, from, to: now(), answer: Some(answer) };
             }
-            self.turn_to(reply).await;
+            self.turn_away().await;
         }
         self.world.record.note(format_args!("{} {op:?}: no answer", self.who));
         self.world.record.history(|history| history.unknown += 1);
         RequestResult { sent, from, to: now(), answer: None }
     }
 
-    /// Asks another node from now on: the one that was named, or any.
-    async fn turn_to(&mut self, reply: Option<NodeReply>) {
-        match reply {
-            Some(NodeReply::NotLeader(Some(leader))) => self.node = leader,
-            _ => self.node = *self.world.dice.pick(&self.world.nodes()),
-        }
+    /// Asks any node from now on.
+    async fn turn_away(&mut self) {
+        self.node = *self.world.dice.pick(&self.world.nodes());
         sleep(self.world.dice.millis(1, 50)).await;
     }
 
@@ -371,7 +368,7 @@ impl SimClient {
                 self.saw(lock, from, &view);
                 return Some((sent, *view, at));
             }
-            self.turn_to(reply).await;
+            self.turn_away().await;
         }
         None
     }

@@ -40,7 +40,7 @@ pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
             82..90 => {
                 if let Some(leader) = world.leader() {
                     world.record.note(format_args!("the lead goes to {any}"));
-                    let _ = leader.raft.trigger().transfer_leader(any).await;
+                    let _ = leader.requests.raft.trigger().transfer_leader(any).await;
                 }
             }
             90..94 => replace(world).await,
@@ -59,7 +59,7 @@ async fn replace(world: &Arc<World>) {
     let Some(leader) = world.leader() else { return };
     let fresh = world.add();
     world.start(fresh).await;
-    let joins = leader.raft.add_learner(fresh, BasicNode::default(), false);
+    let joins = leader.requests.raft.add_learner(fresh, BasicNode::default(), false);
     let patience = world.dice.millis(200, 1_500).as_duration();
     let joined = SimTypeConfig::timeout(patience, joins).await;
     world.record.note(format_args!("node {fresh} joins: {}", matches!(joined, Ok(Ok(_)))));
@@ -67,13 +67,13 @@ async fn replace(world: &Arc<World>) {
         world.record.count(CoveragePoint::Join);
         sleep(world.dice.millis(0, 400)).await;
         if let Some(leader) = world.leader() {
-            let members = leader.replica.look().members().clone();
+            let members = leader.requests.replica.look().members().clone();
             let mut voters: BTreeSet<_> = members.voter_ids().collect();
             let leaves = *world.dice.pick(&voters.iter().copied().collect::<Vec<_>>());
             voters.remove(&leaves);
             voters.insert(fresh);
             world.record.note(format_args!("{fresh} is to vote instead of {leaves}"));
-            let change = leader.raft.change_membership(voters, false);
+            let change = leader.requests.raft.change_membership(voters, false);
             // It may go on when nobody waits for it any more.
             if matches!(SimTypeConfig::timeout(patience, change).await, Ok(Ok(_))) {
                 world.record.count(CoveragePoint::VoterReplaced);
@@ -90,11 +90,11 @@ async fn replace(world: &Arc<World>) {
 /// Machines leave that are in the cluster no more, as its committed membership says.
 pub(super) async fn retire(world: &Arc<World>) {
     let Some(leader) = world.leader() else { return };
-    let current = leader.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+    let current = leader.requests.raft.ensure_linearizable(ReadPolicy::ReadIndex);
     if !matches!(SimTypeConfig::timeout(RETIRE_PATIENCE.as_duration(), current).await, Ok(Ok(_))) {
         return;
     }
-    let members = leader.replica.look().members().clone();
+    let members = leader.requests.replica.look().members().clone();
     let members: BTreeSet<_> = members.nodes().map(|(id, _)| *id).collect();
     for id in world.nodes().into_iter().filter(|id| !members.contains(id)) {
         world.remove(id);

@@ -2,11 +2,11 @@
 //! votes. The recorder also reports the violations that can be detected at once.
 
 use super::client_history::History;
-use super::sim_types::now;
+use super::sim_types::{Leader, now};
 use super::violation::{Promise, Violation};
 use super::virtual_disk::DiskCrash;
 use crate::engine::{Acquire, Answer, Mode, Op, Outcome, Patch, Reason, RequestId};
-use crate::raft::types::{Answers, Commands, LogId, NodeId, Vote};
+use crate::raft::types::{Commands, LogId, NodeId, Vote};
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -119,9 +119,9 @@ struct RecorderState {
     votes: BTreeMap<NodeId, Vote>,
     /// The last entry that a node acknowledged, and did not truncate since.
     promised: BTreeMap<NodeId, LogId>,
-    /// When a leader, by its term and number, proposed an entry with this engine time.
-    proposed: BTreeMap<(u64, NodeId, Time), Time>,
-    /// The last entry with commands: its engine time, when it was proposed, and its leadership.
+    /// When a leader, by its term and number, had this engine time.
+    stamps: BTreeMap<(u64, NodeId, Time), Time>,
+    /// The last entry with commands: its engine time, when it was stamped, and its leadership.
     stamped: Option<(Time, Time, (u64, NodeId))>,
     /// The nodes that have led.
     led: BTreeSet<NodeId>,
@@ -161,7 +161,7 @@ impl Record {
             marks: BTreeMap::new(),
             votes: BTreeMap::new(),
             promised: BTreeMap::new(),
-            proposed: BTreeMap::new(),
+            stamps: BTreeMap::new(),
             stamped: None,
             led: BTreeSet::new(),
             commands: 0,
@@ -301,26 +301,23 @@ impl Record {
         }
     }
 
-    /// A leader answers these requests: their entry has been applied.
-    pub(super) fn answered(&self, node: NodeId, requests: &[Option<RequestId>], answers: &Answers) {
+    /// A node answers this request: its entry has been applied.
+    pub(super) fn answered(&self, node: NodeId, request: Option<&RequestId>, answer: &Answer) {
+        let Some(id) = request.filter(|_| answer.is_ok()) else { return };
         let mut record = self.0.lock();
-        for (request, answer) in requests.iter().zip(answers) {
-            let Some(RequestId { caller, key }) = request.as_ref().filter(|_| answer.is_ok())
-            else {
-                continue;
-            };
-            if request.as_ref().is_some_and(|id| !record.outcomes.contains_key(id)) {
-                let what = format_args!(
-                    "node {node} has answered request {key} of {caller}, and no node has applied it"
-                );
-                record.violation(Promise::AnswersAreApplied, what);
-            }
+        if !record.outcomes.contains_key(id) {
+            let RequestId { caller, key } = id;
+            let what = format_args!(
+                "node {node} has answered request {key} of {caller}, and no node has applied it"
+            );
+            record.violation(Promise::AnswersAreApplied, what);
         }
     }
 
-    /// A leader proposes an entry with this engine time.
-    pub(super) fn proposed(&self, term: u64, node: NodeId, stamp: Time) {
-        self.0.lock().proposed.entry((term, node, stamp)).or_insert_with(now);
+    /// A leader has this engine time now.
+    pub(super) fn stamped(&self, leader: Leader, stamp: Time) {
+        let by = (leader.term, leader.node_id, stamp);
+        self.0.lock().stamps.entry(by).or_insert_with(now);
     }
 
     /// The end of the record.
@@ -425,7 +422,7 @@ impl RecorderState {
     /// Engine time advances by no more than real time does, but for the rates of the clocks.
     fn time_passes(&mut self, id: LogId, stamp: Time) {
         let by = (id.leader_id.term, id.leader_id.node_id, stamp);
-        let Some(at) = self.proposed.get(&by).copied() else { return };
+        let Some(at) = self.stamps.get(&by).copied() else { return };
         let leadership = (id.leader_id.term, id.leader_id.node_id);
         let has_led = !self.led.insert(id.leader_id.node_id);
         if let Some((before, then, last)) = self.stamped {

@@ -10,6 +10,8 @@ use super::violation::{Promise, Violation};
 use super::virtual_disk::SNAPSHOT_TAKES_MAX;
 use super::virtual_node::INSTALL_PATIENCE_MS;
 use super::world::World;
+use crate::engine::Rules;
+use crate::raft::types::Proposal;
 use crate::time::{Span, Time};
 use openraft::type_config::{AsyncRuntime, TypeConfigExt};
 use openraft_rt_sim::SimRuntime;
@@ -87,9 +89,7 @@ async fn simulate(options: &SimOptions, record: Record) -> Arc<World> {
     for id in world.nodes() {
         world.start(id).await;
     }
-    if let Some(first) = world.host(1) {
-        first.initialize(&world.nodes()).await;
-    }
+    begin(&world).await;
     let until = now() + options.time;
     let clients: Vec<_> = (1..=CLIENTS)
         .map(|number| SimTypeConfig::spawn(SimClient::new(&world, number).live(until)))
@@ -103,6 +103,21 @@ async fn simulate(options: &SimOptions, record: Record) -> Arc<World> {
     }
     recover(&world).await;
     world
+}
+
+/// Makes a cluster of the nodes, and writes its first entry.
+async fn begin(world: &Arc<World>) {
+    if let Some(first) = world.host(1) {
+        first.initialize(&world.nodes()).await;
+    }
+    let begins = Proposal::Begin(world.cluster, Rules::default());
+    loop {
+        sleep(LOOK_AGAIN).await;
+        let Some(leader) = world.leader() else { continue };
+        if leader.requests.raft.client_write(begins.clone()).await.is_ok() {
+            return;
+        }
+    }
 }
 
 /// All is mended: all nodes come to the same state, and everybody can see it.

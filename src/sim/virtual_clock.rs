@@ -36,10 +36,4 @@ impl VirtualClock {
         let passed = u128::from(passed) * u128::from(MILLION) / u128::from(self.rate);
         Time::from_nanos(passed as u64)
     }
-
-    /// How long in virtual time until `span` has passed on it.
-    pub(super) fn virtual_span(self, span: Span) -> Span {
-        let nanos = u128::from(span.as_nanos()) * u128::from(MILLION) / u128::from(self.rate);
-        Span::from_nanos(nanos as u64 + 1)
-    }
 }

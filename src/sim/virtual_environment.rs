@@ -1,15 +1,35 @@
-//! The environment of a simulated node: the clocks of its virtual machine, and random numbers from
-//! the seed.
+//! The environment of a simulated node: the clocks of its virtual machine, random numbers from the
+//! seed, and timeouts that fit the pace of the simulated elections.
 
+use super::planted_bugs::{PlantedBug, planted};
+use super::recorder::Record;
 use super::seeded_random::SeededRandom;
+use super::sim_types::{Leader, now};
 use super::virtual_clock::VirtualClock;
-use crate::raft::environment::Environment;
+use crate::raft::engine_clock::EngineClock;
+use crate::raft::environment::{Environment, RequestTimeouts};
 use crate::time::{Span, Time};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// The environment of one run of a node.
 pub(super) struct VirtualEnvironment {
     pub(super) clock: VirtualClock,
+    pub(super) wall_ahead_ms: Arc<AtomicI64>,
     pub(super) dice: SeededRandom,
+    pub(super) record: Arc<Record>,
+    /// The clock of the first leadership of this run, for a bug that reuses it.
+    pub(super) first: Mutex<Option<EngineClock>>,
+}
+
+impl VirtualEnvironment {
+    /// Reads the wall clock, which is set now and then.
+    fn wall_now(&self) -> Time {
+        let ahead = self.wall_ahead_ms.load(Ordering::Relaxed);
+        let millis = now().as_nanos() as i64 / 1_000_000 + ahead;
+        Time::from_secs(10_000_000) + Span::from_millis(millis.max(0) as u64)
+    }
 }
 
 impl Environment for VirtualEnvironment {
@@ -17,7 +37,7 @@ impl Environment for VirtualEnvironment {
         self.clock.read()
     }
 
-    /// A virtual machine never sleeps.
+    /// The same: a virtual machine never sleeps.
     fn boot_now(&self) -> Time {
         self.clock.read()
     }
@@ -25,5 +45,33 @@ impl Environment for VirtualEnvironment {
     fn jittered(&self, span: Span) -> Span {
         let half = span.as_nanos() / 2;
         Span::from_nanos(half + self.dice.below(half.max(1)))
+    }
+
+    fn stamp(&self, leader: Leader, clock: EngineClock) -> Time {
+        let steady = self.steady_now();
+        let first = *self.first.lock().get_or_insert(clock);
+        let stamp = if planted(PlantedBug::WallStamps) {
+            self.wall_now()
+        } else if planted(PlantedBug::ClockNotCarried) {
+            steady
+        } else if planted(PlantedBug::StaleCarry) {
+            first.at(steady)
+        } else {
+            clock.at(steady)
+        };
+        self.record.stamped(leader, stamp);
+        stamp
+    }
+
+    /// A quarter of the real times, or a little more: elections take less than half as long as on a
+    /// real network, and faults come and go within a second or two.
+    fn timeouts(&self) -> RequestTimeouts {
+        RequestTimeouts {
+            answer: Span::from_millis(500),
+            leader_call: Span::from_millis(300),
+            quorum_lost: Span::from_millis(700),
+            without_quorum: Span::from_millis(150),
+            barrier: Span::from_millis(150),
+        }
     }
 }

@@ -3,8 +3,11 @@
 use super::node_messages::{NodeReply, NodeRequest};
 use super::sim_types::{SimTypeConfig, sleep};
 use super::virtual_network::End;
-use super::virtual_state_machine::Raft;
+use super::virtual_state_machine::VirtualStateMachine;
 use super::world::{Host, World};
+use crate::raft::cluster_types::{
+    ClusterTypes, PeerConnection, PeerTransport, RpcFailure, RpcRequest, RpcResponse,
+};
 use crate::raft::types::{NodeId, Snapshot, Vote};
 use crate::time::Span;
 use openraft::errors::{
@@ -60,27 +63,79 @@ impl World {
     }
 }
 
-/// Makes the links of one run of a node.
-pub(super) struct VirtualLinks {
+/// The way of one run of a node to the other nodes.
+pub(super) struct VirtualTransport {
     pub(super) world: Arc<World>,
     pub(super) from: NodeId,
     pub(super) run: u64,
 }
 
+/// Makes the links by which openraft reaches other nodes.
+pub(super) struct VirtualLinks(pub(super) Arc<VirtualTransport>);
+
 /// The link from one run of a node to another node.
 pub(super) struct VirtualLink {
-    world: Arc<World>,
-    from: NodeId,
-    run: u64,
+    sender: Arc<VirtualTransport>,
     to: NodeId,
+}
+
+impl ClusterTypes for SimTypeConfig {
+    type StateMachine = VirtualStateMachine;
+    type Transport = VirtualTransport;
+}
+
+impl VirtualTransport {
+    /// Whether this run of the node goes on.
+    fn runs(&self) -> bool {
+        self.world.host(self.from).is_some_and(|host| host.run == self.run)
+    }
+}
+
+impl PeerTransport for VirtualTransport {
+    type Connection = VirtualLink;
+
+    fn connection(self: &Arc<Self>, to: NodeId, _: &BasicNode) -> Option<VirtualLink> {
+        Some(VirtualLink { sender: Arc::clone(self), to })
+    }
+}
+
+impl PeerConnection for VirtualLink {
+    async fn call(&mut self, call: RpcRequest, patience: Span) -> Result<RpcResponse, RpcFailure> {
+        if !self.sender.runs() {
+            return Err(RpcFailure::Unsent("the sender has crashed".to_owned()));
+        }
+        let (world, from, to) = (Arc::clone(&self.sender.world), self.sender.from, self.to);
+        let whole = async move {
+            if !world.net.pass(from, to).await {
+                return for_ever().await;
+            }
+            let Some(host) = world.host(to) else {
+                return Err(RpcFailure::Unsent("no node runs there".to_owned()));
+            };
+            world.record.note(format_args!("{} {from} to {to}", call.name()));
+            if let Some(later) = world.net.double() {
+                let (host, call) = (Arc::clone(&host), call.clone());
+                SimTypeConfig::spawn(async move {
+                    sleep(later).await;
+                    host.requests.answer(call).await
+                });
+            }
+            let response = host.requests.answer(call).await;
+            if !host.runs() || !world.net.pass(to, from).await {
+                return for_ever().await;
+            }
+            response.map_err(RpcFailure::Turned)
+        };
+        let answer = SimTypeConfig::timeout(patience.as_duration(), whole).await;
+        answer.unwrap_or_else(|_| Err(RpcFailure::Unheard("no answer in time".to_owned())))
+    }
 }
 
 impl RaftNetworkFactory<SimTypeConfig> for VirtualLinks {
     type Network = VirtualLink;
 
     async fn new_client(&mut self, to: NodeId, _: &BasicNode) -> VirtualLink {
-        let Self { world, from, run } = self;
-        VirtualLink { world: Arc::clone(world), from: *from, run: *run, to }
+        VirtualLink { sender: Arc::clone(&self.0), to }
     }
 }
 
@@ -91,7 +146,7 @@ impl VirtualLink {
         what: RPCTypes,
         option: &RPCOption,
         message: Q,
-        act: impl Fn(Raft, Q) -> F + Copy + Send + 'static,
+        act: impl Fn(Arc<Host>, Q) -> F + Copy + Send + 'static,
     ) -> Result<(R, Arc<Host>), RPCError<SimTypeConfig>>
     where
         Q: Clone + Send + 'static,
@@ -99,10 +154,10 @@ impl VirtualLink {
         F: Future<Output = Option<R>> + Send + 'static,
     {
         let gone = |why: &str| RPCError::Unreachable(Unreachable::new(&io::Error::other(why)));
-        if self.world.host(self.from).is_none_or(|host| host.run != self.run) {
+        if !self.sender.runs() {
             return Err(gone("the sender has crashed"));
         }
-        let (world, from, to) = (Arc::clone(&self.world), self.from, self.to);
+        let (world, from, to) = (Arc::clone(&self.sender.world), self.sender.from, self.to);
         let whole = async move {
             if !world.net.pass(from, to).await {
                 return for_ever().await;
@@ -110,13 +165,13 @@ impl VirtualLink {
             let Some(host) = world.host(to) else { return Err(gone("nobody is there")) };
             world.record.note(format_args!("{what} {from} to {to}"));
             if let Some(later) = world.net.double() {
-                let (raft, message) = (host.raft.clone(), message.clone());
+                let (host, message) = (Arc::clone(&host), message.clone());
                 SimTypeConfig::spawn(async move {
                     sleep(later).await;
-                    act(raft, message).await;
+                    act(host, message).await;
                 });
             }
-            let done = act(host.raft.clone(), message).await;
+            let done = act(Arc::clone(&host), message).await;
             let Some(done) = done.filter(|_| host.runs()) else { return Err(gone("it stopped")) };
             if !world.net.pass(to, from).await {
                 return for_ever().await;
@@ -144,7 +199,8 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
         rpc: AppendEntriesRequest<SimTypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
-        let act = |raft: Raft, rpc| async move { raft.append_entries(rpc).await.ok() };
+        let act =
+            |host: Arc<Host>, rpc| async move { host.requests.append_entries(rpc).await.ok() };
         Ok(self.carry(RPCTypes::AppendEntries, &option, rpc, act).await?.0)
     }
 
@@ -154,8 +210,8 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
         option: RPCOption,
     ) -> Result<VoteResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
         let vote = rpc.vote;
-        let record = Arc::clone(&self.world.record);
-        let act = |raft: Raft, rpc| async move { raft.vote(rpc).await.ok() };
+        let record = Arc::clone(&self.sender.world.record);
+        let act = |host: Arc<Host>, rpc| async move { host.requests.raft.vote(rpc).await.ok() };
         let (done, host) = self.carry(RPCTypes::Vote, &option, rpc, act).await?;
         if done.vote_granted {
             record.voted(host.id, vote);
@@ -168,7 +224,7 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
         rpc: VoteRequest<SimTypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
-        let act = |raft: Raft, rpc| async move { raft.pre_vote(rpc).await.ok() };
+        let act = |host: Arc<Host>, rpc| async move { host.requests.raft.pre_vote(rpc).await.ok() };
         Ok(self.carry(RPCTypes::Vote, &option, rpc, act).await?.0)
     }
 
@@ -179,8 +235,8 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<SimTypeConfig>, StreamingError<SimTypeConfig>> {
-        let act = |raft: Raft, (vote, snapshot)| async move {
-            raft.install_full_snapshot(vote, snapshot).await.ok()
+        let act = |host: Arc<Host>, (vote, snapshot)| async move {
+            host.requests.raft.install_full_snapshot(vote, snapshot).await.ok()
         };
         let sent = self.carry(RPCTypes::InstallSnapshot, &option, (vote, snapshot), act);
         tokio::select! {
@@ -199,7 +255,9 @@ impl RaftNetworkV2<SimTypeConfig> for VirtualLink {
         rpc: TransferLeaderRequest<SimTypeConfig>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<SimTypeConfig>, RPCError<SimTypeConfig>> {
-        let act = |raft: Raft, rpc| async move { raft.handle_transfer_leader(rpc).await.ok() };
+        let act = |host: Arc<Host>, rpc| async move {
+            host.requests.raft.handle_transfer_leader(rpc).await.ok()
+        };
         Ok(self.carry(RPCTypes::TransferLeader, &option, rpc, act).await?.0)
     }
 }

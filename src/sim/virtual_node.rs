@@ -1,47 +1,41 @@
-//! A node in a simulation: the replica and the clock of the cluster, openraft, and a proposer that
-//! turns requests into entries. One entry is in flight at a time, as in a real node.
+//! A node in a simulation: the request pipeline of a real node, over a virtual disk, network and
+//! clock.
 
-use super::node_messages::{NodeReply, NodeRequest, PendingCommand};
+use super::node_messages::{NodeReply, NodeRequest};
 use super::planted_bugs::{PlantedBug, planted};
 use super::recorder::CoveragePoint;
-use super::sim_types::{Leader, SimTypeConfig, now, sleep};
+use super::sim_types::{Leader, SimTypeConfig, sleep};
 use super::violation::Promise;
 use super::virtual_environment::VirtualEnvironment;
-use super::virtual_links::VirtualLinks;
+use super::virtual_links::{VirtualLinks, VirtualTransport};
 use super::virtual_log::VirtualLog;
 use super::virtual_state_machine::{Raft, VirtualStateMachine};
 use super::world::{Host, World};
-use crate::engine::{Command, LockName, Op, Rules, codec};
-use crate::raft::engine_clock::EngineClock;
-use crate::raft::types::{Answers, Commands, NodeId, Proposal};
+use crate::engine::{Command, Engine, LockName, LockView, codec};
+use crate::raft::elections::ElectionCounter;
+use crate::raft::leadership::LeadershipRole;
+use crate::raft::request_pipeline::{PipelineParts, PipelineTasks};
+use crate::raft::types::NodeId;
+use crate::service::Unavailable;
 use crate::time::{Span, Time};
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::impls::{BasicNode, ProgressResponder};
-use openraft::raft::ReadPolicy;
+use openraft::impls::BasicNode;
 use openraft::type_config::TypeConfigExt;
 use openraft::{Config, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
-/// Requests of one entry: few, so that there are many entries.
-const REQUESTS_MAX: usize = 8;
 /// Entries between snapshots: few, so that nodes that were away need one.
 const ENTRIES_A_SNAPSHOT: u64 = 60;
 /// Entries kept behind a snapshot.
 const ENTRIES_KEPT: u64 = 10;
 /// How long a leader waits for a snapshot to be installed.
 pub(super) const INSTALL_PATIENCE_MS: u64 = 10_000;
-/// How long a node waits for another one to whom it hands a request on.
-const HOP_PATIENCE: Span = Span::from_millis(250);
-/// How long a reader waits for what it is to see.
-const READ_PATIENCE: Span = Span::from_millis(400);
 /// How often a node looks whether it has heard the leader's time.
 const TIME_LOOK: Span = Span::from_millis(500);
-/// How long after a failed attempt the next one is made.
-const AGAIN: Span = Span::from_millis(10);
 
 /// The settings of a real cluster, but for the times: thrice as much happens in a second.
 fn config() -> Config {
@@ -63,10 +57,10 @@ impl World {
     /// Starts the node of a machine.
     pub(super) async fn start(self: &Arc<Self>, id: NodeId) {
         match start(self, id).await {
-            Ok(host) => {
+            Ok((host, tasks)) => {
                 self.record.note(format_args!("node {id} starts"));
                 *self.seat(id).host.lock() = Some(Arc::clone(&host));
-                host.begin();
+                host.run_tasks(tasks);
             }
             Err(why) => {
                 let what = format_args!("node {id} does not start: {why}");
@@ -77,13 +71,21 @@ impl World {
 }
 
 /// Starts the node of a machine with what is on its disk, by the rules of a real start.
-async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
+async fn start(
+    world: &Arc<World>,
+    id: NodeId,
+) -> Result<(Arc<Host>, PipelineTasks<SimTypeConfig>), String> {
     let seat = world.seat(id);
     let run = world.next_run(id);
     let disk = seat.disk.open();
-    let environment = VirtualEnvironment { clock: seat.clock, dice: world.dice.clone() };
-    let environment = Arc::new(environment);
-    let machine = VirtualStateMachine::open(id, &disk, environment, &world.record)?;
+    let environment = Arc::new(VirtualEnvironment {
+        clock: seat.clock,
+        wall_ahead_ms: Arc::clone(&seat.wall_ahead_ms),
+        dice: world.dice.clone(),
+        record: Arc::clone(&world.record),
+        first: Mutex::default(),
+    });
+    let machine = VirtualStateMachine::open(id, &disk, environment.clone(), &world.record)?;
     let (vote, last, purged) = disk
         .look(|files| (files.vote, files.last(), files.purged))
         .map_err(|error| error.to_string())?;
@@ -93,22 +95,26 @@ async fn start(world: &Arc<World>, id: NodeId) -> Result<Arc<Host>, String> {
     }
     let replica = Arc::clone(&machine.replica);
     let log = VirtualLog { node: id, disk, record: Arc::clone(&world.record) };
-    let links = VirtualLinks { world: Arc::clone(world), from: id, run };
+    let transport = Arc::new(VirtualTransport { world: Arc::clone(world), from: id, run });
+    let links = VirtualLinks(Arc::clone(&transport));
     let raft = Raft::new(id, Arc::new(config()), links, log, machine).await;
     let raft = raft.map_err(|error| error.to_string())?;
-    Ok(Arc::new(Host {
-        id,
-        run,
+    replica.go_live();
+    let elections = Arc::new(ElectionCounter::since(vote.as_ref()));
+    let (role, fatal) = (LeadershipRole::Waits, Default::default());
+    let parts = PipelineParts {
         raft,
         replica,
-        world: Arc::clone(world),
-        clock: seat.clock,
-        wall_ahead_ms: Arc::clone(&seat.wall_ahead_ms),
-        desk: Mutex::default(),
-        bell: Notify::new(),
-        carried: Mutex::default(),
-        stopped: AtomicBool::new(false),
-    }))
+        transport,
+        environment,
+        elections,
+        fatal,
+        role,
+        is_alone: false,
+    };
+    let (requests, tasks) = parts.build();
+    let (world, stopped) = (Arc::clone(world), AtomicBool::new(false));
+    Ok((Arc::new(Host { id, run, world, requests, stopped }), tasks))
 }
 
 impl Host {
@@ -119,42 +125,83 @@ impl Host {
     /// The beginning of a cluster of which these are the voters.
     pub(super) async fn initialize(&self, nodes: &[NodeId]) {
         let members: BTreeMap<_, _> = nodes.iter().map(|id| (*id, BasicNode::default())).collect();
-        if let Err(error) = self.raft.initialize(members).await {
+        if let Err(error) = self.requests.raft.initialize(members).await {
             let what = format_args!("the cluster can't begin: {error}");
             self.world.record.violation(Promise::NodesStart, what);
         }
     }
 
-    /// Starts to make entries.
-    pub(super) fn begin(self: &Arc<Self>) {
+    /// Runs the tasks of a node.
+    fn run_tasks(self: &Arc<Self>, tasks: PipelineTasks<SimTypeConfig>) {
+        let PipelineTasks { watcher, proposer } = tasks;
+        SimTypeConfig::spawn(watcher.run());
+        SimTypeConfig::spawn(self.requests.clone().answer_reads());
         let host = Arc::clone(self);
-        SimTypeConfig::spawn(async move { host.work().await });
+        SimTypeConfig::spawn(async move {
+            let ended = SimTypeConfig::spawn(async move { proposer.run().await }).await;
+            host.end(ended.map_err(|panic| panic.to_string()));
+        });
         let host = Arc::clone(self);
-        SimTypeConfig::spawn(async move { host.hear_time().await });
+        SimTypeConfig::spawn(async move { host.refresh_leader_time().await });
+        let host = Arc::clone(self);
+        SimTypeConfig::spawn(async move { host.note_leaderships().await });
     }
 
     /// Hears the leader's time now and then while it follows.
-    async fn hear_time(&self) {
+    async fn refresh_leader_time(&self) {
         while self.runs() {
+            self.requests.refresh_leader_time(TIME_LOOK).await;
             sleep(TIME_LOOK).await;
-            if self.leads().is_none() && self.replica.has_old_time() {
-                self.read_elsewhere().await;
+        }
+    }
+
+    /// Adds each leadership of this node to the trace.
+    async fn note_leaderships(&self) {
+        let mut role = self.requests.role.clone();
+        loop {
+            let now = *role.borrow_and_update();
+            if let LeadershipRole::Leads(leadership) = now {
+                let (id, term) = (self.id, leadership.id.term);
+                self.world.record.count(CoveragePoint::Leader);
+                self.world.record.note(format_args!("node {id} leads in term {term}"));
+            }
+            if role.changed().await.is_err() {
+                return;
             }
         }
+    }
+
+    /// Ends the node when its proposer has ended: by a panic, or because openraft has ended. The
+    /// disk may have failed: a real node ends then.
+    fn end(&self, ended: Result<Result<(), Arc<str>>, String>) {
+        let (id, record) = (self.id, &self.world.record);
+        match ended {
+            Err(panic) => {
+                let what = format_args!("the proposer of node {id} has panicked: {panic}");
+                record.violation(Promise::NoPanic, what);
+            }
+            Ok(Err(_)) if self.runs() && self.is_well() => {
+                let what = format_args!("openraft has panicked on node {id}");
+                record.violation(Promise::NoPanic, what);
+            }
+            Ok(Err(why)) if self.runs() => record.note(format_args!("node {id} stops: {why}")),
+            Ok(_) => {}
+        }
+        self.world.failed(self.id, self.run);
     }
 
     /// Stops the node, and drops its queued requests.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
-        self.desk.lock().clear();
-        self.bell.notify_one();
-        let raft = self.raft.clone();
+        self.requests.queue.fail(&Unavailable::Closing);
+        self.requests.reads.fail(&Unavailable::Closing);
+        let raft = self.requests.raft.clone();
         SimTypeConfig::spawn(async move { raft.shutdown().await });
     }
 
     /// In which term it leads, if it does.
     pub(super) fn leads(&self) -> Option<Leader> {
-        let metrics = self.raft.server_metrics();
+        let metrics = self.requests.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let leads = metrics.state == ServerState::Leader
             && metrics.vote.committed
@@ -164,267 +211,59 @@ impl Host {
 
     /// The last entry that it has applied, and all that it knows of locks after it, as bytes.
     pub(super) fn state(&self) -> (Option<u64>, Vec<u8>) {
-        let core = self.replica.look();
+        let core = self.requests.replica.look();
         let applied = core.meta().last_log_id.map(|id| id.index);
         (applied, codec::encode_engine(&core.engine))
     }
 
     fn is_well(&self) -> bool {
-        self.raft.metrics().borrow_watched().running_state.is_ok()
-    }
-
-    fn knows_leader(&self) -> Option<NodeId> {
-        self.raft.server_metrics().borrow_watched().current_leader.filter(|id| *id != self.id)
-    }
-
-    fn steady(&self) -> Time {
-        self.clock.read()
-    }
-
-    /// Engine time, while this node leads in that term.
-    fn carried(&self, leader: Leader) -> Option<EngineClock> {
-        self.carried.lock().filter(|(term, _)| *term == leader).map(|(_, carried)| carried)
-    }
-
-    fn stamp(&self, carried: EngineClock) -> Time {
-        let steady = self.steady();
-        if planted(PlantedBug::WallStamps) {
-            let ahead = self.wall_ahead_ms.load(Ordering::Relaxed);
-            return Time::from_secs(10_000_000)
-                + Span::from_millis((now().as_nanos() as i64 / 1_000_000 + ahead).max(0) as u64);
-        }
-        if planted(PlantedBug::ClockNotCarried) { steady } else { carried.at(steady) }
+        self.requests.raft.metrics().borrow_watched().running_state.is_ok()
     }
 }
 
-/// The proposer, which turns requests into entries.
-impl Host {
-    async fn work(self: &Arc<Self>) {
-        let mut metrics = self.raft.server_metrics();
-        while self.runs() {
-            if let Err(error) = &self.raft.metrics().borrow_watched().running_state {
-                // The disk has failed: a real node ends here.
-                self.world.record.note(format_args!("node {} stops: {error}", self.id));
-                self.world.failed(self.id, self.run);
-                return;
-            }
-            let Some(leader) = self.leads() else {
-                self.refuse_all();
-                tokio::select! {
-                    biased;
-                    changed = metrics.changed() => if changed.is_err() { return self.fall() },
-                    () = self.bell.notified() => {}
-                }
-                continue;
-            };
-            // All that earlier leaders have promised is applied here before time goes on.
-            if self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await.is_err() {
-                sleep(AGAIN).await;
-                continue;
-            }
-            let earlier = self.carried.lock().filter(|_| planted(PlantedBug::StaleCarry));
-            let carried = earlier.map_or_else(
-                || {
-                    let steady = self.steady();
-                    EngineClock::on(self.replica.look().time_at_least(steady), steady)
-                },
-                |(_, carried)| carried,
-            );
-            *self.carried.lock() = Some((leader, carried));
-            self.world.record.count(CoveragePoint::Leader);
-            self.world.record.note(format_args!("node {} leads in term {}", self.id, leader.term));
-            if self.replica.look().cluster.is_none() {
-                let begin = Proposal::Begin(self.world.cluster, Rules::default());
-                let _ = self.propose(leader, begin).await;
-            }
-            self.lead(leader, carried).await;
-        }
-    }
-
-    /// openraft is no more.
-    fn fall(&self) {
-        if self.runs() && self.is_well() {
-            let id = self.id;
-            let what = format_args!("openraft has panicked on node {id}");
-            self.world.record.violation(Promise::NoPanic, what);
-        }
-        self.world.failed(self.id, self.run);
-    }
-
-    async fn lead(&self, leader: Leader, carried: EngineClock) {
-        let mut metrics = self.raft.server_metrics();
-        while self.runs() && self.is_well() && self.leads() == Some(leader) {
-            let batch: Vec<PendingCommand> = {
-                let mut desk = self.desk.lock();
-                let count = desk.len().min(REQUESTS_MAX);
-                desk.drain(..count).collect()
-            };
-            let due = self.replica.next_deadline();
-            let wait = due.map(|due| carried.until(due, self.steady()));
-            if !batch.is_empty() {
-                self.carry_out(leader, carried, batch).await;
-            } else if wait == Some(Span::ZERO) {
-                let now = self.stamp(carried);
-                let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
-                if self.propose(leader, Proposal::Commands(commands)).await.is_err() {
-                    // A leader that hands over its leadership still leads, and rejects proposals.
-                    sleep(AGAIN).await;
-                }
-            } else {
-                let wait = wait.unwrap_or(Span::from_secs(3_600));
-                tokio::select! {
-                    biased;
-                    changed = metrics.changed() => if changed.is_err() { return self.fall() },
-                    () = self.bell.notified() => {}
-                    () = sleep(self.clock.virtual_span(wait)) => {}
-                }
-            }
-        }
-        self.refuse_all();
-    }
-
-    async fn carry_out(&self, leader: Leader, carried: EngineClock, batch: Vec<PendingCommand>) {
-        let (commands, thens): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|asked| (asked.command, asked.then)).unzip();
-        let now = self.stamp(carried);
-        let id = |command: &Command| command.request.as_ref().map(|request| request.id.clone());
-        let ids: Vec<_> = commands.iter().map(id).collect();
-        let mut thens = Some(thens);
-        if planted(PlantedBug::AnswersBeforeCommit) {
-            let mut engine = self.replica.look().engine.clone();
-            let mut apply = |command| engine.apply(now, command, &mut vec![]);
-            let answers: Answers = commands.iter().map(&mut apply).collect();
-            self.world.record.answered(self.id, &ids, &answers);
-            answer(thens.take().unwrap_or_default(), answers);
-        }
-        let commands = Arc::new(Commands { now, commands });
-        match (self.propose(leader, Proposal::Commands(commands)).await, thens) {
-            (_, None) => {}
-            (Ok(answers), Some(thens)) => {
-                self.world.record.answered(self.id, &ids, &answers);
-                answer(thens, answers);
-            }
-            (Err(reply), Some(thens)) => {
-                for then in thens {
-                    let _ = then.send(reply.clone());
-                }
-            }
-        }
-    }
-
-    /// Has an entry written by the leader of that very term, and carried out. Its stamp is one of
-    /// that term, so in another it must not be written.
-    async fn propose(&self, leader: Leader, proposal: Proposal) -> Result<Answers, NodeReply> {
-        if let Proposal::Commands(commands) = &proposal {
-            self.world.record.proposed(leader.term, leader.node_id, commands.now);
-        }
-        let (responder, done) = ProgressResponder::complete_only();
-        let write = self.raft.write(proposal).responder(responder);
-        let write = if planted(PlantedBug::StaleCarry) { write } else { write.with_leader(leader) };
-        if write.await.is_err() {
-            return Err(NodeReply::Unknown);
-        }
-        match done.await {
-            Ok(Ok(done)) => Ok(done.data),
-            Ok(Err(openraft::errors::ClientWriteError::ForwardToLeader(to))) => {
-                Err(NodeReply::NotLeader(to.leader_id))
-            }
-            Ok(Err(_)) | Err(_) => Err(NodeReply::Unknown),
-        }
-    }
-
-    fn refuse_all(&self) {
-        let leader = self.knows_leader();
-        for asked in self.desk.lock().drain(..) {
-            let _ = asked.then.send(NodeReply::NotLeader(leader));
-        }
-    }
-}
-
-fn answer(thens: Vec<oneshot::Sender<NodeReply>>, answers: Answers) {
-    for (then, answer) in thens.into_iter().zip(answers) {
-        // The requester may have given up.
-        let _ = then.send(NodeReply::Answered(answer));
-    }
-}
-
-/// Handling of requests.
+/// The requests of clients.
 impl Host {
     pub(super) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {
-            NodeRequest::Submit(command) => {
-                if self.leads().is_some() {
-                    return self.decide(command).await;
-                }
-                self.hand_on(NodeRequest::Forwarded(command)).await
-            }
-            NodeRequest::Forwarded(command) => self.decide(command).await,
-            NodeRequest::ReadIndex => match self.barrier().await {
-                Some((at, now)) => NodeReply::ReadAt(at, now),
-                None => NodeReply::NotLeader(self.knows_leader()),
-            },
-            NodeRequest::View(name) => self.view(&name).await,
+            NodeRequest::Submit(command) => self.submit(command).await,
+            NodeRequest::View(name) => self.view(name).await,
         }
     }
 
-    async fn hand_on(&self, request: NodeRequest) -> NodeReply {
-        let Some(leader) = self.knows_leader() else { return NodeReply::NotLeader(None) };
-        let reply = self.world.ask(self.id, leader, request, HOP_PATIENCE).await;
-        reply.unwrap_or(NodeReply::Unknown)
-    }
-
-    async fn decide(&self, command: Command) -> NodeReply {
-        if self.leads().is_none() {
-            return NodeReply::NotLeader(self.knows_leader());
-        }
-        let (then, reply) = oneshot::channel();
-        self.desk.lock().push_back(PendingCommand { command, then });
-        self.bell.notify_one();
-        reply.await.unwrap_or(NodeReply::Unknown)
-    }
-
-    /// As the leader: the entry up to which somebody must have applied to see all that anybody
-    /// was told before this was asked, and what is due by now.
-    async fn barrier(&self) -> Option<(Option<u64>, Time)> {
-        let carried = self.carried(self.leads()?)?;
-        let due = |now| self.replica.next_deadline().is_some_and(|due| due <= now);
-        if due(self.stamp(carried)) {
-            self.decide(Op::Settle.into()).await;
-        }
-        let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
-        let at = linearizer.read_log_id().index();
-        let now = self.stamp(self.carried(self.leads()?)?);
-        Some((Some(at), now))
-    }
-
-    /// Asks the leader for its barrier, and hears its time.
-    async fn read_elsewhere(&self) -> Option<(Option<u64>, Time)> {
-        // The node that answers is the leader of this vote, or of a later one.
-        let vote = self.raft.server_metrics().borrow_watched().vote;
-        let NodeReply::ReadAt(at, now) = self.hand_on(NodeRequest::ReadIndex).await else {
-            return None;
-        };
-        if vote.committed {
-            self.replica.hear(vote.leader_id, now);
-        }
-        Some((at, now))
-    }
-
-    async fn view(&self, name: &LockName) -> NodeReply {
-        let barrier = if planted(PlantedBug::NoBarrier) {
-            Some((None, self.replica.look().engine.clock()))
-        } else if self.leads().is_some() {
-            self.barrier().await
+    async fn submit(&self, command: Command) -> NodeReply {
+        let id = command.request.as_ref().map(|request| request.id.clone());
+        let (send, reply) = oneshot::channel();
+        let answer = if planted(PlantedBug::AnswersBeforeCommit) && self.leads().is_some() {
+            let mut engine = self.requests.replica.look().engine.clone();
+            let answer = engine.apply(engine.clock(), &command, &mut vec![]);
+            self.requests.queue.ask(command, Box::new(drop));
+            answer
         } else {
-            self.read_elsewhere().await
+            // A client that has gone meanwhile needs no answer.
+            self.requests.queue.ask(command, Box::new(move |answer| drop(send.send(answer))));
+            let Ok(Ok(answer)) = reply.await else { return NodeReply::Unavailable };
+            answer
         };
-        let Some((at, now)) = barrier else { return NodeReply::NotLeader(self.knows_leader()) };
-        let wait = self.raft.wait(Some(READ_PATIENCE.as_duration()));
-        if wait.applied_index_at_least(at, "to look").await.is_err() {
-            return NodeReply::Unknown;
+        if self.runs() {
+            self.world.record.answered(self.id, id.as_ref(), &answer);
         }
-        let core = self.replica.look();
-        let view = core.engine.view(name, core.engine.clock());
-        NodeReply::Seen(Box::new(view), now)
+        NodeReply::Answered(answer)
+    }
+
+    async fn view(&self, name: LockName) -> NodeReply {
+        let seen = |seen: (LockView, Time)| NodeReply::Seen(Box::new(seen.0), seen.1);
+        if planted(PlantedBug::NoBarrier) {
+            let core = self.requests.replica.look();
+            let now = core.engine.clock();
+            return seen((core.engine.view(&name, now), now));
+        }
+        let (send, reply) = oneshot::channel();
+        let own = name.clone();
+        let look = move |engine: &Engine, now| (engine.view(&own, now), now);
+        self.requests.look(Some(&name), look, Box::new(move |answer| drop(send.send(answer))));
+        match reply.await {
+            Ok(Ok(answer)) => seen(answer),
+            Ok(Err(_)) | Err(_) => NodeReply::Unavailable,
+        }
     }
 }

@@ -1,21 +1,17 @@
 //! All that there is in a simulation: machines, the nodes that run on them, the network between.
 
-use super::node_messages::PendingCommand;
 use super::recorder::{CoveragePoint, Record};
 use super::seeded_random::SeededRandom;
-use super::sim_types::Leader;
+use super::sim_types::SimTypeConfig;
 use super::virtual_clock::VirtualClock;
 use super::virtual_disk::Disk;
 use super::virtual_network::VirtualNetwork;
-use super::virtual_state_machine::Raft;
-use crate::raft::engine_clock::EngineClock;
-use crate::raft::replica::Replica;
+use crate::raft::request_pipeline::RequestPipeline;
 use crate::raft::types::{ClusterId, NodeId};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use tokio::sync::Notify;
 
 /// The world.
 pub(super) struct World {
@@ -43,15 +39,8 @@ pub(super) struct Seat {
 pub(super) struct Host {
     pub(super) id: NodeId,
     pub(super) run: u64,
-    pub(super) raft: Raft,
-    pub(super) replica: Arc<Replica>,
     pub(super) world: Arc<World>,
-    pub(super) clock: VirtualClock,
-    pub(super) wall_ahead_ms: Arc<AtomicI64>,
-    pub(super) desk: Mutex<VecDeque<PendingCommand>>,
-    pub(super) bell: Notify,
-    /// Engine time, as this node has it while it leads in that term.
-    pub(super) carried: Mutex<Option<(Leader, EngineClock)>>,
+    pub(super) requests: RequestPipeline<SimTypeConfig>,
     pub(super) stopped: AtomicBool,
 }
 

@@ -150,7 +150,7 @@ impl fmt::Display for RpcError {
 
 impl RpcRequest {
     /// Returns the name of the call in paths and logs.
-    pub(in crate::raft) const fn name(&self) -> &'static str {
+    pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Append(_) => "append",
             Self::Vote(_) => "vote",
