@@ -33,6 +33,8 @@ pub(super) struct SimArgs {
 
 pub(super) fn run(args: &SimArgs) -> CliResult {
     let SimArgs { seed, nodes, seconds, .. } = *args;
+    // The trace says what happens. The log of each simulated node would say it once more.
+    log::set_max_level(log::LevelFilter::Off);
     let options = SimOptions { seed, nodes, time: Span::from_secs(seconds), trace: args.trace };
     let report = simulate(&options);
     let SimReport { entries, commands, answers, unknown, digest, violations, .. } = &report;

@@ -4,8 +4,8 @@ use super::cluster_types::{
     ClusterTypes, LeaderProgress, PeerConnection, PeerTransport, RaftOf, RpcError, RpcFailure,
     RpcRequest, RpcResponse, TransportOf,
 };
-use super::environment::Environment;
 use super::leadership::metrics;
+use super::node_environment::NodeEnvironment;
 use super::types::{Answers, NodeId};
 use crate::engine::Command;
 use crate::time::Span;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Forwarder<C: ClusterTypes> {
     raft: RaftOf<C>,
     transport: Arc<TransportOf<C>>,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn NodeEnvironment>,
     /// The connection, and the node to which it goes.
     open: Option<(NodeId, BasicNode, ConnectionOf<C>)>,
 }
@@ -27,7 +27,7 @@ impl<C: ClusterTypes> Forwarder<C> {
     pub(super) fn new(
         raft: RaftOf<C>,
         transport: Arc<TransportOf<C>>,
-        environment: Arc<dyn Environment>,
+        environment: Arc<dyn NodeEnvironment>,
     ) -> Self {
         Self { raft, transport, environment, open: None }
     }

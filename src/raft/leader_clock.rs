@@ -1,7 +1,7 @@
 //! This node's estimate of the engine time, whether it leads or follows.
 
 use super::engine_clock::EngineClock;
-use super::environment::Environment;
+use super::node_environment::NodeEnvironment;
 use crate::time::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// This node's estimate of the engine time, whether it leads or follows.
 pub(super) struct LeaderClock {
     estimate: Mutex<TimeEstimate>,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn NodeEnvironment>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,7 +24,7 @@ enum TimeEstimate {
 }
 
 impl LeaderClock {
-    pub(super) fn new(environment: Arc<dyn Environment>) -> Self {
+    pub(super) fn new(environment: Arc<dyn NodeEnvironment>) -> Self {
         Self { estimate: Mutex::default(), environment }
     }
 
@@ -70,7 +70,7 @@ impl LeaderClock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::SystemEnvironment;
+    use super::super::node_environment::SystemEnvironment;
     use super::*;
     use crate::time::{boot_now, steady_now};
 

@@ -8,9 +8,9 @@
 use super::cluster_types::{ClusterTypes, RaftOf};
 use super::elections::ElectionCounter;
 use super::engine_clock::EngineClock;
-use super::environment::Environment;
 use super::leader_clock::LeaderClock;
 use super::node_address::NodeAddress;
+use super::node_environment::NodeEnvironment;
 use super::replica::Replica;
 use super::staleness::StalenessBound;
 use super::timeout::timeout;
@@ -38,6 +38,8 @@ pub(crate) enum LeadershipRole {
     Follows(NodeId),
     /// No leader is known, or this node leads and can't stamp yet.
     Waits,
+    /// openraft has ended on this node.
+    Ended,
 }
 
 impl LeadershipRole {
@@ -57,7 +59,7 @@ pub(crate) struct Leadership {
 
 impl Leadership {
     /// Returns the engine time with which this leader stamps an entry now.
-    pub(super) fn stamp(self, environment: &dyn Environment) -> Time {
+    pub(super) fn stamp(self, environment: &dyn NodeEnvironment) -> Time {
         environment.stamp(self.id, self.clock)
     }
 }
@@ -72,7 +74,7 @@ pub(crate) struct LeadershipWatcher<C: ClusterTypes> {
     pub(super) stand: WatchSenderOf<C, LeadershipRole>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
     pub(super) alone: Arc<AtomicBool>,
-    pub(super) environment: Arc<dyn Environment>,
+    pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
 impl<C: ClusterTypes> LeadershipWatcher<C> {
@@ -117,7 +119,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
                 again = looks_again => again,
             };
             if changed.is_err() {
-                return self.enter(LeadershipRole::Waits);
+                return self.enter(LeadershipRole::Ended);
             }
         }
     }
@@ -125,7 +127,9 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
     fn enter(&self, stand: LeadershipRole) {
         match stand {
             LeadershipRole::Leads(reign) => self.hands.lead(reign.clock),
-            LeadershipRole::Follows(_) | LeadershipRole::Waits => self.hands.follow(),
+            LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
+                self.hands.follow();
+            }
         }
         if self.stand.borrow_watched().is_leader() {
             self.freshness.led(self.environment.boot_now());
@@ -166,7 +170,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
 pub(super) fn alone<C: ClusterTypes>(
     raft: &RaftOf<C>,
     replica: &Replica,
-    environment: &dyn Environment,
+    environment: &dyn NodeEnvironment,
 ) -> Option<Leadership> {
     let id = raft.as_leader().ok()?.to_committed_leader_id();
     let engine = replica.look().engine.clock();

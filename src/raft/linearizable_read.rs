@@ -3,10 +3,10 @@
 //! leader on the small side of a partition gets no confirmation, so there is no split brain.
 
 use super::cluster_types::{ClusterTypes, LeaderProgress, RaftOf, RpcError};
-use super::environment::Environment;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
 use super::leadership::{Leadership, LeadershipRole, metrics};
+use super::node_environment::NodeEnvironment;
 use super::proposal_queue::PendingRead;
 use super::replica::Replica;
 use super::staleness::StalenessBound;
@@ -31,7 +31,7 @@ use tokio::sync::{Mutex as Turn, Notify};
 const PAUSE: Span = Span::from_millis(15);
 
 /// Returns when something may be tried again.
-pub(super) async fn pause<C: ClusterTypes>(environment: &dyn Environment) {
+pub(super) async fn pause<C: ClusterTypes>(environment: &dyn NodeEnvironment) {
     C::sleep(environment.jittered(PAUSE).as_duration()).await;
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct LinearizableReader<C: ClusterTypes> {
     pub(super) stand: WatchReceiverOf<C, LeadershipRole>,
     /// A connection to the leader.
     pub(super) line: Turn<Forwarder<C>>,
-    pub(super) environment: Arc<dyn Environment>,
+    pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
 /// Reads that wait.
@@ -106,7 +106,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
     /// Whether this node has known for long that there is no majority for it.
     pub(super) fn is_lost(&self) -> bool {
         let quiet = match *self.stand.borrow_watched() {
-            LeadershipRole::Follows(_) | LeadershipRole::Waits => {
+            LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
                 self.freshness.quiet(self.environment.boot_now())
             }
             LeadershipRole::Leads(_) => {
@@ -170,6 +170,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
                 Ok(place.now)
             }
             LeadershipRole::Waits => Err("nobody leads them".into()),
+            LeadershipRole::Ended => Err("this node has ended".into()),
         }
     }
 

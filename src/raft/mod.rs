@@ -10,8 +10,8 @@
 //! - Errors and types: `data_dir_error`, `fatal_error`, `types` (openraft's type configuration),
 //!   `entry_codec`, `entry_weight` (how much one entry may hold).
 //! - The disk: `data_dir`, `fsync_latency`, `log`, `snapshot`.
-//! - Time: `engine_clock`, `environment` (the clocks of the machine), `leader_clock` (the engine's
-//!   time on each node).
+//! - Time: `engine_clock`, `node_environment` (the clocks of the machine), `leader_clock` (the
+//!   engine's time on each node).
 //! - The state: `replica`, `state_machine`.
 //! - Between the nodes: `node_address`, `peer_store`, and `rpc` (messages, and mutual TLS).
 //! - `cluster_types` and `timeout`: the modules from here to `request_pipeline` run on the runtime
@@ -28,7 +28,7 @@ mod data_dir_error;
 mod fatal_error;
 pub(crate) mod types;
 pub(crate) mod engine_clock;
-pub(crate) mod environment;
+pub(crate) mod node_environment;
 mod leader_clock;
 pub(crate) mod entry_codec;
 mod entry_weight;

@@ -2,7 +2,6 @@
 
 use super::data_dir::{self, Data, FIRST_NODE, NodeStage};
 use super::data_dir_error::{DataError, PeerError, Stop};
-use super::environment::{Environment, SystemEnvironment};
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leadership::{LeadershipRole, Metrics, alone, metrics};
@@ -10,6 +9,7 @@ use super::log::LogStore;
 use super::membership::{Members, best};
 use super::membership_task::MembershipTask;
 use super::network::Network;
+use super::node_environment::{NodeEnvironment, SystemEnvironment};
 use super::peer_config::{ElectionPace, ListeningPeers, Peering};
 use super::peer_service::PeerService;
 use super::peer_store::PeerStore;

@@ -7,7 +7,7 @@
 
 use super::cluster_types::RpcError;
 use super::entry_weight::{ENTRY_WEIGHT_MAX, weight_of, weight_of_all};
-use super::environment::Environment;
+use super::node_environment::NodeEnvironment;
 use super::types::{Answers, Commands};
 use crate::engine::{Answer, Command, LockName, Op};
 use crate::service::{Then, Unavailable};
@@ -47,7 +47,7 @@ pub(super) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
 pub(crate) struct ProposalQueue {
     line: Mutex<ProposalQueueState>,
     bell: Notify,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn NodeEnvironment>,
 }
 
 #[derive(Default)]
@@ -117,7 +117,7 @@ enum BatchWaiter {
 }
 
 impl ProposalQueue {
-    pub(super) fn new(environment: Arc<dyn Environment>) -> Self {
+    pub(super) fn new(environment: Arc<dyn NodeEnvironment>) -> Self {
         Self { line: Mutex::default(), bell: Notify::new(), environment }
     }
 

@@ -6,12 +6,12 @@
 //! request, the leader proposes an entry that only applies what is due. Idle nodes write nothing.
 
 use super::cluster_types::{ClusterTypes, RaftOf, RpcError, RpcFailure};
-use super::environment::Environment;
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
 use super::leadership::{Leadership, LeadershipRole};
 use super::linearizable_read::{LinearizableReader, WriteError, pause, propose};
+use super::node_environment::NodeEnvironment;
 use super::proposal_queue::{BatchWaiters, NextBatch, ProposalBatch, ProposalQueue};
 use super::replica::Replica;
 use super::timeout::timeout;
@@ -40,7 +40,7 @@ pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) reader: Arc<LinearizableReader<C>>,
     pub(super) line: Turn<Forwarder<C>>,
     pub(super) trouble: FatalError,
-    pub(super) environment: Arc<dyn Environment>,
+    pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
 /// The outcome of a batch.
@@ -70,7 +70,9 @@ impl<C: ClusterTypes> Proposer<C> {
     fn now(&self, stand: LeadershipRole) -> Time {
         match stand {
             LeadershipRole::Leads(reign) => reign.stamp(&*self.environment),
-            LeadershipRole::Follows(_) | LeadershipRole::Waits => Time::ZERO,
+            LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
+                Time::ZERO
+            }
         }
     }
 
@@ -79,7 +81,7 @@ impl<C: ClusterTypes> Proposer<C> {
         let mut stand = self.stand.clone();
         let due = match *stand.borrow_and_update() {
             LeadershipRole::Leads(reign) => self.replica.next_deadline().map(|due| (reign, due)),
-            LeadershipRole::Follows(_) | LeadershipRole::Waits => None,
+            LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => None,
         };
         let wait = due.map(|(reign, due)| reign.clock.until(due, self.environment.steady_now()));
         if let (Some((reign, _)), Some(Span::ZERO)) = (due, wait) {
@@ -182,6 +184,10 @@ impl<C: ClusterTypes> Proposer<C> {
         waiting: &mut Option<BatchWaiters>,
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
+        if stand == LeadershipRole::Ended {
+            // Also if requests keep coming and the proposer never rests.
+            return Err(self.stopped("openraft has ended"));
+        }
         let left = until.since(self.environment.steady_now());
         if left == Span::ZERO {
             return Ok(ProposalOutcome::Nothing("nobody leads them".into()));
@@ -201,7 +207,9 @@ impl<C: ClusterTypes> Proposer<C> {
             }
             LeadershipRole::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
             LeadershipRole::Follows(_) => Ok(self.forward(commands, left).await),
-            LeadershipRole::Waits => Ok(ProposalOutcome::Nothing("nobody leads them".into())),
+            LeadershipRole::Waits | LeadershipRole::Ended => {
+                Ok(ProposalOutcome::Nothing("nobody leads them".into()))
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! nothing is published.
 
 use super::engine_clock::LeaderReading;
-use super::environment::Environment;
+use super::node_environment::NodeEnvironment;
 use super::snapshot::SnapshotContents;
 use super::types::{Answers, ClusterId, Entry, Leader, LogId, Membership, Meta, Proposal};
 use crate::engine::{Answer, Command, Engine, Event, Rules, SessionId};
@@ -35,7 +35,7 @@ pub(crate) struct Replica {
     published: AtomicU64,
     /// Notified after each change of `published`.
     progress: Notify,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn NodeEnvironment>,
 }
 
 /// The state that the mutex guards.
@@ -67,7 +67,7 @@ impl Replica {
     pub(crate) fn new(
         known: Option<SnapshotContents>,
         audit: Audit,
-        environment: Arc<dyn Environment>,
+        environment: Arc<dyn NodeEnvironment>,
     ) -> Self {
         let known = known.unwrap_or_else(|| SnapshotContents {
             meta: Meta::default(),

@@ -5,12 +5,12 @@ use super::cluster_types::{
     ClusterTypes, LeaderProgress, RaftOf, RpcError, RpcRequest, RpcResponse, TransportOf,
 };
 use super::elections::ElectionCounter;
-use super::environment::Environment;
 use super::fatal_error::FatalError;
 use super::forward::Forwarder;
 use super::leader_clock::LeaderClock;
 use super::leadership::{LeadershipRole, LeadershipWatcher, leader_address, metrics};
 use super::linearizable_read::{LinearizableReader, ReadQueue};
+use super::node_environment::NodeEnvironment;
 use super::proposal_queue::ProposalQueue;
 use super::proposer::Proposer;
 use super::replica::Replica;
@@ -43,7 +43,7 @@ pub(crate) struct RequestPipeline<C: ClusterTypes> {
     /// Whether this node is alone, and so needs to ask nobody.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) transport: Arc<TransportOf<C>>,
-    pub(super) environment: Arc<dyn Environment>,
+    pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
 /// The tasks of a pipeline, which its node runs until openraft ends.
@@ -59,7 +59,7 @@ pub(crate) struct PipelineParts<C: ClusterTypes> {
     pub(crate) raft: RaftOf<C>,
     pub(crate) replica: Arc<Replica>,
     pub(crate) transport: Arc<TransportOf<C>>,
-    pub(crate) environment: Arc<dyn Environment>,
+    pub(crate) environment: Arc<dyn NodeEnvironment>,
     pub(crate) elections: Arc<ElectionCounter>,
     pub(crate) fatal: FatalError,
     /// The role of the node at its start.

@@ -2,8 +2,8 @@
 //! it becomes a snapshot, so that the log can be forgotten up to there.
 
 use super::data_dir_error::DataError;
-use super::environment::SystemEnvironment;
 use super::fatal_error::FatalError;
+use super::node_environment::SystemEnvironment;
 use super::replica::Replica;
 use super::snapshot;
 use super::types::{LogId, Membership, Meta, Snapshot, TypeConfig};

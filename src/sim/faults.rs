@@ -4,6 +4,7 @@
 use super::client::SimClient;
 use super::recorder::CoveragePoint;
 use super::sim_types::{SimTypeConfig, now, sleep};
+use super::violation::Promise;
 use super::virtual_network::{End, NetworkFaults};
 use super::world::World;
 use crate::raft::types::NodeId;
@@ -17,6 +18,10 @@ use std::sync::atomic::Ordering;
 
 /// How long a leader may take to show that it still leads.
 const RETIRE_PATIENCE: Span = Span::from_millis(500);
+
+/// How long a node may take to end after its disk has failed: a call to another node may be under
+/// way.
+const END_PATIENCE: Span = Span::from_millis(700);
 
 /// Lets things go wrong until then.
 pub(super) async fn rage(world: &Arc<World>, clients: u64, until: Time) {
@@ -130,8 +135,14 @@ async fn restart(world: &Arc<World>) {
 
 async fn fail_disk(world: &Arc<World>, id: NodeId) {
     world.record.note(format_args!("the disk of node {id} fails"));
-    world.seat(id).disk.fail();
-    sleep(world.dice.millis(50, 700)).await;
+    let disk = world.seat(id).disk.clone();
+    disk.fail();
+    sleep(world.dice.millis(50, 1_500)).await;
+    let failed_for = disk.failed_at().map_or(Span::ZERO, |at| now().since(at));
+    if failed_for > END_PATIENCE && world.host(id).is_some() {
+        let what = format_args!("node {id} still runs {failed_for} after its disk has failed");
+        world.record.violation(Promise::FailedNodesEnd, what);
+    }
     // A real one would be seen to by somebody who replaces the disk and starts the node.
     world.crash(id);
     restart(world).await;

@@ -42,6 +42,8 @@ pub enum Promise {
     TimeIsNotAhead,
     /// A node starts with what is on its disk.
     NodesStart,
+    /// A node ends soon after its disk has failed.
+    FailedNodesEnd,
     /// The cluster works again once all faults are repaired.
     Recovers,
     /// No task panics.

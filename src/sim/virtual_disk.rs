@@ -4,9 +4,9 @@
 
 use super::planted_bugs::{PlantedBug, planted};
 use super::seeded_random::SeededRandom;
-use super::sim_types::sleep;
+use super::sim_types::{now, sleep};
 use crate::raft::types::{LogId, Vote};
-use crate::time::Span;
+use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -77,6 +77,8 @@ struct DiskState {
     /// Which run of the node may use it: those before are dead.
     run: u64,
     health: Health,
+    /// When a node was told that a sync has failed.
+    failed_at: Option<Time>,
     last_crash: DiskCrash,
 }
 
@@ -115,6 +117,7 @@ impl Disk {
             snapshot: None,
             run: 0,
             health: Health::Well,
+            failed_at: None,
             last_crash: DiskCrash::default(),
         };
         Self { state: Arc::new(Mutex::new(state)), dice: dice.clone() }
@@ -125,6 +128,7 @@ impl Disk {
         let mut state = self.state.lock();
         state.run += 1;
         state.health = Health::Well;
+        state.failed_at = None;
         OpenDisk { disk: self.clone(), run: state.run }
     }
 
@@ -157,6 +161,11 @@ impl Disk {
     /// Returns its state at the last crash of the machine.
     pub(super) fn last_crash(&self) -> DiskCrash {
         self.state.lock().last_crash
+    }
+
+    /// Returns when a sync has failed since the node started, if one has.
+    pub(super) fn failed_at(&self) -> Option<Time> {
+        self.state.lock().failed_at
     }
 
     /// The next sync fails.
@@ -197,6 +206,7 @@ impl OpenDisk {
         self.usable(&state)?;
         if state.health == Health::Failing && !planted(PlantedBug::DiskErrorIgnored) {
             state.health = Health::Failed;
+            state.failed_at = Some(now());
             return Err(io::Error::other("the disk has failed"));
         }
         let DiskState { pending, synced, health, .. } = &mut *state;

@@ -7,7 +7,7 @@ use super::seeded_random::SeededRandom;
 use super::sim_types::{Leader, now};
 use super::virtual_clock::VirtualClock;
 use crate::raft::engine_clock::EngineClock;
-use crate::raft::environment::{Environment, RequestTimeouts};
+use crate::raft::node_environment::{NodeEnvironment, RequestTimeouts};
 use crate::time::{Span, Time};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl VirtualEnvironment {
     }
 }
 
-impl Environment for VirtualEnvironment {
+impl NodeEnvironment for VirtualEnvironment {
     fn steady_now(&self) -> Time {
         self.clock.read()
     }

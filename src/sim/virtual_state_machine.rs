@@ -6,7 +6,7 @@ use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
 use super::virtual_disk::OpenDisk;
 use crate::engine::codec::Malformed;
-use crate::raft::environment::Environment;
+use crate::raft::node_environment::NodeEnvironment;
 use crate::raft::replica::Replica;
 use crate::raft::snapshot;
 use crate::raft::types::{LogId, Membership, Meta, NodeId, Proposal, Snapshot};
@@ -75,7 +75,7 @@ impl VirtualStateMachine {
     pub(super) fn open(
         node: NodeId,
         disk: &OpenDisk,
-        environment: Arc<dyn Environment>,
+        environment: Arc<dyn NodeEnvironment>,
         record: &Arc<Record>,
     ) -> Result<Self, String> {
         let read = |bytes: Arc<[u8]>| {

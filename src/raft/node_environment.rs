@@ -7,7 +7,7 @@ use crate::random;
 use crate::time::{self, Span, Time};
 
 /// The clocks and the random numbers of a machine.
-pub(crate) trait Environment: Send + Sync + 'static {
+pub(crate) trait NodeEnvironment: Send + Sync + 'static {
     /// Reads the steady clock: it never jumps, and stands still while the machine sleeps.
     fn steady_now(&self) -> Time;
 
@@ -61,7 +61,7 @@ impl Default for RequestTimeouts {
 /// The environment of a real machine.
 pub(super) struct SystemEnvironment;
 
-impl Environment for SystemEnvironment {
+impl NodeEnvironment for SystemEnvironment {
     fn steady_now(&self) -> Time {
         time::steady_now()
     }
