@@ -68,10 +68,10 @@ impl Leadership {
 pub(crate) struct LeadershipWatcher<C: ClusterTypes> {
     pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
-    pub(super) hands: Arc<LeaderClock>,
-    pub(super) freshness: Arc<StalenessBound>,
+    pub(super) leader_clock: Arc<LeaderClock>,
+    pub(super) staleness: Arc<StalenessBound>,
     pub(super) elections: Arc<ElectionCounter>,
-    pub(super) stand: WatchSenderOf<C, LeadershipRole>,
+    pub(super) role: WatchSenderOf<C, LeadershipRole>,
     /// Whether this node is alone. Before it no longer is, openraft says that something changes.
     pub(super) alone: Arc<AtomicBool>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
@@ -88,26 +88,26 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
             let vote = known.vote;
             self.elections.see(&vote, self.environment.steady_now());
             let leads = (vote.committed && vote.leader_id.node_id == *id).then_some(vote.leader_id);
-            let before = *self.stand.borrow_watched();
-            let stand = match (leads, known.current_leader) {
+            let before = *self.role.borrow_watched();
+            let role = match (leads, known.current_leader) {
                 (Some(leader), _) => match before {
-                    LeadershipRole::Leads(reign) if reign.id == leader => {
-                        LeadershipRole::Leads(reign)
+                    LeadershipRole::Leads(leadership) if leadership.id == leader => {
+                        LeadershipRole::Leads(leadership)
                     }
                     _ => self.begin(leader).await,
                 },
                 (None, Some(leader)) if leader != *id => LeadershipRole::Follows(leader),
                 _ => LeadershipRole::Waits,
             };
-            self.enter(stand);
-            if leads.is_some() && stand == LeadershipRole::Waits {
+            self.enter(role);
+            if leads.is_some() && role == LeadershipRole::Waits {
                 C::sleep(BARRIER_PAUSE.as_duration()).await;
                 continue;
             }
             // Check again after a while: openraft may publish the parts of a change one by one.
             let looks_again = async {
                 // A lone leader can't be replaced, so it sleeps while nothing happens.
-                if self.alone.load(Ordering::SeqCst) && stand.is_leader() {
+                if self.alone.load(Ordering::SeqCst) && role.is_leader() {
                     std::future::pending::<()>().await;
                 }
                 C::sleep(LOOK.as_duration()).await;
@@ -124,19 +124,19 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
         }
     }
 
-    fn enter(&self, stand: LeadershipRole) {
-        match stand {
-            LeadershipRole::Leads(reign) => self.hands.lead(reign.clock),
+    fn enter(&self, role: LeadershipRole) {
+        match role {
+            LeadershipRole::Leads(leadership) => self.leader_clock.lead(leadership.clock),
             LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
-                self.hands.follow();
+                self.leader_clock.follow();
             }
         }
-        if self.stand.borrow_watched().is_leader() {
-            self.freshness.led(self.environment.boot_now());
+        if self.role.borrow_watched().is_leader() {
+            self.staleness.led(self.environment.boot_now());
         }
-        self.stand.send_if_modified(|before| {
-            let changed = *before != stand;
-            *before = stand;
+        self.role.send_if_modified(|before| {
+            let changed = *before != role;
+            *before = role;
             changed
         });
     }
@@ -147,7 +147,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
         let barrier = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
         match timeout::<C, _>(self.environment.timeouts().barrier, barrier).await {
             Ok(Ok(read)) if *read.committed_leader_id() == id => {
-                LeadershipRole::Leads(self.reign(id))
+                LeadershipRole::Leads(self.carry_on(id))
             }
             // Another has led meanwhile, or nobody answers.
             Ok(Ok(_)) | Err(_) => LeadershipRole::Waits,
@@ -159,7 +159,7 @@ impl<C: ClusterTypes> LeadershipWatcher<C> {
     }
 
     /// Time goes on where the last leader's would be now, as far as that is known.
-    fn reign(&self, id: Leader) -> Leadership {
+    fn carry_on(&self, id: Leader) -> Leadership {
         let steady = self.environment.steady_now();
         let engine = self.replica.look().time_at_least(steady);
         Leadership { id, clock: EngineClock::on(engine, steady) }

@@ -39,11 +39,11 @@ pub(super) async fn pause<C: ClusterTypes>(environment: &dyn NodeEnvironment) {
 pub(crate) struct LinearizableReader<C: ClusterTypes> {
     pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
-    pub(super) hands: Arc<LeaderClock>,
-    pub(super) freshness: Arc<StalenessBound>,
-    pub(super) stand: WatchReceiverOf<C, LeadershipRole>,
+    pub(super) leader_clock: Arc<LeaderClock>,
+    pub(super) staleness: Arc<StalenessBound>,
+    pub(super) role: WatchReceiverOf<C, LeadershipRole>,
     /// A connection to the leader.
-    pub(super) line: Turn<Forwarder<C>>,
+    pub(super) forwarder: Turn<Forwarder<C>>,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
@@ -56,58 +56,58 @@ pub(crate) struct ReadQueue {
 
 #[derive(Default)]
 struct QueuedReads {
-    looks: Vec<PendingRead>,
+    reads: Vec<PendingRead>,
     closed: Option<Unavailable>,
 }
 
 impl ReadQueue {
-    /// Takes a look, or says at once why not.
-    pub(crate) fn look(&self, look: PendingRead) {
+    /// Adds a read, or refuses it at once if the queue is closed.
+    pub(crate) fn add(&self, read: PendingRead) {
         let mut waiting = self.waiting.lock();
         if let Some(why) = waiting.closed.clone() {
             drop(waiting);
-            return look(Err(why));
+            return read(Err(why));
         }
-        waiting.looks.push(look);
+        waiting.reads.push(read);
         drop(waiting);
         self.bell.notify_one();
     }
 
     /// Takes nothing any more, and answers what was taken by `why`.
     pub(crate) fn fail(&self, why: &Unavailable) {
-        let looks = {
+        let reads = {
             let mut waiting = self.waiting.lock();
             waiting.closed = Some(why.clone());
-            std::mem::take(&mut waiting.looks)
+            std::mem::take(&mut waiting.reads)
         };
-        for look in looks {
-            look(Err(why.clone()));
+        for read in reads {
+            read(Err(why.clone()));
         }
     }
 }
 
 impl<C: ClusterTypes> LinearizableReader<C> {
-    /// Answers looks for ever.
+    /// Answers the reads of a queue until its task is dropped.
     pub(crate) async fn run(&self, queue: &ReadQueue) {
         loop {
-            let looks = std::mem::take(&mut queue.waiting.lock().looks);
-            if looks.is_empty() {
+            let reads = std::mem::take(&mut queue.waiting.lock().reads);
+            if reads.is_empty() {
                 queue.bell.notified().await;
                 continue;
             }
-            let ready =
+            let answer =
                 self.read(self.environment.steady_now() + self.environment.timeouts().answer).await;
-            for look in looks {
-                look(ready.clone());
+            for read in reads {
+                read(answer.clone());
             }
         }
     }
 
     /// Whether this node has known for long that there is no majority for it.
     pub(super) fn is_lost(&self) -> bool {
-        let quiet = match *self.stand.borrow_watched() {
+        let quiet = match *self.role.borrow_watched() {
             LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
-                self.freshness.quiet(self.environment.boot_now())
+                self.staleness.quiet(self.environment.boot_now())
             }
             LeadershipRole::Leads(_) => {
                 let metrics = self.raft.metrics();
@@ -130,7 +130,7 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    /// Returns the time at which to look, when all that was decided until now is carried out here.
+    /// Returns the time at which to read, when all that was decided until now is carried out here.
     pub(super) async fn read(&self, until: Time) -> Result<Time, Unavailable> {
         let until = self.patience(until);
         let mut why: Arc<str> = "nobody leads them".into();
@@ -139,8 +139,8 @@ impl<C: ClusterTypes> LinearizableReader<C> {
             if left == Span::ZERO {
                 return Err(Unavailable::NoQuorum { why });
             }
-            let stand = *self.stand.borrow_watched();
-            let tried = timeout::<C, _>(left, self.read_once(stand, left)).await;
+            let role = *self.role.borrow_watched();
+            let tried = timeout::<C, _>(left, self.read_once(role, left)).await;
             match tried {
                 Ok(Ok(at)) => return Ok(at),
                 Ok(Err(said)) => why = said,
@@ -153,16 +153,16 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    async fn read_once(&self, stand: LeadershipRole, left: Span) -> Result<Time, Arc<str>> {
-        match stand {
-            LeadershipRole::Leads(reign) => self.lead(reign).await.map(|place| place.now),
+    async fn read_once(&self, role: LeadershipRole, left: Span) -> Result<Time, Arc<str>> {
+        match role {
+            LeadershipRole::Leads(leadership) => self.lead(leadership).await.map(|place| place.now),
             LeadershipRole::Follows(_) => {
                 let asked = self.environment.boot_now();
                 // The node that answers is the leader of this vote, or of a later one.
                 let vote = metrics::<C>(&self.raft).vote;
-                let place = self.line.lock().await.read(left).await;
+                let place = self.forwarder.lock().await.read(left).await;
                 let place = place.map_err(|trouble| Arc::from(trouble.to_string()))?;
-                self.hands.hear(asked, place.now);
+                self.leader_clock.hear(asked, place.now);
                 if vote.committed {
                     self.replica.hear(vote.leader_id, place.now);
                 }
@@ -174,29 +174,29 @@ impl<C: ClusterTypes> LinearizableReader<C> {
         }
     }
 
-    /// For another node that wants to look: up to where it has to carry the log out.
+    /// For another node that wants to read: up to where it has to carry the log out.
     pub(super) async fn place(&self) -> Result<LeaderProgress, RpcError> {
-        let LeadershipRole::Leads(reign) = *self.stand.borrow_watched() else {
+        let LeadershipRole::Leads(leadership) = *self.role.borrow_watched() else {
             return Err(RpcError::NotLeader(None));
         };
-        self.lead(reign).await.map_err(|_| RpcError::NotLeader(None))
+        self.lead(leadership).await.map_err(|_| RpcError::NotLeader(None))
     }
 
     /// Returns the read index, once a quorum has confirmed that this node leads. If a deadline is
     /// due, it is applied first, and its entry is the confirmation.
-    async fn lead(&self, reign: Leadership) -> Result<LeaderProgress, Arc<str>> {
-        let now = reign.stamp(&*self.environment);
+    async fn lead(&self, leadership: Leadership) -> Result<LeaderProgress, Arc<str>> {
+        let now = leadership.stamp(&*self.environment);
         if self.replica.next_deadline().is_some_and(|due| due <= now) {
             // The entry commits only if this node leads.
             let commands = Commands { now, commands: vec![Op::Settle.into()] };
-            let written = propose::<C>(&self.raft, reign, Arc::new(commands)).await;
+            let written = propose::<C>(&self.raft, leadership, Arc::new(commands)).await;
             let written = written.map_err(|error| Arc::from(error.to_string()))?;
             return Ok(LeaderProgress { index: written.log_id.index, now });
         }
         let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await;
         let read = read.map_err(|error| Arc::from(error.to_string()))?;
         // A node that was elected again meanwhile stamps by another clock.
-        if *read.committed_leader_id() != reign.id {
+        if *read.committed_leader_id() != leadership.id {
             return Err("another has led meanwhile".into());
         }
         Ok(LeaderProgress { index: read.index(), now })
@@ -211,11 +211,14 @@ pub(super) type WriteError<C> = RaftError<C, ClientWriteError<C>>;
 /// Proposes an entry in one leadership, and in no other; returns when it is carried out here.
 pub(super) async fn propose<C: ClusterTypes>(
     raft: &RaftOf<C>,
-    reign: Leadership,
+    leadership: Leadership,
     commands: Arc<Commands>,
 ) -> Written<C> {
     let (responder, _, written) = ProgressResponder::new();
-    raft.write(Proposal::Commands(commands)).responder(responder).with_leader(reign.id).await?;
+    raft.write(Proposal::Commands(commands))
+        .responder(responder)
+        .with_leader(leadership.id)
+        .await?;
     match written.await {
         Ok(written) => written.map_err(RaftError::APIError),
         Err(_) => Err(RaftError::Fatal(Fatal::Stopped)),

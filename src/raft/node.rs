@@ -196,7 +196,7 @@ fn work(
                 other => other.to_string().into(),
             };
             let why = Unavailable::Log { why };
-            proposer.desk.fail(&why);
+            proposer.queue.fail(&why);
             begun.requests.reads.fail(&why);
             *begun.stopped.lock() = Some(stop.clone());
             for tell in on_failure.try_iter() {

@@ -31,9 +31,9 @@ struct QueuedProposal {
 /// A queued request, and the callback for its answer.
 #[allow(clippy::large_enum_variant)] // Nearly all of them are the large one.
 enum ProposalKind {
-    Decide(Command, Then<Result<Answer, Unavailable>>),
-    Parcel(Vec<Command>, ForwardReply),
-    Look(PendingRead),
+    Command(Command, Then<Result<Answer, Unavailable>>),
+    Forwarded(Vec<Command>, ForwardReply),
+    Read(PendingRead),
 }
 
 /// A read, called with the engine time to read at, once all earlier requests have been applied.
@@ -45,15 +45,15 @@ pub(super) type ForwardReply = Then<Result<(u64, Answers), RpcError>>;
 
 /// The requests that wait for the next entry, and the commands of the entry in flight.
 pub(crate) struct ProposalQueue {
-    line: Mutex<ProposalQueueState>,
-    bell: Notify,
+    state: Mutex<ProposalQueueState>,
+    notify: Notify,
     environment: Arc<dyn NodeEnvironment>,
 }
 
 #[derive(Default)]
 struct ProposalQueueState {
     asked: VecDeque<QueuedProposal>,
-    flying: Option<Arc<Commands>>,
+    in_flight: Option<Arc<Commands>>,
     /// Why nothing is taken any more.
     closed: Option<Unavailable>,
 }
@@ -75,9 +75,9 @@ impl ProposalKind {
     /// Returns how much of an entry it takes. A look takes none, and counts as something.
     fn weight(&self) -> usize {
         match self {
-            Self::Decide(command, _) => weight_of(command),
-            Self::Parcel(commands, _) => weight_of_all(commands).max(1),
-            Self::Look(_) => 1,
+            Self::Command(command, _) => weight_of(command),
+            Self::Forwarded(commands, _) => weight_of_all(commands).max(1),
+            Self::Read(_) => 1,
         }
     }
 }
@@ -102,8 +102,8 @@ pub(super) struct ProposalBatch {
 #[derive(Default)]
 pub(super) struct BatchWaiters {
     /// Reply callbacks, one per caller or forwarding node, in the order of the commands.
-    who: Vec<BatchWaiter>,
-    looks: Vec<PendingRead>,
+    callers: Vec<BatchWaiter>,
+    reads: Vec<PendingRead>,
     /// Until when the first of them waits.
     pub(super) until: Option<Time>,
 }
@@ -118,107 +118,107 @@ enum BatchWaiter {
 
 impl ProposalQueue {
     pub(super) fn new(environment: Arc<dyn NodeEnvironment>) -> Self {
-        Self { line: Mutex::default(), bell: Notify::new(), environment }
+        Self { state: Mutex::default(), notify: Notify::new(), environment }
     }
 
     /// Takes a command, or says at once why not.
     pub(crate) fn ask(&self, command: Command, then: Then<Result<Answer, Unavailable>>) {
-        self.take(ProposalKind::Decide(command, then));
+        self.take(ProposalKind::Command(command, then));
     }
 
     /// Takes a look, or says at once why not.
-    pub(super) fn look(&self, look: PendingRead) {
-        self.take(ProposalKind::Look(look));
+    pub(super) fn read(&self, read: PendingRead) {
+        self.take(ProposalKind::Read(read));
     }
 
     /// Takes the commands that another node has forwarded, or says at once why not.
-    pub(super) fn send_on(&self, commands: Vec<Command>, delivery: ForwardReply) {
-        self.take(ProposalKind::Parcel(commands, delivery));
+    pub(super) fn forward(&self, commands: Vec<Command>, delivery: ForwardReply) {
+        self.take(ProposalKind::Forwarded(commands, delivery));
     }
 
     fn take(&self, what: ProposalKind) {
         let until = self.environment.steady_now() + self.environment.timeouts().answer;
-        let mut line = self.line.lock();
-        if let Some(why) = line.closed.clone() {
-            drop(line);
+        let mut state = self.state.lock();
+        if let Some(why) = state.closed.clone() {
+            drop(state);
             return what.refuse(why);
         }
-        line.asked.push_back(QueuedProposal { what, until });
-        let first = line.asked.len() == 1;
-        drop(line);
+        state.asked.push_back(QueuedProposal { what, until });
+        let first = state.asked.len() == 1;
+        drop(state);
         if first {
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
     }
 
     /// Takes the oldest requests that fit into one entry, stamped with the time that `now` returns.
     pub(super) fn next(&self, now: impl FnOnce() -> Time) -> NextBatch {
-        let mut line = self.line.lock();
-        let count = line.fitting();
+        let mut state = self.state.lock();
+        let count = state.fitting();
         if count == 0 {
-            return if line.closed.is_some() { NextBatch::Closed } else { NextBatch::Nothing };
+            return if state.closed.is_some() { NextBatch::Closed } else { NextBatch::Nothing };
         }
         let (mut commands, mut waiting) = (Vec::with_capacity(count), BatchWaiters::default());
-        waiting.until = line.asked.front().map(|asked| asked.until);
-        for asked in line.asked.drain(..count) {
+        waiting.until = state.asked.front().map(|asked| asked.until);
+        for asked in state.asked.drain(..count) {
             match asked.what {
-                ProposalKind::Decide(command, then) => {
+                ProposalKind::Command(command, then) => {
                     commands.push(command);
-                    waiting.who.push(BatchWaiter::Caller(then));
+                    waiting.callers.push(BatchWaiter::Caller(then));
                 }
-                ProposalKind::Parcel(parcel, delivery) => {
-                    waiting.who.push(BatchWaiter::Node(parcel.len(), delivery));
+                ProposalKind::Forwarded(parcel, delivery) => {
+                    waiting.callers.push(BatchWaiter::Node(parcel.len(), delivery));
                     commands.extend(parcel);
                 }
-                ProposalKind::Look(look) => waiting.looks.push(look),
+                ProposalKind::Read(look) => waiting.reads.push(look),
             }
         }
         // Not before the last of them was asked: nobody's lease may count from earlier.
         let commands = Arc::new(Commands { now: now(), commands });
-        line.flying = Some(Arc::clone(&commands));
+        state.in_flight = Some(Arc::clone(&commands));
         NextBatch::Batch(ProposalBatch { commands, waiting })
     }
 
     /// Notes that no entry is in flight any more.
     pub(super) fn landed(&self) {
-        self.line.lock().flying = None;
+        self.state.lock().in_flight = None;
     }
 
     /// Whether something is on its way that concerns a lock, or any lock.
     pub(super) fn is_busy_with(&self, name: Option<&LockName>) -> bool {
-        let line = self.line.lock();
+        let state = self.state.lock();
         let concerns = |command: &Command| name.is_none_or(|name| concerns(&command.op, name));
-        let flying = line.flying.iter().flat_map(|flying| &flying.commands);
+        let in_flight = state.in_flight.iter().flat_map(|in_flight| &in_flight.commands);
         // Forwarded commands have no caller on this node, so no read here has to wait for them.
-        let waiting = line.asked.iter().filter_map(|asked| match &asked.what {
-            ProposalKind::Decide(command, _) => Some(command),
-            ProposalKind::Parcel(..) | ProposalKind::Look(_) => None,
+        let waiting = state.asked.iter().filter_map(|asked| match &asked.what {
+            ProposalKind::Command(command, _) => Some(command),
+            ProposalKind::Forwarded(..) | ProposalKind::Read(_) => None,
         });
-        flying.chain(waiting).any(concerns)
+        in_flight.chain(waiting).any(concerns)
     }
 
     /// Returns when something may have come.
     pub(super) async fn rings(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
     /// Why nothing is taken any more.
     pub(super) fn closed(&self) -> Option<Unavailable> {
-        self.line.lock().closed.clone()
+        self.state.lock().closed.clone()
     }
 
     /// Takes nothing any more; what was taken is still done.
     pub(super) fn close(&self, why: Unavailable) {
-        self.line.lock().closed.get_or_insert(why);
-        self.bell.notify_one();
+        self.state.lock().closed.get_or_insert(why);
+        self.notify.notify_one();
     }
 
     /// Takes nothing any more, and answers what was taken by `why`.
     pub(crate) fn fail(&self, why: &Unavailable) {
         let asked = {
-            let mut line = self.line.lock();
-            line.closed = Some(why.clone());
-            std::mem::take(&mut line.asked)
+            let mut state = self.state.lock();
+            state.closed = Some(why.clone());
+            std::mem::take(&mut state.asked)
         };
         for asked in asked {
             asked.what.refuse(why.clone());
@@ -228,9 +228,9 @@ impl ProposalQueue {
     /// Refuses the requests whose deadline has passed.
     pub(super) fn expire(&self, now: Time, why: &Unavailable) {
         let late: Vec<_> = {
-            let mut line = self.line.lock();
-            let late = line.asked.partition_point(|asked| asked.until <= now);
-            line.asked.drain(..late).collect()
+            let mut state = self.state.lock();
+            let late = state.asked.partition_point(|asked| asked.until <= now);
+            state.asked.drain(..late).collect()
         };
         for asked in late {
             asked.what.refuse(why.clone());
@@ -259,9 +259,9 @@ fn concerns(op: &Op, name: &LockName) -> bool {
 impl ProposalKind {
     fn refuse(self, why: Unavailable) {
         match self {
-            Self::Decide(_, then) => then(Err(why)),
-            Self::Parcel(_, delivery) => delivery(Err(RpcError::NotLeader(None))),
-            Self::Look(look) => look(Err(why)),
+            Self::Command(_, then) => then(Err(why)),
+            Self::Forwarded(_, delivery) => delivery(Err(RpcError::NotLeader(None))),
+            Self::Read(look) => look(Err(why)),
         }
     }
 }
@@ -290,11 +290,11 @@ impl ProposalBatch {
         mut refuse: impl FnMut(Then<Result<Answer, Unavailable>>),
     ) -> Self {
         let Self { commands, waiting } = self;
-        let BatchWaiters { who, looks, until } = waiting;
+        let BatchWaiters { callers, reads, until } = waiting;
         let (now, mut kept, mut stays) = (commands.now, Vec::new(), Vec::new());
         let mut commands = commands.commands.iter();
-        for who in who {
-            match who {
+        for caller in callers {
+            match caller {
                 BatchWaiter::Caller(then) => match commands.next() {
                     Some(command) if keeps(command) => {
                         kept.push(command.clone());
@@ -309,12 +309,12 @@ impl ProposalBatch {
             }
         }
         let commands = Arc::new(Commands { now, commands: kept });
-        Self { commands, waiting: BatchWaiters { who: stays, looks, until } }
+        Self { commands, waiting: BatchWaiters { callers: stays, reads, until } }
     }
 
     /// Whether nobody waits any more.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.who.is_empty() && self.waiting.looks.is_empty()
+        self.waiting.callers.is_empty() && self.waiting.reads.is_empty()
     }
 }
 
@@ -322,8 +322,8 @@ impl BatchWaiters {
     /// Gives each command its answer, of entry `index`, and then everybody a look at `at`.
     pub(super) fn answer(self, index: u64, answers: Answers, at: Time) {
         let mut answers = answers.into_iter();
-        for who in self.who {
-            match who {
+        for caller in self.callers {
+            match caller {
                 BatchWaiter::Caller(then) => {
                     then(Ok(answers.next().expect("each command has an answer")));
                 }
@@ -334,20 +334,20 @@ impl BatchWaiters {
                 }
             }
         }
-        for look in self.looks {
+        for look in self.reads {
             look(Ok(at));
         }
     }
 
     /// Tells all why there is no answer.
     pub(super) fn refuse(self, why: &Unavailable) {
-        for who in self.who {
-            match who {
+        for caller in self.callers {
+            match caller {
                 BatchWaiter::Caller(then) => then(Err(why.clone())),
                 BatchWaiter::Node(_, delivery) => delivery(Err(RpcError::Unknown)),
             }
         }
-        for look in self.looks {
+        for look in self.reads {
             look(Err(why.clone()));
         }
     }

@@ -34,12 +34,12 @@ const LATE_LOOK: Span = Span::from_millis(250);
 pub(crate) struct Proposer<C: ClusterTypes> {
     pub(super) raft: RaftOf<C>,
     pub(super) replica: Arc<Replica>,
-    pub(super) desk: Arc<ProposalQueue>,
-    pub(super) hands: Arc<LeaderClock>,
-    pub(super) stand: WatchReceiverOf<C, LeadershipRole>,
+    pub(super) queue: Arc<ProposalQueue>,
+    pub(super) leader_clock: Arc<LeaderClock>,
+    pub(super) role: WatchReceiverOf<C, LeadershipRole>,
     pub(super) reader: Arc<LinearizableReader<C>>,
-    pub(super) line: Turn<Forwarder<C>>,
-    pub(super) trouble: FatalError,
+    pub(super) forwarder: Turn<Forwarder<C>>,
+    pub(super) fatal: FatalError,
     pub(super) environment: Arc<dyn NodeEnvironment>,
 }
 
@@ -54,12 +54,12 @@ enum ProposalOutcome {
 }
 
 impl<C: ClusterTypes> Proposer<C> {
-    /// Proposes what is asked, until the desk is closed and empty. If the log fails: why.
+    /// Proposes what is asked, until the queue is closed and empty. If the log fails: why.
     pub(crate) async fn run(&self) -> Result<(), Arc<str>> {
         loop {
-            let stand = *self.stand.borrow_watched();
-            match self.desk.next(|| self.now(stand)) {
-                NextBatch::Batch(batch) => self.carry_out(batch, stand).await?,
+            let role = *self.role.borrow_watched();
+            match self.queue.next(|| self.now(role)) {
+                NextBatch::Batch(batch) => self.carry_out(batch, role).await?,
                 NextBatch::Closed => return Ok(()),
                 NextBatch::Nothing => self.rest().await?,
             }
@@ -67,9 +67,9 @@ impl<C: ClusterTypes> Proposer<C> {
     }
 
     /// Returns the engine time with which to stamp, if this node leads.
-    fn now(&self, stand: LeadershipRole) -> Time {
-        match stand {
-            LeadershipRole::Leads(reign) => reign.stamp(&*self.environment),
+    fn now(&self, role: LeadershipRole) -> Time {
+        match role {
+            LeadershipRole::Leads(leadership) => leadership.stamp(&*self.environment),
             LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => {
                 Time::ZERO
             }
@@ -78,14 +78,17 @@ impl<C: ClusterTypes> Proposer<C> {
 
     /// Waits until something is asked or due; carries out what is due.
     async fn rest(&self) -> Result<(), Arc<str>> {
-        let mut stand = self.stand.clone();
-        let due = match *stand.borrow_and_update() {
-            LeadershipRole::Leads(reign) => self.replica.next_deadline().map(|due| (reign, due)),
+        let mut role = self.role.clone();
+        let due = match *role.borrow_and_update() {
+            LeadershipRole::Leads(leadership) => {
+                self.replica.next_deadline().map(|due| (leadership, due))
+            }
             LeadershipRole::Follows(_) | LeadershipRole::Waits | LeadershipRole::Ended => None,
         };
-        let wait = due.map(|(reign, due)| reign.clock.until(due, self.environment.steady_now()));
-        if let (Some((reign, _)), Some(Span::ZERO)) = (due, wait) {
-            return self.tick(reign).await;
+        let wait =
+            due.map(|(leadership, due)| leadership.clock.until(due, self.environment.steady_now()));
+        if let (Some((leadership, _)), Some(Span::ZERO)) = (due, wait) {
+            return self.tick(leadership).await;
         }
         let passes = async {
             match wait {
@@ -95,9 +98,9 @@ impl<C: ClusterTypes> Proposer<C> {
         };
         tokio::select! {
             biased;
-            () = self.desk.rings() => {}
+            () = self.queue.rings() => {}
             () = passes => {}
-            changed = stand.changed() => {
+            changed = role.changed() => {
                 if changed.is_err() {
                     return Err(self.stopped("openraft has ended"));
                 }
@@ -107,14 +110,14 @@ impl<C: ClusterTypes> Proposer<C> {
     }
 
     fn stopped(&self, why: &str) -> Arc<str> {
-        self.trouble.first().unwrap_or_else(|| why.into())
+        self.fatal.first().unwrap_or_else(|| why.into())
     }
 
     /// Carries out what is due.
-    async fn tick(&self, reign: Leadership) -> Result<(), Arc<str>> {
-        let now = reign.stamp(&*self.environment);
+    async fn tick(&self, leadership: Leadership) -> Result<(), Arc<str>> {
+        let now = leadership.stamp(&*self.environment);
         let commands = Arc::new(Commands { now, commands: vec![Op::Settle.into()] });
-        let came = self.write(reign, commands, &mut None).await?;
+        let came = self.write(leadership, commands, &mut None).await?;
         if let ProposalOutcome::Nothing(_) = came {
             // It leads no more, and will be told so.
             pause::<C>(&*self.environment).await;
@@ -133,28 +136,28 @@ impl<C: ClusterTypes> Proposer<C> {
         let until = batch.waiting.until.unwrap_or(latest);
         let until = self.reader.patience(until);
         loop {
-            let stand = *self.stand.borrow_watched();
-            if !stand.is_leader() {
+            let role = *self.role.borrow_watched();
+            if !role.is_leader() {
                 batch = batch.turn_away(&RpcError::NotLeader(None));
-            } else if stand != stamped {
+            } else if role != stamped {
                 // Each leadership stamps by a clock of its own.
                 let commands = batch.commands.commands.clone();
-                batch.commands = Arc::new(Commands { now: self.now(stand), commands });
-                stamped = stand;
+                batch.commands = Arc::new(Commands { now: self.now(role), commands });
+                stamped = role;
             }
             let mut waiting = Some(std::mem::take(&mut batch.waiting));
-            let came = self.try_once(stand, &batch.commands, &mut waiting, until).await;
+            let came = self.try_once(role, &batch.commands, &mut waiting, until).await;
             // All may have given up.
             batch.waiting = waiting.unwrap_or_default();
             match came {
                 Ok(ProposalOutcome::Done(index, answers, at)) => {
-                    self.desk.landed();
+                    self.queue.landed();
                     batch.waiting.answer(index, answers, at);
                     return Ok(());
                 }
                 Ok(ProposalOutcome::Nothing(why)) => {
                     if self.environment.steady_now() >= until {
-                        self.desk.landed();
+                        self.queue.landed();
                         batch.waiting.refuse(&Unavailable::NoQuorum { why });
                         return Ok(());
                     }
@@ -164,13 +167,13 @@ impl<C: ClusterTypes> Proposer<C> {
                     batch = batch.refuse_unrepeatable(&why);
                 }
                 Err(why) => {
-                    self.desk.landed();
+                    self.queue.landed();
                     batch.waiting.refuse(&Unavailable::Log { why: Arc::clone(&why) });
                     return Err(why);
                 }
             }
             if batch.is_empty() {
-                self.desk.landed();
+                self.queue.landed();
                 return Ok(());
             }
             pause::<C>(&*self.environment).await;
@@ -179,12 +182,12 @@ impl<C: ClusterTypes> Proposer<C> {
 
     async fn try_once(
         &self,
-        stand: LeadershipRole,
+        role: LeadershipRole,
         commands: &Arc<Commands>,
         waiting: &mut Option<BatchWaiters>,
         until: Time,
     ) -> Result<ProposalOutcome, Arc<str>> {
-        if stand == LeadershipRole::Ended {
+        if role == LeadershipRole::Ended {
             // Also if requests keep coming and the proposer never rests.
             return Err(self.stopped("openraft has ended"));
         }
@@ -200,12 +203,14 @@ impl<C: ClusterTypes> Proposer<C> {
                 Err(other) => ProposalOutcome::Nothing(other.to_string().into()),
             });
         }
-        match stand {
+        match role {
             // Without a quorum the entry would be written here, and its outcome would be unknown.
             LeadershipRole::Leads(_) if self.reader.is_lost() => {
                 Ok(ProposalOutcome::Nothing("no majority of them answers".into()))
             }
-            LeadershipRole::Leads(reign) => self.write(reign, Arc::clone(commands), waiting).await,
+            LeadershipRole::Leads(leadership) => {
+                self.write(leadership, Arc::clone(commands), waiting).await
+            }
             LeadershipRole::Follows(_) => Ok(self.forward(commands, left).await),
             LeadershipRole::Waits | LeadershipRole::Ended => {
                 Ok(ProposalOutcome::Nothing("nobody leads them".into()))
@@ -216,7 +221,7 @@ impl<C: ClusterTypes> Proposer<C> {
     /// Has the leader carry out what was asked here.
     async fn forward(&self, commands: &Commands, left: Span) -> ProposalOutcome {
         let asked = self.environment.boot_now();
-        let sent = self.line.lock().await.forward(commands.commands.clone(), left).await;
+        let sent = self.forwarder.lock().await.forward(commands.commands.clone(), left).await;
         let (place, answers) = match sent {
             Ok(done) => done,
             Err(RpcFailure::Turned(RpcError::Unknown) | RpcFailure::Unheard(_)) => {
@@ -224,7 +229,7 @@ impl<C: ClusterTypes> Proposer<C> {
             }
             Err(trouble) => return ProposalOutcome::Nothing(trouble.to_string().into()),
         };
-        self.hands.hear(asked, place.now);
+        self.leader_clock.hear(asked, place.now);
         let carried_out = self.replica.carried_out(place.index);
         match timeout::<C, _>(left, carried_out).await {
             Ok(()) => ProposalOutcome::Done(place.index, answers, place.now),
@@ -236,12 +241,12 @@ impl<C: ClusterTypes> Proposer<C> {
     /// waiters get an error and are removed, although the entry may still be applied.
     async fn write(
         &self,
-        reign: Leadership,
+        leadership: Leadership,
         commands: Arc<Commands>,
         waiting: &mut Option<BatchWaiters>,
     ) -> Result<ProposalOutcome, Arc<str>> {
         let began = self.environment.steady_now();
-        let mut entry = pin!(propose::<C>(&self.raft, reign, commands));
+        let mut entry = pin!(propose::<C>(&self.raft, leadership, commands));
         let written = loop {
             tokio::select! {
                 biased;
@@ -255,7 +260,7 @@ impl<C: ClusterTypes> Proposer<C> {
             Ok(done) => Ok(ProposalOutcome::Done(
                 done.log_id.index,
                 done.data,
-                reign.stamp(&*self.environment),
+                leadership.stamp(&*self.environment),
             )),
             Err(error) => self.failed(&error),
         }
@@ -285,6 +290,6 @@ impl<C: ClusterTypes> Proposer<C> {
         if let Some(waiting) = waiting.take_if(|_| is_late) {
             waiting.refuse(&late);
         }
-        self.desk.expire(now, &late);
+        self.queue.expire(now, &late);
     }
 }

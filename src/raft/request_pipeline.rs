@@ -84,31 +84,31 @@ impl<C: ClusterTypes> PipelineParts<C> {
         let reader = Arc::new(LinearizableReader {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
-            hands: Arc::clone(&leader_clock),
-            freshness: Arc::clone(&staleness),
-            stand: role.clone(),
-            line: Turn::new(forwarder()),
+            leader_clock: Arc::clone(&leader_clock),
+            staleness: Arc::clone(&staleness),
+            role: role.clone(),
+            forwarder: Turn::new(forwarder()),
             environment: Arc::clone(&environment),
         });
         let watcher = LeadershipWatcher {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
-            hands: Arc::clone(&leader_clock),
-            freshness: Arc::clone(&staleness),
+            leader_clock: Arc::clone(&leader_clock),
+            staleness: Arc::clone(&staleness),
             elections,
-            stand: sender,
+            role: sender,
             alone: Arc::clone(&alone),
             environment: Arc::clone(&environment),
         };
         let proposer = Proposer {
             raft: raft.clone(),
             replica: Arc::clone(&replica),
-            desk: Arc::clone(&queue),
-            hands: Arc::clone(&leader_clock),
-            stand: role.clone(),
+            queue: Arc::clone(&queue),
+            leader_clock: Arc::clone(&leader_clock),
+            role: role.clone(),
             reader: Arc::clone(&reader),
-            line: Turn::new(forwarder()),
-            trouble: fatal,
+            forwarder: Turn::new(forwarder()),
+            fatal,
             environment: Arc::clone(&environment),
         };
         let reads = Arc::default();
@@ -193,9 +193,9 @@ impl<C: ClusterTypes> RequestPipeline<C> {
                 });
                 // Behind what was asked of it before; else beside all others that only look.
                 if self.is_alone() || self.queue.is_busy_with(name) {
-                    self.queue.look(look);
+                    self.queue.read(look);
                 } else {
-                    self.reads.look(look);
+                    self.reads.add(look);
                 }
             }
         }
@@ -210,7 +210,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         }
     }
 
-    /// Appends entries that the leader has sent, or takes its heartbeat, and notes its commit index.
+    /// Appends the entries that a leader has sent, and notes its commit index.
     pub(crate) async fn append_entries(
         &self,
         ask: AppendEntriesRequest<C>,
@@ -239,7 +239,7 @@ impl<C: ClusterTypes> RequestPipeline<C> {
         };
         let (send, delivered) = oneshot::channel();
         // A caller that has gone meanwhile needs no answer.
-        self.queue.send_on(commands, Box::new(move |delivery| drop(send.send(delivery))));
+        self.queue.forward(commands, Box::new(move |delivery| drop(send.send(delivery))));
         let (index, answers) = delivered.await.unwrap_or(Err(RpcError::Unknown))?;
         let now = leadership.stamp(&*self.environment);
         Ok(RpcResponse::Forwarded(LeaderProgress { index, now }, answers))
