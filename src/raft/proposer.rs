@@ -253,6 +253,10 @@ impl<C: ClusterTypes> Proposer<C> {
                 written = &mut entry => break written,
                 () = C::sleep(LATE_LOOK.as_duration()) => {
                     self.give_up_on_the_late(began, waiting);
+                    if *self.role.borrow_watched() == LeadershipRole::Ended {
+                        // The entry may be with a state machine that still reads a snapshot.
+                        return Err(self.stopped("openraft has ended"));
+                    }
                 }
             }
         };
