@@ -25,7 +25,7 @@
 //!   `restore` makes a cluster of a backup.
 
 mod data_dir_error;
-mod fatal_error;
+pub(crate) mod fatal_error;
 pub(crate) mod types;
 pub(crate) mod engine_clock;
 pub(crate) mod node_environment;

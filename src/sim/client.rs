@@ -132,7 +132,7 @@ impl SimClient {
                 self.requests += 1;
                 (key, order) = (format!("{key}-{attempt}").into(), self.order());
             }
-            let request = NodeRequest::Submit(self.command(&key, op.clone(), order));
+            let request = NodeRequest::Submit(self.command(&key, op.clone(), order).into());
             let reply = self.world.ask(self.end, self.node, request, PATIENCE).await;
             let sent =
                 if planted(PlantedBug::DeadlineFromReply) { self.clock.read() } else { sent };

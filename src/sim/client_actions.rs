@@ -196,7 +196,7 @@ impl SimClient {
         self.requests += 1;
         let key = self.requests.to_string().into();
         // Only a sender without an order asks for two things at once.
-        let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None));
+        let request = NodeRequest::Submit(self.command(&key, Op::Release(release), None).into());
         let (world, end, node) = (Arc::clone(&self.world), self.end, self.node);
         let later = world.dice.millis(0, 100);
         SimTypeConfig::spawn(async move {

@@ -2,7 +2,7 @@
 //! and storms, wall clocks jump, leadership is handed over.
 
 use super::client::SimClient;
-use super::recorder::CoveragePoint;
+use super::coverage::CoveragePoint;
 use super::sim_types::{SimTypeConfig, now, sleep};
 use super::violation::Promise;
 use super::virtual_network::{End, NetworkFaults};

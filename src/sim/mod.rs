@@ -1,7 +1,7 @@
 //! A whole cluster in one thread, on virtual time, decided by one number.
 //!
-//! The simulation runs openraft's own core, and the cluster's own replica, entries, snapshots and
-//! engine clock, with the engine below them. Everything that may fail is virtual: disks that lose
+//! The simulation runs openraft's own core, and nodes with the request pipeline, the replica, the
+//! entries and the snapshots of real ones. Everything that may fail is virtual: disks that lose
 //! unsynced writes, a network that loses, delays, doubles and splits, machines that crash, clocks
 //! that run at other rates. Clients ask for locks meanwhile, and their history is checked:
 //!
@@ -18,12 +18,12 @@
 //!
 //! The modules in reading order:
 //!
-//! - The record: `violation`, `client_history`, `recorder` (the trace). `planted_bugs` are bugs
-//!   that the simulator must find.
+//! - The record: `violation`, `client_history`, `coverage`, `recorder` (the trace). `planted_bugs`
+//!   are bugs that the simulator must find.
 //! - The virtual machines: `seeded_random`, `sim_types` (openraft's type configuration),
-//!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and `virtual_state_machine` (openraft's
-//!   storage), `virtual_network`; `world` holds all of it, `virtual_links` carry messages, and
-//!   `virtual_node` makes entries of `node_messages`.
+//!   `virtual_clock`, `virtual_environment`, `virtual_disk`, `virtual_log` and
+//!   `virtual_state_machine` (openraft's storage), `virtual_network`; `world` holds all of it,
+//!   `virtual_links` carry messages, and `virtual_node` answers the requests of `node_messages`.
 //! - The clients: `client_leases`, `client`, `client_requests`, `client_beliefs`,
 //!   `client_actions`, `queued_client`.
 //! - `faults` breaks things, `linearizability` and `promises` check the history, and `simulation`
@@ -34,6 +34,7 @@ mod planted_bugs;
 mod seeded_random;
 pub mod client_history;
 mod sim_types;
+mod coverage;
 mod recorder;
 mod virtual_clock;
 mod virtual_environment;
@@ -56,7 +57,7 @@ mod linearizability;
 pub mod promises;
 mod simulation;
 
-pub use recorder::CoveragePoint;
+pub use coverage::CoveragePoint;
 pub use simulation::{SimOptions, SimReport, run};
 
 #[cfg(test)]

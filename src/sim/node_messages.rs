@@ -7,7 +7,7 @@ use crate::time::Time;
 #[derive(Debug, Clone)]
 pub(super) enum NodeRequest {
     /// To apply a command.
-    Submit(Command),
+    Submit(Box<Command>),
     /// To show a lock.
     View(LockName),
 }

@@ -2,6 +2,7 @@
 //! votes. The recorder also reports the violations that can be detected at once.
 
 use super::client_history::History;
+use super::coverage::CoveragePoint;
 use super::sim_types::{Leader, now};
 use super::violation::{Promise, Violation};
 use super::virtual_disk::DiskCrash;
@@ -25,80 +26,6 @@ const TIME_AHEAD_MAX: Span = Span::from_nanos(10_000);
 
 /// A snapshot that takes at least this long counts as slow.
 const SLOW: Span = Span::from_secs(1);
-
-/// A kind of event or operation in a simulation. They are counted: one that never occurs shows
-/// nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CoveragePoint {
-    /// A node began to lead.
-    Leader,
-    /// A node crashed.
-    Crash,
-    /// A node joined the cluster.
-    Join,
-    /// A voter was replaced.
-    VoterReplaced,
-    /// A snapshot of the leader was installed.
-    SnapshotInstalled,
-    /// A snapshot took a second or more to be written.
-    SlowSnapshotWrite,
-    /// A snapshot took a second or more to be read.
-    SlowSnapshotRead,
-    /// A shared lock was granted.
-    SharedGrant,
-    /// An open file was granted a lock.
-    OpenFileGrant,
-    /// The mode of a hold was changed.
-    ModeChange,
-    /// A client began to wait in a queue.
-    Wait,
-    /// A hold was moved to another name.
-    Move,
-    /// A lock was stolen.
-    Steal,
-    /// An administrator reset the locks.
-    Reset,
-}
-
-impl CoveragePoint {
-    /// Its name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Leader => "leaders",
-            Self::Crash => "crashes",
-            Self::Join => "joins",
-            Self::VoterReplaced => "voters_replaced",
-            Self::SnapshotInstalled => "snapshots_installed",
-            Self::SlowSnapshotWrite => "slow_snapshot_writes",
-            Self::SlowSnapshotRead => "slow_snapshot_reads",
-            Self::SharedGrant => "shared_grants",
-            Self::OpenFileGrant => "open_file_grants",
-            Self::ModeChange => "mode_changes",
-            Self::Wait => "waits",
-            Self::Move => "moves",
-            Self::Steal => "steals",
-            Self::Reset => "resets",
-        }
-    }
-
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::Leader,
-        Self::Crash,
-        Self::Join,
-        Self::VoterReplaced,
-        Self::SnapshotInstalled,
-        Self::SlowSnapshotWrite,
-        Self::SlowSnapshotRead,
-        Self::SharedGrant,
-        Self::OpenFileGrant,
-        Self::ModeChange,
-        Self::Wait,
-        Self::Move,
-        Self::Steal,
-        Self::Reset,
-    ];
-}
 
 /// The record of one run.
 pub(super) struct Record(Mutex<RecorderState>);

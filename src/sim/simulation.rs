@@ -1,9 +1,10 @@
 //! One run of a simulation: its options, its course and its report.
 
 use super::client::SimClient;
+use super::coverage::CoveragePoint;
 use super::faults;
 use super::promises;
-use super::recorder::{CoveragePoint, Record, Trace};
+use super::recorder::{Record, Trace};
 use super::seeded_random::SeededRandom;
 use super::sim_types::{SimTypeConfig, now, sleep};
 use super::violation::{Promise, Violation};

@@ -26,9 +26,10 @@ pub(super) struct VirtualEnvironment {
 impl VirtualEnvironment {
     /// Reads the wall clock, which is set now and then.
     fn wall_now(&self) -> Time {
-        let ahead = self.wall_ahead_ms.load(Ordering::Relaxed);
-        let millis = now().as_nanos() as i64 / 1_000_000 + ahead;
-        Time::from_secs(10_000_000) + Span::from_millis(millis.max(0) as u64)
+        let ahead_ms = self.wall_ahead_ms.load(Ordering::Relaxed);
+        let ahead = Span::from_millis(ahead_ms.unsigned_abs());
+        let right = Time::from_secs(10_000_000) + Span::from_nanos(now().as_nanos());
+        if ahead_ms < 0 { right - ahead } else { right + ahead }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The links between the nodes and clients of a simulation, over the virtual network.
 
+use super::coverage::CoveragePoint;
 use super::node_messages::{NodeReply, NodeRequest};
 use super::sim_types::{SimTypeConfig, sleep};
 use super::virtual_network::End;
@@ -123,6 +124,11 @@ impl PeerConnection for VirtualLink {
             let response = host.requests.answer(call).await;
             if !host.runs() || !world.net.pass(to, from).await {
                 return for_ever().await;
+            }
+            match &response {
+                Ok(RpcResponse::Forwarded(..)) => world.record.count(CoveragePoint::Forward),
+                Ok(RpcResponse::Read(_)) => world.record.count(CoveragePoint::FollowerRead),
+                _ => {}
             }
             response.map_err(RpcFailure::Turned)
         };

@@ -1,9 +1,9 @@
 //! A node in a simulation: the request pipeline of a real node, over a virtual disk, network and
 //! clock.
 
+use super::coverage::CoveragePoint;
 use super::node_messages::{NodeReply, NodeRequest};
 use super::planted_bugs::{PlantedBug, planted};
-use super::recorder::CoveragePoint;
 use super::sim_types::{Leader, SimTypeConfig, sleep};
 use super::violation::Promise;
 use super::virtual_environment::VirtualEnvironment;
@@ -13,6 +13,7 @@ use super::virtual_state_machine::{Raft, VirtualStateMachine};
 use super::world::{Host, World};
 use crate::engine::{Command, Engine, LockName, LockView, codec};
 use crate::raft::elections::ElectionCounter;
+use crate::raft::fatal_error::FatalError;
 use crate::raft::leadership::LeadershipRole;
 use crate::raft::request_pipeline::{PipelineParts, PipelineTasks};
 use crate::raft::types::NodeId;
@@ -101,7 +102,7 @@ async fn start(
     let raft = raft.map_err(|error| error.to_string())?;
     replica.go_live();
     let elections = Arc::new(ElectionCounter::since(vote.as_ref()));
-    let (role, fatal) = (LeadershipRole::Waits, Default::default());
+    let (role, fatal) = (LeadershipRole::Waits, FatalError::default());
     let parts = PipelineParts {
         raft,
         replica,
@@ -184,7 +185,10 @@ impl Host {
                 let what = format_args!("openraft has panicked on node {id}");
                 record.violation(Promise::NoPanic, what);
             }
-            Ok(Err(why)) if self.runs() => record.note(format_args!("node {id} stops: {why}")),
+            Ok(Err(why)) if self.runs() => {
+                record.count(CoveragePoint::FailedNodeEnd);
+                record.note(format_args!("node {id} stops: {why}"));
+            }
             Ok(_) => {}
         }
         self.world.failed(self.id, self.run);
@@ -225,7 +229,7 @@ impl Host {
 impl Host {
     pub(super) async fn handle(self: Arc<Self>, request: NodeRequest) -> NodeReply {
         match request {
-            NodeRequest::Submit(command) => self.submit(command).await,
+            NodeRequest::Submit(command) => self.submit(*command).await,
             NodeRequest::View(name) => self.view(name).await,
         }
     }

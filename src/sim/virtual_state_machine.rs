@@ -1,7 +1,8 @@
 //! The replica of the cluster behind openraft's traits, with its snapshots on a virtual disk.
 
+use super::coverage::CoveragePoint;
 use super::planted_bugs::{PlantedBug, forgetful, planted};
-use super::recorder::{CoveragePoint, Record};
+use super::recorder::Record;
 use super::sim_types::{SimTypeConfig, now};
 use super::violation::Promise;
 use super::virtual_disk::OpenDisk;

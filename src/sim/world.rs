@@ -1,6 +1,7 @@
 //! All that there is in a simulation: machines, the nodes that run on them, the network between.
 
-use super::recorder::{CoveragePoint, Record};
+use super::coverage::CoveragePoint;
+use super::recorder::Record;
 use super::seeded_random::SeededRandom;
 use super::sim_types::SimTypeConfig;
 use super::virtual_clock::VirtualClock;

@@ -1,0 +1,87 @@
+//! The kinds of events and operations that a simulation counts.
+
+/// A kind of event or operation in a simulation. They are counted: one that never occurs shows
+/// nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CoveragePoint {
+    /// A node began to lead.
+    Leader,
+    /// A node crashed.
+    Crash,
+    /// A node ended because its disk had failed.
+    FailedNodeEnd,
+    /// A leader applied the commands that another node had forwarded.
+    Forward,
+    /// A leader confirmed a read of another node.
+    FollowerRead,
+    /// A node joined the cluster.
+    Join,
+    /// A voter was replaced.
+    VoterReplaced,
+    /// A snapshot of the leader was installed.
+    SnapshotInstalled,
+    /// A snapshot took a second or more to be written.
+    SlowSnapshotWrite,
+    /// A snapshot took a second or more to be read.
+    SlowSnapshotRead,
+    /// A shared lock was granted.
+    SharedGrant,
+    /// An open file was granted a lock.
+    OpenFileGrant,
+    /// The mode of a hold was changed.
+    ModeChange,
+    /// A client began to wait in a queue.
+    Wait,
+    /// A hold was moved to another name.
+    Move,
+    /// A lock was stolen.
+    Steal,
+    /// An administrator reset the locks.
+    Reset,
+}
+
+impl CoveragePoint {
+    /// Its name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "leaders",
+            Self::Crash => "crashes",
+            Self::FailedNodeEnd => "failed_node_ends",
+            Self::Forward => "forwards",
+            Self::FollowerRead => "follower_reads",
+            Self::Join => "joins",
+            Self::VoterReplaced => "voters_replaced",
+            Self::SnapshotInstalled => "snapshots_installed",
+            Self::SlowSnapshotWrite => "slow_snapshot_writes",
+            Self::SlowSnapshotRead => "slow_snapshot_reads",
+            Self::SharedGrant => "shared_grants",
+            Self::OpenFileGrant => "open_file_grants",
+            Self::ModeChange => "mode_changes",
+            Self::Wait => "waits",
+            Self::Move => "moves",
+            Self::Steal => "steals",
+            Self::Reset => "resets",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::Leader,
+        Self::Crash,
+        Self::FailedNodeEnd,
+        Self::Forward,
+        Self::FollowerRead,
+        Self::Join,
+        Self::VoterReplaced,
+        Self::SnapshotInstalled,
+        Self::SlowSnapshotWrite,
+        Self::SlowSnapshotRead,
+        Self::SharedGrant,
+        Self::OpenFileGrant,
+        Self::ModeChange,
+        Self::Wait,
+        Self::Move,
+        Self::Steal,
+        Self::Reset,
+    ];
+}
