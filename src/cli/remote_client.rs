@@ -10,17 +10,17 @@ use crate::client::http_transport::ServerAccess;
 use crate::client::{Remote, Terms};
 use crate::engine::lease_terms::{GRACE_DEFAULT, TTL_DEFAULT, parse_span};
 use crate::engine::{
-    Acquire, ClientId, EventKind, Firm, Grace, LeaseKey, LeaseTerms, LockName, LockView, Mode, Op,
-    OpenId, Outcome, Ownership, Patch, QueuePolicy, RefusalKind, Release, Renew, Steal,
-    StealReason, Ticket, Token, Ttl,
+    Acquire, ClientId, Firm, Grace, LeaseKey, LeaseTerms, LeaveReason, LockName, LockView, Mode,
+    Op, OpenId, Outcome, Ownership, Patch, QueuePolicy, RefusalKind, Release, Renew, Steal,
+    StealReason, Token, Ttl,
 };
 use crate::holder_id::Maker;
-use crate::service::{self, CacheableView, List, LockService, Locks, Retry, SessionOwner};
+use crate::service::queue_waits::{Entered, QueueWaits, WaitEnd};
+use crate::service::{self, List, LockService, Locks, Retry, SessionOwner};
 use crate::status::status_of;
 use crate::time::Span;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
-use std::ops::ControlFlow;
 use std::os::unix::process::parent_id;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
@@ -147,81 +147,47 @@ impl RemoteClient {
                 ..Patch::default()
             },
         };
-        let mut watch = remote.subscribe(None);
         let patience = match line {
             QueuePolicy::Join(patience) => patience,
             QueuePolicy::Skip => None,
         };
-        let token = match Self::decide(remote, Op::Acquire(ask.clone()))? {
-            Outcome::Granted(tenure) | Outcome::Renewed(tenure) => tenure.token,
-            Outcome::Waiting { ticket, .. } => {
-                let found = Self::wait_in_line(remote, &mut watch, &ask, ticket)?;
-                found.ok_or_else(|| {
-                    // Without a limit it left the queue because its session is over.
-                    patience.map_or_else(place_lost, |limit| too_long(&name, limit))
-                })?
+        let token = match Self::take_or_wait(remote, &ask)? {
+            Ok(token) => token,
+            // Without a limit it left the queue because its session is over.
+            Err(LeaveReason::TimedOut) if patience.is_some() => {
+                return Err(too_long(&name, patience.unwrap_or_default()));
             }
-            _ => return Err(CliError::unavailable("the server answered what was not asked")),
+            Err(_) => return Err(place_lost()),
         };
         self.shown(remote, &name, Some(token))
     }
 
-    /// Follows the line to its end: by events, and by a look where some are missing.
-    fn wait_in_line(
-        remote: &Remote,
-        watch: &mut service::event_log::EventWatch,
-        ask: &Acquire,
-        ticket: Ticket,
-    ) -> CliResult<Option<Token>> {
-        let served = |what: &EventKind| match what {
-            EventKind::Granted { token, waited: Some((of, _)), .. } if *of == ticket => {
-                Some(Some(*token))
-            }
-            EventKind::Left { ticket: of, .. } if *of == ticket => Some(None),
-            _ => None,
+    /// Takes a lock, or waits for it in its queue. `Err`: it left the queue without the lock.
+    fn take_or_wait(remote: &Arc<Remote>, ask: &Acquire) -> CliResult<Result<Token, LeaveReason>> {
+        let waits = QueueWaits::new(Locks::new(Arc::clone(remote) as _));
+        let ((on_end, end), (then, answer)) = (channel(), channel());
+        let told_end = move |end| {
+            // The receiver waits for this below.
+            let _ = on_end.send(end);
         };
-        let (send, news) = channel();
-        watch.wake_by(Arc::new(move || {
-            let _ = send.send(());
-        }));
-        let session = ask.hold.open().map(|open| open.session);
-        loop {
-            let batch = watch.take(usize::MAX);
-            for (_, event) in &batch.events {
-                if let Some(end) = served(&event.what) {
-                    return Ok(end);
-                }
-                if let EventKind::SessionOver { session: over, .. } = event.what
-                    && Some(over) == session
-                {
-                    return Err(place_lost());
-                }
+        waits.enter(ask.clone(), None, told_end, move |answer| drop(then.send(answer)));
+        let place = match received(&answer)? {
+            Ok(Entered::Waits(place)) => place,
+            Ok(Entered::Decided(Outcome::Granted(tenure) | Outcome::Renewed(tenure))) => {
+                return Ok(Ok(tenure.token));
             }
-            if batch.lost > 0
-                && let ControlFlow::Break(end) = Self::look_again(remote, ask, ticket)
-            {
-                return Ok(end);
+            Ok(Entered::Decided(_)) => {
+                return Err(CliError::unavailable("the server answered what was not asked"));
             }
-            // The sender lives as long as the watch.
-            let _ = news.recv();
-        }
-    }
-
-    /// How the wait for a place has ended, if it has, as the server says as soon as it answers.
-    fn look_again(remote: &Remote, ask: &Acquire, ticket: Ticket) -> ControlFlow<Option<Token>> {
-        let (send, view) = channel();
-        let answered = Box::new(move |view| drop(send.send(view)));
-        remote.view(&ask.name, Retry::UntilAnswered, answered);
-        // Without an answer the session is over, of which an event tells.
-        let Ok(Ok(CacheableView { view, .. })) = view.recv() else {
-            return ControlFlow::Continue(());
+            Err(refusal) => return Err(failed(&service::RequestError::Refused(refusal))),
         };
-        let mut leases = view.holders.iter().map(|holder| &holder.lease);
-        if let Some(own) = leases.find(|lease| lease.hold == ask.hold) {
-            return ControlFlow::Break(Some(own.token));
+        let end = end.recv().map_err(|_| place_lost())?;
+        place.claim();
+        match end {
+            WaitEnd::Granted(grant) => Ok(Ok(grant.token)),
+            WaitEnd::Left(why) => Ok(Err(why)),
+            WaitEnd::Unknown => Err(place_lost()),
         }
-        let waits = view.waiters.iter().any(|waiter| waiter.ticket == ticket);
-        if waits { ControlFlow::Continue(()) } else { ControlFlow::Break(None) }
     }
 
     fn renew(&self, request: &ControlRequest<'_>) -> CliResult<Value> {

@@ -30,7 +30,7 @@ mod parent_checks;
 mod process;
 mod posix_locks;
 mod work_signal;
-mod queue_wait;
+mod file_waits;
 mod poll;
 mod ops;
 mod control_files;

@@ -4,12 +4,16 @@
 use crate::load::{Load, now};
 use crate::net::{LATCHFS, eventually, run};
 use crate::nodes::{Cluster, curl};
+use std::process::Stdio;
 
 /// No answer takes longer, give or take a loaded machine: 2 s are promised.
 const IN_TIME_US: u64 = 3_500_000;
 
 /// After so long others want to lead, with the settings of a LAN.
 const ELECTION_US: u64 = 800_000;
+
+/// By then the session of a node that is gone is over, on a loaded machine as well.
+const SESSION_OVER_US: u64 = 9_000_000;
 
 /// A node that is cut off never shows a lock as free that it can't know to be, and says soon that
 /// it does not know.
@@ -184,4 +188,47 @@ fn a_departure_without_a_quorum_is_made_up_for() {
     }
     others().for_each(|daemon| daemon.signal(libc::SIGCONT));
     eventually("it has left the queue", || (waiters(leader) == Some(0)).then_some(()));
+}
+
+/// Requests that wait at a node leave their queues with the session of that node, soon after it was
+/// killed, and cost the clients behind them none of their ttls.
+#[test]
+fn waiters_at_a_killed_node_leave_the_queue() {
+    const WAITERS: usize = 5;
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.curl(0, "POST", "/locks/build?client=a&ttl=10m").0, 200);
+    let killed = (cluster.leader() + 1) % 3;
+    let waiters = |cluster: &Cluster, count: usize| {
+        eventually("waiters", || {
+            let seen = cluster.curl((killed + 1) % 3, "GET", "/locks/build").1;
+            (seen["waiters"].as_array().map_or(0, Vec::len) == count).then_some(())
+        });
+    };
+    let wait = |cluster: &Cluster, at: usize, client: &str| {
+        let path = format!("/locks/build?client={client}&wait=10m&ttl=10m");
+        let url = format!("{}{path}", cluster.nodes[at].machine.url());
+        let mut command = cluster.clients.command("curl");
+        command.args(["-sS", "--max-time", "60", "-X", "POST", &url]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("curl is there")
+    };
+    let dead: Vec<_> = (0..WAITERS)
+        .map(|number| {
+            let child = wait(&cluster, killed, &format!("dead{number}"));
+            waiters(&cluster, number + 1);
+            child
+        })
+        .collect();
+    cluster.nodes[killed].daemon.kill();
+    let since = now();
+    let live = wait(&cluster, (killed + 1) % 3, "live");
+    waiters(&cluster, 1);
+    let took = now() - since;
+    assert!(took < SESSION_OVER_US, "{took} us");
+    assert_eq!(cluster.curl((killed + 1) % 3, "DELETE", "/locks/build?client=a").0, 200);
+    let answer = live.wait_with_output().expect("our child").stdout;
+    let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
+    assert_eq!(answer["holder"], "live", "{answer}");
+    for mut child in dead {
+        assert!(!child.wait().expect("our child").success(), "its server is gone");
+    }
 }

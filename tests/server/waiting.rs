@@ -1,6 +1,10 @@
 //! Waiting in line while a request is open.
 
-use crate::harness::Server;
+use crate::harness::{Scratch, Server, eventually};
+use latchfs::time::{Span, boot_now};
+
+/// By then the session of a server that is gone is over, on a loaded machine as well.
+const SESSION_OVER: Span = Span::from_secs(8);
 
 #[test]
 fn first_come_first_served() {
@@ -80,12 +84,12 @@ fn the_reentrant_requests_of_a_client_stand_in_line_once() {
     let path = "/locks/build?client=b&wait=60s&reentrant=1";
     let (one, two) = (server.open(&["-X", "POST", path]), server.open(&["-X", "POST", path]));
     server.in_line("build", 1);
-    crate::harness::eventually("both wait", || {
+    eventually("both wait", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 2").then_some(())
     });
     one.cut();
-    crate::harness::eventually("one waits", || {
+    eventually("one waits", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 1").then_some(())
     });
@@ -109,7 +113,7 @@ fn a_request_with_a_key_keeps_its_place_and_its_grant() {
     lost.cut();
     // Two at once, as a client that has given a first try up for lost.
     let (one, two) = (server.open(&wait), server.open(&wait));
-    crate::harness::eventually("three wait", || {
+    eventually("three wait", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 3").then_some(())
     });
@@ -141,7 +145,7 @@ fn a_grant_that_nobody_heard_of_is_told_to_the_repeat() {
     let lost = server.open(&wait);
     server.in_line("build", 1);
     lost.cut();
-    crate::harness::eventually("nobody waits over HTTP", || {
+    eventually("nobody waits over HTTP", || {
         let metrics = server.curl(&["/metrics"]).body;
         metrics.contains("latchfs_http_waiting 0").then_some(())
     });
@@ -195,4 +199,58 @@ fn a_long_line_with_gaps() {
         before = format!("c{number:02}");
         assert_eq!(open.reply().is(200)["holder"], before);
     }
+}
+
+/// Waiters of a server that was killed leave the queue with the session of that server, and cost
+/// the clients behind them none of their ttls.
+#[test]
+fn waiters_of_a_killed_server_leave_the_queue() {
+    const WAITERS: usize = 5;
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("kept").display().to_string();
+    let options = [if crate::DURABLE { "--data" } else { "--state" }, dir.as_str()];
+    let mut server = Server::listen(&options);
+    server.curl(&["-X", "POST", "/locks/build?client=a&ttl=10m"]).is(200);
+    let dead: Vec<_> = (0..WAITERS)
+        .map(|number| {
+            let path = format!("/locks/build?client=dead{number}&wait=10m&ttl=10m");
+            let open = server.open(&["-X", "POST", &path]);
+            server.in_line("build", number + 1);
+            open
+        })
+        .collect();
+    server.signal(libc::SIGKILL);
+    server.wait();
+    dead.into_iter().for_each(crate::harness::Open::cut);
+    let server = Server::listen(&options);
+    server.in_line("build", WAITERS);
+    let began = boot_now();
+    let live = server.open(&["-X", "POST", "/locks/build?client=live&wait=60s"]);
+    server.in_line("build", WAITERS + 1);
+    server.in_line("build", 1);
+    let took = boot_now().since(began);
+    assert!(took < SESSION_OVER, "{took}");
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(live.reply().is(200)["holder"], "live");
+}
+
+/// A server that was stopped for longer than its session lasts has its waiters queue anew.
+#[test]
+fn waiters_of_a_server_that_was_stopped_queue_anew() {
+    let server = Server::start(&[]);
+    server.curl(&["-X", "POST", "/locks/build?client=a&ttl=10m"]).is(200);
+    let waiter = server.open(&["-X", "POST", "/locks/build?client=b&wait=60s"]);
+    server.in_line("build", 1);
+    let mut events = server.events(&["/events"]);
+    server.signal(libc::SIGSTOP);
+    let stopped = boot_now();
+    eventually("time", || (boot_now().since(stopped) > SESSION_OVER).then_some(()));
+    server.signal(libc::SIGCONT);
+    // Of a durable node that was stopped, time may have stood still meanwhile.
+    if !crate::DURABLE {
+        assert_eq!(events.until("left").data["why"], "session_over");
+    }
+    server.in_line("build", 1);
+    server.curl(&["-X", "DELETE", "/locks/build?client=a"]).is(200);
+    assert_eq!(waiter.reply().is(200)["holder"], "b");
 }

@@ -13,11 +13,11 @@ use crate::fuse::control_files::requests::{CtlRequest, why_denied};
 use crate::fuse::credentials::{Caller, Callers, parent_of};
 use crate::fuse::errno::Act;
 use crate::fuse::file_attrs::looks_of_new;
+use crate::fuse::file_waits::{FileWaitEnd, FileWaits};
 use crate::fuse::lock_nodes::LockNodes;
 use crate::fuse::parent_checks::ParentChecks;
 use crate::fuse::process::bindings::ProcessBindings;
 use crate::fuse::process::process_handle::{ProcessHandle, kind_of};
-use crate::fuse::queue_wait::{QueueWaits, WaitEnd};
 use crate::fuse::write_message::{Options, options_of, short};
 use crate::service::RequestError;
 use crate::status::status_of;
@@ -31,7 +31,7 @@ pub(crate) struct CtlCommands {
     parents: Arc<ParentChecks>,
     callers: Arc<Callers>,
     bindings: Arc<ProcessBindings>,
-    waits: Arc<QueueWaits>,
+    waits: Arc<FileWaits>,
     pages: Arc<MountPages>,
 }
 
@@ -45,7 +45,7 @@ impl CtlCommands {
         parents: Arc<ParentChecks>,
         callers: Arc<Callers>,
         bindings: Arc<ProcessBindings>,
-        waits: Arc<QueueWaits>,
+        waits: Arc<FileWaits>,
         pages: Arc<MountPages>,
     ) -> Self {
         Self { nodes, parents, callers, bindings, waits, pages }
@@ -267,7 +267,7 @@ impl CtlCommands {
         let name = ask.name.clone();
         let check = self.parents.check_of_name(caller, &name);
         Some(match self.waits.join((fh, caller.uid), patience, ask, check).await? {
-            WaitEnd::Granted(tenure) => {
+            FileWaitEnd::Granted(tenure) => {
                 if let Some(process) = &process {
                     let key = key_of(caller, &name, Some(tenure.token));
                     self.bindings.bind(key, tenure.life, process);
@@ -275,12 +275,12 @@ impl CtlCommands {
                 let answer = json!({ "ok": true, "token": tenure.token.as_u64() });
                 self.status(&name, WAITERS_SHOWN_MAX, answer).await
             }
-            WaitEnd::Failed(failure) => self.failed(caller, &name, failure),
-            WaitEnd::NoRoom(full) => {
+            FileWaitEnd::Failed(failure) => self.failed(caller, &name, failure),
+            FileWaitEnd::NoRoom(full) => {
                 self.nodes.locks.refusals().full(caller, Act::Control, Some(&name), full);
                 wrong(RefusalKind::Limit, &full.to_string())
             }
-            WaitEnd::TimedOut => {
+            FileWaitEnd::TimedOut => {
                 let patience = patience.unwrap_or_default();
                 let sentence = format!(
                     "lock '{name}' was not to be had within {patience}; see 'latchfs status \

@@ -2,14 +2,16 @@
 
 use super::body_memory::BodyMemory;
 use super::history::EventHistory;
-use super::queue_places::QueuePlaces;
 use super::request_counts::RequestCounts;
+use super::server_session::ServerSession;
+use super::wait_slots::WaitSlots;
 use crate::auth::Authenticator;
 use crate::auth::connection_limits::ConnectionLimits;
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
 use crate::service::Locks;
 use crate::service::batch_server::BatchServer;
+use crate::service::queue_waits::QueueWaits;
 use crate::time::Wall;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -34,8 +36,11 @@ pub(super) struct AppState {
     pub(super) gate: Arc<Authenticator>,
     /// Serves the request batches of remote clients.
     pub(super) porter: BatchServer,
-    /// Requests that wait for a lock.
-    pub(super) places: Arc<QueuePlaces>,
+    /// Requests that wait for a lock, and how many there are.
+    pub(super) waits: Arc<QueueWaits>,
+    pub(super) wait_slots: Arc<WaitSlots>,
+    /// The session on which their places hang.
+    pub(super) session: Arc<ServerSession>,
     /// Recently ended tenures, and the recent losses of sessions.
     pub(super) chronicle: EventHistory,
     /// Places for streams of events.
@@ -68,8 +73,11 @@ impl AppState {
     ) -> Self {
         let (phase, _) = watch::channel(ShutdownPhase::Serving);
         let begun = Wall::now();
+        let instance = format!("{:x}.{:x}", begun.secs, begun.nanos);
         Self {
-            places: QueuePlaces::new(locks.clone()),
+            waits: QueueWaits::new(locks.clone()),
+            wait_slots: Arc::default(),
+            session: ServerSession::new(locks.clone(), &instance),
             chronicle: EventHistory::new(&locks),
             porter: BatchServer::new(locks.clone()),
             locks,
@@ -81,7 +89,7 @@ impl AppState {
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             requests,
             more_metrics: Mutex::default(),
-            instance: format!("{:x}.{:x}", begun.secs, begun.nanos),
+            instance,
             phase,
         }
     }

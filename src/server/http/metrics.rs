@@ -27,7 +27,7 @@ fn page(
     let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
-        ("latchfs_http_waiting", "Requests that wait in line.", app.places.waiting()),
+        ("latchfs_http_waiting", "Requests that wait in line.", app.wait_slots.waiting()),
     ] {
         page.family(name, help, "gauge");
         page.line("", value as u64);

@@ -8,70 +8,116 @@ use super::app_state::{ShutdownPhase, entered};
 use super::event_replay::unexpected;
 use super::lock_grant::{granted, show_tenure};
 use super::problem::{HandlerResult, Problem};
-use super::queue_places::{EnterOutcome, PlaceOutcome, WAITING_MAX};
-use super::request_context::{RequestContext, parent_check, told};
+use super::request_context::{RequestContext, parent_check};
+use super::server_session::SessionUse;
+use super::wait_slots::{WAITING_MAX, WaitSlot};
 use crate::engine::{
     Acquire, IdempotencyKey, LeaseTerms, LeaveReason, LockName, Op, Outcome, Ownership,
-    QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure, Ticket, Token,
+    QueuePolicy, Reason, Refusal, RefusalKind, Replay, Tenure,
 };
-use crate::service::RequestError;
+use crate::service::queue_waits::{Entered, PlaceGuard, WaitEnd, WaitGrant};
+use crate::service::{RequestError, Unavailable};
 use crate::time::Span;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// For how long the place of a request with an id is kept after its last repeat. A client that
 /// has lost its connection finds another node within this time; who is gone for good costs those
 /// behind it nothing but the ttl, if it is served meanwhile.
 const KEPT: Span = Span::from_secs(30);
 
-/// Waits in line for what `ask` asks for, and answers when it is there or the wait is over.
+/// Waits in the queue of the lock that `ask` names, and answers when it is granted or the wait is
+/// over.
+///
+/// The place hangs on the session of this server, so that it is left soon after the server was
+/// killed. If that session is over although the server lives, the request enters the queue anew.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
-    let places = &call.app.places;
-    let Some(_counted) = places.count() else {
-        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        return Err(Problem::of(RefusalKind::Limit, detail));
-    };
-    ask.line = QueuePolicy::Join(Some(patience));
+    let _slot = slot(call)?;
+    let until = call.app.locks.now() + patience;
+    let in_use = call.app.session.in_use();
     let mut phase = call.app.follow_phase();
-    let mut place = None;
     loop {
         call.grants()?;
-        let mut waiter = if let Some(waiter) = place.take() {
-            waiter
-        } else {
-            let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
-            let entered = told(places.enter(&ask, check).await)?;
-            match entered.map_err(RequestError::Refused)? {
-                EnterOutcome::Waits(waiter) => waiter,
-                EnterOutcome::Decided(outcome) => return served(call, &ask, &outcome).await,
-            }
+        ask.line = QueuePolicy::Join(Some(until.since(call.app.locks.now())));
+        if let Ownership::Exclusive(_) = ask.hold {
+            ask.hold = Ownership::Exclusive(in_use.attempt().await?);
+        }
+        let (place, mut end) = match enter(call, &ask).await {
+            Ok(Place::Waits(place, end)) => (place, end),
+            Ok(Place::Decided(outcome)) => return served(call, &ask, &outcome).await,
+            Err(RequestError::Refused(refusal)) if is_over(&in_use, &ask, &refusal) => continue,
+            Err(failure) => return Err(failure.into()),
         };
-        let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
+        let end = tokio::select! {
+            end = &mut end => end.unwrap_or(WaitEnd::Unknown),
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
-        match fate {
-            PlaceOutcome::Served(token) => {
-                let shown = show(call, &waiter.ask, token).await;
-                waiter.take();
+        match end {
+            WaitEnd::Granted(grant) => {
+                let shown = show(call, &ask, grant).await;
+                place.claim();
                 return shown;
             }
-            PlaceOutcome::Gone(why) => {
-                waiter.take();
-                return Err(in_vain(call, &waiter.ask, why).await);
+            WaitEnd::Left(LeaveReason::SessionOver) => {
+                place.claim();
+                // If it was the session of the client, the next attempt is refused for that.
+                ask.hold.open().inspect(|open| in_use.forget(open.session));
             }
-            PlaceOutcome::Unknown => {
-                let mut before = call.app.locks.subscribe(None);
-                if waits(call, &ask.name, waiter.ticket).await? {
-                    place = Some(Box::new(places.follow(&ask, waiter.ticket, &mut before)));
-                }
-                waiter.take();
-                // Another request of the client could be meant by what is held now.
-                if place.is_none() && ask.hold != Ownership::Client {
+            WaitEnd::Left(why) => {
+                place.claim();
+                return Err(in_vain(call, &ask, why).await);
+            }
+            WaitEnd::Unknown => {
+                place.claim();
+                // A reentrant request: the client has the lock, or enters the queue anew.
+                if ask.hold != Ownership::Client {
                     return Err(lost_sight(&ask.name));
                 }
             }
         }
     }
+}
+
+/// A request that has been sent to a queue.
+enum Place {
+    Waits(PlaceGuard, oneshot::Receiver<WaitEnd>),
+    Decided(Outcome),
+}
+
+/// Acquires a lock, or enters its queue.
+async fn enter(call: &RequestContext, ask: &Acquire) -> Result<Place, RequestError> {
+    let check = parent_check(&call.grant, &Op::Acquire(ask.clone()));
+    let ((on_end, end), (then, answer)) = (oneshot::channel(), oneshot::channel());
+    let told_end = |end| {
+        // An error means that the connection was closed.
+        let _ = on_end.send(end);
+    };
+    call.app.waits.enter(ask.clone(), check, told_end, |answer| drop(then.send(answer)));
+    let closing = RequestError::Unavailable(Unavailable::Closing);
+    match answer.await.map_err(|_| closing)?.map_err(RequestError::Unavailable)? {
+        Ok(Entered::Waits(place)) => Ok(Place::Waits(place, end)),
+        Ok(Entered::Decided(outcome)) => Ok(Place::Decided(outcome)),
+        Err(refusal) => Err(RequestError::Refused(refusal)),
+    }
+}
+
+/// Whether a request was refused because the session of this server is over. It is then forgotten.
+fn is_over(in_use: &SessionUse, ask: &Acquire, refusal: &Refusal) -> bool {
+    let (Reason::NoSession(over), Some(open)) = (&*refusal.reason, ask.hold.open()) else {
+        return false;
+    };
+    if *over == open.session {
+        in_use.forget(*over);
+    }
+    *over == open.session
+}
+
+/// Counts a request that waits.
+fn slot(call: &RequestContext) -> HandlerResult<WaitSlot> {
+    call.app.wait_slots.take().ok_or_else(|| {
+        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
+        Problem::of(RefusalKind::Limit, detail)
+    })
 }
 
 /// Makes the refusal of an acquire final under its id.
@@ -100,11 +146,7 @@ pub(super) async fn wait_by_id(
     patience: Span,
     request: IdempotencyKey,
 ) -> HandlerResult {
-    let places = &call.app.places;
-    let Some(_counted) = places.count() else {
-        let detail = format!("{WAITING_MAX} requests wait, which is the limit; try again later");
-        return Err(Problem::of(RefusalKind::Limit, detail));
-    };
+    let _slot = slot(call)?;
     let until = call.app.locks.now() + patience;
     let mut phase = call.app.follow_phase();
     let mut has_waited = false;
@@ -136,20 +178,25 @@ pub(super) async fn wait_by_id(
             Err(problem) => return Err(problem),
         };
         has_waited = true;
-        let mut waiter = places.follow(&ask, ticket, &mut before);
+        let (on_end, mut end) = oneshot::channel();
+        let told_end = |end| {
+            // An error means that the connection was closed.
+            let _ = on_end.send(end);
+        };
+        let place = call.app.waits.follow(&ask, ticket, &mut before, told_end);
         drop(before);
         // A retry of the request finds its place, or the grant.
-        waiter.take();
+        place.claim();
         let half_kept = Duration::from_nanos(KEPT.as_nanos() / 2);
-        let fate = tokio::select! {
-            fate = &mut waiter.told => fate.unwrap_or(PlaceOutcome::Unknown),
-            () = tokio::time::sleep(half_kept), if left > KEPT => PlaceOutcome::Unknown,
+        let end = tokio::select! {
+            end = &mut end => end.unwrap_or(WaitEnd::Unknown),
+            () = tokio::time::sleep(half_kept), if left > KEPT => WaitEnd::Unknown,
             () = entered(&mut phase, ShutdownPhase::Draining) => return Err(Problem::closing()),
         };
-        match fate {
-            PlaceOutcome::Served(token) => return show(call, &ask, token).await,
-            PlaceOutcome::Gone(why) => return Err(in_vain(call, &ask, why).await),
-            PlaceOutcome::Unknown => {}
+        match end {
+            WaitEnd::Granted(grant) => return show(call, &ask, grant).await,
+            WaitEnd::Left(why) => return Err(in_vain(call, &ask, why).await),
+            WaitEnd::Unknown => {}
         }
     }
 }
@@ -159,12 +206,6 @@ pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Prob
     let why = "a request with this Idempotency-Key was refused, and so are its repeats; send a \
                new key to ask again";
     refused_now(call, ask, ("refused_before", why)).await
-}
-
-/// Whether the place `ticket` is still in the queue of a lock.
-async fn waits(call: &RequestContext, name: &LockName, ticket: Ticket) -> HandlerResult<bool> {
-    let view = call.view(name).await?;
-    Ok(view.waiters.iter().any(|waiter| waiter.ticket == ticket))
 }
 
 /// The place is gone, and the event that says whether it was served was lost.
@@ -185,11 +226,10 @@ async fn served(call: &RequestContext, ask: &Acquire, outcome: &Outcome) -> Hand
     }
 }
 
-/// Shows what a place was served with.
-async fn show(call: &RequestContext, ask: &Acquire, token: Token) -> HandlerResult {
-    let now = call.app.locks.now();
-    let life = ask.term.begin(now);
-    let tenure = Tenure { token, life, acquired_at: now, acquisition: 0 };
+/// Shows the tenure that was granted to a waiter.
+async fn show(call: &RequestContext, ask: &Acquire, grant: WaitGrant) -> HandlerResult {
+    let WaitGrant { token, at } = grant;
+    let tenure = Tenure { token, life: ask.term.begin(at), acquired_at: at, acquisition: 0 };
     show_tenure(call, &ask.name, &tenure, false).await
 }
 
