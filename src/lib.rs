@@ -14,6 +14,7 @@ pub mod status;
 pub mod event_json;
 pub mod metrics;
 pub mod auth;
+mod control;
 #[cfg(target_os = "linux")]
 pub mod fuse;
 #[cfg(not(target_os = "linux"))]

@@ -221,6 +221,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("src/event_json.rs", &["time", "engine"]),
     // Whether a caller may do something is one question for all front ends.
     ("src/auth/", &["time", "os_error", "engine", "auth"]),
+    ("src/control/", &["time", "engine", "service", "auth", "status", "control"]),
     (
         "src/fuse/",
         &[
@@ -229,6 +230,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "engine",
             "service",
             "auth",
+            "control",
             "holder_id",
             "status",
             "event_json",
@@ -269,6 +271,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "event_json",
             "metrics",
             "auth",
+            "control",
             "fuse",
             "server",
             "cli",

@@ -157,7 +157,7 @@ fn exchange(path: &Path, request: &str) -> io::Result<Vec<u8>> {
 }
 
 /// An answer, or the failure that it tells.
-fn understand(answer: Value) -> CliResult<Value> {
+pub(super) fn understand(answer: Value) -> CliResult<Value> {
     if answer["ok"] == Value::Bool(true) {
         return Ok(answer);
     }

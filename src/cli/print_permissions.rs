@@ -1,7 +1,7 @@
 //! `serve --print-permissions`: the table by which all front ends decide who may do what.
 
 use crate::auth::permissions::{Operation, Rule};
-use crate::fuse;
+
 use crate::server::{http, line};
 use std::fmt::Write;
 
@@ -86,8 +86,8 @@ fn requests() -> Vec<(String, Operation)> {
     let of_http = http::requests();
     let of_batch = http::batch_requests().into_iter().map(|(ask, of)| (format!("batch {ask}"), of));
     let of_line = line::WORDS.iter().map(|(word, of)| (format!("line {word}"), *of));
-    let of_ctl =
-        fuse::CtlRequest::ALL.map(|ask| (format!("ctl {}", ask.as_str()), ask.operation()));
+    let of_ctl = crate::control::ControlKind::ALL
+        .map(|ask| (format!("ctl {}", ask.as_str()), ask.operation()));
     let of_files = FILES.map(|(form, of)| (format!("file {form}"), of));
     let of_peers = [("peer port".to_owned(), Operation::CallPeer)];
     let of_mounts = of_ctl.into_iter().chain(of_files);

@@ -38,7 +38,5 @@ mod lock_parts;
 mod lock_fs;
 pub mod mount;
 
-pub(crate) use control_files::requests::CtlRequest;
-
 #[cfg(test)]
 mod tests;

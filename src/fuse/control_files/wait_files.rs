@@ -5,11 +5,11 @@
 //! read and not the wait, since the program may read again; closing the file ends the wait, and
 //! gives back a lock that came and was never read of.
 
+use crate::control::WAITERS_SHOWN_MAX;
 use crate::engine::{
     Acquire, FileType, Firm, LeaseKey, LockName, Mode, Op, Ownership, Patch, QueuePolicy,
     RefusalKind, Release, Renew, Tenure,
 };
-use crate::fuse::control_files::ctl_request::WAITERS_SHOWN_MAX;
 use crate::fuse::credentials::{Caller, Callers};
 use crate::fuse::errno::Act;
 use crate::fuse::file_attrs::looks_of_new;

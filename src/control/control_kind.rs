@@ -1,11 +1,11 @@
-//! The requests that a mount's control file accepts, and the permission that each needs.
+//! The kinds of control requests, and the permission that each needs.
 
 use crate::auth::Denial;
 use crate::auth::permissions::Operation;
 
-/// The kind of a request to `.latchfs/ctl`, from its field `do`.
+/// The kind of a request, from its field `do`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CtlRequest {
+pub(crate) enum ControlKind {
     /// The mount and its backend.
     About,
     /// A page of locks.
@@ -22,7 +22,7 @@ pub(crate) enum CtlRequest {
     Steal,
 }
 
-impl CtlRequest {
+impl ControlKind {
     /// All of them.
     pub(crate) const ALL: [Self; 7] = [
         Self::About,
@@ -48,7 +48,6 @@ impl CtlRequest {
     }
 
     /// The request that `text` names.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(crate) fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|request| request.as_str() == text)
     }
@@ -68,7 +67,6 @@ impl CtlRequest {
 }
 
 /// A denial as it is told to a user of a mount, who has no credentials but the user's number.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) fn why_denied(denial: &Denial) -> String {
     match denial {
         Denial::Steal => {

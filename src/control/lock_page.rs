@@ -1,28 +1,24 @@
-//! Lists of locks through the control file.
+//! Pages of locks in answers to control requests.
 
-use crate::engine::{Holder, LockName, LockView, RefusalKind};
-use crate::fuse::control_files::ctl_request::{WrittenRequest, wrong};
-use crate::fuse::lock_access::LockAccess;
-use crate::service::List;
+use super::control_request::text;
+use crate::engine::{Holder, LockName, LockView};
+use crate::service::{List, ListPage};
 use crate::status::status_of;
-use serde_json::{Value, json};
+use crate::time::{Time, Wall};
+use serde_json::{Map, Value, json};
 
-/// Locks in one answer: everybody waits while it is made, and the next page can be asked for.
+/// Locks in one answer: all other requests wait while it is made, and the next page can be asked
+/// for.
 const LIST_MAX: usize = 512;
-/// And so many bytes, about, when they have long names, notes and queues.
+/// The bytes of one answer, about, when locks have long names, notes and queues.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
-/// Answers with a page of locks.
-pub(crate) async fn answer(locks: &LockAccess, query: List) -> Value {
-    let page = match locks.list(query).await {
-        Ok(page) => page,
-        Err(why) => return wrong(RefusalKind::ConsistencyUnavailable, &why.to_string()),
-    };
+/// Returns the answer with a page of locks.
+pub(super) fn answer(page: ListPage<LockView>, wall: impl Fn(Time) -> Wall) -> Value {
     let shown = cut(&page.items, LIST_BYTES_MAX);
     let last = shown.last().map(|last| last.name.to_string());
     let next = if shown.len() < page.items.len() { last } else { page.next };
-    let status = |view| status_of(view, |at| locks.service().wall(at));
-    let locks: Vec<Value> = shown.iter().map(status).collect();
+    let locks: Vec<Value> = shown.iter().map(|view| status_of(view, &wall)).collect();
     json!({ "ok": true, "locks": locks, "next": next })
 }
 
@@ -50,13 +46,13 @@ fn cut(views: &[LockView], max: usize) -> &[LockView] {
     &views[..fits.count()]
 }
 
-/// Which locks a request asks for.
-pub(crate) fn asked(request: &WrittenRequest) -> Result<List, String> {
-    let after = match request.text("after")? {
+/// Returns which locks a request asks for.
+pub(super) fn query(fields: &Map<String, Value>) -> Result<List, String> {
+    let after = match text(fields, "after")? {
         None => None,
         Some(text) => Some(LockName::parse(text).map_err(|error| format!("'after': {error}"))?),
     };
-    let limit = match request.fields.get("limit") {
+    let limit = match fields.get("limit") {
         None | Some(Value::Null) => LIST_MAX,
         Some(value) => value
             .as_u64()
@@ -64,21 +60,23 @@ pub(crate) fn asked(request: &WrittenRequest) -> Result<List, String> {
             .map(|limit| usize::try_from(limit).unwrap_or(LIST_MAX).min(LIST_MAX))
             .ok_or_else(|| format!("'limit' is a number from 1, not {value}"))?,
     };
-    Ok(List { prefix: request.text("prefix")?.unwrap_or("").to_owned(), after, limit })
+    Ok(List { prefix: text(fields, "prefix")?.unwrap_or("").to_owned(), after, limit })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::control_files::ctl_request::parse;
 
     #[test]
     fn a_list_has_bounds() {
-        let list = |text: &str| asked(&parse(text.as_bytes()).expect("a request"));
-        assert_eq!(list(r#"{"do":"list"}"#).expect("fine").limit, LIST_MAX);
-        assert_eq!(list(r#"{"do":"list","limit":5,"after":"a"}"#).expect("fine").limit, 5);
-        assert_eq!(list(r#"{"do":"list","limit":99999999}"#).expect("fine").limit, LIST_MAX);
-        assert!(list(r#"{"do":"list","limit":0}"#).is_err());
-        assert!(list(r#"{"do":"list","after":"a//b"}"#).is_err());
+        let list = |value: Value| match value {
+            Value::Object(fields) => query(&fields),
+            _ => panic!("no object"),
+        };
+        assert_eq!(list(json!({})).expect("valid").limit, LIST_MAX);
+        assert_eq!(list(json!({"limit": 5, "after": "a"})).expect("valid").limit, 5);
+        assert_eq!(list(json!({"limit": 99_999_999})).expect("valid").limit, LIST_MAX);
+        assert!(list(json!({"limit": 0})).is_err());
+        assert!(list(json!({"after": "a//b"})).is_err());
     }
 }
