@@ -4,6 +4,7 @@ pub mod time;
 pub mod os_error;
 pub mod storage;
 pub mod random;
+mod net;
 pub mod engine;
 pub mod service;
 pub mod raft;

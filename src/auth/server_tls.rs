@@ -1,14 +1,12 @@
 //! TLS: the server's certificate, and what a client's certificate says.
 
 use super::grant::{ClientPattern, Credential, Grant};
-use crate::os_error::said;
-use rustls::RootCertStore;
+use crate::net::pem_files::{PemError, certificates, private_key, roots};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -28,7 +26,7 @@ pub struct TlsFiles {
 #[derive(Debug)]
 pub enum TlsError {
     /// A file can't be read, or is not PEM.
-    File(PathBuf, String),
+    File(PemError),
     /// The parts don't fit.
     Wrong(String),
 }
@@ -36,13 +34,19 @@ pub enum TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::File(error) => error.fmt(f),
             Self::Wrong(why) => write!(f, "the certificate can't be used: {why}"),
         }
     }
 }
 
 impl std::error::Error for TlsError {}
+
+impl From<PemError> for TlsError {
+    fn from(error: PemError) -> Self {
+        Self::File(error)
+    }
+}
 
 /// Whether a client must have a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +61,7 @@ impl TlsFiles {
     /// Reads the files and builds the rustls configuration.
     pub(super) fn load(&self, certified: ClientCertPolicy) -> Result<Arc<ServerConfig>, TlsError> {
         let chain = certificates(&self.cert)?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| unread(&self.key, &e))?;
+        let key = private_key(&self.key)?;
         let wrong = |error: rustls::Error| TlsError::Wrong(error.to_string());
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -66,12 +70,8 @@ impl TlsFiles {
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(wrong)?;
-                }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let roots = Arc::new(roots(path)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
                 let verifier = match certified {
                     ClientCertPolicy::Always => verifier,
                     ClientCertPolicy::OrToken => verifier.allow_unauthenticated(),
@@ -85,24 +85,6 @@ impl TlsFiles {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| unread(path, &error))?;
-    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unread(path, &error))?;
-    if all.is_empty() {
-        return Err(TlsError::File(path.to_owned(), "there is no certificate in it".to_owned()));
-    }
-    Ok(all)
-}
-
-fn unread(path: &Path, error: &pem::Error) -> TlsError {
-    let why = match error {
-        pem::Error::Io(error) => format!("it can't be read: {}", said(error)),
-        pem::Error::NoItemsFound => "there is no key or certificate in it".to_owned(),
-        other => format!("it is not PEM: {other}"),
-    };
-    TlsError::File(path.to_owned(), why)
 }
 
 /// Returns the grant of a client certificate: to speak as each name in it, and as the users of

@@ -2,7 +2,8 @@
 
 use crate::auth::Grant;
 use crate::auth::connection_limits::PeerIdentity;
-use crate::auth::listen::listen;
+use crate::net::accept::Acceptor;
+use crate::net::listen::listen;
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
@@ -128,12 +129,14 @@ impl BoundListener {
     }
 }
 
-impl Listener {
-    /// Takes a connection: where it comes from, and what the user at its other end may do, where
-    /// the kernel says who that is.
-    pub(super) async fn accept(
-        &self,
-    ) -> io::Result<(AcceptedStream, PeerIdentity, Option<Arc<Grant>>)> {
+/// A connection, its peer, and what the user at its other end may do, where the kernel says who that
+/// is.
+pub(super) type AcceptedConnection = (AcceptedStream, PeerIdentity, Option<Arc<Grant>>);
+
+impl Acceptor for Listener {
+    type Connection = AcceptedConnection;
+
+    async fn accept(&self) -> io::Result<AcceptedConnection> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;

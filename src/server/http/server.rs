@@ -11,6 +11,7 @@ use crate::auth::connection_limits::{CONNECTIONS_MAX, PeerIdentity};
 use crate::auth::{Authenticator, Credentials, CredentialsError, Grant};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
+use crate::net::accept::accept_until;
 use crate::os_error::said;
 use crate::service::Locks;
 use axum::Router;
@@ -29,9 +30,6 @@ const DRAIN_NOTICE: Duration = Duration::from_secs(1);
 /// Then connections have this long to end: with the notice, less than the 10 s that service
 /// managers give.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(6);
-
-/// After an error of accept(2), such as too many open files, it is tried again after this.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A connection that is silent for so long is asked whether it is there,
 const SILENCE: Duration = Duration::from_secs(15);
@@ -191,22 +189,12 @@ async fn accept(
         Err(error) => return log::error!("connections can't be accepted: {}", said(&error)),
     };
     let mut phase = app.follow_phase();
-    loop {
-        let taken = tokio::select! {
-            taken = listener.accept() => taken,
-            () = entered(&mut phase, ShutdownPhase::Closing) => return,
-        };
-        let (stream, source, user) = match taken {
-            Ok(taken) => taken,
-            Err(error) => {
-                log::warn!("a connection can't be accepted: {}", said(&error));
-                sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
-        };
-        // A socket belongs to the events of the thread that serves it.
+    let closing = entered(&mut phase, ShutdownPhase::Closing);
+    accept_until(&listener, "the HTTP server", closing, |(stream, source, user)| {
+        // A socket belongs to the event loop of the thread that serves it.
         workers.assign(connect(Arc::clone(&app), router.clone(), stream, (source, user)));
-    }
+    })
+    .await;
 }
 
 async fn connect(

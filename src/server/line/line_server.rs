@@ -2,10 +2,12 @@
 
 use super::commands::{LinePhase, LineService};
 use super::text_connection;
+use crate::auth::Authenticator;
 use crate::auth::connection_limits::PeerIdentity;
-use crate::auth::{self, Authenticator};
 use crate::engine::{Grace, Ttl};
 use crate::metrics::MetricsPage;
+use crate::net::accept::accept_until;
+use crate::net::listen::listen;
 use crate::os_error::said;
 use crate::service::Locks;
 use std::fmt;
@@ -16,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// Connections at once: those of the seed last for one request. They count among the files that
 /// the HTTP server leaves for others.
@@ -24,9 +26,6 @@ const CONNECTIONS_MAX: usize = 2_048;
 
 /// At the end, requests at hand are answered within this.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// After an error of accept(2), such as too many open files, it is tried again after this.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// How lines are served.
 pub struct LineConfig {
@@ -86,12 +85,12 @@ impl std::error::Error for LineStartError {}
 impl LineServer {
     /// Listens, and serves from now on.
     pub fn start(locks: Locks, config: LineConfig) -> Result<Self, LineStartError> {
-        let LineConfig { listen, ttl, grace, gate, insecure } = config;
-        if !listen.ip().is_loopback() && !gate.closes() && !insecure {
-            return Err(LineStartError::Open(listen));
+        let LineConfig { listen: address, ttl, grace, gate, insecure } = config;
+        if !address.ip().is_loopback() && !gate.closes() && !insecure {
+            return Err(LineStartError::Open(address));
         }
-        let refused = |error| LineStartError::Listen(listen, error);
-        let listener = auth::listen::listen(listen).map_err(refused)?;
+        let refused = |error| LineStartError::Listen(address, error);
+        let listener = listen(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let desk = Arc::new(LineService::new(locks, (ttl, grace), gate));
         let runtime =
@@ -155,19 +154,8 @@ async fn accept(desk: Arc<LineService>, listener: TcpListener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("lines can't be taken: {}", said(&error)),
     };
-    loop {
-        let taken = tokio::select! {
-            taken = listener.accept() => taken,
-            () = desk.closing() => return,
-        };
-        let (stream, peer) = match taken {
-            Ok(taken) => taken,
-            Err(error) => {
-                log::warn!("a connection for lines can't be accepted: {}", said(&error));
-                sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
-        };
+    let closing = desk.closing();
+    accept_until(&listener, "the line protocol", closing, |(stream, peer)| {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
             let Some(_connected) = desk.peers.admit(PeerIdentity::Address(peer.ip())) else {
@@ -178,5 +166,6 @@ async fn accept(desk: Arc<LineService>, listener: TcpListener) {
             }
             text_connection::serve(&desk, stream).await;
         });
-    }
+    })
+    .await;
 }

@@ -1,4 +1,4 @@
-//! Listening, the same for every edge that others can reach.
+//! Listening at an address, for an event loop.
 
 use socket2::SockRef;
 use std::io;
