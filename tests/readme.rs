@@ -288,7 +288,8 @@ fn check_unit(block: &Block) -> Result<(), String> {
 }
 
 fn check_cron(block: &Block, steps: &[Step]) -> Result<(), String> {
-    for (number, line) in &block.lines {
+    let is_setting = |line: &str| line.split(' ').next().is_some_and(|word| word.contains('='));
+    for (number, line) in block.lines.iter().filter(|(_, line)| !is_setting(line)) {
         // Five fields of a time, the user, the command; cron needs a backslash before each '%'.
         let command = line.splitn(7, ' ').nth(6).unwrap_or("").replace("\\%", "%");
         if !steps.iter().any(|step| step.command == command) {
@@ -298,12 +299,16 @@ fn check_cron(block: &Block, steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
+fn has_extension(path: &str, extension: &str) -> bool {
+    Path::new(path).extension().is_some_and(|found| found == extension)
+}
+
 /// Returns the names of the chapters in `contrib/doc`.
 fn chapters() -> Vec<String> {
     let entries = fs::read_dir(root().join("contrib/doc")).expect("there are documents");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
     let names = names.map(|name| name.into_string().expect("a name in UTF-8"));
-    let mut names: Vec<_> = names.filter(|name| name.ends_with(".md")).collect();
+    let mut names: Vec<_> = names.filter(|name| has_extension(name, "md")).collect();
     names.sort();
     names
 }
@@ -361,7 +366,7 @@ fn sources() -> Vec<(String, String)> {
         for entry in fs::read_dir(&dir).expect("a directory of the repository") {
             let path = entry.expect("an entry").path();
             let name = path.strip_prefix(root()).expect("it is below").display().to_string();
-            let is_source = name.ends_with(".rs") || name.ends_with(".story");
+            let is_source = has_extension(&name, "rs") || has_extension(&name, "story");
             if path.is_dir() {
                 dirs.push(path);
             } else if is_source && name != "tests/readme.rs" {
@@ -384,7 +389,7 @@ fn is_dangling(span: &str, sources: &[(String, String)]) -> bool {
     if span.contains('/') && root().join(span).exists() {
         return false;
     }
-    if span.ends_with(".rs") || span.ends_with(".story") {
+    if has_extension(span, "rs") || has_extension(span, "story") {
         let end = format!("/{span}");
         return !sources.iter().any(|(path, _)| path == span || path.ends_with(&end));
     }
