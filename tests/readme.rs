@@ -466,7 +466,7 @@ fn each_language_has_a_check() {
     assert!(check("```rust\nlet build = Mutex::open(\"/locks\", \"build\")?;\n```\n").is_ok());
     assert!(check("```ini\nType=notify\n```\n").is_ok());
     assert!(check("```ini\nType=simple\n```\n").is_err(), "in no unit");
-    let cron = "```cron\n1 2 * * * root echo \\%\n```\n";
+    let cron = "```cron\nPATH=/bin\n1 2 * * * root echo \\%\n```\n";
     assert!(check(cron).is_err(), "no console block runs it");
     assert!(check(&format!("```console\n$ echo %\n%\n```\n{cron}")).is_ok());
 }
