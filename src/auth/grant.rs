@@ -93,7 +93,7 @@ pub enum Denial {
     Unknown,
     /// The operation acts for a client or on a lock, and the request names none.
     Unnamed,
-    /// The grant may not speak as this client.
+    /// The grant may not act as this client.
     Client(ClientId),
     /// The grant may not touch this lock.
     Lock(LockName),
@@ -343,8 +343,8 @@ impl fmt::Display for Denial {
         match self {
             Self::Client(client) => write!(
                 f,
-                "these credentials may not speak as {client}; use those of {client}, or have the \
-                 client added to them"
+                "these credentials may not act as '{client}'; use those of '{client}', or add \
+                 the client to them"
             ),
             Self::Lock(name) => write!(
                 f,
@@ -379,7 +379,7 @@ impl fmt::Display for Denial {
                  locks there; choose another name, or have its holder open it by 'chmod a+rwx'"
             ),
             Self::Unknown => write!(f, "this needs credentials"),
-            Self::Unnamed => write!(f, "the request does not say whose it is, or of which lock"),
+            Self::Unnamed => write!(f, "the request names no client or no lock"),
             Self::Peer => write!(f, "only the nodes of the cluster may do this"),
         }
     }

@@ -99,7 +99,7 @@ impl Tokens {
     fn parse(text: &str) -> Result<Self, String> {
         let whole: TokenFile = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         if whole.token.is_empty() {
-            return Err("there is no [[token]] in it, so nobody could do anything".to_owned());
+            return Err("it has no [[token]], so it would allow no request".to_owned());
         }
         if whole.token.len() > TOKENS_MAX {
             return Err(format!("there are more than {TOKENS_MAX} tokens in it"));

@@ -88,9 +88,9 @@ pub(super) fn reset(args: &ResetArgs, servers: &[String], key: &ServerKeyArgs) -
         |failure: Unanswered| Err(CliError::Said(Exit::of(failure.kind()), failure.to_string()));
     match answer.recv() {
         Ok(Ok(Ok(Outcome::Reset { holds, waits }))) => {
-            output::line(&format!("took away {holds} held locks and {waits} places in line"))
+            output::line(&format!("ended {holds} holds and {waits} waits"))
         }
-        Ok(Ok(Ok(_))) => Err(CliError::unavailable("the server answered what was not asked")),
+        Ok(Ok(Ok(_))) => Err(CliError::unavailable("the server sent an unexpected answer")),
         Ok(Ok(Err(refusal))) => failed(Unanswered::Refused(refusal)),
         Ok(Err(why)) => failed(Unanswered::Unavailable(why)),
         Err(_) => Err(CliError::unavailable("the server was not asked; try again")),
@@ -131,7 +131,7 @@ fn fetch(access: &ServerAccess) -> CliResult<Vec<u8>> {
 /// Puts a backup in its place, if it can be read.
 fn keep(file: &Path, url: &str, bytes: &[u8]) -> CliResult {
     let backup = backup::read(bytes).map_err(|error| {
-        CliError::unavailable(format!("what {url} has sent can't be used: {error}"))
+        CliError::unavailable(format!("the answer of {url} can't be used: {error}"))
     })?;
     let beside = file.with_extension("part");
     let written = OpenOptions::new()

@@ -217,7 +217,7 @@ fn remarks(report: &Value, nodes: &[&Value]) -> Vec<String> {
     let there = voters.iter().filter(|node| node["reachable"] == true).count();
     let majority = voters.len() / 2 + 1;
     if report["leader"].is_null() {
-        lines.push("nobody leads: nothing is granted, and nothing expires".to_owned());
+        lines.push("no leader: no lock is granted, and none expires".to_owned());
     }
     match voters.len() {
         0 | 1 => {}
@@ -271,6 +271,6 @@ mod tests {
         assert!(lines[6].contains("remove 9"), "{text}");
         let two = json!([node(1, "voter", false), node(7, "voter", true)]);
         let text = table(&json!({ "leader": null, "nodes": two }));
-        assert!(text.contains("nobody leads") && text.contains("1 of 2 voters answer"), "{text}");
+        assert!(text.contains("no leader") && text.contains("1 of 2 voters answer"), "{text}");
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn host() -> CliResult<ClientId> {
     let name = host_name();
     ClientId::parse(name.trim()).map_err(|_| {
-        CliError::usage("this host has no usable name; say who this client is by --client NAME")
+        CliError::usage("this host has no usable name; name this client by --client NAME")
     })
 }
 

@@ -225,7 +225,7 @@ impl HeldLock {
                 let (name, token) = (&self.name, self.token);
                 return CommandEnd::Lost(format!(
                     "lock '{name}' was lost (token {token}), so the command was ended; \
-                     see 'latchfs status {name}' for who has it now"
+                     see 'latchfs status {name}' for its holder"
                 ));
             }
             if !front.lives() {

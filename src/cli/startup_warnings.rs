@@ -12,8 +12,8 @@ pub(super) fn warn(of_state: Option<String>) {
     }
     if let Some(seconds) = request_timeout() {
         output::say(&format!(
-            "fs.fuse.default_request_timeout is {seconds}: whoever waits longer for a lock kills \
-             the whole mount; set it to 0 by 'sysctl fs.fuse.default_request_timeout=0'"
+            "fs.fuse.default_request_timeout is {seconds}: a program that waits longer for a \
+             lock ends the whole mount; set it to 0 by 'sysctl fs.fuse.default_request_timeout=0'"
         ));
     }
 }

@@ -115,7 +115,7 @@ fn tls(access: &ServerAccess, host: &str) -> Result<(TlsConnector, ServerName<'s
     let unusable = |what: &str, why: &dyn fmt::Display| Unusable(format!("{what}: {why}"));
     let Some(ca) = &access.ca else {
         return Err(Unusable(
-            "an https server needs --ca FILE, the certificate of whoever vouches for it".to_owned(),
+            "an https server needs --ca FILE, the CA certificate (PEM) that verifies it".to_owned(),
         ));
     };
     let mut roots = RootCertStore::empty();

@@ -105,8 +105,8 @@ async fn wait<H: ControlHost>(
         ControlWaitEnd::Left => {
             let sentence = match patience {
                 Some(patience) => format!(
-                    "lock '{name}' was not to be had within {patience}; see 'latchfs status \
-                     {name}' for who has it, or wait longer"
+                    "timed out after {patience} waiting for lock '{name}'; see 'latchfs status \
+                     {name}' for its holder, or wait longer"
                 ),
                 None => format!("the place in the queue of lock '{name}' is lost; try again"),
             };

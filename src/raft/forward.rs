@@ -37,7 +37,7 @@ impl Forwarder {
             RpcResponse::Forwarded(place, answers) if answers.len() == count => {
                 Ok((place, answers))
             }
-            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
+            _ => Err(RpcFailure::Unheard("it sent an unexpected answer".to_owned())),
         }
     }
 
@@ -45,7 +45,7 @@ impl Forwarder {
     pub(super) async fn read(&mut self, patience: Span) -> Result<LeaderProgress, RpcFailure> {
         match self.call(RpcRequest::Read, patience.min(CALL_PATIENCE)).await? {
             RpcResponse::Read(place) => Ok(place),
-            _ => Err(RpcFailure::Unheard("it answered what was not asked".to_owned())),
+            _ => Err(RpcFailure::Unheard("it sent an unexpected answer".to_owned())),
         }
     }
 

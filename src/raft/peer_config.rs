@@ -96,7 +96,7 @@ impl ListeningPeers {
         let told = runtime.block_on(ask_leader(&caller, &self.seeds, &call, JOIN_PATIENCE));
         match told {
             Ok(RpcResponse::Joined(cluster, node)) => Ok((cluster, node)),
-            Ok(_) => Err(self.not_joined("it answered what was not asked")),
+            Ok(_) => Err(self.not_joined("it sent an unexpected answer")),
             Err(trouble) => Err(self.not_joined(&trouble.to_string())),
         }
     }

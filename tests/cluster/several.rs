@@ -63,7 +63,7 @@ fn a_reset_and_a_backup_through_any_node() {
     let said = cluster.ask(follower, &["backup", &file]).ok();
     assert!(said.contains(": 2 locks, "), "{said}");
     let said = cluster.ask(follower, &["reset", "--keep", "here", "--reason", "it left"]).ok();
-    assert_eq!(said, "took away 2 held locks and 0 places in line\n");
+    assert_eq!(said, "ended 2 holds and 0 waits\n");
     cluster.agree();
 }
 

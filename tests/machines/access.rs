@@ -129,12 +129,12 @@ fn a_token_that_is_not_known_any_more_is_told() {
     served.signal(libc::SIGHUP);
     mount.is("lost");
     let said = &mount.server_page()["server"]["trouble"];
-    assert!(said.as_str().is_some_and(|said| said.contains("token is not known")), "{said}");
+    assert!(said.as_str().is_some_and(|said| said.contains("token is unknown")), "{said}");
     let seen = run(a.command(LATCHFS).arg("doctor"));
     // Other tests have mounts as well: what is said of this one names its directory.
     let ours = format!("{} has lost {}", mount.dir().display(), server.url());
     let line = seen.out.lines().find(|line| line.contains(&ours)).unwrap_or_default();
-    assert!(line.starts_with("wrong ") && line.contains("token is not known"), "{seen:?}");
+    assert!(line.starts_with("wrong ") && line.contains("token is unknown"), "{seen:?}");
     private(&server, "tokens.toml", TOKENS);
     served.signal(libc::SIGHUP);
     mount.is("connected");

@@ -32,7 +32,7 @@ fn a_reset_takes_all_that_others_hold_and_wait_for() {
         "--server",
         &server.url,
     ]);
-    assert_eq!((code, said.as_str()), (Some(0), "took away 2 held locks and 1 places in line\n"));
+    assert_eq!((code, said.as_str()), (Some(0), "ended 2 holds and 1 waits\n"));
     assert_eq!(events.until("left").data["why"], "reset");
     let stolen = events.until("stolen").data;
     assert_eq!((&stolen["by"], &stolen["reason"]), (&json!("admin"), &json!("they have left")));

@@ -112,7 +112,7 @@ fn who_may_not_come_in_is_told_what_to_show() {
     let url = &server.url;
     stuck(url, &[], "needs --ca FILE", "https://HOST:PORT");
     stuck(url, &["--ca", &other.ca()], "not to be trusted", "--ca");
-    stuck(url, &["--ca", &certs.ca()], "does not let us in: say who asks", "--token-file");
+    stuck(url, &["--ca", &certs.ca()], "does not let us in: send a header", "--token-file");
     let plain = url.replace("https:", "http:");
     stuck(&plain, &[], "gives no answer", "https server");
     let found = doctor(url, &["--ca", &certs.ca(), "--token-file", &certs.path("token")]);

@@ -89,7 +89,7 @@ pub(super) fn timeout() -> Finding {
             check,
             format!(
                 "fs.fuse.default_request_timeout is {seconds}: \
-                 whoever waits longer for a lock kills the whole mount"
+                 a program that waits longer for a lock ends the whole mount"
             ),
             "as root: sysctl fs.fuse.default_request_timeout=0",
         ),

@@ -47,12 +47,12 @@ fn stuck_at(check: &'static str, url: &str, stuck: &Stuck) -> Finding {
         ),
         Stuck::Untrusted(why) => (
             format!("{url} is there, but not to be trusted: {why}"),
-            "name by --ca the certificate of whoever signed the server's, and the server as that \
-             calls it; an http server is named http://",
+            "name by --ca the certificate of the authority that signed the server's, and use a \
+             host name from it; an http server is named http://",
         ),
         Stuck::Denied(why) => (
             format!("{url} does not let us in: {why}"),
-            "say who asks by --token-file FILE, or by --cert FILE and --key FILE",
+            "authenticate by --token-file FILE, or by --cert FILE and --key FILE",
         ),
         Stuck::Foreign(why) => (
             format!("{url} is no latchfs of this protocol: {why}"),

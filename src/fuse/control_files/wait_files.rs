@@ -200,7 +200,7 @@ impl WaitFiles {
             }
             Some(FileWaitEnd::TimedOut) => {
                 let sentence =
-                    format!("the place in the line of lock '{name}' is lost; read again");
+                    format!("the place in the queue of lock '{name}' is lost; read again");
                 let (act, errno) = (Act::Read, Errno::ESTALE);
                 fail(&file.open, refusals.refused(caller, act, Some(name), errno, sentence));
             }

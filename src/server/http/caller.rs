@@ -23,11 +23,12 @@ pub(super) fn grant_of(
     };
     gate.grant(secret, certified).map_err(|unknown| {
         Problem::unknown(match unknown {
-            AuthenticationError::Token => "this token is not known; ask whoever runs the server",
-            AuthenticationError::Nothing => {
-                "say who asks by a header 'Authorization: Bearer TOKEN'"
+            AuthenticationError::Token => {
+                "this token is unknown; ask the operator of the server \
+                for one"
             }
-            AuthenticationError::Certificate => "say who asks by a client certificate",
+            AuthenticationError::Nothing => "send a header 'Authorization: Bearer TOKEN'",
+            AuthenticationError::Certificate => "use a client certificate",
         })
     })
 }

@@ -220,7 +220,7 @@ pub(super) async fn steal(mut call: RequestContext) -> HandlerResult {
     let client = options.client(&call)?;
     let request = request_id(&call, &options, &client)?;
     let Some(reason) = options.reason.clone() else {
-        let detail = "whoever takes a live lock says why; add reason=WORDS";
+        let detail = "a steal needs a reason; add reason=WORDS";
         return Err(Problem::invalid(detail));
     };
     let term = call.term(&options, options.ttl, options.grace);

@@ -27,7 +27,7 @@ fn page(
     let mut page = MetricsPage::of(&app.locks);
     for (name, help, value) in [
         ("latchfs_http_connections", "Open connections.", app.peers.connections()),
-        ("latchfs_http_waiting", "Requests that wait in line.", app.wait_slots.waiting()),
+        ("latchfs_http_waiting", "Requests that wait in a queue.", app.wait_slots.waiting()),
     ] {
         page.family(name, help, "gauge");
         page.line("", value as u64);
@@ -61,7 +61,11 @@ fn of_node(page: &mut MetricsPage, own: &Member) {
         ("latchfs_cluster_term", "The term: it rises with each election.", own.term),
         ("latchfs_cluster_leads", "Whether this node leads.", leads),
         ("latchfs_cluster_votes", "Whether this node votes.", votes),
-        ("latchfs_cluster_has_leader", "Whether anybody leads.", own.leader.is_some().into()),
+        (
+            "latchfs_cluster_has_leader",
+            "Whether the cluster has a leader.",
+            own.leader.is_some().into(),
+        ),
         ("latchfs_cluster_last_log", "The last entry of this node's log.", own.last_log),
         ("latchfs_cluster_applied", "The last entry carried out here.", own.applied),
     ] {
@@ -95,7 +99,7 @@ fn of_nodes(page: &mut MetricsPage, outlook: &Outlook) {
         page.line(&label, lag);
     }
     let heard = outlook.behind.iter().filter_map(|one| Some((label(one), one.heard?)));
-    let help = "How long ago this leader has heard of each node.";
+    let help = "Seconds since each node last answered this leader.";
     for (at, (label, ago)) in heard.enumerate() {
         if at == 0 {
             page.family("latchfs_cluster_heard_seconds", help, "gauge");

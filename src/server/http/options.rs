@@ -217,7 +217,7 @@ impl RequestOptions {
         }
         let only = call.grant.only_client().map(ClientId::parse);
         only.and_then(Result::ok)
-            .ok_or_else(|| Problem::invalid("the request does not say who asks; add client=NAME"))
+            .ok_or_else(|| Problem::invalid("the request names no client; add client=NAME"))
     }
 }
 

@@ -125,7 +125,7 @@ pub(super) const GRACE: Param = option(
 pub(super) const MODE: Param =
     option("mode", ParamShape::Mode, "Alone (the default), or with others.");
 pub(super) const NOTE: Param =
-    option("note", ParamShape::Note, "A word to whoever finds the lock held.");
+    option("note", ParamShape::Note, "Note shown to clients that find the lock held.");
 pub(super) const TOKEN: Param =
     option("token", ParamShape::Token, "The tenure that is meant; the same as If-Match.");
 pub(super) const ACQUISITION: Param = option(

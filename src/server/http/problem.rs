@@ -50,7 +50,7 @@ pub(super) const fn status_of(kind: RefusalKind) -> StatusCode {
 /// Returns the title of a kind of problem: the same for every occurrence, as RFC 9457 asks.
 const fn title_of(kind: RefusalKind) -> &'static str {
     match kind {
-        RefusalKind::LockConflict => "The lock is not to be had now",
+        RefusalKind::LockConflict => "The lock is not available",
         RefusalKind::LockNotHeld => "You do not hold the lock",
         RefusalKind::LockExpired => "The lease is over",
         RefusalKind::FencingMismatch => "Another tenure is the current one",

@@ -137,7 +137,7 @@ pub(super) static ROUTES: &[Route] = &[
             |call| Box::pin(list::check(call)),
             doc(
                 "check",
-                "Whether tokens are current: for what a lock guards, before it accepts a change.",
+                "Whether tokens are current: for a guarded resource, before it accepts a change.",
                 &[CHECKED_NAME, CHECKED_TOKEN, CHECKS],
                 (200, Schema::Checked),
                 &[400, 415],
@@ -174,7 +174,7 @@ pub(super) static ROUTES: &[Route] = &[
             |call| Box::pin(sessions::keep_alive(call)),
             doc(
                 "keepAlive",
-                "Keep a session alive with all that hangs on it, and hear what was taken from it.",
+                "Keep a session and its leases alive, and list the leases that it has lost.",
                 &[SESSION_ID],
                 (200, Schema::Kept),
                 &[400, 410],
@@ -296,7 +296,7 @@ const LOCK: &[Endpoint] = &[
         |call| Box::pin(lock_resource::acquire(call)),
         doc(
             "acquire",
-            "Acquire what nobody holds; renew the lease that a token or its session names, or the \
+            "Acquire a free lock; renew the lease that a token or its session names, or the \
              client's own with reentrant.",
             ACQUIRES,
             (200, Schema::Granted),
@@ -361,7 +361,7 @@ const SESSIONS: &[Endpoint] = &[
         |call| Box::pin(sessions::show(call)),
         doc(
             "session",
-            "A session, and what hangs on it.",
+            "A session and its leases.",
             &[SESSION_ID],
             (200, Schema::Session),
             &[400, 403, 410],
@@ -400,7 +400,7 @@ const PAGE: &[Endpoint] = &[endpoint(
     |call| Box::pin(page::show(call)),
     doc(
         "page",
-        "A page for people: what is held, live.",
+        "A live page of the held locks.",
         &[],
         (200, Schema::Text("text/html; charset=utf-8")),
         &[400],

@@ -211,9 +211,9 @@ pub(super) async fn refused_before(call: &RequestContext, ask: &Acquire) -> Prob
 /// The place is gone, and the event that says whether it was served was lost.
 fn lost_sight(name: &LockName) -> Problem {
     let detail = format!(
-        "lock '{name}': this server has lost sight of the wait, so it is unknown whether the lock \
-         was granted; look who holds it, and next time send an Idempotency-Key, which makes a wait \
-         safe to repeat"
+        "lock '{name}': this server has lost the events of the wait, so it is unknown whether the \
+         lock was granted; see which client holds it, and next time send an Idempotency-Key, which \
+         makes a wait safe to repeat"
     );
     Problem::of(RefusalKind::ConsistencyUnavailable, detail)
 }
@@ -244,8 +244,7 @@ async fn in_vain(call: &RequestContext, ask: &Acquire, why: LeaveReason) -> Prob
         let at = call.app.locks.now();
         return RequestError::Refused(Refusal { at, reason }).into();
     }
-    refused_now(call, ask, ("waited_in_vain", "the wait is over, and the lock was not to be had"))
-        .await
+    refused_now(call, ask, ("waited_in_vain", "timed out waiting for the lock")).await
 }
 
 /// A conflict for this reason, with the holder of now.
