@@ -61,6 +61,7 @@ fn numbers_have_one_form() {
 #[test]
 fn lists_options_and_flags_are_read_as_written() {
     survives(&vec![1_u64, 300, 0]);
+    survives(&vec![1_u8, 255, 0]);
     survives(&vec![5_u64; 1_000]);
     survives(&Some(7_u64));
     survives(&None::<u64>);
@@ -234,6 +235,9 @@ impl State {
     }
 }
 
+/// What is wrong with a state, and how it comes to be so.
+type Damage = (&'static str, fn(&mut State));
+
 fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Vec<u8>) {
     pairs.len().put(out);
     for (key, value) in pairs {
@@ -246,7 +250,7 @@ fn put_pairs<K: Codec, V: Codec>(pairs: &[(K, V)], out: &mut Vec<u8>) {
 #[test]
 fn states_that_contradict_themselves_are_refused() {
     State::sound().decode().expect("it is sound").check();
-    let damages: &[(&str, fn(&mut State))] = &[
+    let damages: &[Damage] = &[
         ("no token is upcoming", |state| {
             (state.upcoming, state.locks) = (0, vec![]);
         }),
@@ -373,7 +377,7 @@ fn old_replies_are_due_once() {
 /// Texts of the oldest format are cut between two characters.
 #[test]
 fn old_texts_are_cut_to_what_fits() {
-    let note = "n".repeat(1_023) + "é";
+    let note = "n".repeat(1_023) + "\u{e9}";
     let patch = Patch {
         note: Some(note.into()),
         holder_id: Some("i".repeat(513).into()),

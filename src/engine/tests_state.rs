@@ -119,7 +119,7 @@ fn requests_that_wait_for_the_hold_off_have_limits() {
     let text = Some(TextPatch::Set(vec![b'x'; 4_097].into()));
     let patch = Patch { text, ..Patch::default() };
     let (line, asked) = (QueuePolicy::Join(None), ask("x", "a"));
-    let long = Op::Acquire(Acquire { patch, line, ..asked.clone() });
+    let long = Op::Acquire(Acquire { line, patch, ..asked.clone() });
     assert_eq!(lab.refused(long), RefusalKind::Invalid);
     assert_eq!((lab.engine.locks(), lab.events.len()), (0, 0));
 
@@ -144,10 +144,13 @@ fn the_first_lease_of_a_lock_is_found() {
     assert_eq!(holder, Some("b".to_owned()));
 }
 
+/// What the check says of a broken invariant, and how it comes to be broken.
+type Breakage = (&'static str, fn(&mut Engine));
+
 /// The check of the invariants finds each broken one.
 #[test]
 fn broken_invariants_are_found() {
-    let breaks: &[(&str, fn(&mut Engine))] = &[
+    let breaks: &[Breakage] = &[
         ("tokens are minted", |engine| engine.books.mint = TokenAllocator::at(1)),
         ("waiters are counted", |engine| engine.books.waiting += 1),
         ("what ends by itself is on the agenda", |engine| {
@@ -180,9 +183,9 @@ fn broken_invariants_are_found() {
             let (ticket, ahead) = (Ticket::named(99), 0);
             let first = Outcome::Waiting { ticket, ahead };
             let replay = Replay { at: Time::ZERO, first, ends: None };
-            let reply = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
+            let kept = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
             let id = RequestId { caller: "c".into(), key: "k".into() };
-            engine.books.replies.by_id.insert(id.into(), reply);
+            engine.books.replies.by_id.insert(id.into(), kept);
         }),
         ("locks are limited", |engine| engine.books.rules.locks_max = 1),
         ("a free lock is not stored", |engine| {
@@ -190,6 +193,10 @@ fn broken_invariants_are_found() {
         }),
         ("sharers stand in the order of their tokens", |engine| {
             engine.locks.get_mut(&name("y")).expect("it is held").leases_mut().reverse();
+        }),
+        ("sharers stand in the order of their tokens", |engine| {
+            let leases = engine.locks.get_mut(&name("y")).expect("it is held").leases_mut();
+            leases[1].token = leases[0].token;
         }),
         ("no two leases have one token", |engine| {
             let token = engine.lease(&name("y")).expect("it is held").token;

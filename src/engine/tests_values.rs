@@ -191,14 +191,15 @@ fn a_lock_evicts_the_lease_that_is_named() {
 fn an_interner_stores_each_id_once() {
     let patch = || Patch { holder_id: Some("host:a:7:70".into()), ..Patch::default() };
     let mut known = Interner::default();
-    let mut shares = |lock: &str| {
+    let mut shared = |lock: &str| {
         let mut command = Op::Acquire(Acquire { patch: patch(), ..ask(lock, "a") }).into();
         known.share(&mut command);
         let Op::Acquire(ask) = command.op else { unreachable!("as made above") };
-        (ask.client.as_str().as_ptr(), ask.patch.holder_id.expect("as made above").as_ptr())
+        (ask.client, ask.patch.holder_id.expect("as made above"))
     };
-    let (first, second) = (shares("x"), shares("y"));
-    assert_eq!(first, second);
+    let (first, second) = (shared("x"), shared("y"));
+    assert_eq!(first.0.as_str().as_ptr(), second.0.as_str().as_ptr());
+    assert_eq!(first.1.as_ptr(), second.1.as_ptr());
 
     let mut lab = Lab::new();
     for lock in ["x", "y"] {

@@ -2,10 +2,11 @@
 //! same rules; after every command both must have said, told and come to the same.
 //!
 //! A run is printed by its seed: `LATCHFS_SEED=...` repeats it. A failure is shrunk by leaving
-//! commands out while it still fails, and what is left is printed. `LATCHFS_MODEL_SEED=...` names the
-//! seed from which the seeds of all runs are drawn.
+//! commands out while it still fails, and what is left is printed. `LATCHFS_MODEL_SEED=...` names
+//! the seed from which the seeds of all runs are drawn.
 //!
-//! `contrib/mutants` breaks the rules on purpose, one at a time: the check must find each broken rule.
+//! `contrib/mutants` breaks the rules on purpose, one at a time: the check must find each broken
+//! rule.
 
 mod draw;
 mod naive;
