@@ -147,63 +147,63 @@ fn the_first_lease_of_a_lock_is_found() {
 /// What the check says of a broken invariant, and how it comes to be broken.
 type Breakage = (&'static str, fn(&mut Engine));
 
+const BREAKAGES: &[Breakage] = &[
+    ("tokens are minted", |engine| engine.books.mint = TokenAllocator::at(1)),
+    ("waiters are counted", |engine| engine.books.waiting += 1),
+    ("what ends by itself is on the agenda", |engine| {
+        engine.books.agenda.add(Time::from_secs(99), Due::Session(SessionId::named(99)));
+    }),
+    ("what is due has happened", |engine| {
+        let (id, session) = engine.books.sessions.iter().next().expect("it is open");
+        engine.books.agenda.remove(session.expires_at(), Due::Session(*id));
+        engine.books.agenda.add(engine.books.clock, Due::Session(*id));
+    }),
+    ("no lease outlives its grace", |engine| {
+        let lease = &mut engine.locks.get_mut(&name("s")).expect("it is held").leases_mut()[0];
+        lease.life = Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: Time::ZERO };
+        let session = engine.books.sessions.values_mut().next().expect("it is open");
+        session.leases.clear();
+        let due = Due::Lease(Token::named(99), name("s"));
+        engine.books.agenda.add(Time::from_secs(99), due);
+    }),
+    ("places are given out once", |engine| engine.books.next_ticket = 1),
+    ("a session's lease is there and hangs on it", |engine| {
+        let session = engine.books.sessions.values_mut().next().expect("it is open");
+        session.leases.insert((name("x"), Token::named(1)));
+    }),
+    ("a session's waiter is in line", |engine| {
+        let session = engine.books.sessions.values_mut().next().expect("it is open");
+        session.waiters.insert((name("x"), Ticket::named(99)));
+    }),
+    ("a request that waits has its place", |engine| {
+        let (ticket, ahead) = (Ticket::named(99), 0);
+        let first = Outcome::Waiting { ticket, ahead };
+        let replay = Replay { at: Time::ZERO, first, ends: None };
+        let kept = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
+        let id = RequestId { caller: "c".into(), key: "k".into() };
+        engine.books.replies.by_id.insert(id.into(), kept);
+    }),
+    ("locks are limited", |engine| engine.books.rules.locks_max = 1),
+    ("a free lock is not stored", |engine| {
+        engine.locks.get_or_new(&name("free"));
+    }),
+    ("sharers stand in the order of their tokens", |engine| {
+        engine.locks.get_mut(&name("y")).expect("it is held").leases_mut().reverse();
+    }),
+    ("sharers stand in the order of their tokens", |engine| {
+        let leases = engine.locks.get_mut(&name("y")).expect("it is held").leases_mut();
+        leases[1].token = leases[0].token;
+    }),
+    ("no two leases have one token", |engine| {
+        let token = engine.lease(&name("y")).expect("it is held").token;
+        engine.locks.get_mut(&name("x")).expect("it is held").leases_mut()[0].token = token;
+    }),
+];
+
 /// The check of the invariants finds each broken one.
 #[test]
 fn broken_invariants_are_found() {
-    let breaks: &[Breakage] = &[
-        ("tokens are minted", |engine| engine.books.mint = TokenAllocator::at(1)),
-        ("waiters are counted", |engine| engine.books.waiting += 1),
-        ("what ends by itself is on the agenda", |engine| {
-            engine.books.agenda.add(Time::from_secs(99), Due::Session(SessionId::named(99)));
-        }),
-        ("what is due has happened", |engine| {
-            let (id, session) = engine.books.sessions.iter().next().expect("it is open");
-            engine.books.agenda.remove(session.expires_at(), Due::Session(*id));
-            engine.books.agenda.add(engine.books.clock, Due::Session(*id));
-        }),
-        ("no lease outlives its grace", |engine| {
-            let lease = &mut engine.locks.get_mut(&name("s")).expect("it is held").leases_mut()[0];
-            lease.life =
-                Lifetime::Own { ttl: TTL_DEFAULT, grace: Grace::NONE, expires_at: Time::ZERO };
-            let session = engine.books.sessions.values_mut().next().expect("it is open");
-            session.leases.clear();
-            let due = Due::Lease(Token::named(99), name("s"));
-            engine.books.agenda.add(Time::from_secs(99), due);
-        }),
-        ("places are given out once", |engine| engine.books.next_ticket = 1),
-        ("a session's lease is there and hangs on it", |engine| {
-            let session = engine.books.sessions.values_mut().next().expect("it is open");
-            session.leases.insert((name("x"), Token::named(1)));
-        }),
-        ("a session's waiter is in line", |engine| {
-            let session = engine.books.sessions.values_mut().next().expect("it is open");
-            session.waiters.insert((name("x"), Ticket::named(99)));
-        }),
-        ("a request that waits has its place", |engine| {
-            let (ticket, ahead) = (Ticket::named(99), 0);
-            let first = Outcome::Waiting { ticket, ahead };
-            let replay = Replay { at: Time::ZERO, first, ends: None };
-            let kept = IdempotencyRecord { until: Time::NEVER, digest: Digest(1), replay };
-            let id = RequestId { caller: "c".into(), key: "k".into() };
-            engine.books.replies.by_id.insert(id.into(), kept);
-        }),
-        ("locks are limited", |engine| engine.books.rules.locks_max = 1),
-        ("a free lock is not stored", |engine| {
-            engine.locks.get_or_new(&name("free"));
-        }),
-        ("sharers stand in the order of their tokens", |engine| {
-            engine.locks.get_mut(&name("y")).expect("it is held").leases_mut().reverse();
-        }),
-        ("sharers stand in the order of their tokens", |engine| {
-            let leases = engine.locks.get_mut(&name("y")).expect("it is held").leases_mut();
-            leases[1].token = leases[0].token;
-        }),
-        ("no two leases have one token", |engine| {
-            let token = engine.lease(&name("y")).expect("it is held").token;
-            engine.locks.get_mut(&name("x")).expect("it is held").leases_mut()[0].token = token;
-        }),
-    ];
-    for (broken, make) in breaks {
+    for (broken, make) in BREAKAGES {
         let mut lab = Lab::new();
         let session = lab.session("s");
         lab.granted(Acquire { term: LeaseTerms::Session(session), ..ask("s", "s") });

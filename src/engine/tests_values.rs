@@ -25,6 +25,13 @@ fn names_have_bounds() {
 }
 
 #[test]
+fn the_names_above_a_name_are_found() {
+    let above = |text| name(text).parents().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(above("a/b/c"), ["a/b", "a"]);
+    assert!(above("a").is_empty());
+}
+
+#[test]
 fn a_host_includes_its_users() {
     let is_of = |one, host| client(one).is_of_host(&client(host));
     assert!(is_of("laptop1", "laptop1") && is_of("laptop1:alice", "laptop1"));
