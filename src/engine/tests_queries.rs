@@ -1,4 +1,4 @@
-//! Directed tests of queries: a glance at one lock, sessions and their leases, pages of names.
+//! Directed tests of queries: locks above a name, sessions and their leases, pages of names.
 
 use super::tests::{Lab, ask, client, key, name, shared, waiting};
 use super::*;
@@ -9,31 +9,20 @@ fn in_session(ask: Acquire, session: SessionId) -> Acquire {
 }
 
 #[test]
-fn a_glance_sees_what_the_view_shows() {
+fn holders_above_are_those_of_the_nearest_held_lock() {
     let mut lab = Lab::new();
     lab.granted(ask("a", "top"));
     lab.granted(shared(ask("a/b/c", "x")));
     lab.does(waiting(ask("a/b/c", "y"))).expect("waits");
     lab.granted(ask("z", "x"));
-    let glance = |text| {
-        // A glance borrows the name, which the test does not need any more.
-        let name: &'static LockName = Box::leak(Box::new(name(text)));
-        lab.engine.glance(name)
-    };
-    let holders = |leases: &[Lease]| {
+    let above = |text| {
+        let leases = lab.engine.holders_above(&name(text));
         leases.iter().map(|lease| lease.holder.to_string()).collect::<Vec<_>>().join(" ")
     };
-    let seen = |text| {
-        let glance = glance(text);
-        let (below, waited) = (glance.has_below(), glance.is_waited_for());
-        (holders(glance.leases()), holders(glance.above()), glance.mode(), waited, below)
-    };
-    let (alone, with_others, none) = (Mode::Exclusive, Mode::Shared, String::new);
-    assert_eq!(seen("a"), ("top".into(), none(), alone, false, true));
-    assert_eq!(seen("a/b"), (none(), "top".into(), alone, false, true));
-    assert_eq!(seen("a/b/c"), ("x".into(), "top".into(), with_others, true, false));
-    assert_eq!(seen("z"), ("x".into(), none(), alone, false, false));
-    let involved = |text, who| glance(text).involves(&client(who));
+    assert_eq!((above("a"), above("z")), (String::new(), String::new()));
+    assert_eq!((above("a/b"), above("a/b/c")), ("top".into(), "top".into()));
+    assert_eq!((above("a/b/c/d"), above("a/x/y")), ("x".into(), "top".into()));
+    let involved = |text, who| lab.engine.involves(&name(text), &client(who));
     assert!(involved("a/b/c", "x") && involved("a/b/c", "y") && involved("z", "x"));
     assert!(!involved("a/b/c", "top") && !involved("z", "y") && !involved("never", "x"));
 }
@@ -43,16 +32,9 @@ fn a_lease_is_renewed_with_its_session() {
     let mut lab = Lab::new();
     let session = lab.session("a");
     lab.at(1).granted(in_session(ask("x", "a"), session));
-    let name = name("x");
     let renewed_at = |lab: &Lab| {
-        let glance = lab.engine.glance(&name);
-        let lease = glance.leases().first().expect("it is held");
-        let view = lab.engine.view(&name, lab.now);
-        assert_eq!(
-            view.holder().map(|holder| holder.lease.renewed_at),
-            Some(glance.renewed_at(lease))
-        );
-        glance.renewed_at(lease)
+        let view = lab.engine.view(&name("x"), lab.now);
+        view.holder().expect("it is held").lease.renewed_at
     };
     assert_eq!(renewed_at(&lab), Time::from_secs(1));
     lab.at(5).does(Op::KeepAlive(session)).expect("alive");
