@@ -124,7 +124,7 @@ impl FileWaits {
         let own = Arc::clone(self);
         self.queue.enter(asked.clone(), check, on_end, move |answer| match answer {
             Ok(Ok(Entered::Waits(place))) => own.queued(number, place),
-            Ok(Ok(Entered::Decided(outcome))) => own.decided(number, asked, outcome),
+            Ok(Ok(Entered::Decided(outcome))) => own.decided(number, asked, &outcome),
             Ok(Err(refusal)) => own.failed(number, RequestError::Refused(refusal)),
             Err(why) => own.failed(number, RequestError::Unavailable(why)),
         });
@@ -140,15 +140,13 @@ impl FileWaits {
     }
 
     /// A lock was granted without a wait, and is given back if the file was closed.
-    fn decided(&self, number: u64, ask: Acquire, outcome: Outcome) {
-        let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = outcome else { return };
-        match self.take(number) {
-            Some(wait) => wait.promise.keep(FileWaitEnd::Granted(tenure)),
-            None => {
-                let key =
-                    LeaseKey { name: ask.name, client: ask.client, token: Some(tenure.token) };
-                self.service.give_back(Op::Release(Release::of(key)));
-            }
+    fn decided(&self, number: u64, ask: Acquire, outcome: &Outcome) {
+        let (Outcome::Granted(tenure) | Outcome::Renewed(tenure)) = *outcome else { return };
+        if let Some(wait) = self.take(number) {
+            wait.promise.keep(FileWaitEnd::Granted(tenure));
+        } else {
+            let key = LeaseKey { name: ask.name, client: ask.client, token: Some(tenure.token) };
+            self.service.give_back(Op::Release(Release::of(key)));
         }
     }
 
@@ -165,7 +163,9 @@ impl FileWaits {
             table.by_file.range((fh, 0)..=(fh, u64::MAX)).map(|(_, number)| *number).collect()
         };
         // With no mutex held: a task goes on when its promise is dropped.
-        numbers.into_iter().for_each(|number| drop(self.take(number)));
+        for number in numbers {
+            drop(self.take(number));
+        }
     }
 
     /// Answers the waits that have ended.

@@ -144,7 +144,7 @@ impl QueueWaits {
         claims.open.fetch_add(1, Ordering::Relaxed);
         drop(state);
         self.look_back(ticket, before);
-        PlaceGuard { waits: Arc::clone(self), ask: ask.clone(), ticket, number, claims }
+        PlaceGuard { waits: Arc::clone(self), ask: Box::new(ask.clone()), ticket, number, claims }
     }
 
     fn subscribe(&self) -> EventWatch {
@@ -312,7 +312,7 @@ fn granted(view: &LockView, hold: Ownership) -> Option<WaitGrant> {
 /// gives the lock back if it was granted in that moment.
 pub struct PlaceGuard {
     waits: Arc<QueueWaits>,
-    ask: Acquire,
+    ask: Box<Acquire>,
     ticket: Ticket,
     number: u64,
     claims: Arc<SharedClaims>,
@@ -323,11 +323,6 @@ impl PlaceGuard {
     /// gives nothing back.
     pub fn claim(&self) {
         self.claims.claimed.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the request that waits.
-    pub const fn ask(&self) -> &Acquire {
-        &self.ask
     }
 
     fn key(&self, token: Token) -> LeaseKey {
@@ -350,7 +345,7 @@ impl Drop for PlaceGuard {
         if let Some(token) = self.claims.granted.get() {
             return locks.give_back(Op::Release(Release::of(self.key(*token))));
         }
-        let (ask, name) = (self.ask.clone(), self.ask.name.clone());
+        let (ask, name) = (Acquire::clone(&self.ask), self.ask.name.clone());
         let leave = Op::Leave(Leave { name, ticket, why: LeaveReason::Gone });
         self.waits.locks.submit_until_answered(leave, move |answer| {
             if matches!(answer, Ok(Ok(_))) {

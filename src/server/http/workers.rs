@@ -86,7 +86,7 @@ mod tests {
         let mut choice = workers.choice();
         let (say, said) = std::sync::mpsc::channel();
         let count = workers.handles.len();
-        for turn in 0..count + 1 {
+        for turn in 0..=count {
             let say = say.clone();
             choice.assign(async move {
                 let name = thread::current().name().map(str::to_owned);
