@@ -330,7 +330,8 @@ fn is_older(ask: impl FnOnce(&Locks, Op, Option<ParentCheck>, Sender<u64>)) -> b
                 });
                 let _ = told.send(());
             });
-            // Where this is a step of the engine he is not let in before it is over.
+            // If the check is part of an engine step, Bob's request is not answered before the step
+            // is over.
             let _ = is_in.recv_timeout(Duration::from_millis(200));
             Ok(())
         }

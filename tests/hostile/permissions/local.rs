@@ -40,7 +40,8 @@ impl LocalMount {
     /// Connects to the socket as a user, or as root if `user` is `None`.
     pub(super) fn connect(&self, user: Option<&str>) -> UnixStream {
         let (path, ids) = (self.scratch.path("http.sock"), user.map(ids_of));
-        // The kernel keeps who connected. Only this thread becomes that user.
+        // The kernel records the credentials of the connecting thread, and only this thread changes
+        // its user.
         let connecting = thread::spawn(move || {
             ids.into_iter().for_each(become_user);
             UnixStream::connect(path).expect("it listens")

@@ -119,8 +119,8 @@ impl Sites {
         sites
     }
 
-    /// Makes visible and hidden locks. The hidden ones come first, so that they have the earlier
-    /// events.
+    /// Makes visible and hidden locks. The hidden ones come first, because a reader of the event
+    /// stream stops at the first visible lock.
     fn fill(&self, site: Site) {
         let admin = Who { site, ..ALL };
         for (method, name) in [
