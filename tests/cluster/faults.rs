@@ -162,12 +162,12 @@ fn under_faults(urls: impl Fn(&Cluster) -> String) {
 }
 
 #[test]
-fn faults_under_a_mount_given_one_node_leave_no_program_stuck_and_no_lock_held() {
+fn faults_under_a_mount_of_one_node_leave_no_program_stuck_and_no_lock_held() {
     under_faults(|cluster| cluster.urls().remove(0));
 }
 
 #[test]
-fn faults_under_a_mount_given_all_nodes_leave_no_program_stuck_and_no_lock_held() {
+fn faults_under_a_mount_of_all_nodes_leave_no_program_stuck_and_no_lock_held() {
     under_faults(|cluster| cluster.urls().join(","));
 }
 
