@@ -144,7 +144,7 @@ fn files_begin_with_a_module_header() {
 }
 
 #[test]
-fn input_never_panics() {
+fn product_code_has_no_unwrap() {
     none("no unwrap outside tests: say the invariant, or return the error", |source, found| {
         for (number, line) in source.code() {
             if line.contains(".unwrap()") {

@@ -346,11 +346,11 @@ fn going_back_finds_the_same_names(dir: &Path, count: usize) {
     }
     assert_eq!(seen.len(), count + 2, "all names, and the dots");
     for (at, name) in seen.iter().rev().step_by(997).chain([&seen[0]]) {
-        // SAFETY: the stream is open, and the place is of it.
+        // SAFETY: the stream is open, and `at` is a position that it returned.
         unsafe { libc::seekdir(stream, *at) };
         assert_eq!(next().as_ref(), Some(name), "from place {at}");
     }
-    // SAFETY: it was opened above, and is not used any more.
+    // SAFETY: the stream was opened above, and is not used any more.
     unsafe { libc::closedir(stream) };
 }
 

@@ -230,7 +230,7 @@ fn no_waiter_is_stuck_after_a_power_cycle() {
 /// The assertion of the test can fail: here the holder does not release its locks.
 #[test]
 #[should_panic(expected = "the round without a release: 6 waiters of the mount are stuck")]
-fn a_waiter_that_is_never_served_is_found() {
+fn a_waiter_that_is_never_served_is_detected() {
     let mut all = Waiting::new();
     let runs = all.all_wait();
     all.server.kill();
