@@ -43,7 +43,7 @@ pub(super) struct ResetArgs {
 /// `cluster backup`.
 #[derive(Debug, clap::Args)]
 pub(super) struct BackupArgs {
-    /// Where to write it; what is there is replaced when all of it has come
+    /// The file to write; an older file there is replaced when the backup is complete
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -61,7 +61,7 @@ pub(super) struct RestoreArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_span,
         conflicts_with = "old_holders_are_gone")]
     hold_off: Option<Span>,
-    /// Grant at once: it is known that nobody believes any more to hold anything
+    /// Grant at once: it is certain that no client still relies on an old lease
     #[arg(long)]
     old_holders_are_gone: bool,
 }

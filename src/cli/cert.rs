@@ -18,7 +18,7 @@ pub(super) struct CertArgs {
 
 #[derive(Debug, Subcommand)]
 enum CertCommand {
-    /// The authority itself: ca.pem for every machine, ca.key for nobody
+    /// The authority itself: copy ca.pem to every machine, and keep ca.key private
     Ca,
     /// A server, under the names and addresses by which clients find it
     Server {
@@ -34,7 +34,7 @@ enum CertCommand {
     },
     /// A secret for all nodes of a cluster, instead of a certificate for each: peers.pem
     Secret,
-    /// A client: it may speak as NAME, and as NAME:USER
+    /// A client: it may act as NAME, and as NAME:USER
     Client {
         /// The client, such as laptop1
         #[arg(value_name = "NAME", value_parser = file_name)]

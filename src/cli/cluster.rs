@@ -77,18 +77,18 @@ enum ClusterCommand {
         #[arg(value_name = "ID")]
         id: u64,
     },
-    /// Take from clients whatever they hold and wait for
+    /// End all holds and waits of clients
     ///
-    /// Holders are told, the reason is logged, and for a second nobody may use what they held; then
-    /// it goes to whoever is next in line. Needs credentials that may steal and see all locks.
+    /// The holders are notified, the reason is logged, and for a second no client may use the locks;
+    /// then the next waiters get them. Needs credentials that may steal and see all locks.
     Reset(backup_restore::ResetArgs),
     /// Write all that the server knows to a file, while it goes on
     Backup(backup_restore::BackupArgs),
-    /// Begin a new cluster with what a backup has, when all nodes of the old one are lost
+    /// Begin a new cluster from a backup, when all nodes of the old one are lost
     ///
-    /// Nothing that was held goes on: others may have got it since. Tokens go on above all that
-    /// were ever given out. For some time nothing is granted, since somebody may still believe to
-    /// hold what the lost servers have granted. The old servers must be gone for good.
+    /// No lease of the backup continues: other clients may have got the locks since. New tokens are
+    /// above all earlier ones. For some time no lock is granted, because a client may still rely on
+    /// a lease of the lost servers. The old servers must be gone for good.
     Restore(backup_restore::RestoreArgs),
     /// Let another node lead
     Transfer {

@@ -24,7 +24,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// `events`.
 #[derive(Debug, clap::Args)]
 pub(super) struct EventsArgs {
-    /// Only what happens to locks whose names begin so
+    /// Only events of locks whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]

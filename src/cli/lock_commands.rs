@@ -39,7 +39,7 @@ pub(super) struct TermArgs {
     /// How long after that only you may take it back [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Grace::parse)]
     grace: Option<Grace>,
-    /// A word to whoever finds the lock held
+    /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -111,7 +111,7 @@ pub(super) struct StealArgs {
     /// How long the lease lasts unrenewed [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
     ttl: Option<Ttl>,
-    /// A word to whoever finds the lock held
+    /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }

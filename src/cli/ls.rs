@@ -14,7 +14,7 @@ const REDRAW: &str = "\x1b[H\x1b[J";
 /// `ls`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// Only locks whose names begin so
+    /// Only locks whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(super) struct ListArgs {
     /// Print a JSON array of statuses
     #[arg(long)]
     json: bool,
-    /// Go on, and show what changes, until Ctrl-C
+    /// Keep running and show changes, until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// Stale read: the state of the first node that answers, however old, without asking the leader

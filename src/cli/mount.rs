@@ -61,7 +61,7 @@ pub(super) struct MountArgs {
     /// Serve all users [default: as root]
     #[arg(long, overrides_with = "no_allow_other")]
     allow_other: bool,
-    /// Serve nobody but the one who mounts [default: as anybody but root]
+    /// Serve only the user who mounts [default: as anybody but root]
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
     /// Serve HTTP as well: unix:PATH, for this machine's users, or an address, by --tokens
@@ -112,7 +112,7 @@ enum ContentArg {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum HoldArg {
-    /// Renewals, by whoever holds it
+    /// By renewals of its holder
     Renewal,
     /// The login session that made it: released when its leader ends
     Session,

@@ -40,7 +40,7 @@ pub(super) struct RunArgs {
     name: NameArg,
     #[command(flatten)]
     target: TargetArgs,
-    /// Wait in line so long at most: 10m, 1h30m [default: for ever]
+    /// Wait in the queue for at most this long: 10m, 1h30m [default: for ever]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "try_only")]
     wait: Option<Span>,
     /// Do not wait: exit with 75 if another has the lock
@@ -52,7 +52,7 @@ pub(super) struct RunArgs {
     /// How long the lock stays held when this machine dies [default: the mount's]
     #[arg(long, value_name = "DURATION", value_parser = Ttl::parse)]
     ttl: Option<Ttl>,
-    /// A word to whoever finds the lock held
+    /// Note shown to clients that find the lock held
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     /// Command to run with sh -c after the lock was lost and the command has ended

@@ -47,7 +47,7 @@ pub(super) struct ServeArgs {
     keep: StorageArgs,
     #[command(flatten)]
     peers: PeerArgs,
-    /// Print who may do what, by which credentials, and end
+    /// Print the table of permissions, and exit
     #[arg(long)]
     print_permissions: bool,
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// How one gets in.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct ServerKeyArgs {
-    /// A file with the token that says who asks
+    /// A file with the bearer token of the client
     #[arg(
         long,
         value_name = "FILE",

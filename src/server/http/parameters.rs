@@ -165,7 +165,7 @@ pub(super) const PREFIX: Param = Param {
     place: ParamPlace::Query,
     shape: ParamShape::Text,
     needed: false,
-    what: "Only locks whose names begin so.",
+    what: "Only locks whose names begin with this.",
 };
 pub(super) const AFTER: Param = Param {
     name: "after",
