@@ -47,16 +47,16 @@ pub(super) enum ParamShape {
     /// `"7"`, as in an entity tag.
     Tag,
     RequestId,
-    /// Pairs of names and tokens, in a body alone.
+    /// Pairs of lock names and tokens, in a JSON body only.
     Pairs,
     Consistency,
 }
 
-/// How people write durations.
+/// The syntax of durations, as a regular expression.
 const DURATION: &str = r"^([0-9]*\.?[0-9]+(h|m|s|ms))+$";
 
 impl ParamShape {
-    /// As JSON Schema.
+    /// Returns the JSON Schema of the parameter.
     pub(super) fn schema(self) -> Value {
         let text = |max: usize| json!({ "type": "string", "minLength": 1, "maxLength": max });
         match self {
@@ -114,7 +114,6 @@ pub(super) const CLIENT: Param = option(
     ParamShape::Client,
     "Who asks. May be left out where the credentials are for one client only.",
 );
-/// The seed's, which must be there where there are no credentials.
 pub(super) const TTL: Param =
     option("ttl", ParamShape::Duration, "How long the lease lasts unrenewed: 1 s to 24 h.");
 pub(super) const GRACE: Param = option(
