@@ -1,5 +1,5 @@
 //! Authenticates callers by bearer token, client certificate or Unix user, or admits anyone if the
-//! server asks for no credentials.
+//! server requires no credentials.
 
 use super::grant::Grant;
 use super::server_tls::{ClientCertPolicy, TlsError, TlsFiles};
@@ -66,7 +66,7 @@ pub enum AuthenticationError {
 /// Authenticates callers: by a bearer token, a client certificate, or the socket's user.
 pub struct Authenticator {
     files: Credentials,
-    /// The grant of callers without credentials, if the server asks for none.
+    /// The grant of callers without credentials, if the server requires none.
     anyone: Arc<Grant>,
     known: RwLock<LoadedCredentials>,
 }
@@ -102,8 +102,8 @@ impl Authenticator {
     }
 
     /// Returns the grant of a caller: that of its bearer token, or else that of its certificate or
-    /// Unix user. If the server asks for no credentials, tokens are ignored, and a caller without
-    /// a certificate or Unix user may do everything.
+    /// Unix user. If the server requires no credentials, tokens are ignored, and a caller without a
+    /// certificate or Unix user may do everything.
     pub fn grant(
         &self,
         secret: Option<&[u8]>,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// Maximum number of open connections of the server: several for each session that the engine can
-/// have, yet within the default limit of open files per process.
+/// Maximum number of open connections of the server: few enough for a process whose limit of open
+/// files nobody has raised.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
 /// Maximum number of open connections of one peer. Several machines may share one address (NAT),
@@ -26,7 +26,7 @@ pub(crate) const REQUESTS_PER_PEER_MAX: usize = 4_096;
 pub(crate) enum PeerIdentity {
     /// The IP address of a TCP connection.
     Address(IpAddr),
-    /// The uid of a local user who is connected by a Unix socket.
+    /// The uid of a local user, for a Unix socket.
     User(u32),
 }
 

@@ -9,15 +9,15 @@ use std::fmt;
 pub struct Rule {
     /// The description of the operation in documentation and logs.
     pub name: &'static str,
-    /// Which client the caller must be allowed to speak as.
+    /// The client that the caller must be allowed to act for.
     pub client: ClientRule,
-    /// Which locks the caller must be allowed to see and touch.
+    /// The locks that the caller must be allowed to see and change.
     pub locks: LockRule,
     /// The right that the credentials must have.
     pub right: Right,
 }
 
-/// Which client the caller must be allowed to speak as.
+/// The client that the caller must be allowed to act for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientRule {
     /// None: the operation acts for no client.
@@ -28,7 +28,7 @@ pub enum ClientRule {
     Owner,
 }
 
-/// Which locks the caller must be allowed to see and touch.
+/// The locks that the caller must be allowed to see and change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockRule {
     /// None: the operation concerns no lock.
@@ -50,11 +50,11 @@ pub enum Right {
     Public,
     /// None, but the credentials must be known to the server.
     Known,
-    /// To take a live lock from its holder.
+    /// The right to take a live lock from its holder.
     Steal,
-    /// To add and remove cluster nodes, and to transfer leadership.
+    /// The right to add and remove cluster nodes, and to transfer leadership.
     Cluster,
-    /// To call as a cluster node. No token and no client certificate has this right.
+    /// The right to call as a cluster node. No token and no client certificate has it.
     Peer,
 }
 
@@ -85,7 +85,7 @@ macro_rules! operations {
     };
 }
 
-// One row for each operation: its name, the client, the locks, the right.
+// One row for each operation: its name, client rule, lock rule, and right.
 operations! {
     ShowLock        "show a lock"                 Any    Named         Known;
     LookUpLock      "look up a lock"              Any    Visible       Known;

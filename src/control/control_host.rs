@@ -11,7 +11,7 @@ use crate::time::{Span, Time, Wall};
 use serde_json::{Map, Value};
 use std::future::Future;
 
-/// How a wait in a queue ends.
+/// The result of a wait in a queue.
 #[derive(Debug)]
 pub(crate) enum ControlWaitEnd {
     /// The lock was granted.
@@ -26,7 +26,7 @@ pub(crate) enum ControlWaitEnd {
     Abandoned,
 }
 
-/// The front end for which a request is carried out, in the name of one client.
+/// The front end on whose behalf a request is executed, for one client.
 pub(crate) trait ControlHost: Sync {
     /// A process to which a lease can be bound.
     type Process: Send + Sync;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// Maximum size of a request: a few names, and a note of 1 KiB.
 pub(crate) const REQUEST_BYTES_MAX: usize = 8_192;
 
-/// A request whose parts are valid.
+/// A parsed and validated request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ControlRequest {
     /// Describe the daemon or the server.

@@ -26,8 +26,8 @@ impl Acceptor for TcpListener {
     }
 }
 
-/// Hands connections to `serve` until `stop` is ready. `serve` must not block. `what` names the
-/// connections in the log.
+/// Accepts connections and passes them to `serve`, which must not block, until `stop` is ready. The
+/// text `what` names the connections in the log.
 pub(crate) async fn accept_until<A: Acceptor>(
     acceptor: &A,
     what: &str,

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The program under test.
 pub(crate) const LATCHFS: &str = env!("CARGO_BIN_EXE_latchfs");
 
-/// Time limit of a request: only a request that hangs takes so long, even on a loaded machine.
+/// Time limit of a request in seconds: only a request that hangs takes so long, even on a loaded
+/// machine.
 const REQUEST_LIMIT_SECS: &str = "60";
 
 /// A directory for one test, which is removed afterwards.

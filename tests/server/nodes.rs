@@ -105,7 +105,7 @@ fn lag_and_elections_are_reported() {
     metric(&page, &lag);
     assert!(!page.contains("latchfs_cluster_heard_seconds"), "{page}");
     assert_eq!(metric(&page, "latchfs_cluster_votes"), "0");
-    // A node that is down lags behind by all entries that follow.
+    // The lag of a node that is down grows with each new entry.
     nodes.learner.signal(libc::SIGKILL);
     nodes.learner.wait();
     for number in 0..5 {

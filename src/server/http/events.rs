@@ -104,8 +104,8 @@ impl EventSubscriber {
         }
     }
 
-    /// Returns the number of the first event to send, and whether the last event that the client
-    /// saw came from another run of the server.
+    /// Returns the number of the first event to send (`None`: only new events), and whether the
+    /// last event that the client saw came from another run of the server.
     fn since(&self, last: Option<&str>) -> (Option<u64>, bool) {
         let Some(last) = last else { return (None, false) };
         let seen = last.split_once('-').filter(|(server, _)| *server == self.app.instance);

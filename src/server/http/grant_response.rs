@@ -32,8 +32,8 @@ pub(super) struct GrantResponse<'a> {
 }
 
 impl<'a> GrantResponse<'a> {
-    /// Builds the response from the tenure alone. Returns `None` if the lease hangs on a session,
-    /// because the tenure does not tell when the session ends.
+    /// Builds the response from the tenure alone. Returns `None` if the lease is attached to a
+    /// session, because the tenure does not tell when the session ends.
     pub(super) fn of(
         locks: &Locks,
         (name, client): (&'a LockName, &'a ClientId),

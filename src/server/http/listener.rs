@@ -170,7 +170,7 @@ fn other_groups(stream: &tokio::net::UnixStream) -> Option<Vec<u32>> {
         let bytes = size_of_val(&*groups);
         let mut length = bytes as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes into `groups`, which has as many, and
-        // says in `length` how many there are.
+        // stores in `length` the number of bytes that all groups take.
         let failed = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),

@@ -22,7 +22,7 @@ pub(super) async fn granted(
     };
     match GrantResponse::of(&call.app.locks, of, tenure, renewed) {
         Some(granted) => Ok(granted.into_response()),
-        // The lease hangs on a session, and only the engine knows when that ends.
+        // The lease is attached to a session, and only the engine knows when that ends.
         None => Box::pin(show_tenure(call, of.0, tenure, renewed)).await,
     }
 }

@@ -57,8 +57,8 @@ pub(super) fn steal_of(path: &str) -> Option<&str> {
 /// Handles `PUT` and `POST`: acquires a free lock. With a token, only renews the tenure with that
 /// token.
 ///
-/// A lock that the client itself holds is a conflict, too, unless the request names the session on
-/// which the lease hangs, or sets `reentrant`.
+/// A lock that the client itself holds is a conflict, too, unless the request names the session to
+/// which the lease is attached, or sets `reentrant`.
 pub(super) async fn acquire(mut call: RequestContext) -> HandlerResult {
     let name = name_of(&call)?;
     let options = RequestOptions::read(&mut call).await?;
@@ -121,8 +121,8 @@ async fn acquire_held(
     }
 }
 
-/// Returns the token of the client's lease that hangs on `session`, if there is one of the same
-/// mode.
+/// Returns the token of the client's lease that is attached to `session`, if there is one of the
+/// same mode.
 async fn held_by_session(
     call: &RequestContext,
     ask: &Acquire,

@@ -15,16 +15,16 @@ pub(super) struct Param {
     pub(super) what: &'static str,
 }
 
-/// Where a request carries a parameter.
+/// The part of a request that carries a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParamPlace {
-    /// In the path.
+    /// A segment of the path.
     Path,
-    /// In the query, or as a member of the body.
+    /// A parameter of the query, or a member of the body.
     Option,
-    /// In the query alone.
+    /// A parameter of the query only.
     Query,
-    /// In a header.
+    /// A request header.
     Header,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum ParamPlace {
 pub(super) enum ParamShape {
     Name,
     Client,
-    /// `30s`, `1m30s`.
+    /// A duration such as `30s` or `1m30s`.
     Duration,
     Mode,
     Note,
@@ -44,7 +44,7 @@ pub(super) enum ParamShape {
     Flag,
     Count,
     Text,
-    /// `"7"`, as in an entity tag.
+    /// A token as an entity tag, such as `"7"`.
     Tag,
     RequestId,
     /// Pairs of lock names and tokens, in a JSON body only.

@@ -65,8 +65,8 @@ impl ServerSession {
             Some(session) => session,
             None => match self.open().await {
                 Ok(session) => session,
-                // The limit of sessions may be reached. The place then hangs on no session, and
-                // outlives a killed server.
+                // The limit of sessions may be reached. The place is then attached to no session,
+                // and outlives a killed server.
                 Err(RequestError::Refused(why)) => {
                     log::warn!("requests wait without a session of this server: {why}");
                     return Ok(None);

@@ -31,8 +31,8 @@ const KEPT: Span = Span::from_secs(30);
 /// Waits in the queue of the lock that `ask` names, and returns when the lock is granted or the
 /// wait ends without it.
 ///
-/// The place hangs on the server's session, so that it is freed soon after the server was killed.
-/// If that session ends although the server lives, the request enters the queue again.
+/// The place is attached to the server's session, so that it is freed soon after the server was
+/// killed. If that session ends although the server lives, the request enters the queue again.
 pub(super) async fn wait(call: &RequestContext, mut ask: Acquire, patience: Span) -> HandlerResult {
     let _slot = slot(call)?;
     let until = call.app.locks.now() + patience;

@@ -31,7 +31,7 @@ impl Workers {
             let mut stopped = stop.subscribe();
             threads.push(thread::Builder::new().name(format!("http-{number}")).spawn(
                 move || {
-                    // The sender is dropped only by a server that is gone.
+                    // The wait fails only if the sender was dropped together with the server.
                     let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                     runtime.shutdown_background();
                 },

@@ -143,7 +143,7 @@ impl LineServer {
 
 fn work(runtime: Runtime, mut stopped: watch::Receiver<bool>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("line".to_owned()).spawn(move || {
-        // The sender is dropped only by a server that is gone.
+        // The wait fails only if the sender was dropped together with the server.
         let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
         runtime.shutdown_background();
     })
